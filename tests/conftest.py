@@ -216,8 +216,8 @@ def _fresh_clock(request: pytest.FixtureRequest) -> None:
 @pytest.fixture
 def no_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Disable the garbage collector and the watchdog, which refers to frames, so that a test can see the garbage."""
-    monkeypatch.setattr(_watchdog._watchdog, "look_after", lambda pulse: None)
-    monkeypatch.setattr(_watchdog._watchdog, "leave_alone", lambda pulse: None)
+    monkeypatch.setattr(_watchdog.Pulse, "begin", lambda pulse: None)
+    monkeypatch.setattr(_watchdog.Pulse, "end", lambda pulse: None)
     gc.collect()
     gc.freeze()  # exclude older objects from all further collections
     gc.disable()

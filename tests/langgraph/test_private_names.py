@@ -123,7 +123,7 @@ def test_an_interrupt_without_an_id_has_the_placeholder() -> None:
 
 def test_interrupt_uses_three_keys_and_the_scratchpad_as_our_calls_do() -> None:
     """`interrupt()` uses its counter, its answers, its callback and its namespace, and no other key."""
-    from callboard._langgraph import CallScratchpad, call_configurable, question_id
+    from callboard._langgraph import CallScratchpad, call_config, question_id
 
     told: list[tuple[str, list[Any]]] = []
 
@@ -132,8 +132,7 @@ def test_interrupt_uses_three_keys_and_the_scratchpad_as_our_calls_do() -> None:
 
     def asked(answers: list[Any] | None, times: int) -> list[Any]:
         scratchpad = CallScratchpad(None, answers, accept, "call-1", None)
-        conf = call_configurable({}, "call:1", scratchpad, None)
-        token = var_child_runnable_config.set({"configurable": conf})
+        token = var_child_runnable_config.set(call_config({}, {}, "call:1", scratchpad, None))
         try:
             return [interrupt(f"{number}?") for number in range(times)]
         finally:

@@ -58,7 +58,8 @@ class Batch(Generic[T]):
         exception group.
         """
         await checkpoint_if_cancelled()  # a cancelled caller starts no call
-        loop, count = current_loop(), len(self.calls)
+        count = len(self.calls)
+        loop = self.calls[0].loop if count else current_loop()
         left = LeftTasks() if loop.name == "asyncio" else None  # on trio every task has a nursery
         self._pulse = loop.pulse
         self._pulse.begin()

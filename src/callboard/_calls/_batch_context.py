@@ -42,7 +42,7 @@ def batch_context(on_progress: OnProgress | None = None) -> BatchContext:
     outer = current_timed.get()
     until = current_effective_deadline()
     # An idle deadline is no deadline for the calls: each report of activity moves it.
-    if is_put_off(until, loop):
+    if until != math.inf and is_put_off(until, loop):
         until = math.inf
     # The enclosing call may run in another loop with another clock: only the remaining seconds can be compared.
     if outer is not None:

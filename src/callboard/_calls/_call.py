@@ -39,8 +39,8 @@ from callboard._loops._deadline import (
     Timed,
     TimeLimit,
     Turn,
+    cleaning_up,
     current_timed,
-    is_cleaning_up,
 )
 from callboard._loops._idle import idle_scope, report_activity
 from callboard._loops._protocol import EventLoop, Scope
@@ -119,13 +119,6 @@ class Attempt:
     def loop_holder(self) -> LoopHolder:
         """Name for the warning about a blocked event loop."""
         return LoopHolder(self.tool, f"tool {self.title}")
-
-    def begin(self, number: int) -> None:
-        """Record the start of the body."""
-        if idle_scope.get() is not None:
-            report_activity()  # the start and the end of a nested call are activity of the enclosing blocks
-        self.number = number
-        reporter.set(self)
 
     def end(self) -> None:
         """Record the end of the body."""
@@ -516,7 +509,10 @@ class SupervisedCall(Timed, Generic[T]):
             self.attempts += 1
             self.running += 1
             try:
-                attempt.begin(self.attempts)
+                if idle_scope.get() is not None:
+                    report_activity()  # the start and the end of a nested call are activity of the enclosing blocks
+                attempt.number = self.attempts
+                reporter.set(attempt)
                 if policy.timeout is None and policy.idle_timeout is None and not self._observers:
                     running = body(attempt, *args)
                     del args  # the coroutine has its own reference; thousands of frames wait here
@@ -538,14 +534,14 @@ class SupervisedCall(Timed, Generic[T]):
     def _is_over(self) -> bool:
         """Return whether the call was cancelled or its batch has ended: no body may start then."""
         batch = self._batch
-        return (batch is not None and batch.closed) or self.loop.is_cancelled() or is_cleaning_up()
+        return (batch is not None and batch.closed) or self.loop.is_cancelled() or cleaning_up.get()
 
     async def _raise_over(self) -> None:
         """Raise the cancellation of the call, or its error behind a shield."""
         closed = self._batch is not None and self._batch.closed
         if closed or self.loop.is_cancelled():
             await self.loop.raise_cancelled()
-        if closed or is_cleaning_up():
+        if closed or cleaning_up.get():
             raise CallCancelledError(self.name, self.id)  # behind a shield, the loop raises no cancellation
 
     async def _enter(self, attempt: Attempt, tool: str, limiters: Sequence[AnyLimiter]) -> float:

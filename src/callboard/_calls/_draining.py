@@ -19,7 +19,7 @@ from callboard._calls._call import SupervisedCall
 from callboard._loops._bridge import stands_still
 from callboard._loops._current import current_loop, run_there
 from callboard._loops._deadline import DEFAULT_GRACE
-from callboard._loops._protocol import Wakeup
+from callboard._loops._protocol import EventLoop, Wakeup
 from callboard._records._policies import Body, check_duration
 from callboard._records._reports import Drained, UnknownCall
 from callboard.exceptions import DrainingError, EngineError
@@ -41,8 +41,15 @@ class HasCalls(Protocol):
 class Operation:
     """Operation in progress: a block in one task, which a drain may cancel. Raises `DrainingError` on entering."""
 
-    def __init__(self, whole: "InFlight", *, grace: float = DEFAULT_GRACE, thread_id: str | None = None) -> None:
-        self.loop = current_loop()
+    def __init__(
+        self,
+        whole: "InFlight",
+        loop: EventLoop | None = None,
+        *,
+        grace: float = DEFAULT_GRACE,
+        thread_id: str | None = None,
+    ) -> None:
+        self.loop = current_loop() if loop is None else loop
         self.batches: set[HasCalls] = set()
         """Batches that run within the operation."""
         self.whole = whole
@@ -54,9 +61,10 @@ class Operation:
         self._scope = self.loop.scope(math.inf, grace)
 
     def __enter__(self) -> Self:
-        self.whole.admit(self)  # may raise: before any state that `__exit__` would have to undo
+        around = _around.get()
+        self.whole.admit(self, around)  # may raise: before any state that `__exit__` would have to undo
         self.has_entered = True
-        self._token = _around.set((*_around.get(), self))
+        self._token = _around.set((*around, self))
         self._scope.__enter__()
         return self
 
@@ -71,6 +79,10 @@ class Operation:
             _around.reset(self._token)
             self.whole.left(self, was_ended=was_ended)
         return was_ended
+
+    def ended_by_drain(self) -> DrainingError:
+        """Return the error for code after the block, which is reached only if a drain cancelled the operation."""
+        return DrainingError(self.whole.what, begun=True)
 
     def begin(self, tool: str, call_id: str | None) -> None:
         """Record that the body begins: if the operation is cancelled from now on, the outcome is unknown."""
@@ -136,9 +148,8 @@ class InFlight:
     def __reduce__(self) -> tuple[object, ...]:
         return InFlight, (self.what,)
 
-    def admit(self, one: Operation) -> None:
-        """Register an operation, so that a drain waits for it; raise `DrainingError` during a drain."""
-        around = _around.get()
+    def admit(self, one: Operation, around: tuple[Operation, ...]) -> None:
+        """Register an operation within others, so that a drain waits for it; raise `DrainingError` during a drain."""
         inside = bool(around) and any(outer.whole is self and not outer.is_over for outer in around)
         # Check and registration under one lock: otherwise a drain could start in between and miss the operation.
         with self._lock:
@@ -159,10 +170,9 @@ class InFlight:
         self, work: Callable[[], Awaitable[T]], *, grace: float = DEFAULT_GRACE, thread_id: str | None = None
     ) -> T:
         """Run `work` as an operation; raise `DrainingError` if a drain refuses or cancels it."""
-        with Operation(self, grace=grace, thread_id=thread_id):
+        with Operation(self, grace=grace, thread_id=thread_id) as operation:
             return await work()
-        # Reached only if a drain cancelled the operation.
-        raise DrainingError(self.what, begun=True)
+        raise operation.ended_by_drain()
 
     async def drain(self, timeout: float) -> Drained:
         """Refuse new operations until `reopen()`, wait up to `timeout` seconds for running ones, and cancel the rest.

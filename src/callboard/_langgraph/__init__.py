@@ -11,13 +11,13 @@ from callboard._langgraph._call_scope import PLACEHOLDER_ID as PLACEHOLDER_ID
 from callboard._langgraph._call_scope import RESUME as RESUME
 from callboard._langgraph._call_scope import CallScratchpad as CallScratchpad
 from callboard._langgraph._call_scope import GraphNames as GraphNames
+from callboard._langgraph._call_scope import RunName as RunName
 from callboard._langgraph._call_scope import answer_is_for as answer_is_for
 from callboard._langgraph._call_scope import bound_answer_waits as bound_answer_waits
-from callboard._langgraph._call_scope import call_configurable as call_configurable
+from callboard._langgraph._call_scope import call_config as call_config
 from callboard._langgraph._call_scope import call_namespace as call_namespace
 from callboard._langgraph._call_scope import config_for_calls as config_for_calls
 from callboard._langgraph._call_scope import is_interrupt_id as is_interrupt_id
-from callboard._langgraph._call_scope import name_of_run as name_of_run
 from callboard._langgraph._call_scope import next_is_asked as next_is_asked
 from callboard._langgraph._call_scope import question_id as question_id
 from callboard._langgraph._call_scope import scope_in_task as scope_in_task

@@ -47,11 +47,28 @@ _RUN_NAME: Final = "callboard_run"
 """Key in `configurable` for a run name, for callers such as `mcp_service` that repeat a batch in another thread."""
 
 
-def name_of_run(conf: Mapping[str, Any], *, is_named: bool) -> str:
-    """Return a prefix that makes the namespaces of a batch's calls unique among all runs.
+class RunName:
+    """Name that makes the namespaces of a batch's calls unique among all runs; most batches never need it.
 
-    `conf` is the `configurable` around the calls; `is_named` tells that their namespaces are unique already.
+    `conf` is the `configurable` around the calls; `is_named` tells that their namespaces are unique already. `known` is
+    the name in a stored ledger.
     """
+
+    __slots__ = ("_conf", "_is_named", "_known")
+
+    def __init__(self, conf: Mapping[str, Any], *, is_named: bool, known: str | None) -> None:
+        self._conf = conf
+        self._is_named = is_named
+        self._known = known
+
+    @property
+    def text(self) -> str:
+        if not self._known:
+            self._known = _name_of_run(self._conf, is_named=self._is_named)
+        return self._known
+
+
+def _name_of_run(conf: Mapping[str, Any], *, is_named: bool) -> str:
     around = conf.get(CONFIG_KEY_SCRATCHPAD)
     if isinstance(around, CallScratchpad):
         return around.run
@@ -132,10 +149,10 @@ class CallScratchpad(PregelScratchpad):
         "_namespace",
         "_question",
         "_resume",
+        "_run",
         "_subgraphs",
         "around",
         "graphs",
-        "run",
     )
 
     def __init__(
@@ -150,9 +167,9 @@ class CallScratchpad(PregelScratchpad):
         question: object = None,
         namespace: str = "",
         graphs: GraphNames | None = None,
-        run: str = "",
+        run: RunName | None = None,
     ) -> None:
-        self.run = run
+        self._run = run
         self._digests = digests
         self._question = question
         self._namespace = namespace
@@ -165,6 +182,11 @@ class CallScratchpad(PregelScratchpad):
         self._asked = self._subgraphs = 0
 
     __setattr__ = object.__setattr__  # the parent is a frozen dataclass, but the counters below change
+
+    @property
+    def run(self) -> str:
+        """Unique name of the run of the call's batch."""
+        return "" if self._run is None else self._run.text
 
     @property
     def name(self) -> object:
@@ -272,10 +294,17 @@ def next_is_asked(config: RunnableConfig) -> bool:
     return scope is not None and scope.next_is_asked()
 
 
-def call_configurable(
-    conf: Mapping[str, Any], namespace: str, scratchpad: CallScratchpad, resume_map: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Return the `configurable` of one call; `resume_map` has all answers by id, for graphs that the tool runs."""
+def call_config(
+    config: RunnableConfig,
+    conf: Mapping[str, Any],
+    namespace: str,
+    scratchpad: CallScratchpad,
+    resume_map: Mapping[str, Any] | None,
+) -> RunnableConfig:
+    """Return the config of one call; `resume_map` has all answers by id, for graphs that the tool runs.
+
+    `conf` is the `configurable` of the batch.
+    """
     keys: dict[str, Any] = {
         **conf,
         CONFIG_KEY_SCRATCHPAD: scratchpad,
@@ -284,7 +313,7 @@ def call_configurable(
     }
     if resume_map:
         keys[CONFIG_KEY_RESUME_MAP] = resume_map
-    return keys
+    return cast("RunnableConfig", {**config, CONF: keys})
 
 
 # Streams and callbacks of the outer graph

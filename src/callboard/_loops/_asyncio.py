@@ -53,6 +53,7 @@ class AsyncioNursery:
         scope = AsyncioScope(math.inf, grace)
         task = self._loop.create_task(child(scope))
         if not task.done():  # an eager task may have ended already
+            scope.task = task
             self._children[task] = scope
         task.add_done_callback(self._on_end, context=self._context)
 
@@ -68,10 +69,10 @@ class AsyncioNursery:
             return
         self.cancel_called = True
         for task, scope in list(self._children.items()):
-            if scope.task is None:
-                task.cancel()  # not begun: asyncio throws the cancellation into the coroutine before its first line
-            else:
+            if scope.begun:
                 scope.cancel()
+            else:
+                task.cancel()  # asyncio throws the cancellation into the coroutine before its first line
 
     async def __aenter__(self) -> Self:
         return self
@@ -162,10 +163,10 @@ class AsyncioSpawned:
         self._ended.set()
 
     def cancel(self) -> None:
-        if self._scope.task is None:
-            self._task.cancel()
-        else:
+        if self._scope.begun:
             self._scope.cancel()
+        else:
+            self._task.cancel()
 
     def wait(self) -> "asyncio.Future[None]":
         return self._ended.wait()
@@ -176,6 +177,7 @@ class AsyncioLoop:
 
     name = "asyncio"
     cancelled_class: type[BaseException] = asyncio.CancelledError
+    nursery, scope, wakeup, spawn = AsyncioNursery, AsyncioScope, AsyncioWakeup, AsyncioSpawned
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -194,12 +196,6 @@ class AsyncioLoop:
     def adopt(self, context: Context) -> None:
         context.run(_adopted, innermost.get(), self.name)
 
-    def nursery(self) -> AsyncioNursery:
-        return AsyncioNursery()
-
-    def scope(self, deadline: float, grace: float) -> AsyncioScope:
-        return AsyncioScope(deadline, grace)
-
     @contextmanager
     def shield(self, deadline: float) -> Generator[None]:
         scope = innermost.get()
@@ -211,12 +207,6 @@ class AsyncioLoop:
             else:
                 with scope.shield():
                     yield
-
-    def wakeup(self) -> AsyncioWakeup:
-        return AsyncioWakeup()
-
-    def spawn(self, child: ChildFn, grace: float) -> "AsyncioSpawned":
-        return AsyncioSpawned(child, grace)
 
     async def run_in_daemon(self, fn: Callable[[], T], scope: CancelScope) -> T:
         return await run_in_worker(fn, scope)

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 AGAIN = 0.05
 """Seconds between two cancellations of a task whose grace is over."""
@@ -89,18 +89,18 @@ class AsyncioScope:
         "_entered",  # True while the block runs: before and after, this scope must not cancel the task
         "_grace",  # seconds between the first cancellation and the repeated ones
         "_held",  # only in the outermost scope of a task: scopes whose cancellation waits for the end of a shield
-        "_loop",
         "_outer",  # the enclosing scope in the same task; its cancellation cancels this block, too
         "_sent",  # the invariant above
         "_shields",  # only in the outermost scope of a task: number of open shields; a shield protects the whole task
         "_timer",  # for the deadline; after `cancel`, for the end of the grace
+        "begun",  # True from the beginning of the block on; before, a cancellation of the task must not use this scope
         "cancel_called",  # True once requested, even if a shield still holds the cancellation back
-        "task",
+        "task",  # the task of the block; a nursery sets it before the task has begun
     )
 
     def __init__(self, deadline: float, grace: float) -> None:
-        self.task: asyncio.Task[object] | None = None
-        self.cancel_called = False
+        self.task: asyncio.Task[Any] | None = None
+        self.begun = self.cancel_called = False
         self._deadline = deadline
         self._grace = grace
         self._sent = 0
@@ -111,19 +111,18 @@ class AsyncioScope:
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> Self:
-        task = asyncio.current_task()
-        assert task is not None
-        outer = innermost.get()
+        task, outer = self.task, innermost.get()
+        if task is None:
+            task = self.task = asyncio.current_task()
+            assert task is not None
         # A scope of another task (inherited with the context) is no outer scope: it cancels its own task only.
         self._outer = outer if outer is not None and outer.task is task else None
-        self.task = task
-        self._loop = task.get_loop()
         self._before = task.cancelling()
-        self._entered = True
+        self.begun = self._entered = True
         self._around = outer
         innermost.set(self)
         if self._deadline != math.inf:
-            self._timer = self._loop.call_at(self._deadline, self._expire)
+            self._timer = task.get_loop().call_at(self._deadline, self._expire)
         return self
 
     def __exit__(
@@ -205,6 +204,11 @@ class AsyncioScope:
 
     def _outer_cancelled(self) -> bool:
         return self._outer is not None and self._outer.asked()
+
+    @property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        assert self.task is not None
+        return self.task.get_loop()
 
     def _root(self) -> "AsyncioScope":
         return self if self._outer is None else self._outer._root()

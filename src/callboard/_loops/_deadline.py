@@ -179,7 +179,8 @@ class Turn:
             self._clock.go_on()
 
 
-_cleaning_up: ContextVar[bool] = ContextVar("callboard_cleaning_up", default=False)
+cleaning_up: ContextVar[bool] = ContextVar("callboard_cleaning_up", default=False)
+"""True in clean-up code of a cancelled call; scopes do not tell that behind a shield."""
 
 
 @contextmanager
@@ -194,13 +195,13 @@ def cleanup() -> Generator[None]:
     timed = current_time_limits(current_loop())
     is_whole = False
     # Noted before the shield hides the cancellation: the clean-up of a cancelled call must not start calls.
-    token = _cleaning_up.set(_cleaning_up.get() or timed.loop.is_cancelled())
+    token = cleaning_up.set(cleaning_up.get() or timed.loop.is_cancelled())
     try:
         with timed.loop.shield(timed.cleanup_deadline()):
             yield
             is_whole = True
     finally:
-        _cleaning_up.reset(token)
+        cleaning_up.reset(token)
     if not is_whole:
         _log.warning("A clean-up was cut off, because its grace of %g s was over", timed.grace)
 
@@ -221,11 +222,6 @@ def cap_grace(loop: EventLoop, seconds: float) -> None:
         timed = Timed(loop, math.inf, DEFAULT_GRACE)
     if timed.grace > seconds:
         current_timed.set(Timed(timed.loop, timed.until, seconds))
-
-
-def is_cleaning_up() -> bool:
-    """Return whether the running code is clean-up of a cancelled call; scopes do not tell that behind a shield."""
-    return _cleaning_up.get()
 
 
 def remaining() -> float:

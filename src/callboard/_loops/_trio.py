@@ -254,6 +254,7 @@ class TrioLoop:
 
     name = "trio"
     cancelled_class: type[BaseException] = trio.Cancelled
+    nursery = TrioNursery
 
     def __init__(self) -> None:
         self.now = trio.lowlevel.current_clock().current_time
@@ -277,9 +278,6 @@ class TrioLoop:
 
     def adopt(self, context: Context) -> None:
         context.run(sniffio.current_async_library_cvar.set, self.name)
-
-    def nursery(self) -> TrioNursery:
-        return TrioNursery()
 
     def scope(self, deadline: float, grace: float) -> TrioScope:
         return TrioScope(deadline)

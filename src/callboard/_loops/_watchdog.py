@@ -99,13 +99,15 @@ class Pulse:
         """Watch the loop while a batch runs in it."""
         self._batches += 1
         if self._batches == 1:
-            _watchdog.look_after(self)
+            _watchdog.pulses[self] = None
+            if not _watchdog.wanted.is_set():
+                _watchdog.wake()
 
     def end(self) -> None:
         """Stop watching the loop after its last batch."""
         self._batches -= 1
         if not self._batches:
-            _watchdog.leave_alone(self)
+            _watchdog.pulses.pop(self, None)
 
     def held_since(self, since: float) -> str | None:
         """Return a description of the longest block that lasted until or beyond `since` (`time.monotonic()`)."""
@@ -206,26 +208,20 @@ class _Watchdog:
     """Daemon thread for all event loops of the process; started by the first call."""
 
     def __init__(self) -> None:
-        self._pulses: dict[Pulse, None] = {}
-        self._wanted = threading.Event()
+        self.pulses: dict[Pulse, None] = {}
+        """Loops in which a batch runs; each loop's thread adds and removes its own, in one step."""
+        self.wanted = threading.Event()
+        """Set while the thread checks the loops, or is about to."""
         self._started = False
         self.looks = 0
-
-    def look_after(self, pulse: Pulse) -> None:
-        self._pulses[pulse] = None
-        if not self._wanted.is_set():
-            self._wake()
 
     @property
     def is_looking(self) -> bool:
         """True while any event loop is watched."""
-        return bool(self._pulses)
+        return bool(self.pulses)
 
-    def leave_alone(self, pulse: Pulse) -> None:
-        self._pulses.pop(pulse, None)
-
-    def _wake(self) -> None:
-        self._wanted.set()
+    def wake(self) -> None:
+        self.wanted.set()
         if not self._started:
             self._started = True
             threading.Thread(target=self._work, name="callboard watchdog", daemon=True).start()
@@ -237,18 +233,18 @@ class _Watchdog:
             idle = 0 if self._look() else idle + 1
             if idle >= _IDLE:
                 # Cleared before the check: a loop that is added in between is seen by the check, or sets the event.
-                self._wanted.clear()
-                if not self._pulses:
-                    self._wanted.wait()
+                self.wanted.clear()
+                if not self.pulses:
+                    self.wanted.wait()
                 idle = 0
 
     def _look(self) -> bool:
         # A function of its own: its local variables must not keep users' frames alive until the next check.
-        if not self._pulses:
+        if not self.pulses:
             return False
         self.looks += 1
         frames, now = _current_frames(), time.monotonic()
-        for pulse in list(self._pulses):
+        for pulse in list(self.pulses):
             pulse.look(frames.get(pulse.thread), now)
         return True
 

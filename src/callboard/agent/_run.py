@@ -238,7 +238,7 @@ class Run:
         if ledger.waits(name):
             self.tell.asked(place, ledger.pending, self.thread.state)
             raise CallsInterrupted(ledger.pending, ledger.dump())
-        config = cast("RunnableConfig", {**config, "configurable": ledger.configurable(name)})
+        config = ledger.config_of_call(name, config)
         body = partial(
             _enforcing_cancellation, partial(_in_place, partial(self._body(node, isinstance(task, Sent)), given))
         )

@@ -130,7 +130,7 @@ def keys_of(calls: Sequence[ToolCall]) -> list[str]:
 
 def naming(calls: Sequence[ToolCall]) -> Steps[list[str]]:
     """Return the keys of a batch's calls, in portions: the ids, with the index for a repeated id."""
-    ids: list[str | None] = yield from each(itemgetter("id"), calls)
+    ids: list[str | None] = [*map(itemgetter("id"), calls)]
     repeated = {call_id for call_id, count in Counter(ids).items() if count > 1} if len(set(ids)) < len(ids) else ()
     for call_id in sorted(map(_shown, repeated)):
         warnings.warn(

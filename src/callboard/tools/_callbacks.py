@@ -137,68 +137,57 @@ async def _in_thread_as_here(fn: Callable[[], object]) -> None:
             variable.set(value)
 
 
-class _LazyChild:
+class LazyManager:
     """Callback manager for nested runs that makes its attributes at first access; most bodies never read them.
 
     Each attribute that `__init__` would have set becomes a copy of the child's own, as with LangChain's managers.
     """
 
-    _run: "ToolRun"
+    around: AsyncCallbackManager
+    run_id: UUID | None
+    """Id of the tool's run; made when something asks, if it is `None`."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "parent_run_id":
-            value: Any = self._run.id
+            value: Any = self.run_id or uuid7()
         elif name in ("handlers", "inheritable_handlers"):
-            value = self._run.around.inheritable_handlers.copy()
+            value = self.around.inheritable_handlers.copy()
         elif name in ("tags", "inheritable_tags"):
-            value = self._run.around.inheritable_tags.copy()
+            value = self.around.inheritable_tags.copy()
         elif name in ("metadata", "inheritable_metadata"):
-            value = self._run.around.inheritable_metadata.copy()
+            value = self.around.inheritable_metadata.copy()
         else:
             raise AttributeError(name)
         setattr(self, name, value)
         return value
 
 
-class _AsyncChild(_LazyChild, AsyncCallbackManager):
+class LazyAsyncManager(LazyManager, AsyncCallbackManager):
     """Callback manager for runs nested in an async body."""
 
 
-class _SyncChild(_LazyChild, CallbackManager):
+class LazySyncManager(LazyManager, CallbackManager):
     """Callback manager for runs nested in a body in a worker thread."""
 
 
 class ToolRun:
-    """Run of a tool, as reported to callback handlers. Without handlers it reports nothing."""
+    """Run of a tool, as reported to callback handlers."""
 
-    __slots__ = ("_id", "_tool", "around", "is_watched")
+    __slots__ = ("_tool", "around", "id")
 
     def __init__(self, tool: BaseTool, manager: AsyncCallbackManager, run_id: UUID | None) -> None:
         self._tool = tool
         self.around = manager
-        self.is_watched = bool(manager.handlers)
-        self._id = run_id
-
-    @property
-    def id(self) -> UUID:
-        if self._id is None:
-            self._id = uuid7()
-        return self._id
+        self.id = run_id or uuid7()
 
     @property
     def manager(self) -> AsyncCallbackManagerForToolRun:
         """Run manager for a tool that has a `run_manager` parameter."""
         return manager_of_run(AsyncCallbackManagerForToolRun, self.around, self.id)
 
-    def child(self, *, sync: bool) -> AsyncCallbackManager | CallbackManager:
-        """Return the callback manager for runs nested in the body."""
-        # Without `__init__`: it would copy the handlers, tags and metadata of each run, which `_LazyChild` makes on
-        # demand.
-        child = _SyncChild.__new__(_SyncChild) if sync else _AsyncChild.__new__(_AsyncChild)
-        child._run = self
-        return child
-
     async def started(self, call: ToolCall, run_name: str | None) -> None:
+        if not self.around.handlers:
+            return  # the text of the arguments may be long
         tool = self._tool
         inputs = tool._filter_injected_args(call["args"])
         await self._tell(
@@ -220,10 +209,9 @@ class ToolRun:
 
     async def cut_off(self, error: BaseException, call_id: str | None) -> None:
         """Report the end of a cancelled run; tracers never show a run without an end."""
-        if self.is_watched:
-            # On trio a cancelled scope cancels every await in it. Shielded, the handlers have the call's grace.
-            with cleanup():
-                await self.failed(error, call_id)
+        # On trio a cancelled scope cancels every await in it. Shielded, the handlers have the call's grace.
+        with cleanup():
+            await self.failed(error, call_id)
 
     async def _tell(self, event: str, *args: object, **kwargs: object) -> None:
         kwargs |= {"run_id": self.id, "parent_run_id": self.around.parent_run_id, "tags": self.around.tags}

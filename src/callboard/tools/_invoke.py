@@ -30,7 +30,7 @@ from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
 from callboard._util._cooperative import in_portions
 from callboard.exceptions import CallError
-from callboard.tools._callbacks import ToolRun
+from callboard.tools._callbacks import LazyAsyncManager, LazySyncManager, ToolRun
 from callboard.tools._errors import (
     REPEATS,
     OutcomeUnknown,
@@ -41,7 +41,7 @@ from callboard.tools._errors import (
     runs_again,
 )
 from callboard.tools._large_values import as_content, takes_long, to_text, write_in_portions
-from callboard.tools._plan import ArgsModel, Plan, written_args
+from callboard.tools._plan import Plan, written_args
 
 _NEEDS_ASYNCIO = ("no running event loop", "no current event loop")
 """Error texts of asyncio for code that runs on another event loop."""
@@ -82,14 +82,15 @@ async def invoke(
         return await _in_words(await run_on_asyncio(partial(plan.fn, {**call, "type": "tool_call"}, config)))
     if plan.kind == "foreign sync":
         return await _in_words(await attempt.run_in_thread(partial(plan.fn, {**call, "type": "tool_call"}, config)))
-    run = ToolRun(tool, manager, config.pop("run_id", None))
-    if run.is_watched:
+    run = None
+    if manager.handlers or plan.run_manager or plan.callbacks:
+        run = ToolRun(tool, manager, config.pop("run_id", None))
         await run.started(call, config.get("run_name"))
     try:
         try:
             args, kwargs = _arguments(plan, call)
             before = var_child_runnable_config.get()
-            tracing = _enter_context(plan, config, run, kwargs)
+            tracing = _enter_context(plan, config, manager, run, kwargs)
             try:
                 if plan.kind == "sync":
                     body = attempt.run_in_thread(partial(plan.fn, *args, **kwargs))
@@ -112,8 +113,9 @@ async def invoke(
             output = _formatted(content, artifact, call, tool, status)
     except Exception as error:
         told = _of_other_loop(error, plan, call) or _if_unknown(error, plan, call)
-        # Handlers hear of the failure before a rerun starts: each run that began for them also ends.
-        await run.failed(told or error, call["id"])
+        if run is not None:
+            # Handlers hear of the failure before a rerun starts: each run that began for them also ends.
+            await run.failed(told or error, call["id"])
         if told is not None:
             raise told from error
         if not left or not _runs_again(error, plan):
@@ -121,9 +123,10 @@ async def invoke(
         note("rerun")
         return await invoke(attempt, plan, call, config, manager, left=left - 1)
     except current_loop().cancelled_class as error:
-        await run.cut_off(error, call["id"])
+        if run is not None:
+            await run.cut_off(error, call["id"])
         raise
-    if run.is_watched:
+    if run is not None:
         await run.ended(output)
     if isinstance(output, ToolMessage) and isinstance(output.content, str):
         return output
@@ -219,20 +222,32 @@ def _handled_by_tool(tool: BaseTool, error: Exception) -> Any:
     raise error
 
 
-def _enter_context(plan: Plan, config: RunnableConfig, run: ToolRun, kwargs: dict[str, Any]) -> dict[str, Any] | None:
+def _enter_context(
+    plan: Plan, config: RunnableConfig, manager: AsyncCallbackManager, run: ToolRun | None, kwargs: dict[str, Any]
+) -> dict[str, Any] | None:
     """Set the arguments and context variables that the body expects; return the previous tracing context."""
     sync = plan.kind == "sync"
-    if plan.run_manager:
-        kwargs["run_manager"] = run.manager.get_sync() if sync else run.manager
-    if plan.callbacks:
-        kwargs["callbacks"] = (run.manager.get_sync() if sync else run.manager).get_child()
+    if run is not None and (plan.run_manager or plan.callbacks):
+        own = run.manager.get_sync() if sync else run.manager
+        if plan.run_manager:
+            kwargs["run_manager"] = own
+        if plan.callbacks:
+            kwargs["callbacks"] = own.get_child()
     if plan.config_param is not None:
         kwargs[plan.config_param] = own_copy(config)
-    child = _child_config(config, run.child(sync=sync))
-    if run.is_watched:
-        return _set_config_context(child)[1]
+    # The config of runs nested in the body: copies of its own, without the name and the id of this run.
+    run_id = config.pop("run_id", None) if run is None else run.id
+    config["tags"] = config["tags"].copy()
+    config["metadata"] = config["metadata"].copy()
+    # Without `__init__`, which would copy the handlers, tags and metadata of each run: most bodies never read them.
+    nested = LazySyncManager.__new__(LazySyncManager) if sync else LazyAsyncManager.__new__(LazyAsyncManager)
+    nested.around, nested.run_id = manager, run_id
+    config["callbacks"] = nested
+    config.pop("run_name", None)
+    if manager.handlers:
+        return _set_config_context(config)[1]
     # Without a tracer among the handlers there is no LangSmith parent to set.
-    var_child_runnable_config.set(child)
+    var_child_runnable_config.set(config)
     return None
 
 
@@ -240,32 +255,23 @@ def _arguments(plan: Plan, call: ToolCall) -> tuple[tuple[Any, ...], dict[str, A
     call_id = call["id"]
     if plan.model is None or (plan.model.call_id and call_id is None):
         return plan.tool._to_args_and_kwargs(call["args"].copy(), call_id)
-    return (), _read(plan.model, plan.direct, call["args"], call_id)
-
-
-def _read(model: ArgsModel, direct: frozenset[str], written: dict[str, Any], call_id: str | None) -> dict[str, Any]:
+    model, written = plan.model, call["args"]
     if model.call_id:
         written = {**written, **dict.fromkeys(model.call_id, call_id)}
     values = model.validate(written)
-    arguments = {name: getattr(values, name) for name in written if name in model.names}
+    arguments: dict[str, Any] = {}
+    for name in written:
+        if name in model.names:
+            arguments[name] = getattr(values, name)
     for name in model.optional:
         if name not in arguments:
             arguments[name] = getattr(values, name)
-    for name in direct:
+    for name in plan.direct:
         if name in written:
             arguments[name] = written[name]
         elif name == "tool_call_id":
             arguments[name] = call_id
-    return arguments
-
-
-def _child_config(config: RunnableConfig, callbacks: Any) -> RunnableConfig:
-    """Return the config for runs nested in the body, with copies of its own and without the name of this run."""
-    config["tags"] = config["tags"].copy()
-    config["metadata"] = config["metadata"].copy()
-    config["callbacks"] = callbacks
-    config.pop("run_name", None)
-    return config
+    return (), arguments
 
 
 def own_copy(config: RunnableConfig) -> RunnableConfig:

@@ -23,12 +23,13 @@ from callboard._langgraph import (
     RESUME,
     CallScratchpad,
     GraphNames,
-    call_configurable,
+    GraphTask,
+    RunName,
+    call_config,
     call_namespace,
     graph_task,
     is_graph_node,
     is_interrupt_id,
-    name_of_run,
     question_id,
     scope_of,
 )
@@ -140,7 +141,8 @@ class Ledger:
         self._conf = config["configurable"]
         self._keys = list(keys)
         self._task = graph_task(config)
-        self._run = (held or {}).get("run") or name_of_run(self._conf, is_named=namespaces is not None)
+        self._run = RunName(self._conf, is_named=namespaces is not None, known=(held or {}).get("run"))
+        self._prefix = call_namespace(self._conf, "")
         self._in_slot = False
         self._position = 0
         self._number = 0  # batches of this run with the same keys before this one; part of the namespace
@@ -150,14 +152,19 @@ class Ledger:
         self._stored: dict[str, dict[str, Any]] = {}
         """Encoded form of `records`, always up to date; encoding all of them for each result would take long."""
         self._held = held if self._task is None and isinstance(held, dict) else None
-        self._is_node = is_graph_node(config, node)
-        stored = held if self._task is None else self._find_in_slot(self._task.scratchpad.resume)
-        self._bare = self._bare_answers() if stored is None else []
-        self._know(stored, records or {})
+        self._is_node = self._task is not None and is_graph_node(config, node)
+        self._bare: list[Any] = []
+        self._answers: Answers = {}
+        stored = held
         if self._task is not None:
-            self._answers = self._answers_of_graph()
-        else:
-            self._answers = {} if answers is None else answers_by_id(answers, self.pending)
+            stored = self._find_in_slot(self._task.scratchpad.resume)
+            self._bare = self._bare_answers(self._task) if stored is None else []
+        if stored or records:
+            self._know(stored, records or {})
+        if self._task is not None:
+            self._answers = self._answers_of_graph(self._task)
+        elif answers is not None:
+            self._answers = answers_by_id(answers, self.pending)
 
     def _know(self, stored: Mapping[str, Any] | None, records: Mapping[str, CallRecord]) -> None:
         """Read the stored ledger, or the caller's records."""
@@ -205,23 +212,22 @@ class Ledger:
         self._task.scratchpad.resume[position : position + 1] = [slot]
         self._position, self._in_slot = position, True
 
-    def _bare_answers(self) -> list[Any]:
+    def _bare_answers(self, task: GraphTask) -> list[Any]:
         """Return answers to questions that the only call asked when LangGraph's own node ran it.
 
         Such answers carry no call id, so they are used only if there is exactly one call.
         """
-        if self._task is None or not self._is_node or len(self._keys) != 1:
+        if not self._is_node or len(self._keys) != 1:
             return []
-        answers = list(self._task.scratchpad.resume)
-        plain = self._task.take_plain_answer()
+        answers = list(task.scratchpad.resume)
+        plain = task.take_plain_answer()
         return answers if plain is None else [*answers, plain]
 
-    def _answers_of_graph(self) -> Mapping[str, Any]:
-        assert self._task is not None
-        if self._task.resume_map is not None:
-            return self._task.resume_map
+    def _answers_of_graph(self, task: GraphTask) -> Answers:
+        if task.resume_map is not None:
+            return task.resume_map
         pending = self.pending
-        if len(pending) == 1 and (answer := self._task.take_plain_answer()) is not None:
+        if len(pending) == 1 and (answer := task.take_plain_answer()) is not None:
             return {pending[0].id: answer}
         return {}
 
@@ -249,23 +255,22 @@ class Ledger:
         pending = self.known_of(key).pending
         return bool(pending) and not any(question.id in self._answers for question in pending)
 
-    def configurable(self, key: str) -> dict[str, Any]:
-        """Return the `configurable` of one call, with the entries that `interrupt()` needs."""
-        record = self.records.get(key)
-        namespace = self._namespace(key)
+    def config_of_call(self, key: str, config: RunnableConfig) -> RunnableConfig:
+        """Return a config for one call, with the entries in `configurable` that `interrupt()` needs."""
+        task, record, namespace = self._task, self.records.get(key), self._namespace(key)
         scratchpad = CallScratchpad(
-            None if self._task is None else self._task.scratchpad,
+            None if task is None else task.scratchpad,
             self._bare or None if record is None else self._answers_for(record),
             self,
             key,
-            None if self._task is None else self._task.send,
+            None if task is None else task.send,
             digests=() if record is None else self._digests_for(record),
             question=None if record is None else self._answered(record),
             namespace=namespace,
             graphs=self._graphs,
             run=self._run,
         )
-        return call_configurable(self._conf, namespace, scratchpad, self._answers)
+        return call_config(config, self._conf, namespace, scratchpad, self._answers)
 
     def accepted(self, key: str, answers: list[Any]) -> None:
         """Record the answers that a call has accepted so far; the question that they answer is settled."""
@@ -285,7 +290,7 @@ class Ledger:
     def _namespace(self, key: str) -> str:
         if self._namespaces is not None:
             return self._namespaces[key]
-        return call_namespace(self._conf, segment_of(key, self._number))
+        return self._prefix + segment_of(key, self._number)
 
     def _answers_for(self, record: CallRecord) -> list[Any]:
         """Return the accepted answers and the new one. The new one counts only after `interrupt()` has accepted it."""
@@ -344,7 +349,7 @@ class Ledger:
 
     def dump(self) -> dict[str, Any]:
         """Return the ledger as data that any serializer can store."""
-        run = {"run": self._run} if self._task is None else {}
+        run = {"run": self._run.text} if self._task is None else {}
         return {"format": FORMAT, "keys": self._keys, "calls": self._stored, **run}
 
     def publish(self) -> None:

@@ -8,7 +8,7 @@ langchain-core inspects signatures and type hints at every call; that takes more
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import is_
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -43,15 +43,17 @@ class InjectedArgs:
     runtime: str | None
     forbidden: frozenset[str]
     """All arguments that the model must not write: the ones above, and any other injected argument."""
+    none: bool = field(init=False)
+    """True if nothing is injected."""
+
+    def __post_init__(self) -> None:
+        # Read for each call, so it is no property.
+        object.__setattr__(self, "none", not (self.state or self.store or self.runtime or self.forbidden))
 
     @property
     def names(self) -> frozenset[str]:
         """Parameters that are filled in by `inject`."""
         return frozenset({*self.state, *(name for name in (self.store, self.runtime) if name)})
-
-    @property
-    def none(self) -> bool:
-        return not (self.state or self.store or self.runtime or self.forbidden)
 
 
 def injected_args(tool: BaseTool) -> InjectedArgs:

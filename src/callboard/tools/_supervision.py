@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from langchain_core.messages import ToolCall, ToolMessage
-from langchain_core.runnables import RunnableConfig
 
 from callboard._calls._batch import Batch
 from callboard._calls._call import CallOptions, SupervisedCall
@@ -229,12 +228,10 @@ def _limiter(name: str, policy: CallPolicy) -> list[Limiter | SharedLimiter]:
     return [] if limit is None else [limiter_of(limit, f"tool:{name}", f"the queue of tool {name!r}")]
 
 
-def limiters_of_run(config: RunnableConfig) -> list[Limiter]:
+def limiter_of_run(concurrency: int) -> Limiter:
     """Return the limit of a run's config (`max_concurrency`) for all its calls."""
-    if (concurrency := config.get("max_concurrency")) is None:
-        return []
     check_count("config['max_concurrency']", concurrency, least=1)
-    return [Limiter(Limit(concurrency=concurrency), "max_concurrency")]
+    return Limiter(Limit(concurrency=concurrency), "max_concurrency")
 
 
 def _thread_count(limit: Limit | None, policies: Iterable[CallPolicy]) -> int:

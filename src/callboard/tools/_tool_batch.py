@@ -24,7 +24,8 @@ from callboard._calls._batch import PORTION as STARTED_TOGETHER
 from callboard._calls._batch import Batch
 from callboard._calls._batch_context import BatchContext, batch_context
 from callboard._calls._call import Attempt, CallOptions, SupervisedCall
-from callboard._calls._limits import NoKeyError
+from callboard._calls._draining import Operation
+from callboard._calls._limits import Limiter, NoKeyError
 from callboard._calls._observers import current_mark
 from callboard._calls._progress import OnProgress, Progress
 from callboard._calls._thread_pool import ThreadPermits
@@ -42,7 +43,7 @@ from callboard.tools._ledger import CallsInterrupted, Ledger
 from callboard.tools._plan import Plan
 from callboard.tools._results import Output, Requested, ResultRules, left_of
 from callboard.tools._setup import Setup
-from callboard.tools._supervision import OnFailure, limiters_of_run, untouched
+from callboard.tools._supervision import OnFailure, limiter_of_run, untouched
 
 _log = logging.getLogger("callboard")
 
@@ -127,9 +128,11 @@ class ToolBatch:
         self.signalled: list[str] = []
         """Keys of the calls that ended with control flow other than a question."""
         self.setup = setup
-        self.overrides = setup.overrides(requested.kind, reports.get("entries"))
+        entries = reports.get("entries")
+        has_overrides = entries is not None or setup.own_call is not None
+        self.overrides = setup.overrides(requested.kind, entries) if has_overrides else None
         config, graphs = config_for_calls(config)
-        self._config = config
+        self.config = config
         self._requested = requested
         self._ledger = partial(ledger, graphs=graphs)
         self._runtime = runtime_of(config)
@@ -140,21 +143,26 @@ class ToolBatch:
         self._due: list[str] = []
         """Keys of the calls without a result, in call order."""
         self._tools = list(setup.tools.values())
-        self._ready: dict[str, _ReadyTool] = {}
+        self._ready: dict[str, ReadyTool] = {}
         self._open = 0
-        self._wide = limiters_of_run(config)
-        self.threads = setup.supervision.threads.at_least(config.get("max_concurrency"))
+        self._wide: Sequence[Limiter] = ()
+        self.threads = setup.supervision.threads
+        if (concurrency := config.get("max_concurrency")) is not None:
+            self._wide = [limiter_of_run(concurrency)]
+            self.threads = self.threads.at_least(concurrency)
 
     async def prepare(self) -> Self:
         """Name the calls, refuse the ones that are too large, and load the ledger; must be called first."""
-        setup = self.setup
-        left = left_of(self._requested, self._state, setup.messages_key, is_counted=setup.max_calls is not None)
-        calls, reply = await in_portions(left)
+        setup, calls, reply = self.setup, self._requested.calls, self._requested.reply
+        if self._requested.kind == "tool_calls":
+            is_counted = setup.max_calls is not None
+            left = left_of(self._requested, self._state, setup.messages_key, is_counted=is_counted)
+            calls, reply = await in_portions(left)
         # Keys come from the ids that the model wrote, before `admission` shortens them: two long ids must not become
         # equal.
         self._keys = await in_portions(naming(calls))
         self._calls, self.refused = await in_portions(admission(calls, reply, setup.tools, setup.max_calls))
-        self.ledger = self._ledger(self._config, setup.name, self._keys)
+        self.ledger = self._ledger(self.config, setup.name, self._keys)
         self.keeps = self._on_finish is not None or self.ledger.is_kept
         return self
 
@@ -170,7 +178,7 @@ class ToolBatch:
         """
         started: Counter[str] = Counter()
         claims: list[str] = []
-        supervision, at_once = self.setup.supervision, self._config.get("max_concurrency")
+        supervision, at_once = self.setup.supervision, self.config.get("max_concurrency")
         for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
             if index and index % PORTION == 0:
                 yield
@@ -190,27 +198,30 @@ class ToolBatch:
                 claims.append(key)
         return claims
 
-    def run(self) -> Awaitable[Any]:
+    async def run(self) -> Any:
         """Run the calls that have no result yet.
 
         Raises GraphInterrupt with all open questions, DrainingError if the node accepts no new runs, or the unhandled
         error of a call.
         """
-        setup, thread_id = self.setup, self._config["configurable"].get("thread_id")
-        work = self._run_with_actors if setup.actors.is_needed else self._run
-        return setup.in_flight.run(work, grace=setup.supervision.grace, thread_id=thread_id)
+        setup, thread_id = self.setup, self.config["configurable"].get("thread_id")
+        around = batch_context(None if self._runtime is NO_RUNTIME else ProgressChunks(self._runtime))
+        if around.observers.calls:
+            around = self._named(around)
+        grace = setup.supervision.grace
+        with Operation(setup.in_flight, around.loop, grace=grace, thread_id=thread_id) as operation:
+            if not setup.actors.is_needed:
+                return await self._run(around)
+            if setup.actors.in_journal:
+                setup.actors.journal()  # raises without a journal, before any call starts
+            async with setup.actors.opened():
+                return await self._run(around)
+        raise operation.ended_by_drain()
 
-    async def _run_with_actors(self) -> Any:
-        actors = self.setup.actors
-        if actors.in_journal:
-            actors.journal()  # raises without a journal, before any call starts
-        async with actors.opened():
-            return await self._run()
-
-    async def _run(self) -> Any:
+    async def _run(self, around: BatchContext) -> Any:
         supervised: list[SupervisedCall[Output]] = []
         try:
-            await self._supervise(supervised)
+            await self._supervise(supervised, around)
             self._open = len(supervised)
             live = self.setup.supervision.batches
             await Batch(supervised, on_error=self.setup.on_error, is_signal=is_control_flow, live=live).run()
@@ -227,9 +238,9 @@ class ToolBatch:
             raise
         return self._outcome(supervised)
 
-    async def _supervise(self, supervised: list[SupervisedCall[Output]]) -> None:
+    async def _supervise(self, supervised: list[SupervisedCall[Output]], around: BatchContext) -> None:
         """Prepare the calls that have no result yet, in portions, because there may be very many."""
-        around, ledger, terms = self._named(batch_context(chunks_for(self._runtime))), self.ledger, self.terms
+        ledger, supervision = self.ledger, self.setup.supervision
         for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
             if index and index % STARTED_TOGETHER == 0:
                 await checkpoint()
@@ -242,34 +253,34 @@ class ToolBatch:
                     resumes = known.mark
             self._due.append(key)
             kind = _RefusedCall if index in self.refused else _BatchCall
-            supervised.append(kind(self, key, index, terms(call), around))
+            terms = supervision.terms(call, self._wide, self._context)
+            supervised.append(kind(self, key, index, terms, around))
             supervised[-1].resumes = resumes
 
     def _named(self, around: BatchContext) -> BatchContext:
         """Return the batch's context with tool descriptions and, in a graph that is not callboard's, its identity."""
-        if not around.observers.calls:
-            return around
-        run, conf = around.run, self._config["configurable"]
+        run, conf = around.run, self.config["configurable"]
         if run is None and "thread_id" in conf:
-            found = self._config["metadata"].get("run_id") or self._config.get("run_id") or ""
+            found = self.config["metadata"].get("run_id") or self.config.get("run_id") or ""
             run = RunInfo(number=0, agent="", run_id=str(found), thread_id=str(conf["thread_id"]))
         return replace(around, run=run, describe=self.setup.description, shown=lambda call: self.setup.shown(call, run))
 
-    def terms(self, call: ToolCall, request: ToolCallRequest | None = None) -> CallOptions:
-        """Return the policy of a call's tool and the limits that apply.
-
-        Key functions see the tool's view of the run.
-        """
-        context = self._context if request is None else partial(context_of, request)
-        return self.setup.supervision.terms(call, self._wide, context)
+    def terms(self, request: ToolCallRequest) -> CallOptions:
+        """Return the policy and the limits of a request of the middleware; key functions see its view of the run."""
+        return self.setup.supervision.terms(request.tool_call, self._wide, partial(context_of, request))
 
     def _outcome(self, supervised: Sequence[SupervisedCall[Output]]) -> Any:
-        signals = [call.error for call in supervised if call.error is not None]
-        if signals:
-            errors = zip(self._due, (call.error for call in supervised), strict=True)
-            self.signalled = [key for key, error in errors if not isinstance(error, (GraphInterrupt, type(None)))]
+        signals: list[BaseException] = []
+        outputs: list[Output] = []
+        for key, call in zip(self._due, supervised, strict=True):
+            if call.error is None:
+                outputs.append(cast("Output", call.result))
+                continue
+            signals.append(call.error)
+            if not isinstance(call.error, GraphInterrupt):
+                self.signalled.append(key)
         if not signals and not self.ledger.records and not self.ledger.may_be_replayed:
-            return self.rules.combined([cast("Output", call.result) for call in supervised])
+            return self.rules.combined(outputs)
         self._note(supervised)
         questions = self.ledger.pending
         if questions or signals or self.ledger.may_be_replayed:
@@ -306,13 +317,6 @@ class ToolBatch:
                 self.ledger.finished(key, call.result)
             call.error = None
 
-    def config_for(self, key: str, index: int, config: RunnableConfig | None) -> RunnableConfig:
-        """Return the config of one call, with a scratchpad of its own for `interrupt()`."""
-        config = cast("RunnableConfig", {**(config or self._config), "configurable": self.ledger.configurable(key)})
-        if index and "run_id" in config:  # an id names one run: only the first call's run has it
-            del config["run_id"]
-        return config
-
     def runtime_for(self, call: ToolCall, config: RunnableConfig) -> ToolRuntime[Any, Any]:
         runtime = self._runtime
         return ToolRuntime(
@@ -327,15 +331,15 @@ class ToolBatch:
             server_info=runtime.server_info,
         )
 
-    def ready(self, tool: BaseTool, config: RunnableConfig, *, through_middleware: bool) -> "_ReadyTool":
+    def ready(self, tool: BaseTool, config: RunnableConfig, *, through_middleware: bool) -> "ReadyTool":
         """Return the facts about a tool that all its calls share; read once, unless a call has its own callbacks."""
-        own = self.overrides is not None or config.get("callbacks") is not self._config.get("callbacks")
+        own = self.overrides is not None or config.get("callbacks") is not self.config.get("callbacks")
         known = self._ready.get(tool.name)
-        if known is not None and known.tool is tool and not own:
-            # Middleware runs users' code between two attempts, and may replace the tool's methods, as mocks do.
-            if not through_middleware or self.setup.plan(tool) is known.plan:
-                return known
-        known = _ReadyTool.of(self, tool, config if own else self._config)
+        # Middleware runs users' code between two attempts, and may replace the tool's methods, as mocks do.
+        is_known = known is not None and known.tool is tool and not own
+        if known is not None and is_known and (not through_middleware or self.setup.plan(tool) is known.plan):
+            return known
+        known = ReadyTool.of(self, tool, config if own else self.config)
         if not own and self.setup.tools.get(tool.name) is tool:
             self._ready[tool.name] = known
         return known
@@ -357,7 +361,7 @@ class ToolBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class _ReadyTool:
+class ReadyTool:
     """Facts about a tool that are the same for all its calls in a batch."""
 
     tool: BaseTool
@@ -383,7 +387,7 @@ class _BatchCall(SupervisedCall[Output]):
     _config: RunnableConfig
 
     def __init__(self, of: ToolBatch, key: str, index: int, options: CallOptions, around: BatchContext) -> None:
-        super().__init__(*options, around)
+        super().__init__(options.call, options.policy, options.limiters, around)
         self._of = of
         self._key = key
         self._index = index
@@ -395,7 +399,9 @@ class _BatchCall(SupervisedCall[Output]):
 
     async def _run(self, config: RunnableConfig | None) -> Output:
         batch, setup = self._of, self._of.setup
-        self._config = batch.config_for(self._key, self._index, config)
+        config = self._config = batch.ledger.config_of_call(self._key, config or batch.config)
+        if self._index and "run_id" in config:  # an id names one run: only the first call's run has it
+            del config["run_id"]
         try:
             if batch.overrides is not None:
                 output = await self._overridden(batch.overrides)
@@ -451,7 +457,7 @@ class _BatchCall(SupervisedCall[Output]):
     async def _execute(self, request: ToolCallRequest | None = None) -> Output:
         """Make one attempt; without a request, at the call as the model wrote it."""
         batch, setup = self._of, self._of.setup  # each local name costs 8 bytes per waiting call
-        call = self._tool_call if request is None else request.tool_call
+        call = cast("ToolCall", self.call) if request is None else request.tool_call
         tool = setup.tools.get(call["name"]) if request is None else request.tool
         if tool is None:
             return self._without_tool(call)
@@ -464,7 +470,7 @@ class _BatchCall(SupervisedCall[Output]):
         terms = None
         # A middleware may have changed the arguments, the tool, or the context of key functions.
         if request is not None and (call is not self.call or setup.supervision.takes_context):
-            terms = batch.terms(call, request)
+            terms = batch.terms(request)
         try:
             try:
                 response = await self.attempt(

@@ -14,8 +14,10 @@ from callboard._util._cooperative import PORTION, Steps, at_once, each
 
 def last_reply(messages: Sequence[Any]) -> int | None:
     """Return the index of the last message of a model; `None` if there is none."""
-    places = range(len(messages) - 1, -1, -1)
-    return next((place for place in places if isinstance(messages[place], AIMessage)), None)
+    for place in range(len(messages) - 1, -1, -1):
+        if isinstance(messages[place], AIMessage):
+            return place
+    return None
 
 
 def unanswered(messages: Sequence[Any]) -> list[ToolCall]:
