@@ -142,7 +142,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
             return around
         shown = shown_by(self._middleware)
         description = None if tool is None else tool.description
-        return replace(around, describe=lambda _: description, shown=lambda call: shown(call, around.run))
+        return around._replace(describe=lambda _: description, shown=lambda call: shown(call, around.run))
 
     def _check_names(self, request: ToolCallRequest) -> None:
         """Raise `ValueError` for options about tools that the agent lacks; its tools are known only in a run."""

@@ -130,17 +130,17 @@ def keys_of(calls: Sequence[ToolCall]) -> list[str]:
 
 def naming(calls: Sequence[ToolCall]) -> Steps[list[str]]:
     """Return the keys of a batch's calls, in portions: the ids, with the index for a repeated id."""
-    ids: list[str | None] = [*map(itemgetter("id"), calls)]
-    repeated = {call_id for call_id, count in Counter(ids).items() if count > 1} if len(set(ids)) < len(ids) else ()
+    ids: list[str | None] = yield from each(itemgetter("id"), calls)
+    keys = yield from each(_key, ids)
+    if len({*ids}) == len(ids):
+        return keys
+    repeated = {call_id for call_id, count in Counter(ids).items() if count > 1}
     for call_id in sorted(map(_shown, repeated)):
         warnings.warn(
             f"several calls of one batch have the id {call_id}; each runs and gets its own message, in order",
             DuplicateCallIdWarning,
             stacklevel=2,
         )
-    keys = yield from each(_key, ids)
-    if not repeated:
-        return keys
     return [f"{key}#{index}" if ids[index] in repeated else key for index, key in enumerate(keys)]
 
 

@@ -6,9 +6,8 @@ Progress of the calls goes to the stream of the graph around the node. The calle
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self, TypedDict, Unpack, cast
+from typing import Any, NamedTuple, Self, TypedDict, Unpack, cast
 
 from anyio.lowlevel import checkpoint
 from langchain_core.callbacks import AsyncCallbackManager
@@ -263,7 +262,7 @@ class ToolBatch:
         if run is None and "thread_id" in conf:
             found = self.config["metadata"].get("run_id") or self.config.get("run_id") or ""
             run = RunInfo(number=0, agent="", run_id=str(found), thread_id=str(conf["thread_id"]))
-        return replace(around, run=run, describe=self.setup.description, shown=lambda call: self.setup.shown(call, run))
+        return around._replace(run=run, describe=self.setup.description, shown=lambda call: self.setup.shown(call, run))
 
     def terms(self, request: ToolCallRequest) -> CallOptions:
         """Return the policy and the limits of a request of the middleware; key functions see its view of the run."""
@@ -360,8 +359,7 @@ class ToolBatch:
             await self._on_ask(key, self.ledger.records[key])
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyTool:
+class ReadyTool(NamedTuple):
     """Facts about a tool that are the same for all its calls in a batch."""
 
     tool: BaseTool
