@@ -406,13 +406,18 @@ class SupervisedCall(Timed, Generic[T]):
         # The deadline may fire a fraction of a microsecond early: clocks differ in the last digits.
         return budget is not None and self.loop.now() >= self._around.now + budget - INSTANT
 
+    @property
+    def times_middleware(self) -> bool:
+        """True if the middleware has a timeout of its own; a budget bounds it already."""
+        return self.policy.timeout is not None and self.policy.budget is None
+
     async def within_timeout(self, middleware: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
         """Run the middleware around a call; raise `CallTimeoutError` if it runs longer than the timeout by itself.
 
         Attempts and deliberate waits do not count. The first timeout is at least `at_least` seconds.
         """
         timeout = self.policy.timeout
-        if timeout is None or self.policy.budget is not None:  # a budget bounds the middleware already
+        if timeout is None or not self.times_middleware:
             return await middleware()
         began, timeout = monotonic(), max(timeout, at_least)
         scope = self._middleware_scope = self.loop.scope(math.inf, self.grace)

@@ -6,7 +6,7 @@ The edges of a step's nodes lead to the nodes of the next step.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from anyio.lowlevel import checkpoint
 from langchain_core.messages import AIMessage, BaseMessage

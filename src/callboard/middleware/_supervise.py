@@ -1,7 +1,7 @@
 """`Supervise`: supervision of the tool calls of LangChain's own agent."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 

@@ -279,6 +279,8 @@ class Chain:
 
         The timeout of the middleware stops during an attempt.
         """
+        if not supervised.times_middleware:
+            return await self(request, attempt)
 
         async def call_next(request: Any) -> Any:
             with supervised.outside_timeout():

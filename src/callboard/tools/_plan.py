@@ -7,8 +7,9 @@ langchain-core inspects signatures and type hints at every call; that takes more
 `BaseTool.arun`.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import is_
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -43,7 +44,7 @@ class InjectedArgs:
     runtime: str | None
     forbidden: frozenset[str]
     """All arguments that the model must not write: the ones above, and any other injected argument."""
-    none: bool = field(init=False)
+    none: bool = dataclasses.field(init=False)
     """True if nothing is injected."""
 
     def __post_init__(self) -> None:

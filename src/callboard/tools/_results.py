@@ -129,9 +129,8 @@ _IDS = (NoneType, int, float, UUID)
 def _checked(call: Any) -> ToolCall:
     """Return the call, normalized, if it can be run and answered; raise ValueError otherwise."""
     # Nearly all calls are as they must be; the checks below take four times as long.
-    if type(call) is dict and type(call.get("id")) is str and type(call.get("name")) is str:
-        if type(call.get("args")) is dict:
-            return cast("ToolCall", call)
+    if type(call) is dict and type(call.get("id")) is type(call.get("name")) is str and type(call.get("args")) is dict:
+        return cast("ToolCall", call)
     if not isinstance(call, Mapping):
         raise ValueError(f"A tool call is a dict with name, args and id, got {call!r}")
     if "id" in call and isinstance(call["id"], _IDS):

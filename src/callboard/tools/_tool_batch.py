@@ -411,12 +411,8 @@ class _BatchCall(SupervisedCall[Output]):
             await batch.keep_question(self._key, interrupt)
             raise
         if batch.keeps:
-            await batch.keep(self._key, self._tool_call, output)
+            await batch.keep(self._key, cast("ToolCall", self.call), output)
         return output
-
-    @property
-    def _tool_call(self) -> ToolCall:
-        return cast("ToolCall", self.call)
 
     async def _reworked(self, message: ToolMessage, failed: OnFailure) -> ToolMessage:
         """Return the message for an error after the middleware's changes."""
@@ -447,10 +443,8 @@ class _BatchCall(SupervisedCall[Output]):
         return chain.around_attempts(self, self._request() if request is None else request, self._execute)
 
     def _request(self) -> ToolCallRequest:
-        return self._of.setup.request(self._tool_call, self._runtime())
-
-    def _runtime(self) -> ToolRuntime[Any, Any]:
-        return self._of.runtime_for(self._tool_call, self._config)
+        call = cast("ToolCall", self.call)
+        return self._of.setup.request(call, self._of.runtime_for(call, self._config))
 
     async def _execute(self, request: ToolCallRequest | None = None) -> Output:
         """Make one attempt; without a request, at the call as the model wrote it."""
@@ -463,7 +457,7 @@ class _BatchCall(SupervisedCall[Output]):
         # `invoke` modifies the config, and middleware may make another attempt.
         config = self._config if request is None else own_copy(self._config)
         if known.takes_injected:
-            runtime = self._runtime() if request is None else request.runtime
+            runtime = batch.runtime_for(call, self._config) if request is None else request.runtime
             ready = setup.inject(call, known.plan.injected, runtime)
         terms = None
         # A middleware may have changed the arguments, the tool, or the context of key functions.
@@ -520,5 +514,5 @@ class _RefusedCall(_BatchCall):
     async def _run(self, config: RunnableConfig | None) -> Output:
         message, self.handled = self._of.refused[self._index]
         if self._of.keeps:
-            await self._of.keep(self._key, self._tool_call, message)
+            await self._of.keep(self._key, cast("ToolCall", self.call), message)
         return message
