@@ -5,15 +5,19 @@ It knows no private name, so that it can be run on any version of callboard.
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 
 import callboard
+from callboard.testing import ScriptedModel
 
 SOURCE = Path(callboard.__file__).parent
 CALL: Any = {"name": "work", "args": {"query": "a"}, "id": "1", "type": "tool_call"}
@@ -67,32 +71,56 @@ def way(options: dict[str, Any]) -> list[Hop]:
     return found
 
 
-def calls(options: dict[str, Any]) -> int:
-    """Count the Python functions of callboard that one call runs, before and after its body."""
+@contextmanager
+def counting() -> Iterator[Counter[str]]:
+    """Count the Python functions of callboard that the block enters, by file and name; each resumption counts."""
+    found: Counter[str] = Counter()
+    source = f"{SOURCE}/"
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(source):
+            found[f"{code.co_filename.removeprefix(source)} {code.co_qualname}"] += 1
+
+    sys.setprofile(count)
+    try:
+        yield found
+    finally:
+        sys.setprofile(None)
+
+
+async def functions_of_node(number: int, **options: Any) -> Counter[str]:
+    """Return the functions that a node runs for a batch of calls, when all that is cached has been computed."""
 
     @tool
     async def work(query: str) -> str:
         """Work."""
         return query
 
-    async def run() -> int:
-        number = 0
+    node = callboard.ToolNode([work], **options)
+    calls = [{**CALL, "id": str(index)} for index in range(number)]
+    for _ in range(3):
+        await node.ainvoke(calls)
+    with counting() as found:
+        await node.ainvoke(calls)
+    return found
 
-        def count(frame: FrameType, event: str, _: object) -> None:
-            nonlocal number
-            number += event == "call" and Path(frame.f_code.co_filename).is_relative_to(SOURCE)
 
-        node = callboard.ToolNode([work], **options)
-        for _ in range(3):
-            await node.ainvoke([CALL])
-        sys.setprofile(count)
-        try:
-            await node.ainvoke([CALL])
-        finally:
-            sys.setprofile(None)
-        return number
+async def functions_of_agent(number: int) -> Counter[str]:
+    """Return the functions of an agent's run: a reply with a number of calls, the calls, and a last reply."""
 
-    return asyncio.run(run())
+    @tool
+    async def work(query: str) -> str:
+        """Work."""
+        return query
+
+    calls = [{**CALL, "id": str(index)} for index in range(number)]
+    replies = [AIMessage("", tool_calls=calls), AIMessage("done")]
+    for _ in range(3):
+        agent = callboard.create_react_agent(ScriptedModel([*replies]), [work])
+        with counting() as found:
+            await agent.ainvoke({"messages": [("user", "work")]})
+    return found
 
 
 def main() -> None:
@@ -100,7 +128,8 @@ def main() -> None:
     for title, options in (("a plain call", {}), ("a call with a timeout", {"timeout": 60.0})):
         steps = way(options)
         files, lines = {step.file for step in steps}, sum(step.lines for step in steps)
-        print(f"{title}: {len(steps)} hops over {len(files)} files and {lines} lines, {calls(options)} functions run")
+        run = asyncio.run(functions_of_node(1, **options)).total()
+        print(f"{title}: {len(steps)} hops over {len(files)} files and {lines} lines, {run} functions run")
         print(*(f"    {step.file} {step.function} ({step.lines})" for step in steps), sep="\n")
 
 

@@ -47,14 +47,14 @@ def reading(value: Any, messages_key: str) -> Steps[Requested]:
         return Requested(open_calls, [call], "tool_calls", state)
     is_list = isinstance(value, list)
     messages: Sequence[Any] = value if is_list else messages_in(value, messages_key)
+    if is_list and messages and _is_call(messages[-1]):
+        calls = yield from each(_checked, messages)
+        return Requested(calls, calls, "tool_calls", None)
     if not messages or isinstance(messages[-1], dict):
         if (mistaken := _mistaken(value, messages_key)) is not None:
             raise ValueError(mistaken)
         if not messages:
             raise ValueError("No message found in input")
-        if is_list and _is_call(value[-1]):
-            calls = yield from each(_checked, value)
-            return Requested(calls, calls, "tool_calls", None)
     if (place := last_reply(messages)) is None:
         raise ValueError("No AIMessage found in input")
     reply = yield from each(_checked, messages[place].tool_calls)

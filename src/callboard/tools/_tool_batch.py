@@ -153,7 +153,7 @@ class ToolBatch:
     async def prepare(self) -> Self:
         """Name the calls, refuse the ones that are too large, and load the ledger; must be called first."""
         setup, calls, reply = self.setup, self._requested.calls, self._requested.reply
-        if self._requested.kind == "tool_calls":
+        if self._requested.kind == "tool_calls" and self._state:
             is_counted = setup.max_calls is not None
             left = left_of(self._requested, self._state, setup.messages_key, is_counted=is_counted)
             calls, reply = await in_portions(left)
