@@ -518,11 +518,12 @@ class SupervisedCall(Timed, Generic[T]):
                     report_activity()  # the start and the end of a nested call are activity of the enclosing blocks
                 attempt.number = self.attempts
                 reporter.set(attempt)
-                if policy.timeout is None and policy.idle_timeout is None and not self._observers:
+                if policy.timeout is None and policy.idle_timeout is None:
                     running = body(attempt, *args)
-                    del args  # the coroutine has its own reference; thousands of frames wait here
-                    return await running
-                return await self._observed(attempt, partial(body, attempt, *args), call["name"], policy, waited)
+                else:
+                    running = attempt.in_time(partial(body, attempt, *args), policy)
+                del args  # the coroutine has its own reference; thousands of frames wait here
+                return await (self._observed(attempt, running, call["name"], waited) if self._observers else running)
             finally:
                 if attempt.number:  # `_observed` has not ended it yet
                     attempt.end()
@@ -567,20 +568,12 @@ class SupervisedCall(Timed, Generic[T]):
             self._queue_wait += waited
         return waited
 
-    async def _observed(
-        self,
-        attempt: Attempt,
-        body: Callable[[], Coroutine[Any, Any, R]],
-        tool: str,
-        policy: CallPolicy,
-        waited: float,
-    ) -> R:
+    async def _observed(self, attempt: Attempt, running: Coroutine[Any, Any, R], tool: str, waited: float) -> R:
         error: BaseException | None = None
         number = attempt.number
         self._tell("started", tool, queue_wait=waited)
         try:
-            is_timed = policy.timeout is not None or policy.idle_timeout is not None
-            return await (attempt.in_time(body, policy) if is_timed else body())
+            return await running
         except BaseException as exc:
             error = exc
             raise
