@@ -6,7 +6,7 @@
 import logging
 import math
 import threading
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -165,14 +165,6 @@ class InFlight:
             self._all.discard(one)
             for drain in self._rounds:
                 drain.account_for(one, was_ended=was_ended)
-
-    async def run(
-        self, work: Callable[[], Awaitable[T]], *, grace: float = DEFAULT_GRACE, thread_id: str | None = None
-    ) -> T:
-        """Run `work` as an operation; raise `DrainingError` if a drain refuses or cancels it."""
-        with Operation(self, grace=grace, thread_id=thread_id) as operation:
-            return await work()
-        raise operation.ended_by_drain()
 
     async def drain(self, timeout: float) -> Drained:
         """Refuse new operations until `reopen()`, wait up to `timeout` seconds for running ones, and cancel the rest.

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
@@ -23,9 +23,9 @@ from langgraph._internal._constants import (
     CONFIG_KEY_STREAM,
     CONFIG_KEY_TASK_ID,
     CONFIG_KEY_THREAD_ID,
-    NS_SEP,
 )
 from langgraph._internal._constants import INTERRUPT as INTERRUPT
+from langgraph._internal._constants import NS_SEP as NS_SEP
 from langgraph._internal._constants import PULL as PULL
 from langgraph._internal._constants import PUSH as PUSH
 from langgraph._internal._constants import RESUME as RESUME
@@ -48,8 +48,7 @@ def graph_runnable(fn: Any, name: str, *, traced: bool = False) -> Runnable[Any,
     return coerce_to_runnable(fn, name=name, trace=traced)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodePlace:
+class NodePlace(NamedTuple):
     """Node in one step of an agent's run, as LangGraph would describe it."""
 
     node: str
@@ -57,14 +56,11 @@ class NodePlace:
     task_id: str
     graph_ns: str
     """Namespace of the agent; empty at the root."""
+    namespace: str
+    """Namespace of the node's task."""
     checkpoint_id: str
     path: tuple[object, ...]
     triggers: tuple[str, ...]
-
-    @property
-    def namespace(self) -> str:
-        own = f"{self.node}:{self.task_id}"
-        return f"{self.graph_ns}{NS_SEP}{own}" if self.graph_ns else own
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +174,7 @@ def config_at(
         "langgraph_checkpoint_ns": place.namespace,
     }
     inner = {
-        **{key: value for key, value in conf.items() if key not in _OF_THE_TASK_AROUND},
+        **conf,
         CONFIG_KEY_TASK_ID: place.task_id,
         CONFIG_KEY_READ: partial(_read_channels, None, channels),
         CONFIG_KEY_CHECKPOINT_MAP: {**conf.get(CONFIG_KEY_CHECKPOINT_MAP, {}), place.graph_ns: place.checkpoint_id},
@@ -188,8 +184,12 @@ def config_at(
         CONFIG_KEY_RESUMING: resuming,
         CONFIG_KEY_RUNTIME: runtime.override(execution_info=info),
     }
-    own = {key: value for key, value in config.items() if key not in ("run_id", "run_name")}
-    return cast("RunnableConfig", {**own, "metadata": metadata, CONF: inner})
+    for key in _OF_THE_TASK_AROUND:
+        inner.pop(key, None)
+    own = {**config, "metadata": metadata, CONF: inner}
+    for key in ("run_id", "run_name"):  # those of the agent's own run
+        own.pop(key, None)
+    return cast("RunnableConfig", own)
 
 
 # Keys that belong to the outer task. Inherited by a node, they would count and send its interrupts in the outer task.

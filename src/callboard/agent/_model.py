@@ -138,10 +138,10 @@ class FixedModel:
         """Return the chat model without tools, or `None` if it is another Runnable."""
         return found if isinstance(found := _inside(self._all), BaseChatModel) else None
 
-    async def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> BaseMessage:
+    def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> Awaitable[BaseMessage]:
         """Return the model's reply to a state; `offered` are the tools that the model may call now."""
         model = self._all if len(offered) == len(self._tools) else self._knowing(offered)
-        return await run_model(*self._prompt.asked(model, state), config)
+        return run_model(*self._prompt.asked(model, state), config)
 
     def _knowing(self, offered: Sequence[BaseTool]) -> Model:
         """Return the model with only the offered tools bound."""
@@ -275,21 +275,21 @@ def lending(model: BaseChatModel | None) -> Generator[None]:
 T = TypeVar("T")
 
 
-async def run_user_code(leaf: Runnable[Any, T], given: Any, config: RunnableConfig, name: str) -> T:
+def run_user_code(leaf: Runnable[Any, T], given: Any, config: RunnableConfig, name: str) -> Awaitable[T]:
     """Run a Runnable of the user: in a sync run in a worker thread, if it has a sync method; otherwise on asyncio.
 
     `name` is used in warnings if the thread outlives the run.
     """
     if is_sync_entry() and has_sync_half(leaf):
-        return await run_function(partial(leaf.invoke, given, config), name)
-    return await run_on_asyncio(partial(leaf.ainvoke, given, config))
+        return run_function(partial(leaf.invoke, given, config), name)
+    return run_on_asyncio(partial(leaf.ainvoke, given, config))
 
 
-async def run_model(model: Runnable[Any, T], given: Any, config: RunnableConfig) -> T:
+def run_model(model: Runnable[Any, T], given: Any, config: RunnableConfig) -> Awaitable[T]:
     """Run a model as `run_user_code` does; in a thread, a cancelled model stops at its next token."""
     if is_sync_entry():
         config = _with_handler(config, _StopsAtToken())
-    return await run_user_code(model, given, config, "the model")
+    return run_user_code(model, given, config, "the model")
 
 
 async def run_function(fn: Callable[[], T], name: str) -> T:

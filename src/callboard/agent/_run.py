@@ -27,13 +27,13 @@ from callboard.conversations._channels import State, goto_of
 from callboard.conversations._checkpoint import MESSAGES
 from callboard.conversations._flow import (
     AGENT,
-    END,
     RESPONSE,
     TOOLS,
     Sent,
     Target,
     check_sends,
     for_model,
+    parted,
     value_in,
 )
 from callboard.conversations._history import complete_calls, keepable, repaired
@@ -57,11 +57,13 @@ class Ran:
         return self.what.node if isinstance(self.what, Sent) else self.what
 
 
-def in_order(ran: Iterable[Ran], *, by_call: bool) -> list[Ran]:
+def in_order(ran: Sequence[Ran], *, by_call: bool) -> list[Ran]:
     """Return the nodes of a step in the order in which their outputs count: nodes that ran with the state come first.
 
     With `by_call`, the reply's calls are tasks of their own. LangGraph sends those, so they come last.
     """
+    if len(ran) < 2:
+        return [*ran]
     return sorted(ran, key=lambda one: 1 if isinstance(one.what, Sent) else 2 * (by_call and one.what == TOOLS))
 
 
@@ -87,10 +89,8 @@ def transitions(thread: Thread, ran: Sequence[Ran], before: State | None, *, by_
 
 def distinct(targets: Iterable[Target], known: Sequence[str]) -> tuple[Target, ...]:
     """Return the targets without unknown nodes and repetitions; every send is kept."""
-    nodes = dict.fromkeys(
-        target for target in targets if not isinstance(target, Send) and target != END and target in known
-    )
-    return (*nodes, *(target for target in targets if isinstance(target, Send)))
+    nodes, sends = parted(targets)
+    return (*dict.fromkeys(filter(known.__contains__, nodes)), *sends)
 
 
 def _messages(state: State) -> list[BaseMessage]:
@@ -197,9 +197,12 @@ class Run:
         # All tasks have finished and are recorded one by one. Only `stepped` below moves the thread: a crash before it
         # repeats the end of the step, not the tasks.
         order = [name for one in ran for name in one.tasks]
-        gotos = [target for task in order for target in goto_of(thread.records[task].output)]
-        # A wrong target raises; the thread must not have moved by then.
-        check_sends(gotos, self._plan.flow.nodes, MESSAGES)
+        gotos: list[Target] = []
+        for task in order:
+            gotos += goto_of(thread.records[task].output)
+        if gotos:
+            # A wrong target raises; the thread must not have moved by then.
+            check_sends(gotos, self._plan.flow.nodes, MESSAGES)
         before = thread.state.with_writes([]) if thread.sends else None
         written = thread.apply_outputs(order)
         edges = transitions(thread, ran, before, by_call=self.context.by_call)
@@ -239,9 +242,7 @@ class Run:
             self.tell.asked(place, ledger.pending, self.thread.state)
             raise CallsInterrupted(ledger.pending, ledger.dump())
         config = ledger.config_of_call(name, config)
-        body = partial(
-            _enforcing_cancellation, partial(_in_place, partial(self._body(node, isinstance(task, Sent)), given))
-        )
+        body = partial(_in_place, partial(self._body(node, isinstance(task, Sent)), given))
         try:
             output = await self.context.traced(config, body, given, node)
         except GraphInterrupt as interrupt:
@@ -306,8 +307,10 @@ class Run:
         return {"structured_response": await self.reporter.ask(model.known, state, ask)}
 
     def _lacks_steps(self, reply: AIMessage, remaining: int) -> bool:
+        if remaining >= 2:
+            return False
         all_direct = all(call["name"] in self._plan.flow.direct for call in reply.tool_calls)
-        return (remaining < 1 and all_direct) or (remaining < 2 and bool(reply.tool_calls))
+        return (remaining < 1 and all_direct) or bool(reply.tool_calls)
 
     async def _repair(self) -> None:
         """Answer calls without a result, since providers refuse such a conversation."""
@@ -340,18 +343,16 @@ class Run:
 
 
 async def _in_place(body: Body, config: RunnableConfig) -> Any:
-    """Run a body with its config in the context variable where `interrupt()` and models look for it."""
+    """Run a body with its config in the context variable where `interrupt()` and models look for it.
+
+    Its cancellation is enforced: if the body swallows it, the output is discarded.
+    """
     token = var_child_runnable_config.set(config)
     try:
-        return await body(config)
+        with current_loop().enforce_cancellation(DEFAULT_GRACE):
+            return await body(config)
     finally:
         var_child_runnable_config.reset(token)
-
-
-async def _enforcing_cancellation(body: Body, config: RunnableConfig) -> Any:
-    """Run a body and enforce its cancellation: if the body swallows it, the output is discarded."""
-    with current_loop().enforce_cancellation(DEFAULT_GRACE):
-        return await body(config)
 
 
 def _raise_exhausted(limit: int) -> NoReturn:

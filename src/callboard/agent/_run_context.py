@@ -1,13 +1,13 @@
 """Context of a run: its plan, its thread, the conditions under which it goes on, and positions of its nodes."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime
 
-from callboard._langgraph._node_scope import PULL, PUSH, NodePlace, Outer, config_at, task_id_of
+from callboard._langgraph._node_scope import NS_SEP, PULL, PUSH, NodePlace, Outer, config_at, task_id_of
 from callboard.agent._model import ChosenModel, FixedModel
 from callboard.agent._run_events import Body, traced_node
 from callboard.agent._stream import Teller
@@ -31,14 +31,14 @@ class Breakpoints:
         return Breakpoints(before=before or self.before, after=after or self.after)
 
     def stop_before(self, nodes: Sequence[str]) -> bool:
-        return _meets(self.before, nodes)
+        return bool(self.before) and _meets(self.before, nodes)
 
     def stop_after(self, nodes: Sequence[str]) -> bool:
-        return _meets(self.after, nodes)
+        return bool(self.after) and _meets(self.after, nodes)
 
 
 def _meets(stops: Nodes, nodes: Sequence[str]) -> bool:
-    return bool(nodes) if stops == "*" else any(node in stops for node in nodes)
+    return bool(nodes) if stops == "*" else not set(stops).isdisjoint(nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,19 +116,23 @@ class RunContext:
 
     def answers_for(self, tasks: Iterable[str]) -> dict[str, Any]:
         """Return the answers to the open questions of some tasks."""
-        known = self.thread.records
+        known, answers = self.thread.records, self.conditions.answers
+        if not answers:
+            return {}
         asked = [question.id for task in tasks if task in known for question in known[task].pending]
-        answers = self.conditions.answers
         return {name: answers[name] for name in asked if name in answers}
 
     def place(self, node: str, kind: str, *rest: str) -> NodePlace:
         thread, step = self.thread, self.thread.step + 1
         path: tuple[object, ...] = (PULL, node) if kind == PULL else (PUSH, int(rest[0]), False)
+        task_id = task_id_of(thread.checkpoint_id, thread.namespace, step, node, kind, *rest)
+        own = f"{node}:{task_id}"
         return NodePlace(
             node=node,
             step=step,
-            task_id=task_id_of(thread.checkpoint_id, thread.namespace, step, node, kind, *rest),
+            task_id=task_id,
             graph_ns=thread.namespace,
+            namespace=f"{thread.namespace}{NS_SEP}{own}" if thread.namespace else own,
             checkpoint_id=thread.checkpoint_id,
             path=path,
             triggers=rest if kind == PULL else (PUSH,),
@@ -145,8 +149,8 @@ class RunContext:
             resuming=self.goes_on,
         )
 
-    async def traced(
+    def traced(
         self, config: RunnableConfig, body: Body, given: Any, name: str, shown: Callable[[Any], Any] | None = None
-    ) -> Any:
+    ) -> Awaitable[Any]:
         """Run a node as a chain run of its own if callback handlers listen; see `traced_node`."""
-        return await (traced_node(body, given, config, name, shown) if self.is_traced else body(config))
+        return traced_node(body, given, config, name, shown) if self.is_traced else body(config)

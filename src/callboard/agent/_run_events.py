@@ -46,10 +46,11 @@ class RunReporter:
         for observer in self._observers:
             observer(event)
 
-    async def ask(self, model: object, given: object, ask: Callable[[], Awaitable[R]]) -> R:
+    def ask(self, model: object, given: object, ask: Callable[[], Awaitable[R]]) -> Awaitable[R]:
         """Send a request to the model, and report the request and the reply."""
-        if not self._observers:
-            return await ask()
+        return self._told(model, given, ask) if self._observers else ask()
+
+    async def _told(self, model: object, given: object, ask: Callable[[], Awaitable[R]]) -> R:
         self.tell("asked", model=model, given=given)
         try:
             reply = await ask()
@@ -94,7 +95,7 @@ Body = Callable[[RunnableConfig], Awaitable[Any]]
 """Runs with the config for nested runs."""
 
 
-async def traced(
+def traced(
     run: Body,
     given: Any,
     config: RunnableConfig,
@@ -102,33 +103,33 @@ async def traced(
     *,
     handlers: Sequence[BaseCallbackHandler] = (),
     metadata: Mapping[str, Any] | None = None,
-) -> Any:
+) -> Awaitable[Any]:
     """Run an agent as a chain run of its own; without callback handlers, no chain run is made.
 
     `handlers` are further handlers for nested runs. The config's own values win over `metadata` and `name`.
     """
     manager = _manager(config, ())
     if not manager.handlers and not handlers:
-        return await run(config)
+        return run(config)
     manager.add_metadata({key: value for key, value in (metadata or {}).items() if key not in manager.metadata})
-    return await _ChainRun(manager, config, config.get("run_name") or name, handlers).surround(run, given)
+    return _ChainRun(manager, config, config.get("run_name") or name, handlers).surround(run, given)
 
 
-async def traced_node(
+def traced_node(
     run: Body,
     given: Any,
     config: RunnableConfig,
     name: str,
     shown: Callable[[Any], Any] | None = None,
-) -> Any:
+) -> Awaitable[Any]:
     """Run a node as a chain run of its own; without callback handlers, no chain run is made.
 
     `shown` returns the node's output as handlers see it.
     """
     manager = _manager(config, [f"graph:step:{config['metadata']['langgraph_step']}"])
     if not manager.handlers:
-        return await run(config)
-    return await _ChainRun(manager, config, name).surround(run, given, shown=shown or _as_it_is, streams=True)
+        return run(config)
+    return _ChainRun(manager, config, name).surround(run, given, shown=shown or _as_it_is, streams=True)
 
 
 def _as_it_is(output: Any) -> Any:

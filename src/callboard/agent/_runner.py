@@ -19,7 +19,7 @@ from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
 from callboard._calls._batch_context import batch_context
-from callboard._calls._draining import InFlight
+from callboard._calls._draining import InFlight, Operation
 from callboard._langgraph import runtime_of
 from callboard._langgraph._node_scope import Outer, outer_of, with_stream, write_nothing, writer_of_run
 from callboard._loops._deadline import DEFAULT_GRACE, Timed, TimeLimit, current_timed
@@ -32,7 +32,7 @@ from callboard.agent._run_events import reported, traced
 from callboard.agent._stream import Chunk, Emit, Emitter, Keys, Teller, handlers_for, printing, together
 from callboard.conversations._actor_states import ActorJournal
 from callboard.conversations._checkpoint import MESSAGES
-from callboard.conversations._flow import END, Flow, check_sends, nodes_in, sends_in
+from callboard.conversations._flow import END, Flow, check_sends, parted
 from callboard.conversations._journal import Durability, SavedThread
 from callboard.conversations._journal_entries import Source
 from callboard.conversations._saver import Saver
@@ -73,7 +73,7 @@ async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> 
     writes = thread.schema.writes_of(Command(update=command.update)) if command.update else []
     goto: list[Any] = _listed(command.goto)
     check_sends(goto, flow.nodes, MESSAGES)
-    if unknown := [node for node in map(str, nodes_in(goto)) if node not in (*flow.nodes, END)]:
+    if unknown := [node for node in map(str, parted(goto)[0]) if node not in (*flow.nodes, END)]:
         meant = did_you_mean(unknown[0], flow.nodes)
         raise InvalidUpdateError(f"Node {unknown[0]} does not exist; there are {', '.join(flow.nodes)}{meant}")
     if command.resume is None and not writes and not goto:
@@ -83,7 +83,7 @@ async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> 
         # A command on a new thread is its first input.
         goes = bool(goto) or not thread.has_begun
         following = [target for target in goto if target != END] if goto else [flow.entry]
-        if sends_in(goto) and not thread.has_begun:
+        if parted(goto)[1] and not thread.has_begun:
             following = [*following, flow.entry]
         finished = finished_writes(thread) if goto else []
         source: Source = "command" if thread.has_begun else "update"
@@ -165,13 +165,15 @@ class Runner:
         A checkpointer of the graph around the agent replaces `checkpointer`. `put` receives the chunks of the stream.
         """
         tools, thread_id = NodeAccess(self.plan.tools), request.config["configurable"].get("thread_id")
-        work = partial(self._run_with_actors if tools.actors.is_needed else self._run, checkpointer, request, put)
-        with entered_from(request.door):
-            return await self.in_flight.run(work, grace=tools.grace, thread_id=thread_id)
-
-    async def _run_with_actors(self, checkpointer: Any, request: Request, put: Put | None) -> Run:
-        async with NodeAccess(self.plan.tools).actors.opened():
-            return await self._run(checkpointer, request, put)
+        with (
+            entered_from(request.door),
+            Operation(self.in_flight, grace=tools.grace, thread_id=thread_id) as operation,
+        ):
+            if not tools.actors.is_needed:
+                return await self._run(checkpointer, request, put)
+            async with tools.actors.opened():
+                return await self._run(checkpointer, request, put)
+        raise operation.ended_by_drain()
 
     async def _run(self, checkpointer: Any, request: Request, put: Put | None) -> Run:
         put = printing(put, request.prints) if request.prints else put

@@ -212,11 +212,9 @@ class Teller:
         self._emit = emit
         self._schema = schema
         self._keys: Keys = tuple(schema.specs) if keys is None else keys
-        self._of_user = _given_by_user(config)
-
-    @property
-    def is_heard(self) -> bool:
-        return self._emit is not emit_nothing
+        self.is_heard = emit is not emit_nothing
+        """True if a stream has a reader; without one, nothing is computed for it."""
+        self._of_user = _given_by_user(config) if self.is_heard else {}
 
     def values(self, state: State, written: Sequence[Write] | None = None) -> None:
         """Send the state, if one of the reader's keys was written or has a value."""
@@ -229,6 +227,8 @@ class Teller:
 
     def started(self, place: NodePlace, given: object) -> None:
         """Report the start of a task."""
+        if not self.is_heard:
+            return
         self._emit(
             "tasks",
             lambda: {
@@ -242,6 +242,8 @@ class Teller:
 
     def ended(self, place: NodePlace, outputs: Sequence[object]) -> None:
         """Report the writes of a task that has ended."""
+        if not self.is_heard:
+            return
         writes = self._writes(outputs)
         self._emit("updates", lambda: {place.node: _update(writes, self._keys)})
         self._emit("tasks", lambda: _result(place, result=_gathered(writes)))

@@ -6,7 +6,15 @@ from dataclasses import dataclass, is_dataclass
 from operator import attrgetter
 from typing import Any, cast
 
-from langchain_core.messages import BaseMessage, BaseMessageChunk, RemoveMessage
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    BaseMessageChunk,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
 from langgraph.channels import BinaryOperatorAggregate, UntrackedValue
 from langgraph.channels.base import BaseChannel
 from langgraph.errors import EmptyChannelError, ErrorCode, InvalidUpdateError, create_error_message
@@ -86,7 +94,11 @@ class Schema:
         if isinstance(output, Command):
             return [] if output.graph == Command.PARENT else self._known(command_writes(output))
         if isinstance(output, dict):
-            return self._known(output.items())
+            known: list[Write] = []
+            for key, value in output.items():
+                if key in self.specs:
+                    known.append((key, value))
+            return known
         if isinstance(output, BaseModel) or is_dataclass(output):
             return self._known(command_writes(Command(update=output)))
         raise InvalidUpdateError(
@@ -124,13 +136,16 @@ class State:
 
     def apply(self, writes: Sequence[Write]) -> None:
         """Apply the writes of one step; raise InvalidUpdateError if a channel without a reducer is written twice."""
-        by_channel: dict[str, list[Any]] = {name: [] for name in self._channels}
+        by_channel: dict[str, list[Any]] = {}
         for name, value in writes:
-            by_channel[name].append(value)
+            if name not in self._channels:
+                raise KeyError(name)
+            by_channel.setdefault(name, []).append(value)
         # Channels without writes are updated, too: some, such as ephemeral ones, lose their value after a step.
-        for name, values in by_channel.items():
-            channel = self._channels[name]
-            channel.update(_longer(channel, _joined(values)) if name in self._conversations else values)
+        for name, channel in self._channels.items():
+            values = by_channel.get(name, [])
+            is_conversation = bool(values) and name in self._conversations
+            channel.update(_longer(channel, _joined(values)) if is_conversation else values)
 
     def get(self, name: str) -> Any:
         """Return the value of a channel, or `None` if it is empty."""
@@ -193,16 +208,19 @@ def _only_adds(before: Any, new: Any) -> bool:
     """Return whether `add_messages` would only append these messages."""
     if type(before) is not list or type(new) is not list:
         return False
-    kinds = {*map(type, before), *(given := {*map(type, new)})}
-    if not all(issubclass(kind, BaseMessage) and not issubclass(kind, BaseMessageChunk) for kind in kinds):
-        return False
-    if any(issubclass(kind, RemoveMessage) for kind in given):
-        return False
+    if not (_KINDS.issuperset(map(type, before)) and _KINDS.issuperset(map(type, new))):
+        kinds = {*map(type, before), *(given := {*map(type, new)})}
+        if not all(issubclass(kind, BaseMessage) and not issubclass(kind, BaseMessageChunk) for kind in kinds):
+            return False
+        if any(issubclass(kind, RemoveMessage) for kind in given):
+            return False
     added = {*map(_id_of, new)}
     return None not in added and len(added) == len(new) and (added | {None}).isdisjoint(map(_id_of, before))
 
 
 _id_of = attrgetter("id")
+_KINDS = frozenset((AIMessage, HumanMessage, SystemMessage, ToolMessage))
+"""Classes of nearly all messages; `issubclass` of a message's class takes longer."""
 
 
 def goto_of(output: object) -> list[Any]:
@@ -211,5 +229,5 @@ def goto_of(output: object) -> list[Any]:
     for item in output if isinstance(output, (list, tuple)) else [output]:
         if isinstance(item, Command) and item.graph is None:
             goto: Any = item.goto
-            targets.extend(goto if isinstance(goto, (list, tuple)) else [goto])
-    return [target for target in targets if target]
+            targets.extend(filter(None, goto if isinstance(goto, (list, tuple)) else [goto]))
+    return targets

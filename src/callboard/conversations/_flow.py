@@ -4,8 +4,8 @@ A send is a node that runs with an input of its own beside the other nodes of a 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
+from itertools import count, pairwise
 from typing import Annotated, Any, NotRequired, cast
 
 from langchain_core.messages import AnyMessage, BaseMessage, ToolCall, ToolMessage, convert_to_messages
@@ -77,15 +77,17 @@ class Flow:
     """`True` if a structured response is the last step."""
     direct: frozenset[str]
     """Names of tools with `return_direct`: their results end the run."""
+    nodes: tuple[str, ...] = field(init=False)
+    """Names of the nodes; read at each step, so it is no property."""
+
+    def __post_init__(self) -> None:
+        optional = ((BEFORE, self.before), (AGENT, True), (TOOLS, self.tools), (AFTER, self.after))
+        nodes = tuple(name for name, there in (*optional, (RESPONSE, self.response)) if there)
+        object.__setattr__(self, "nodes", nodes)
 
     @property
     def entry(self) -> str:
         return BEFORE if self.before else AGENT
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        optional = ((BEFORE, self.before), (AGENT, True), (TOOLS, self.tools), (AFTER, self.after))
-        return tuple(name for name, there in (*optional, (RESPONSE, self.response)) if there)
 
     def following(self, node: str, messages: Sequence[BaseMessage]) -> str:
         """Return the node after `node`, given the conversation; `END` for none."""
@@ -208,22 +210,24 @@ class Sent:
 
 def numbered(sends: Iterable[Send]) -> tuple[Sent, ...]:
     """Return the sends of a step with their numbers."""
-    return tuple(Sent(number, send) for number, send in enumerate(sends))
+    return tuple(map(Sent, count(), sends))
 
 
-def nodes_in(targets: Iterable[Target]) -> list[str]:
-    """Return the targets that run with the state."""
-    return [target for target in targets if not isinstance(target, Send)]
-
-
-def sends_in(targets: Iterable[Target]) -> list[Send]:
-    """Return the targets that are sends."""
-    return [target for target in targets if isinstance(target, Send)]
+def parted(targets: Iterable[Target]) -> tuple[list[str], list[Send]]:
+    """Return the targets that run with the state, and the sends."""
+    nodes: list[str] = []
+    sends: list[Send] = []
+    for target in targets:
+        if isinstance(target, Send):
+            sends.append(target)
+        else:
+            nodes.append(target)
+    return nodes, sends
 
 
 def check_sends(targets: Iterable[Target], nodes: Sequence[str], messages_key: str) -> None:
     """Check the sends of a step before anything runs; raise InvalidUpdateError or ValueError for an impossible one."""
-    for send in sends_in(targets):
+    for send in parted(targets)[1]:
         if send.node not in nodes:
             meant = did_you_mean(send.node, nodes)
             raise InvalidUpdateError(f"Node {send.node} does not exist; there are {', '.join(nodes)}{meant}")

@@ -14,7 +14,7 @@ from langgraph.types import Command, Interrupt, Overwrite
 from callboard._calls._observers import current_mark
 from callboard.conversations._actor_states import ActorStates, KeptStates
 from callboard.conversations._channels import Schema, State, Write
-from callboard.conversations._flow import Sent, Target, nodes_in, numbered, sends_in
+from callboard.conversations._flow import Sent, Target, numbered, parted
 from callboard.conversations._journal_entries import (
     ActorState,
     Amended,
@@ -103,7 +103,7 @@ class Thread:
     @property
     def coming(self) -> tuple[str, ...]:
         """Return the nodes of the next step, sends included."""
-        return (*(one.node for one in self.sends), *self.next)
+        return (*(one.node for one in self.sends), *self.next) if self.sends else self.next
 
     def sent_tasks(self) -> list[str]:
         """Return the task names of all sends, in order."""
@@ -131,11 +131,13 @@ class Thread:
         `following` returns the next nodes after the change; `None` keeps the current ones.
         """
         await self.prepare()
-        # Streams show the position where the input arrived; the entry covers both positions in one write.
-        before = copy(self)
-        before.state = self.state.copy()
+        before: Thread | None = None
+        if source == "input" and self.is_kept:
+            # Streams show the position where the input arrived; the entry covers both positions in one write.
+            before = copy(self)
+            before.state = self.state.copy()
         entry = self._amended(writes, following, source)
-        if source == "input":
+        if before is not None:
             before.receive(entry)
             self._arrival = {name: getattr(before, name) for name in _OF_AN_ARRIVAL}
         await self.record(entry, live=True)
@@ -171,12 +173,13 @@ class Thread:
             received = self._stamp(steps)
             steps += 1
         stamp = self._stamp(steps)
+        nodes, sends = parted(targets or ())
         return Amended(
             writes=named,
             source=source,
             received=received,
-            next=None if targets is None else nodes_in(targets),
-            sends=sends_in(targets or ()),
+            next=None if targets is None else nodes,
+            sends=sends,
             id=stamp.id,
             ts=stamp.ts,
         )
@@ -213,21 +216,20 @@ class Thread:
 
     def written(self, order: Iterable[str]) -> list[Write]:
         """Return the writes of finished tasks of the step, in the given order."""
-        known = self.records
-        return [
-            write
-            for task in order
-            if (record := known.get(task)) is not None and record.is_finished
-            for write in self.schema.writes_of(as_update(record.output, self._messages_key))
-        ]
+        writes: list[Write] = []
+        for task in order:
+            record = self.records.get(task)
+            if record is not None and record.is_finished:
+                writes += self.schema.writes_of(as_update(record.output, self._messages_key))
+        return writes
 
     async def stepped(self, order: Sequence[str], following: Sequence[Target], *, claims: bool = False) -> None:
         """End the step; its writes are in the state already.
 
         With `claims`, the next step claims its calls first, and both are stored in one write.
         """
-        stamp, coming = self._stamp(_STEPS["loop"]), nodes_in(following)
-        entry = Stepped(order=list(order), next=coming, sends=sends_in(following), id=stamp.id, ts=stamp.ts)
+        stamp, (coming, sends) = self._stamp(_STEPS["loop"]), parted(following)
+        entry = Stepped(order=list(order), next=coming, sends=sends, id=stamp.id, ts=stamp.ts)
         await self.record(entry, live=True, later=claims)
 
     @property
@@ -363,8 +365,10 @@ def _with_ids(messages: Any) -> Any:
     if isinstance(messages, Overwrite):
         return Overwrite(_with_ids(messages.value))
     found = messages if isinstance(messages, list) else [messages]
-    if not all(isinstance(message, BaseMessage) for message in found):
-        found = convert_to_messages(found)
+    for message in found:
+        if not isinstance(message, BaseMessage):
+            found = convert_to_messages(found)
+            break
     for message in found:
         if message.id is None:
             message.id = str(uuid4())

@@ -65,8 +65,11 @@ def admission(
 
 def unkept(calls: Sequence[ToolCall]) -> dict[int, ToolMessage]:
     """Return error messages for calls with arguments that no storage could keep, by the index of the call."""
-    reasons = {place: at_once(_offence_in(call["args"])) for place, call in enumerate(calls)}
-    return {place: _marked(calls[place], reason) for place, reason in reasons.items() if reason is not None}
+    found: dict[int, ToolMessage] = {}
+    for place, call in enumerate(calls):
+        if not _is_small(call) and (reason := at_once(_offence_in(call["args"]))) is not None:
+            found[place] = _marked(call, reason)
+    return found
 
 
 def _marked(call: ToolCall, reason: str) -> ToolMessage:
