@@ -127,24 +127,24 @@ class Run:
 
     async def go(self) -> None:
         """Run steps until none is left, or the run has to wait."""
-        thread = self.thread
-        self._tell_place(thread.arrival())
-        self.tell.values(thread.state)
-        self._tell_place(thread)
-        while thread.coming:
+        thread, is_heard = self.thread, self.tell.is_heard
+        if is_heard:
+            self._tell_place(thread.arrival())
+            self.tell.values(thread.state)
+            self._tell_place(thread)
+        while nodes := thread.coming:
             self._check_steps()
-            if not self._resumed and self._stops.stop_before(thread.coming):
+            if not self._resumed and self._stops.stop_before(nodes):
                 return self._stopped()
             self._check_drain()
             # Nested graphs resume in the first step only; later steps start theirs anew.
             self._resumed, self.context.goes_on = False, self.context.goes_on and self._resumed
-            nodes = thread.coming
             try:
                 await self._step()
             except CallsInterrupted as waiting:
                 return self._waits(waiting.interrupts)
-            self._tell_place(thread)
-            if self.tell.is_heard:
+            if is_heard:
+                self._tell_place(thread)
                 await checkpoint()  # the reader gets the events of this step before the next one begins
             if self._stops.stop_after(nodes):
                 return self._stopped()

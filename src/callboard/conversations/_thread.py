@@ -318,7 +318,7 @@ class Thread:
             counts, states = START not in self.next or source == "loop", self.actor_states
             self.actor_states = states.at_next() if counts else states.before_calls()
             self.next, self.records, self.asked_here = tuple(entry.next), {}, {}
-            self.sends = numbered(entry.sends)
+            self.sends = numbered(entry.sends) if entry.sends else ()
             self.has_unattributed_questions = False
 
     def _stamp(self, steps: int) -> Stamp:

@@ -343,7 +343,10 @@ class Entries:
 
 def entries_of(node: object) -> Entries | None:
     """Return a node's overrides around a whole run; `None` if there are none."""
-    return Entries(node) if any(overrides(node, name) for name in _AROUND_RUNS) else None
+    for name in _AROUND_RUNS:
+        if overrides(node, name):
+            return Entries(node)
+    return None
 
 
 # Overrides around one call

@@ -23,7 +23,10 @@ def last_reply(messages: Sequence[Any]) -> int | None:
 def unanswered(messages: Sequence[Any]) -> list[ToolCall]:
     """Return the calls of the last reply that have no answer after it."""
     place = last_reply(messages)
-    return [] if place is None else without_answer(messages[place].tool_calls, messages[place + 1 :])
+    calls: Sequence[ToolCall] = () if place is None else messages[place].tool_calls
+    if place is None or not calls or place + 1 == len(messages):
+        return [*calls]
+    return without_answer(calls, messages[place + 1 :])
 
 
 def without_answer(calls: Sequence[ToolCall], answers: Sequence[Any]) -> list[ToolCall]:
