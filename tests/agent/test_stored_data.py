@@ -17,12 +17,14 @@ import pytest
 from langchain_core.documents import Document
 from langchain_core.load import dumpd
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Command, Interrupt, Overwrite, Send, interrupt
 from pydantic import BaseModel
 
 from callboard import AgentState, StorageError, create_react_agent
 from callboard._langgraph._serializers import OutlineSerializer, StrictSerializer
+from callboard.agent import _react
 from callboard.conversations._stored_types import named_types
 from callboard.testing import Recorder, ScriptedModel, calls
 
@@ -230,6 +232,17 @@ class Elsewhere(BaseModel):
     """A class that is in no schema."""
 
     text: str
+
+
+def test_types_are_collected_only_for_a_database_by_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading all annotations of a schema takes longer than everything else in the making of an agent."""
+    asked: list[object] = []
+    monkeypatch.setattr(_react, "named_types", lambda *schemas: asked.append(schemas) or {Report})
+    agent = scripted([], [], checkpointer=InMemorySaver())
+    assert not asked
+    assert agent.stored_types == {Report}
+    scripted([], [], checkpointer="memory")
+    assert len(asked) == 2
 
 
 def test_schemas_name_types_at_any_depth() -> None:

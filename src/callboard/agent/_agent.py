@@ -77,15 +77,20 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
         checkpointer: "BaseCheckpointSaver[Any] | bool | None",
         stops: Breakpoints,
         budget: float | None,
-        stored_types: frozenset[type] = frozenset(),
+        stored_types: Callable[[], frozenset[type]] = frozenset[type],
     ) -> None:
         super().__init__(builder, runner, checkpointer, stops)
-        self.stored_types = stored_types
-        """Types that a database by URL may contain besides those of LangGraph and of LangChain's messages."""
+        # Collected only when a database asks: that takes longer than everything else in the making of an agent.
+        self._stored_types = stored_types
         self._budget = budget
 
     def __repr__(self) -> str:
         return f"Agent(name={self.name!r}, tools={self.tools!r})"
+
+    @property
+    def stored_types(self) -> frozenset[type]:
+        """Types that a database by URL may contain besides those of LangGraph and of LangChain's messages."""
+        return self._stored_types()
 
     def _from_sync(self) -> Self:
         """Return a copy of the agent that uses the sync methods of models, tools and savers."""

@@ -3,6 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, cast, get_type_hints
 
 from langchain_core.runnables import Runnable
@@ -131,7 +132,7 @@ def create_react_agent(
         response_format=response_format,
         version=version,
     )
-    types = frozenset({*given_types, *named_types(*builder.schemas, context_schema, response_format)})
+    types = partial(_types_in, given_types, [*builder.schemas, context_schema, response_format])
     saver, shared = saver_of(checkpointer, types), store_of(store)
     if saver is None:
         _tell_unkept_questions(node)
@@ -144,6 +145,11 @@ def create_react_agent(
         in_flight=InFlight(f"the agent {name or 'LangGraph'!r}"),
     )
     return Agent(runner, builder, checkpointer=saver, stops=stops, budget=budget, stored_types=types)
+
+
+def _types_in(given: Iterable[type], schemas: Iterable[Any]) -> frozenset[type]:
+    """Return the types that the agent's database may contain."""
+    return frozenset({*given, *named_types(*schemas)})
 
 
 def _context_schema(given: type[Any] | None, deprecated: dict[str, Any]) -> type[Any] | None:

@@ -17,6 +17,9 @@ from callboard._langgraph._serializers import StrictSerializer
 
 T = TypeVar("T")
 
+Types = Callable[[], Iterable[type]]
+"""Function that collects the types that a database may contain."""
+
 FORMS = (
     "sqlite:///relative.db, sqlite:////absolute/path.db, postgresql://user:password@host:port/database, "
     "or memory for nothing that lasts"
@@ -27,14 +30,14 @@ _FILE = re.compile(r"[^:?@]*([./\\])[^:?@]*")
 """Matches text that looks like a file path: it has a suffix or a folder, and no part of a URL."""
 
 
-def saver_of(checkpointer: object, types: Iterable[type] = ()) -> "BaseCheckpointSaver[Any] | bool | None":
+def saver_of(checkpointer: object, types: Types = tuple) -> "BaseCheckpointSaver[Any] | bool | None":
     """Return the saver for a URL; return any other value unchanged.
 
     Touches neither disk nor network: the database is opened on first use, in a worker thread. It is closed with the
     saver, at the latest when the saver is garbage-collected.
 
-    Other values are those that LangGraph accepts: a saver, None, True or False. `types` may be stored besides those of
-    LangGraph and of LangChain's messages. Raises ImportError that names the extra to install, TypeError or ValueError.
+    Other values are those that LangGraph accepts: a saver, None, True or False. `types` is asked only for a URL; its
+    types may be stored besides those of LangGraph and of LangChain's messages. Raises ImportError that names the extra to install, TypeError or ValueError.
     """
     if not isinstance(checkpointer, str):
         _check_made("checkpointer", checkpointer, BaseCheckpointSaver)
@@ -124,8 +127,8 @@ def masked(url: str) -> str:
     return re.sub(r"(?i)(password\s*=\s*)('[^']*'|[^&\s]*)", r"\1***", without)
 
 
-def _memory_saver(_: str, types: Iterable[type]) -> "BaseCheckpointSaver[Any]":
-    return InMemorySaver(serde=StrictSerializer("The database in memory", types))
+def _memory_saver(_: str, types: Types) -> "BaseCheckpointSaver[Any]":
+    return InMemorySaver(serde=StrictSerializer("The database in memory", types()))
 
 
 def _memory_store(_: str) -> BaseStore:
@@ -135,10 +138,10 @@ def _memory_store(_: str) -> BaseStore:
 # Imported on demand: these modules need database drivers, which are optional.
 
 
-def _sqlite_saver(path: str, types: Iterable[type]) -> "BaseCheckpointSaver[Any]":
+def _sqlite_saver(path: str, types: Types) -> "BaseCheckpointSaver[Any]":
     from callboard.conversations._sqlite import sqlite_saver
 
-    return sqlite_saver(path, types)
+    return sqlite_saver(path, types())
 
 
 def _sqlite_store(path: str) -> BaseStore:
@@ -147,10 +150,10 @@ def _sqlite_store(path: str) -> BaseStore:
     return sqlite_store(path)
 
 
-def _postgres_saver(url: str, types: Iterable[type]) -> "BaseCheckpointSaver[Any]":
+def _postgres_saver(url: str, types: Types) -> "BaseCheckpointSaver[Any]":
     from callboard.conversations._postgresql import postgres_saver
 
-    return postgres_saver(url, types)
+    return postgres_saver(url, types())
 
 
 def _postgres_store(url: str) -> BaseStore:
