@@ -37,7 +37,8 @@ def saver_of(checkpointer: object, types: Types = tuple) -> "BaseCheckpointSaver
     saver, at the latest when the saver is garbage-collected.
 
     Other values are those that LangGraph accepts: a saver, None, True or False. `types` is asked only for a URL; its
-    types may be stored besides those of LangGraph and of LangChain's messages. Raises ImportError that names the extra to install, TypeError or ValueError.
+    types may be stored besides those of LangGraph and of LangChain's messages. Raises ImportError that names the extra
+    to install, TypeError or ValueError.
     """
     if not isinstance(checkpointer, str):
         _check_made("checkpointer", checkpointer, BaseCheckpointSaver)

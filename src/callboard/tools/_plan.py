@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import is_
+from types import FunctionType
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 from langchain_core.messages import ToolCall
 from langchain_core.tools import BaseTool, StructuredTool, Tool
@@ -59,13 +60,29 @@ class InjectedArgs:
 
 def injected_args(tool: BaseTool) -> InjectedArgs:
     """Return the injected parameters of a tool; ValueError if a parameter carries the same marker twice."""
-    schema = tool.get_input_schema()
+    schema, fn = tool.get_input_schema(), getattr(tool, "func", None) or getattr(tool, "coroutine", None)
+    # Other callables may be equal and behave differently, and an incomplete schema may be completed later.
+    if fn.__class__ is not FunctionType or not getattr(schema, "__pydantic_complete__", False):
+        return _read_injected_args(schema, fn)
+    known = _injected.get(schema)
+    if known is None:
+        known = _injected.setdefault(schema, WeakKeyDictionary())
+    found = known.get(fn)
+    if found is None:
+        found = known[fn] = _read_injected_args(schema, fn)
+    return found
+
+
+# By schema and function, and not by tool: a change of a tool's fields is noticed, and nothing is kept alive.
+_injected: WeakKeyDictionary[Any, WeakKeyDictionary[Any, InjectedArgs]] = WeakKeyDictionary()
+
+
+def _read_injected_args(schema: Any, fn: Any) -> InjectedArgs:
     fields = getattr(schema, "model_fields", {})
     state: dict[str, str | None] = {}
     optional: set[str] = set()
     store = runtime = None
     forbidden: set[str] = set()
-    fn = getattr(tool, "func", None) or getattr(tool, "coroutine", None)
     for name, hint in {**_hints(fn), **get_all_basemodel_annotations(schema)}.items():
         if _is_injected_arg_type(hint):
             forbidden.add(name)
