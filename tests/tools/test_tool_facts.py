@@ -1,17 +1,19 @@
 """Facts about tools are computed once for each tool, until the tool changes."""
 
 import gc
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 from weakref import ref
 
 import pytest
 from langchain_core.tools import BaseTool, StructuredTool
+from langgraph.prebuilt import InjectedState
+from pydantic import BaseModel
 
 from callboard import Actor, ToolNode, child, handler
 from callboard.extend import actor_behind
 from callboard.testing import Recorder, tool_call
 from callboard.tools import _plan
-from callboard.tools._plan import ToolFacts
+from callboard.tools._plan import ToolFacts, injected_args
 
 
 class Looks:
@@ -123,6 +125,61 @@ async def test_a_tool_that_middleware_makes_for_one_call_is_not_kept() -> None:
         await node.ainvoke([tool_call("search", "1", query="a")])
     gc.collect()
     assert [one() for one in made] == [None] * 5
+
+
+def in_state(state: Annotated[dict[str, Any], InjectedState], query: str) -> str:
+    """Look something up."""
+    return query
+
+
+def test_many_nodes_with_the_same_tools_read_their_annotations_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node may be made for each request, and annotations take longer than the rest of its making."""
+    read: list[object] = []
+    monkeypatch.setattr(_plan, "get_type_hints", lambda fn, **options: read.append(fn) or get_type_hints(fn, **options))
+    tool = StructuredTool.from_function(in_state)
+    for _ in range(3):
+        ToolNode([tool])
+    assert read == [in_state]
+
+
+def test_a_node_knows_the_injected_arguments_of_a_function_that_was_assigned() -> None:
+    """Otherwise the model could write an argument that is not its own."""
+    tool = StructuredTool.from_function(lambda query: query, name="search", description="Search.")
+    assert injected_args(tool).forbidden == set()
+    tool.func = in_state
+    assert injected_args(tool).forbidden == {"state"}
+    tool.func, tool.args_schema = None, StructuredTool.from_function(in_state).args_schema
+    assert injected_args(tool).forbidden == {"state"}
+
+
+def test_a_schema_that_is_completed_later_is_read_again() -> None:
+    """pydantic completes a schema when the names in its annotations are known."""
+
+    class Query(BaseModel):
+        state: "Later"
+
+    tool = StructuredTool.from_function(lambda state: state, name="search", description="Search.", args_schema=Query)
+    assert injected_args(tool).forbidden == set()
+    Later = Annotated[dict[str, Any], InjectedState]
+    Query.model_rebuild(_types_namespace={"Later": Later})
+    assert injected_args(tool).forbidden == {"state"}
+
+
+def test_injected_arguments_do_not_keep_a_function_alive() -> None:
+    """A tool that is made for a request may hold the request's connection."""
+
+    def made() -> list[ref[Any]]:
+        def look(query: str) -> str:
+            """Look something up."""
+            return query
+
+        tool = StructuredTool.from_function(look)
+        ToolNode([tool])
+        return [ref(look), ref(tool)]
+
+    alive = made()
+    gc.collect()
+    assert [one() for one in alive] == [None, None]
 
 
 def test_the_actor_that_a_tool_asks_is_known() -> None:
