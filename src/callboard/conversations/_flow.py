@@ -18,6 +18,7 @@ from langgraph.types import Send
 from pydantic import BaseModel, create_model
 from typing_extensions import TypedDict
 
+from callboard._langgraph._node_scope import graph_runnable
 from callboard._util._suggestions import did_you_mean
 from callboard.conversations._history import is_repair, repaired
 from callboard.tools._bounds import is_unkept
@@ -274,6 +275,16 @@ def _drawn_only(state: Any) -> Any:
     return state
 
 
+def _route(_: Any) -> str:
+    """Stand for a conditional edge in the drawing; `Flow` decides the real one."""
+    return END
+
+
+# Made here, because LangGraph would inspect the functions again for each agent.
+_STANDINS = {name: graph_runnable(_drawn_only, name) for name in (AGENT, RESPONSE)}
+_ROUTE = graph_runnable(_route, _route.__name__, traced=True)
+
+
 def drawing(
     flow: Flow,
     schema: type[Any],
@@ -283,14 +294,14 @@ def drawing(
 ) -> Builder:
     """Return a LangGraph builder with the nodes and edges of an agent; the drawing lists the tools of `tools`."""
     builder: Builder = StateGraph(schema, context_schema=context_schema)
-    builder.add_node(AGENT, _drawn_only, input_schema=_with_model_input(schema) if flow.before else schema)
+    builder.add_node(AGENT, _STANDINS[AGENT], input_schema=_with_model_input(schema) if flow.before else schema)
     if flow.tools:
         builder.add_node(TOOLS, tools, input_schema=schema)
     for name, hook in hooks.items():
         if hook is not None:
             builder.add_node(name, hook)
     if flow.response:
-        builder.add_node(RESPONSE, _drawn_only, input_schema=schema)
+        builder.add_node(RESPONSE, _STANDINS[RESPONSE], input_schema=schema)
     builder.set_entry_point(flow.entry)
     _draw_edges(builder, flow)
     return builder
@@ -307,18 +318,13 @@ def _draw_edges(builder: Builder, flow: Flow) -> None:
         return
     if flow.after:
         builder.add_edge(AGENT, AFTER)
-        builder.add_conditional_edges(AFTER, _route, path_map=[flow.entry, TOOLS, end])
+        builder.add_conditional_edges(AFTER, _ROUTE, path_map=[flow.entry, TOOLS, end])
     else:
-        builder.add_conditional_edges(AGENT, _route, path_map=[TOOLS, end])
+        builder.add_conditional_edges(AGENT, _ROUTE, path_map=[TOOLS, end])
     if flow.direct:
-        builder.add_conditional_edges(TOOLS, _route, path_map=[flow.entry, END])
+        builder.add_conditional_edges(TOOLS, _ROUTE, path_map=[flow.entry, END])
     else:
         builder.add_edge(TOOLS, flow.entry)
-
-
-def _route(_: Any) -> str:
-    """Stand for a conditional edge in the drawing; `Flow` decides the real one."""
-    return END
 
 
 def _with_model_input(schema: type[Any]) -> type[Any]:
