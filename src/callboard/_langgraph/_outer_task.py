@@ -1,6 +1,6 @@
 """Outer LangGraph graph that runs callboard: its runtime, state and task."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -29,7 +29,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.prebuilt.tool_node import _default_handle_tool_errors, _get_all_injected_args
 from langgraph.runtime import Runtime
 
-from callboard._langgraph._savers import AwaitedSaver
+from callboard._langgraph._savers import AwaitedSaver, stored
 
 Writes = Sequence[tuple[str, Any]]
 Send = Callable[[Writes], None]
@@ -131,7 +131,10 @@ class GraphTask:
         )
 
     async def save(self, resume: list[Any]) -> None:
-        """Write the task's RESUME slot at once, so that it survives a killed process; do nothing unless `durable`."""
+        """Write the task's RESUME slot at once, so that it survives a killed process; do nothing unless `durable`.
+
+        Run it within `shielded`.
+        """
         # LangGraph itself writes the slot only when the task ends. The slot has a fixed index among the task's writes,
         # so this write replaces the previous one.
         if not self.durable:
@@ -147,11 +150,18 @@ class GraphTask:
             }
         }
         writes = [(RESUME, resume)]
-        await AwaitedSaver(saver).store(
+        await AwaitedSaver(saver).call(
             "put_writes",
             lambda known: known.put_writes(where, writes, task_id),
             lambda known: known.aput_writes(where, writes, task_id),
         )
+
+    async def shielded(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run work that writes to the checkpointer, shielded from cancellation.
+
+        Raises `StorageError` if the work has not finished when the caller's grace is over.
+        """
+        await stored(self.conf.get(CONFIG_KEY_CHECKPOINTER), work)
 
 
 def graph_task(config: RunnableConfig) -> GraphTask | None:

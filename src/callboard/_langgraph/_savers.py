@@ -70,19 +70,24 @@ class AwaitedSaver:
         saver = self._saver
         if type(saver) is InMemorySaver:
             return work(saver)
-        try:
-            return await shielded(partial(self.call, name, work, awork))
-        except CutOffError as error:
-            raise StorageError(
-                f"The checkpointer, of type {type(saver).__name__},",
-                "had not stored what it was given when the run had been cancelled and its grace was over. The thread "
-                "may not know the last calls of that run: look what they have done before they are done again",
-            ) from error
+        return await stored(saver, partial(self.call, name, work, awork))
 
     def _prefers_sync(self, name: str) -> bool:
         kind = type(self._saver)
         # Nearer in the MRO than the async method: the class implements the sync one itself.
         return not self._lacks_sync and (self._from_sync or _depth(kind, name) < _depth(kind, f"a{name}"))
+
+
+async def stored(saver: object, work: Callable[[], Awaitable[T]]) -> T:
+    """Run work that stores something in a saver, shielded from cancellation; see `AwaitedSaver.store`."""
+    try:
+        return await shielded(work)
+    except CutOffError as error:
+        raise StorageError(
+            f"The checkpointer, of type {type(saver).__name__},",
+            "had not stored what it was given when the run had been cancelled and its grace was over. The thread "
+            "may not know the last calls of that run: look what they have done before they are done again",
+        ) from error
 
 
 def _depth(kind: type, name: str) -> int:

@@ -10,8 +10,10 @@ Answers are matched to open questions by LangGraph's rules.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeGuard
 
+from anyio.lowlevel import checkpoint
 from langchain_core.messages import ToolCall
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
@@ -369,8 +371,8 @@ class Ledger:
     async def save(self) -> None:
         """Store the ledger now, so that it survives a kill of the process.
 
-        Calls that finish during a write share the next write. A call may return before its result is written, if
-        another call writes.
+        Calls that finish in the same turn of the event loop, or during a write, share a write. A call may return before
+        its result is written, if another call writes.
         """
         if self._held is not None:
             self._held.update(self.dump())
@@ -380,12 +382,17 @@ class Ledger:
         if self._saving:
             return
         self._saving = True
+        # Shielded as a whole, because calls that have returned rely on it.
+        await self._task.shielded(partial(self._write, self._task))
+
+    async def _write(self, task: GraphTask) -> None:
         try:
-            # There is no await between the test and the reset, so no request is lost. If this write is cancelled, the
-            # next `save` or `publish` stores the ledger.
+            # Each write contains all results: one for each of a thousand calls would take more than a second.
+            await checkpoint()
+            # There is no await between the test and both resets, so no request is lost.
             while self._unsaved:
                 self._unsaved = False
-                await self._task.save(self._resume_with_dump())
+                await task.save(self._resume_with_dump())
         finally:
             self._saving = False
 
