@@ -777,7 +777,7 @@ async def test_a_run_that_ends_in_order_leaves_nothing_unknown_that_had_not_begu
 
 @pytest.mark.parametrize("durability", ["sync", "async"])
 async def test_fifty_turns_of_one_call_need_no_commit_for_their_claims(durability: Any) -> None:
-    """A turn has four commits, as many as for calls that may run twice."""
+    """As many as for calls that may run twice: two a turn, and four if each result is stored before it is seen."""
     commits = []
     config: Any = {**CONFIG, "recursion_limit": 1000}
     for on_unknown in (None, "rerun"):
@@ -787,7 +787,7 @@ async def test_fifty_turns_of_one_call_need_no_commit_for_their_claims(durabilit
         with anyio.fail_after(60):
             await agent.ainvoke(GO, config, durability=durability)
         commits.append(work.saver.commits)
-    assert commits == [206, 206]
+    assert commits == ([206, 206] if durability == "sync" else [105, 105])
 
 
 async def test_with_durability_exit_nothing_is_claimed_unless_a_policy_says_so() -> None:

@@ -185,7 +185,7 @@ class Run:
         # One after the other; the calls within a tools node run together. A question does not stop the tasks after it.
         for task in tasks:
             try:
-                ran.append(Ran(task, await self._tasks(task)))
+                ran.append(Ran(task, await self._tasks(task, ends_step=len(tasks) == 1)))
             except CallsInterrupted as waiting:
                 waits.append(waiting)
         if waits:
@@ -210,18 +210,23 @@ class Run:
         await thread.stepped(order, following, claims=following == (TOOLS,))
         self.tell.values(thread.state, written)
 
-    async def _tasks(self, task: str | Sent) -> list[str]:
-        """Run a node of the step; return the names of its tasks, in the order in which their outputs count."""
+    async def _tasks(self, task: str | Sent, *, ends_step: bool) -> list[str]:
+        """Run a node of the step; return the names of its tasks, in the order in which their outputs count.
+
+        `ends_step` tells that the end of the step follows the node at once.
+        """
         node, name = (task.node, task.task) if isinstance(task, Sent) else (task, task)
         if node == TOOLS:
             with lending(self._plan.model.chat_model):
-                return await (run_sent_calls(self.context, task) if isinstance(task, Sent) else run_calls(self.context))
+                if isinstance(task, Sent):
+                    return await run_sent_calls(self.context, task)
+                return await run_calls(self.context, ends_step=ends_step)
         record = self.thread.known_of(name)
         # Stored by an earlier run of this step: it is not run again.
         if record.is_finished:
             self.tell.cached(self._place_of(task), [record.output])
         else:
-            await self._plain(task, node, name)
+            await self._plain(task, node, name, ends_step=ends_step)
         return [name]
 
     def _place_of(self, task: str | Sent) -> NodePlace:
@@ -229,7 +234,7 @@ class Run:
             return self.context.place(task.node, PUSH, str(task.number))
         return self.context.place(task, PULL, f"branch:to:{task}")
 
-    async def _plain(self, task: str | Sent, node: str, name: str) -> None:
+    async def _plain(self, task: str | Sent, node: str, name: str, *, ends_step: bool) -> None:
         """Run a node that is a single task."""
         if task == AGENT:
             await self._repair()
@@ -256,7 +261,7 @@ class Run:
                 await self.thread.failed(name, repr(error))
             raise
         # Recorded first: with durability "sync", a result that a reader of the stream has seen is stored.
-        await self.thread.finished(name, output)
+        await self.thread.finished(name, output, later=ends_step)
         self.tell.ended(place, [output])
 
     def _ledger(self, name: str, config: RunnableConfig, place: NodePlace) -> Ledger:

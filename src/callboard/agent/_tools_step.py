@@ -34,14 +34,14 @@ from callboard.tools._tool_batch import CallBody, ToolBatch
 from callboard.tools._unanswered import answered_ids, id_of
 
 
-async def run_calls(run: RunContext) -> list[str]:
+async def run_calls(run: RunContext, *, ends_step: bool) -> list[str]:
     """Run the unfinished calls of the last reply; return their keys, in order.
 
     Raises `CallsInterrupted` if calls wait for an answer, `ParentCommand` for a command for the graph around the agent,
     and the error of a call if nothing handles it.
     """
     state = run.given(TOOLS)
-    step = await _step_of_reply(run, state)
+    step = await _step_of_reply(run, state, ends_step=ends_step)
     place = run.place(TOOLS, PULL, f"branch:to:{TOOLS}")
     if run.by_call and run.is_watched:
         step.tell_beginning()
@@ -58,14 +58,14 @@ async def answer_open_calls(run: RunContext, reason: str) -> list[str]:
     return list(step.tasks)
 
 
-async def _step_of_reply(run: RunContext, state: Any) -> "CallStep":
+async def _step_of_reply(run: RunContext, state: Any, *, ends_step: bool = False) -> "CallStep":
     """Return the step of the last reply's calls that are still to run."""
     key = run.tools.messages_key
     requested = await in_portions(reading(state, key))
     requested = replace(requested, calls=run.thread.schema.flow.open_calls(messages_in(state, key)))
     keys = await in_portions(naming(requested.calls))
     tasks = dict(zip(keys, keys, strict=True))
-    return CallStep(run, requested, tasks, _NodePlacesOfReply(run, keys), {}, by_call=run.by_call)
+    return CallStep(run, requested, tasks, _NodePlacesOfReply(run, keys), {}, by_call=run.by_call, ends_step=ends_step)
 
 
 class _NodePlacesOfReply(dict[str, NodePlace]):
@@ -116,6 +116,7 @@ class CallStep:
         answers: dict[str, Any],
         *,
         by_call: bool,
+        ends_step: bool = False,
     ) -> None:
         self._run = run
         self._requested = requested
@@ -125,6 +126,7 @@ class CallStep:
         self._places = places
         self._answers = answers
         self._by_call = by_call
+        self._ends_step = ends_step  # the end of the step follows the last call at once
         # Streams or handlers see each call as a task of its own.
         self._tells_each = by_call and run.is_watched
 
@@ -303,8 +305,8 @@ class CallStep:
     async def _asked(self, key: str, record: CallRecord) -> None:
         await self._run.thread.asked({self.tasks[key]: record})
 
-    async def _finished(self, key: str, call: ToolCall, output: Any) -> None:
-        await self._run.thread.finished(self.tasks[key], output)
+    async def _finished(self, key: str, output: Any, is_last: bool) -> None:
+        await self._run.thread.finished(self.tasks[key], output, later=is_last and self._ends_step)
 
 
 # Overridden methods of a tools node, around each call or around all calls of a reply. The method gets the same input as

@@ -255,6 +255,12 @@ class SavedThread(Thread):
         elif self._durability != "exit" and not later:
             await self._flush(wait=self._durability == "sync")
 
+    async def finished(self, task: str, output: object, *, later: bool = False) -> None:
+        # With durability "sync", a result is stored before a reader of the stream sees it. With "async", it may share
+        # the write of the end of its step. A process that is killed before that write leaves the claim of the call, as
+        # it would in the moment before the result's own write: the outcome is unknown, and the call does not run again.
+        await super().finished(task, output, later=later and self._durability == "async")
+
     @property
     def claims_ahead(self) -> bool:
         return self._durability != "exit"  # "exit" stores nothing before the end, so it stores no claims either

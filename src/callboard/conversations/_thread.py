@@ -184,9 +184,12 @@ class Thread:
             ts=stamp.ts,
         )
 
-    async def finished(self, task: str, output: object) -> None:
-        """Record the result of a task."""
-        await self.record(Finished(task, self.identified(output)))
+    async def finished(self, task: str, output: object, *, later: bool = False) -> None:
+        """Record the result of a task.
+
+        With `later`, the result may wait for the next entry's write: nothing runs before the end of the step.
+        """
+        await self.record(Finished(task, self.identified(output)), later=later)
 
     async def asked(self, records: Mapping[str, CallRecord]) -> None:
         """Record the open questions and accepted answers of tasks."""

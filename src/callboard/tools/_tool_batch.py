@@ -81,8 +81,8 @@ OnClaim = Callable[[str, CallRecord], Awaitable[None]]
 """Callback with the key and record of a call just before its body starts."""
 OnAsk = Callable[[str, CallRecord], Awaitable[None]]
 """Callback with the key and record of a call that asks a question."""
-OnFinish = Callable[[str, ToolCall, Output], Awaitable[None]]
-"""Callback with the key of a call, the call and its output."""
+OnFinish = Callable[[str, Output, bool], Awaitable[None]]
+"""Callback with the key of a call, its output, and whether it is the last one of the batch to end."""
 
 CallBody = Callable[[RunnableConfig | None], Coroutine[Any, Any, Output]]
 """Function that runs one call, with a config of its own or with the batch's."""
@@ -343,11 +343,11 @@ class ToolBatch:
             self._ready[tool.name] = known
         return known
 
-    async def keep(self, key: str, call: ToolCall, output: Output) -> None:
+    async def keep(self, key: str, output: Output) -> None:
         """Store a result so that it survives a kill of the process."""
-        if self._on_finish is not None:
-            await self._on_finish(key, call, output)
         self._open -= 1
+        if self._on_finish is not None:
+            await self._on_finish(key, output, not self._open)
         if self._open and self.ledger.is_kept:  # the last result is stored by the caller of the batch
             self.ledger.finished(key, output)
             await self.ledger.save()
@@ -411,7 +411,7 @@ class _BatchCall(SupervisedCall[Output]):
             await batch.keep_question(self._key, interrupt)
             raise
         if batch.keeps:
-            await batch.keep(self._key, cast("ToolCall", self.call), output)
+            await batch.keep(self._key, output)
         return output
 
     async def _reworked(self, message: ToolMessage, failed: OnFailure) -> ToolMessage:
@@ -514,5 +514,5 @@ class _RefusedCall(_BatchCall):
     async def _run(self, config: RunnableConfig | None) -> Output:
         message, self.handled = self._of.refused[self._index]
         if self._of.keeps:
-            await self._of.keep(self._key, cast("ToolCall", self.call), message)
+            await self._of.keep(self._key, message)
         return message
