@@ -72,7 +72,10 @@ class AsyncioNursery:
             if scope.begun:
                 scope.cancel()
             else:
-                task.cancel()  # asyncio throws the cancellation into the coroutine before its first line
+                # asyncio throws the cancellation into the coroutine before its first line. The scope is never entered,
+                # and its reference to the task would close a cycle: task, error, traceback, frame, scope.
+                scope.task = None
+                task.cancel()
 
     async def __aenter__(self) -> Self:
         return self
