@@ -5,6 +5,7 @@ langchain-core that changes how tools run is noticed here.
 """
 
 import asyncio
+import pickle
 import re
 from collections import defaultdict
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from langchain_core.callbacks import (
     Callbacks,
 )
 from langchain_core.callbacks.manager import adispatch_custom_event, dispatch_custom_event
+from langchain_core.load import dumps
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config
@@ -971,3 +973,26 @@ async def test_the_context_of_the_caller_stays_as_it_is() -> None:
     notes = Notes()
     await ToolNode([CASES["async_function"][0](notes)]).ainvoke([call_of({"x": 1}, "f")], config_for("all", notes))
     assert var_child_runnable_config.get() is before
+
+
+async def test_the_message_of_a_text_is_the_one_that_pydantic_would_validate() -> None:
+    """It is a copy of a template: nothing of it may differ, and two messages share no dict."""
+
+    @tool(response_format="content_and_artifact")
+    async def f(x: int) -> tuple[str, list[int]]:
+        """Do."""
+        return f"text {x}", [x]
+
+    with anyio.fail_after(30):
+        one, other = (await ToolNode([f]).ainvoke([tool_call("f", "a", x=1), tool_call("f", "b", x=2)]))["messages"]
+    expected = ToolMessage("text 1", artifact=[1], tool_call_id="a", name="f", status="success")
+    assert one == expected
+    assert list(one.__dict__) == list(expected.__dict__)
+    assert one.model_fields_set == expected.model_fields_set
+    assert one.model_dump_json() == expected.model_dump_json()
+    assert dumps(one) == dumps(expected)
+    assert pickle.loads(pickle.dumps(one)) == expected
+    one.additional_kwargs["changed"] = one.response_metadata["changed"] = True
+    one.model_fields_set.add("changed")
+    assert other == ToolMessage("text 2", artifact=[2], tool_call_id="b", name="f", status="success")
+    assert other.model_fields_set == expected.model_fields_set
