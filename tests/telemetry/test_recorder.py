@@ -151,7 +151,7 @@ async def test_a_disk_that_is_stuck_loses_events_and_says_how_many(tmp_path: Pat
         for turn in range(5):
             result = await asked(node, *(tool_call("work", f"{turn}-{n}") for n in range(500)))
             assert len(result["messages"]) == 500
-        waiting = recorder._writer._size
+        waiting = recorder._writer._offered - recorder._writer._done
         draining = threading.Thread(target=_drain, args=(reader, read))
         draining.start()
     draining.join(30)

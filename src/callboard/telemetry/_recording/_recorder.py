@@ -256,9 +256,11 @@ class Recorder:
             }
         )
 
+    # Each event passes these methods, so they call few others.
+
     def _call(self, event: CallEvent) -> None:
         since = perf_counter()  # not `self._clock`: on a virtual clock recording would seem to cost nothing
-        self._take(self._records.of_call(event, self._now()), since)
+        self._take(self._records.of_call(event, round(self._clock() - self._since, 6)), since)
 
     def _run(self, event: RunEvent) -> None:
         since = perf_counter()
@@ -282,17 +284,19 @@ class Recorder:
         if self._is_over:
             self.lost += 1
             return
-        if not self._writer.has_room(len(data)) and self._patience > 0:
+        has_room = self._writer.has_room(len(data))
+        if not has_room and self._patience > 0:
             # Blocks the event loop on purpose: a short stall of the disk then loses nothing.
             since = perf_counter()
-            self._writer.wait_for_room(len(data), self._patience)
+            has_room = self._writer.wait_for_room(len(data), self._patience)
             self._patience -= perf_counter() - since
-        if self._writer.has_room(len(data)):
-            self._tell_gap()
-            self._writer.offer(data)
-        else:
+        if not has_room:
             self.lost += 1
             self._gap += 1
+            return
+        if self._gap:
+            self._tell_gap()
+        self._writer.offer(data)
 
     def _tell_gap(self) -> None:
         """Write a line that counts the events dropped since the last kept line."""
@@ -302,16 +306,23 @@ class Recorder:
 
 
 class _Writer:
-    """Bounded buffer of lines with the thread that writes them. Closes its file at the end."""
+    """Bounded buffer of lines with the thread that writes them. Closes its file at the end.
+
+    The caller of `offer` and `has_room` lets one thread at a time call them.
+    """
 
     def __init__(self, file: BinaryIO, bound: int) -> None:
         self._file = file
         self._bound = bound
         self._lines: deque[bytes] = deque()
-        # Bytes offered and not yet on disk. Grows in `offer()` and shrinks in the writer thread, so a value that the
-        # recorder reads without the condition is too large at worst, and the bound holds.
-        self._size = 0
-        self._written = 0
+        # Bytes that were offered, and bytes of them that are on disk. Each number has one writing thread, so no lock is
+        # needed: the difference is too large at worst, and the bound holds.
+        self._offered = 0
+        self._done = 0
+        self._written = 0  # with the closing line
+        # True while the thread waits for lines. It sets this before it looks for lines a last time, and `offer` appends
+        # before it reads this: so a line is either seen, or its `offer` wakes the thread.
+        self._sleeps = False
         self._closing: Callable[[int], bytes] | None = None
         self._failed = False
         self._changed = threading.Condition()
@@ -320,18 +331,19 @@ class _Writer:
         self._thread.start()
 
     def has_room(self, size: int) -> bool:
-        return not self._failed and (self._size + size <= self._bound)
+        return not self._failed and self._offered - self._done + size <= self._bound
 
-    def wait_for_room(self, size: int, patience: float) -> None:
+    def wait_for_room(self, size: int, patience: float) -> bool:
         """Block the caller until the buffer has room, the disk has failed, or `patience` seconds are over."""
         with self._changed:
-            self._changed.wait_for(lambda: self._failed or self._size + size <= self._bound, patience)
+            self._changed.wait_for(lambda: self._failed or self.has_room(size), patience)
+        return self.has_room(size)
 
     def offer(self, data: bytes) -> None:
-        with self._changed:
-            self._lines.append(data)
-            self._size += len(data)
-            if len(self._lines) == 1:  # the writer takes all lines at once, so it sleeps only on an empty buffer
+        self._lines.append(data)
+        self._offered += len(data)
+        if self._sleeps:
+            with self._changed:
                 self._changed.notify_all()
 
     def close(self, closing: Callable[[int], bytes]) -> None:
@@ -356,17 +368,18 @@ class _Writer:
     def _next(self) -> bytes | None:
         """Wait for lines and return all of them; `None` after `close()` if the buffer is empty."""
         with self._changed:
+            self._sleeps = True
             self._changed.wait_for(lambda: self._lines or self._closing is not None)
-            data = b"".join(self._lines)
-            self._lines.clear()
-        return data or None
+            self._sleeps = False
+        # As many as there are now: an event loop may append while they are taken.
+        return b"".join(self._lines.popleft() for _ in range(len(self._lines))) or None
 
     def _write(self, data: bytes) -> None:
         self._file.write(data)
         self._file.flush()
+        self._written += len(data)
         with self._changed:
-            self._written += len(data)
-            self._size = max(self._size - len(data), 0)  # the closing line was never added to the size
+            self._done = min(self._done + len(data), self._offered)  # the closing line was never offered
             self._changed.notify_all()
 
     def _give_up(self, error: OSError) -> None:
