@@ -1,0 +1,139 @@
+"""The same agent in each framework: a model that asks for a number of calls in each of a number of turns.
+
+The models answer at once and cost next to nothing, so the time that is measured is the framework's own.
+"""
+
+import json
+import warnings
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.messages import HumanMessage
+
+import callboard
+from tests.benchmark._agent import Parrot
+from tests.benchmark._contestants import LOOK_UP, Work, floor, look_up
+
+OURS, HAND = "callboard", "written by hand"
+_QUESTION = "go"
+
+
+def _asked(turn: int, calls: int) -> list[tuple[str, dict[str, str]]]:
+    """Return the id and the arguments of each call that a model asks for in a turn."""
+    return [(f"call_{turn}_{number}", {"query": str(number)}) for number in range(calls)]
+
+
+def _run_of(agent: Any, turns: int) -> Work:
+    """Return a run of an agent that has LangGraph's interface."""
+    config = {"recursion_limit": 4 * turns + 10}
+    return lambda: agent.ainvoke({"messages": [HumanMessage(_QUESTION, id="question")]}, config)
+
+
+def by_hand(turns: int, calls: int) -> Work:
+    """Return a loop without a framework: the same model, and for each call a task, validation and a message."""
+    model = Parrot(turns=turns, calls=calls)
+
+    async def run() -> list[Any]:
+        messages: list[Any] = [HumanMessage(_QUESTION, id="question")]
+        while True:
+            messages.append(reply := await model.ainvoke(messages))
+            if not reply.tool_calls:
+                return messages
+            messages += await floor(LOOK_UP, look_up, reply)()  # type: ignore[misc]
+
+    return run
+
+
+def of_callboard(turns: int, calls: int) -> Work:
+    return _run_of(callboard.create_react_agent(Parrot(turns=turns, calls=calls), [LOOK_UP]), turns)
+
+
+def of_langgraph(turns: int, calls: int) -> Work:
+    import langgraph.prebuilt
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # langgraph.prebuilt marks its agent as deprecated
+        agent = langgraph.prebuilt.create_react_agent(Parrot(turns=turns, calls=calls), [LOOK_UP])
+    return _run_of(agent, turns)
+
+
+def of_langchain(turns: int, calls: int) -> Work:
+    from langchain.agents import create_agent
+
+    return _run_of(create_agent(Parrot(turns=turns, calls=calls), [LOOK_UP]), turns)
+
+
+def of_pydantic_ai(turns: int, calls: int) -> Work:
+    from pydantic_ai import Agent
+    from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
+    from pydantic_ai.models.function import AgentInfo, FunctionModel
+    from pydantic_ai.usage import UsageLimits
+
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        turn = sum(isinstance(message, ModelResponse) for message in messages)
+        if turn == turns:
+            return ModelResponse(parts=[TextPart("Done.")])
+        return ModelResponse(parts=[ToolCallPart("look_up", args, key) for key, args in _asked(turn, calls)])
+
+    agent = Agent(FunctionModel(answer), tools=[look_up])
+    limits = UsageLimits(request_limit=None)
+    return lambda: agent.run(_QUESTION, usage_limits=limits)
+
+
+def of_openai_agents(turns: int, calls: int) -> Work:
+    from agents import Agent, Model, ModelResponse, RunConfig, Runner, Usage, function_tool, set_tracing_disabled
+    from openai.types.responses import (
+        ResponseFunctionToolCall,
+        ResponseOutputMessage,
+        ResponseOutputText,
+    )
+
+    set_tracing_disabled(True)
+
+    class Scripted(Model):
+        async def get_response(self, system_instructions: Any, input: Any, *args: Any, **kwargs: Any) -> ModelResponse:
+            given = input if isinstance(input, list) else []
+            asked = sum(item.get("type") == "function_call" for item in given)
+            turn = asked // calls
+            if turn == turns:
+                text = ResponseOutputText(text="Done.", type="output_text", annotations=[])
+                last = ResponseOutputMessage(
+                    id="last", content=[text], role="assistant", status="completed", type="message"
+                )
+                return ModelResponse(output=[last], usage=Usage(), response_id=None)
+            wanted: list[Any] = [
+                ResponseFunctionToolCall(arguments=json.dumps(args), call_id=key, name="look_up", type="function_call")
+                for key, args in _asked(turn, calls)
+            ]
+            return ModelResponse(output=wanted, usage=Usage(), response_id=None)
+
+        def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+            raise NotImplementedError
+
+    agent = Agent(name="agent", model=Scripted(), tools=[function_tool(look_up)])
+    config = RunConfig(tracing_disabled=True)
+    return lambda: Runner.run(agent, _QUESTION, max_turns=turns + 1, run_config=config)
+
+
+Build = Callable[[int, int], Work]
+"""Function from a number of turns, and of calls in each turn, to a run of an agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """A framework, and the distributions that it needs."""
+
+    name: str
+    build: Build
+    distribution: str
+
+
+FRAMEWORKS = (
+    Framework(HAND, by_hand, "langchain-core"),
+    Framework(OURS, of_callboard, "callboard"),
+    Framework("LangGraph `create_react_agent`", of_langgraph, "langgraph"),
+    Framework("LangChain `create_agent`", of_langchain, "langchain"),
+    Framework("pydantic-ai", of_pydantic_ai, "pydantic-ai-slim"),
+    Framework("openai-agents", of_openai_agents, "openai-agents"),
+)

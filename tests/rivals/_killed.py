@@ -1,0 +1,95 @@
+"""Time until a killed run goes on: from the call that continues it, in another process, to the next model request."""
+
+import signal
+import subprocess
+import sys
+import tempfile
+import warnings
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import anyio
+import langgraph.prebuilt
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.outputs import ChatResult
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+import callboard
+from tests.benchmark._agent import Parrot
+from tests.benchmark._contestants import LOOK_UP
+from tests.benchmark._measure import Samples, Table, interleaved
+
+OURS, THEIRS = "callboard", "LangGraph `create_react_agent`"
+TURNS = 5
+_CONFIG: Any = {"configurable": {"thread_id": "1"}, "recursion_limit": 100}
+
+
+class Deadly(Parrot):
+    """Model that kills its process at a request."""
+
+    at: int
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        if sum(isinstance(message, AIMessage) for message in messages) == self.at:
+            signal.raise_signal(signal.SIGKILL)
+        return super()._generate(messages, *args, **kwargs)
+
+
+class Asked(Parrot):
+    """Model that records the time of its first request."""
+
+    first: float = 0.0
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        self.first = self.first or perf_counter()
+        return super()._generate(messages, *args, **kwargs)
+
+
+def _agent(name: str, model: Parrot, saver: Any) -> Any:
+    if name == OURS:
+        return callboard.create_react_agent(model, [LOOK_UP], checkpointer=saver)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # langgraph.prebuilt marks its agent as deprecated
+        return langgraph.prebuilt.create_react_agent(model, [LOOK_UP], checkpointer=saver)
+
+
+async def _begin(name: str, path: str) -> None:
+    async with AsyncSqliteSaver.from_conn_string(path) as saver:
+        agent = _agent(name, Deadly(turns=TURNS, calls=1, at=TURNS - 1), saver)
+        await agent.ainvoke({"messages": [HumanMessage("go", id="question")]}, _CONFIG)
+
+
+async def _go_on(name: str, path: str) -> float:
+    async with AsyncSqliteSaver.from_conn_string(path) as saver:
+        model = Asked(turns=TURNS, calls=1)
+        agent = _agent(name, model, saver)
+        began = perf_counter()
+        found = await agent.ainvoke(None, _CONFIG)
+    assert sum(isinstance(message, AIMessage) for message in found["messages"]) == TURNS + 1
+    return model.first - began
+
+
+def _continued(name: str, directory: Path) -> float:
+    path = directory / name.strip("`").replace(" ", "-").replace("`", "")
+    path.unlink(missing_ok=True)
+    found = subprocess.run([sys.executable, "-m", __name__, name, str(path)], check=False, timeout=100)
+    assert found.returncode == -signal.SIGKILL, found
+    return anyio.run(_go_on, name, str(path))
+
+
+def killed(*, repetitions: int) -> Table:
+    """Measure how soon a run on SQLite goes on whose process was killed at a model request."""
+    table = Table("Time until a killed run goes on", ["ms to the next model request", "median"])
+    with tempfile.TemporaryDirectory() as directory:
+        found: Samples = interleaved(
+            {name: partial(_continued, name, Path(directory)) for name in (OURS, THEIRS)}, repetitions
+        )
+    for name in found:
+        table.add(name, found[name] * 1e3)
+    return table
+
+
+if __name__ == "__main__":
+    anyio.run(_begin, *sys.argv[1:])

@@ -1,0 +1,146 @@
+"""Measurements of `tests.rivals`, each a table; run inside the environment that has all frameworks."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+import anyio
+
+from tests.benchmark._actors import _asks, _whole
+from tests.benchmark._journal import MB, OURS_TRIO, V1, V2, _kept
+from tests.benchmark._journal import OURS as OURS_ASYNC_SAVER
+from tests.benchmark._journal import OURS_SYNC as OURS_SYNC_SAVER
+from tests.benchmark._measure import BACKENDS, Contestant, Samples, Table, interleaved, timed
+from tests.benchmark._remote import _rounds
+
+from ._frameworks import FRAMEWORKS, HAND, OURS, Framework, of_callboard
+from ._killed import killed
+from ._ray import PUBLISHED
+
+OURS_ON_TRIO = f"{OURS}, trio"
+_ROOT = Path(__file__).parents[2]
+_AT_LEAST = 100
+"""Minimum number of calls in a measurement. Small batches are repeated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Size of all measurements."""
+
+    batches: Sequence[int]
+    loops: Sequence[tuple[int, int]]
+    stored: Sequence[tuple[int, int]]
+    repetitions: int
+    killed: int
+    asks: int
+
+
+FULL = Size((1, 10, 100, 1_000), ((10, 1), (10, 10), (10, 100)), ((10, 1), (10, 10), (1, 300), (50, 1)), 7, 7, 1_000)
+QUICK = Size((1, 10, 100), ((10, 1), (10, 10)), ((10, 1), (10, 10)), 3, 2, 200)
+TINY = Size((2,), ((2, 1),), ((2, 1),), 0, 0, 2)
+
+
+@dataclass
+class Found:
+    """Tables, and the points of the plot by framework: (batch size, microseconds of a call)."""
+
+    tables: list[Table] = field(default_factory=list)
+    points: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+
+
+def contestants(turns: int, calls: int) -> Mapping[str, Contestant]:
+    """Return each framework's run on asyncio, and callboard's on trio, where no other framework runs."""
+    times = -(-_AT_LEAST // (turns * calls))
+    found = {one.name: timed("asyncio", one.build(turns, calls), times=times) for one in FRAMEWORKS if is_there(one)}
+    found[OURS_ON_TRIO] = timed("trio", of_callboard(turns, calls), times=times)
+    return found
+
+
+def is_there(framework: Framework) -> bool:
+    """Return whether a framework's distribution is installed."""
+    try:
+        version(framework.distribution)
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+def measured(size: Size) -> Found:
+    """Return all measurements, in the order of the page."""
+    found = Found()
+    _add_batches(found, size)
+    _add_loops(found, size)
+    _add_stored(found, size)
+    found.tables += [killed(repetitions=size.killed), asks(size.asks)]
+    return found
+
+
+def _add_batches(found: Found, size: Size) -> None:
+    """Add runs of one reply with a number of calls, and of a last reply."""
+    samples = {count: interleaved(contestants(1, count), size.repetitions) for count in size.batches}
+    columns = ["us of processor time for a call", *(f"{count:,} call{'s' if count > 1 else ''}" for count in samples)]
+    table = Table("A run with one reply of many calls", columns)
+    for name in next(iter(samples.values())):
+        points = [(count, one[name] * 1e6 / count) for count, one in samples.items()]
+        found.points[name] = points
+        table.add(name, *(value for _, value in points))
+    _add_ratios(table, list(samples.values()))
+    found.tables.append(table)
+
+
+def _add_ratios(table: Table, columns: Sequence[Samples]) -> None:
+    table.add(*(["*ratios*"] + [""] * len(columns)))
+    table.add(f"{OURS} : {HAND}", *(one.ratio(OURS, HAND) for one in columns))
+    table.add(f"{OURS_ON_TRIO} : {OURS}", *(one.ratio(OURS_ON_TRIO, OURS) for one in columns))
+    for name in columns[0]:
+        if name not in (OURS, OURS_ON_TRIO, HAND):
+            table.add(f"{name} : {OURS}", *(one.ratio(name, OURS) for one in columns))
+
+
+def _add_loops(found: Found, size: Size) -> None:
+    samples = [interleaved(contestants(turns, calls), size.repetitions) for turns, calls in size.loops]
+    columns = ["ms of processor time for a run", *(f"{turns} x {calls:,}" for turns, calls in size.loops)]
+    table = Table("An agent loop of several turns", columns)
+    for name in samples[0]:
+        table.add(name, *(one[name] * 1e3 for one in samples))
+    _add_ratios(table, samples)
+    found.tables.append(table)
+
+
+def _add_stored(found: Found, size: Size) -> None:
+    """Add runs with a checkpointer on SQLite."""
+    names = (OURS_ASYNC_SAVER, OURS_SYNC_SAVER, OURS_TRIO, V1, V2)
+    kept = [_kept(names, size.repetitions, 1, turns, calls) for turns, calls in size.stored]
+    table = Table("A durable run on SQLite", ["ms", *(f"{turns} x {calls}" for turns, calls in size.stored)])
+    for name in names:
+        table.add(name, *(one.wall[name] * 1e3 for one in kept))
+    for name in names:
+        table.add(f"{name}, MB on disk", *(one.size[name] / MB for one in kept))
+    found.tables.append(table)
+
+
+def asks(count: int) -> Table:
+    """Measure one question and its answer: in the process, in a worker process, over TCP, and on Ray."""
+    table = Table("One ask, by the place of the answer", ["us", *BACKENDS])
+    own = interleaved({one: _whole(_asks, one, count) for one in BACKENDS}, 3)
+    table.add("an actor in the process (processor time)", *(own[one] * 1e6 for one in BACKENDS))
+    rounds = [anyio.run(_rounds, count, backend=one) for one in BACKENDS]
+    for place, name in ((1, "a worker process"), (2, "a worker over TCP, on loopback"), (0, "an echo over bare TCP")):
+        table.add(name, *(one[place] * 1e6 for one in rounds))
+    ray = _on_ray()
+    if "an actor" in ray:
+        table.add("a body of `RayEngine`", ray["a body of `RayEngine`"], "")
+        table.add("Ray's own actor, here", ray["an actor"], "")
+    for name, value in PUBLISHED.items():
+        table.add(f"Ray's own figure for {name}, on its machine", value, "")
+    return table
+
+
+def _on_ray() -> dict[str, float]:
+    command = ["unshare", "--net", sys.executable, "-m", "tests.rivals._ray"]
+    found = subprocess.run(command, cwd=_ROOT, stdout=subprocess.PIPE, check=False, timeout=300)
+    return {} if found.returncode else dict(json.loads(found.stdout.splitlines()[-1]))
