@@ -1,4 +1,4 @@
-"""Run tests beside a Ray cluster: `unshare --net python -m tests.ray FILES`.
+"""Run tests beside a Ray cluster: `unshare --net python -m tests.ray FILES`, with options of pytest.
 
 The network namespace keeps the cluster unreachable from other machines.
 """
@@ -54,7 +54,7 @@ def main(files: list[str]) -> int:
     cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     try:
         os.environ["CALLBOARD_TEST_RAY"] = cluster.address
-        options = ["-n0", "-m", "", "-k", "not asyncio-", "-v", "-p", "no:cacheprovider"]
+        options = ["-n0", "-m", "", "-k", "not asyncio-", "-v"]
         options += ["--timeout", "200", "-o", "filterwarnings="]
         return int(pytest.main([*options, *files], plugins=[_Cluster(cluster)]))
     finally:

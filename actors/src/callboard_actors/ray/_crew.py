@@ -1,5 +1,6 @@
 """Ray actors of an engine in one event loop: keeps `workers` of them running, and more while calls wait."""
 
+import itertools
 import logging
 import math
 from collections.abc import Callable
@@ -21,6 +22,8 @@ _logger = logging.getLogger("callboard_actors.ray")
 _NAME = "RayEngine"
 _PAUSE = 0.5
 """Seconds before a Ray actor that cannot be started is tried again; doubled each time."""
+_FIRST_STARTS = 3
+"""Attempts to start a Ray actor before the engine is open: on a busy machine Ray may lose a process that starts."""
 _LONGEST_PAUSE = 10.0
 """Upper bound of `_PAUSE` after doubling."""
 _LEAST_PAUSE = 0.1
@@ -91,15 +94,17 @@ class Crew:
 
     async def _fill(self) -> None:
         backoff = Backoff(_PAUSE, _LONGEST_PAUSE)
-        while not self.is_dismissed:
+        for attempt in itertools.count(1):
+            if self.is_dismissed:
+                return
             host = HostProxy(_NAME, self._terms)
             try:
                 await self._employ(host)
                 backoff.reset()
             except ActorStartError as error:
-                # Before the first success a failure is final, and the caller of `async with` is told. Later ones are
-                # retried.
-                if not self._full.is_set():
+                # Until the engine is open the attempts are few, because the caller of `async with` waits for them, and
+                # other versions or a broken `runtime_env` do not change. Later ones have no limit.
+                if not self._full.is_set() and (error.never or attempt >= _FIRST_STARTS):
                     self.failure = error
                     self._full.set()
                     return
