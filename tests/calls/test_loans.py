@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from callboard import Limit
+from callboard import Limit, Rate
 from callboard._calls._limits import Gate, Loan, LoanTurn, SharedPermit, Wait
 
 
@@ -108,11 +108,12 @@ def test_the_last_borrower_releases_the_permit_of_a_lender_that_has_left(loan: L
 
 def test_a_loan_is_the_permit_that_it_lends(gate: Gate, loan: Loan) -> None:
     assert loan.identity is gate
-    assert loan.starts is gate.starts is None
     assert loan.token is None
     assert loan.is_lost is False
-    with_rate = Gate(Limit(concurrency=1, rate=None), "the queue")
-    assert Loan(Loan(with_rate, bool), bool).identity is with_rate
+    with_rate = Gate(Limit(concurrency=1, rate=Rate(1)), "the queue")
+    lent_on = Loan(Loan(with_rate, bool), bool)
+    assert lent_on.identity is with_rate
+    assert lent_on.starts is with_rate.starts is not None
 
 
 class Stay:
