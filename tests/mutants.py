@@ -48,10 +48,17 @@ PRELOAD_NOT = ("callboard", "tests", "conftest", "__main__", "__mp_main__")
 REWRITTEN = "ignore::pytest.PytestAssertRewriteWarning"
 """pytest warns about plugins that are imported before it starts."""
 
+_LIMITS = "callboard._calls._limits"
+_WINDOW_WAIT = "if self._window is not None and (wait := self._window.opens_at() - _common_time(loop)) > 0:"
 EQUIVALENT: dict[tuple[str, str, str], str] = {
     ("callboard.actors._mailbox", "times = self.times.get(_key(handler, args, kwargs), 0)", "0 -> -1"): (
         "The number is compared with a limit of 1 or more."
     ),
+    (_LIMITS, "if not waiter.awake and not (turn is not None and turn.is_granted):", "And -> Or"): (
+        "The wakeup of a waiter that is awake, or whose loan is granted, is set already: the wait returns at once."
+    ),
+    (_LIMITS, _WINDOW_WAIT, "Gt -> GtE"): "A sleep until now is no sleep.",
+    (_LIMITS, _WINDOW_WAIT, "0 -> -1"): "A sleep until a time that has passed is no sleep.",
 }
 """Mutants that behave like the module, or differ in nothing that is promised: module, line, change -> reason."""
 

@@ -167,6 +167,27 @@ def test_a_rate_opens_again_a_whole_period_after_each_start(loop: Any) -> None:
     assert fourth.step() is True
 
 
+@pytest.mark.parametrize("early", [0.5, 1e-9], ids=["half a second", "the last digits"])
+def test_a_call_that_wakes_before_the_rate_allows_its_start_sleeps_again(
+    loop: Any, monkeypatch: pytest.MonkeyPatch, early: float
+) -> None:
+    """Clocks of loops differ in the last digits. A call with a free permit must not wait for a wakeup of nobody."""
+
+    async def nap(_: float) -> None:
+        await pause()
+
+    monkeypatch.setattr(_limits, "sleep_until", nap)
+    gate = Gate(Limit(concurrency=1, rate=Rate(1, per=0.75)), "the gate")
+    assert gate.try_enter(loop)
+    call = Call(gate, loop)
+    gate.leave()
+    loop.time = 0.75 - early
+    assert call.step() is None
+    assert call.step() is None
+    loop.time = 0.75
+    assert call.step() is True
+
+
 def test_loops_with_different_clocks_share_a_rate(loop: Any) -> None:
     gate = Gate(Limit(rate=Rate(1, per=10.0)), "the gate")
     assert gate.try_enter(Loop(time=100.0, offset=-100.0))  # type: ignore[arg-type]
