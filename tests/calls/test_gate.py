@@ -1,6 +1,6 @@
 """Decisions of a gate and a limiter, on a clock of the test and without an event loop; calls are run step by step."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from types import coroutine
 from typing import Any
 
@@ -234,6 +234,68 @@ def test_a_start_passes_when_the_rate_allows_it_and_keeps_no_permit(loop: Any) -
         steps.send(None)
     loop.time = 20.0
     assert gate.try_enter(loop)
+
+
+def test_a_body_starts_when_the_rate_of_each_permit_allows_it(loop: Any) -> None:
+    """The rate limits starts: a call may pass the gate of a rate long before it starts."""
+    gates = [Gate(Limit(concurrency=2, rate=Rate(1, per=10.0)), "the gate"), Gate(Limit(concurrency=1), "the gate")]
+    with pytest.raises(StopIteration) as started:
+        _limits.count_start(gates, loop).send(None)
+    assert started.value.value is True
+    second = _limits.count_start(gates, loop)
+    assert second.send(None) is None
+    loop.time = 10.0
+    with pytest.raises(StopIteration):
+        second.send(None)
+
+
+class Store:
+    """Store of a shared limit that grants each request at once, or refuses it."""
+
+    failure: str | None = None
+    token, is_lost = 1, False
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    def ask(self, _: object, wake: Callable[[], object]) -> "Store":
+        wake()
+        return self
+
+    def begin(self) -> None:
+        self.log.append("begun")
+
+    def leave(self) -> None:
+        self.log.append("left")
+
+
+def test_a_permit_of_a_store_is_held_from_its_grant_to_its_release(loop: Any) -> None:
+    store: Any = Store()
+    permit = _limits.SharedPermit(store, store)
+    with pytest.raises(StopIteration) as entered:
+        permit.enter(loop).send(None)
+    assert entered.value.value is True
+    assert permit.token == 1
+    with pytest.raises(StopIteration) as started:
+        _limits.count_start([permit], loop).send(None)
+    assert started.value.value is True
+    permit.leave()
+    permit.leave()
+    assert (store.log, permit.token) == (["begun", "left"], None)
+
+
+def test_a_permit_that_a_store_refuses_or_that_a_loan_replaces_is_released(loop: Any) -> None:
+    store: Any = Store()
+    borrower: Any = object()
+    turn = LoanTurn(borrower)
+    turn.is_granted = True
+    with pytest.raises(StopIteration) as entered:
+        _limits.SharedPermit(store, store).enter(loop, turn).send(None)
+    assert entered.value.value is False
+    store.failure = "the queue is full"
+    with pytest.raises(NoPlaceError, match="the queue is full"):
+        _limits.SharedPermit(store, store).enter(loop).send(None)
+    assert store.log == ["left", "left"]
 
 
 def test_a_loan_that_is_granted_first_ends_the_wait(loop: Any) -> None:
