@@ -107,6 +107,33 @@ def test_a_full_mailbox_rejects_or_drops_the_oldest_or_lets_it_wait() -> None:
         assert mailbox.put(two) == expected
 
 
+def test_a_full_mailbox_of_several_drops_the_one_that_waits_longest() -> None:
+    mailbox, (one, two, three) = box(2, "drop_oldest"), map(message, range(3))
+    assert [mailbox.put(each) for each in (one, two, three)] == [(True, None), (True, None), (True, one)]
+    assert list(mailbox.waiting) == [two, three]
+
+
+def test_a_message_may_be_withdrawn_after_it_was_taken() -> None:
+    mailbox, (one, two) = box(), map(message, range(2))
+    mailbox.put(one)
+    mailbox.put(two)
+    assert mailbox.next() is one
+    assert mailbox.next() is None
+    mailbox.withdraw(one)
+    assert mailbox.next() is two
+
+
+def test_a_message_needs_nothing_of_the_messages_behind_it() -> None:
+    """A message that runs alone, further back in the queue, waits for this one and not the other way round."""
+    mailbox, running = box(), [message(number, "reads") for number in range(2)]
+    waiting, behind = message(2, "reads"), message(3)
+    for one in (*running, waiting, behind):
+        mailbox.put(one)
+    assert [mailbox.next() for _ in running] == running
+    assert mailbox.needs(waiting) == Needs(tuple((one,) for one in running))
+    assert mailbox.needs(behind) == Needs((tuple(running),))
+
+
 def test_one_that_was_taken_back_is_the_first_again() -> None:
     mailbox, many = box(), [message(number, "looks") for number in range(3)]
     for one in many:
@@ -115,6 +142,7 @@ def test_one_that_was_taken_back_is_the_first_again() -> None:
     for one in reversed(taken):
         assert one is not None
         mailbox.take_back(one)
+    assert not mailbox.running
     assert [mailbox.next() for _ in many] == many
 
 
