@@ -37,7 +37,7 @@ class Batch(Generic[T]):
         is_signal: Callable[[BaseException], bool] = lambda _: False,
         live: "set[Batch[Any]] | None" = None,
     ) -> None:
-        self.calls = calls
+        self.calls: Sequence[SupervisedCall[T]] = calls
         self._has_ended = False
         self._nursery: Nursery | None = None
         self._on_error = on_error
