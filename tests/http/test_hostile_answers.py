@@ -1,25 +1,26 @@
-"""Hostile headers and bodies that grow when they are converted to text."""
+"""Hostile headers, bodies that grow when they are converted to text, and pages that are slow to convert."""
 
+import threading
 import time
 
+import anyio
 import pytest
 
-from callboard_actors.http import Page
+from callboard_actors._util._excerpts import clean
+from callboard_actors.http import HttpTools, Page, _tools
 from callboard_actors.http._answer import told
-from callboard_actors.http._page import as_markdown
+from callboard_actors.http._page import _MOST_TAGS, _TOO_MANY, as_markdown
+
+from ._world import LOOPBACK
 
 pytestmark = pytest.mark.real_clock
 
 
-def page(data: bytes = b"tea", *, reason: str = "OK", kind: str = "text/plain") -> Page:
-    return Page(
-        method="GET",
-        url="https://example.org/",
-        status=200,
-        reason=reason,
-        headers={"content-type": kind},
-        data=data,
-    )
+def page(
+    data: bytes = b"tea", *, status: int = 200, reason: str = "OK", kind: str = "text/plain", **headers: str
+) -> Page:
+    headers = {"content-type": kind, **headers}
+    return Page(method="GET", url="https://example.org/", status=status, reason=reason, headers=headers, data=data)
 
 
 async def test_json_with_line_breaks_is_no_bomb() -> None:
@@ -77,15 +78,6 @@ def test_a_reason_is_a_few_words() -> None:
     assert len(told(page(reason="obey " * 9000), "tea", start=0, most=100)) < 150
 
 
-def test_a_wait_without_end_is_no_number() -> None:
-    """Python parses `Retry-After: 1e400` as infinity."""
-    busy = Page(
-        method="GET", url="https://example.org/", status=503, reason="", headers={"retry-after": "1e400"}, data=b""
-    )
-
-    assert told(busy, None, start=0, most=100).endswith("Try again much later.")
-
-
 def test_a_reason_is_one_line_without_signs_that_nobody_sees() -> None:
     """A reason may contain terminal escape sequences, or text that only a model notices."""
     reason = "\x1b[31mNot\x1b[0m \u202eFound\r\n\x07tea\U000e0041 \u2028now"
@@ -93,10 +85,50 @@ def test_a_reason_is_one_line_without_signs_that_nobody_sees() -> None:
     assert told(page(reason=reason), "tea", start=0, most=100).startswith("HTTP 200 Not Found tea now, https://")
 
 
-def test_a_wait_of_thousands_of_years_is_told_as_much_later() -> None:
-    """Twelve digits of seconds help neither models nor users."""
-    for date in ("Fri, 31 Dec 9999 23:59:59 GMT", "86401"):
-        headers = {"retry-after": date}
-        busy = Page(method="GET", url="https://example.org/", status=503, reason="", headers=headers, data=b"")
+@pytest.mark.parametrize("wait", ["Fri, 31 Dec 9999 23:59:59 GMT", "86401", "1e400"])
+def test_a_wait_of_thousands_of_years_is_told_as_much_later(wait: str) -> None:
+    """Twelve digits of seconds help neither models nor users; Python parses 1e400 as infinity."""
+    busy = page(status=503, **{"retry-after": wait})
 
-        assert told(busy, None, start=0, most=100).endswith("Try again much later.")
+    assert told(busy, None, start=0, most=100).endswith("Try again much later.")
+
+
+async def test_a_page_with_a_megabyte_of_backspaces_is_cleaned_off_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each backspace costs a step of Python; together they would block the event loop for a third of a second."""
+    threads: list[threading.Thread] = []
+
+    def cleaned(text: str) -> str:
+        threads.append(threading.current_thread())
+        return clean(text)
+
+    monkeypatch.setattr(_tools, "clean", cleaned)
+    tools = HttpTools(allow=LOOPBACK)
+    tools._readers = anyio.CapacityLimiter(1)
+    assert await tools._text(page(b"a\b" * 20)) == ""
+    assert await tools._text(page(b"<p>tea", kind="text/html")) == "tea"
+
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads
+
+
+def test_a_page_with_more_elements_than_are_read_is_cut_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Building 330,000 elements triggers garbage collection that stops all threads."""
+    parsed: list[str] = []
+    import bs4
+
+    real = bs4.BeautifulSoup
+
+    class Soup(real):
+        def __init__(self, html: str = "", parser: str = "lxml", **options: object) -> None:
+            parsed.append(html)
+            super().__init__(html[:2000], parser, **options)
+
+    monkeypatch.setattr(bs4, "BeautifulSoup", Soup)
+    text = as_markdown("<p>tea" * 330_000, "http://a/")
+
+    assert [html.count("<") for html in parsed] == [_MOST_TAGS]
+    assert text.startswith("tea\n\ntea")
+    assert text.endswith(_TOO_MANY)
+    assert _TOO_MANY not in as_markdown("<p>tea</p>" * 1000, "http://a/")

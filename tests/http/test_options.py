@@ -39,13 +39,11 @@ WRONG = [
     ({"retries": 1.5}, ValueError, "retries=1.5"),
     ({"ports": [0.5]}, TypeError, "whole number"),
     ({"limit": 8}, TypeError, "Limit"),
-    ({"proxy": "http://proxy:3128"}, ValueError, "trust_proxy=True"),
-    ({"proxy": "socks5://proxy", "trust_proxy": True}, ValueError, "such as 'http://proxy"),
+    ({"trusted_proxy": "socks5://proxy"}, ValueError, "such as 'http://proxy"),
     ({"honours_keys": "example.org"}, TypeError, r"one text.*\['example.org'\]"),
     ({"honours_keys": ["https://example.org"]}, ValueError, "takes hosts such as"),
     ({"honours_keys": ["example.org:443"]}, ValueError, "without scheme, port"),
     ({"honours_keys": ["*.example.org"]}, ValueError, "each of them"),
-    ({"trust_proxy": True}, ValueError, "is for a proxy"),
     ({"backoff": 1.0}, TypeError, "is a Backoff, such as"),
     ({"bounds": {}}, TypeError, "is an HttpBounds"),
     ({"resolver": 5}, TypeError, "is an async function"),
@@ -141,7 +139,7 @@ async def test_a_proxy_that_is_trusted_is_gone_by(site: Site) -> None:
     """The proxy's address is not chosen by the model. The proxy resolves names, so only host names are checked here."""
     names = Names()
     async with proxy(site) as between:
-        options = {"proxy": between.url, "trust_proxy": True, "resolver": names, "allow": ["tea.example.org"]}
+        options = {"trusted_proxy": between.url, "resolver": names, "allow": ["tea.example.org"]}
         async with HttpClient(**options) as http:
             page = await http.get("http://tea.example.org/page")
             with pytest.raises(UrlRefusedError):

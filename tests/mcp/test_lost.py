@@ -116,9 +116,7 @@ async def test_a_conversation_that_did_not_see_it_is_told_with_its_next_result()
 
 async def test_a_server_that_is_not_there_any_more_is_said_to_be(tmp_path: Path) -> None:
     """After a few reconnects waiting calls fail, and the agent goes on without the server."""
-    async with McpServer(
-        bad("once", str(tmp_path / "started")), cwd=ROOT, name="shop", bounds=McpBounds(intensity=1)
-    ) as server:
+    async with McpServer(bad("once", str(tmp_path / "started")), cwd=ROOT, name="shop") as server:
         with pytest.raises(ActorDiedError):
             await server.call("leave", {"text": "7"})
         with pytest.raises(ActorGoneError, match=r"'echo' was not started: shop.*exit code 4"):

@@ -46,7 +46,6 @@ def test_what_is_no_text_is_refused_without_being_shown() -> None:
         {"max_bytes": 99},
         {"max_value": 0},
         {"connections": 0},
-        {"samples": -1},
         {"memory": 1_000_000},
     ],
 )

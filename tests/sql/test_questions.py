@@ -96,14 +96,12 @@ async def test_a_large_schema_is_cut_and_says_what_was_left_out(url: str) -> Non
     assert "more, for describe(table): more_" in text.splitlines()[-1]
 
 
-async def test_values_are_shown_only_where_that_was_asked_for(url: str) -> None:
+async def test_a_table_is_described_without_its_values(url: str) -> None:
     """Values may be personal data; a schema is not."""
     async with SqlDatabase(url) as db:
-        without = await db.describe("item")
-    async with SqlDatabase(url, samples=1) as db:
-        sampled = await db.describe("item")
+        text = await db.describe("item")
 
-    assert without.splitlines() == [
+    assert text.splitlines() == [
         "item, 3 rows",
         "  id INTEGER",
         "  name TEXT not null",
@@ -112,7 +110,6 @@ async def test_values_are_shown_only_where_that_was_asked_for(url: str) -> None:
         "  primary key (id)",
         "  index (name)",
     ]
-    assert sampled == f"{without}\nRows:\nid | name | price | shop_id\n1 | tea | 2.5 | 1\n(1 row)"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard_actors.sql._postgres_query import query_of
+from callboard_actors.sql._postgres import query_of
 from callboard_actors.sql._rows import Caps, gather, kept, pointed, shown
 
 VALUES = st.one_of(

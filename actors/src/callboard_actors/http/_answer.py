@@ -34,7 +34,7 @@ def told(page: Page, text: str | None, *, start: int, most: int) -> str:
     head = f"HTTP {page.status} {_reason_of(page)}".rstrip() + f", {shown(page.url)}"
     kind = kind_of(page) or "of no media type"
     if not page.ok:
-        begin = "" if text is None else _part(text, 0, end_of(page, start, most), is_cut=page.is_cut)
+        begin = "" if text is None else _part(text, 0, _OF_AN_ERROR, is_cut=page.is_cut)
         return f"{head}. {_advice(page)}" + (f"\n\n{begin}" if begin.strip() else "")
     if page.saved is not None and text is None:
         return f"{head} ({kind}, {page.size:,} bytes). It is no text; the file {page.saved} has it."
@@ -47,11 +47,6 @@ def told(page: Page, text: str | None, *, start: int, most: int) -> str:
         return f"{head} ({kind}). It has {len(text):,} characters, and none from start={start} on."
     where = f" The file {page.saved} has all of it." if page.saved is not None else ""
     return f"{head} ({kind}).{where}\n\n{_part(text, max(0, start), most, is_cut=page.is_cut)}"
-
-
-def end_of(page: Page, start: int, most: int) -> int:
-    """Return the position of the first character that `told` does not show."""
-    return max(0, start) + most if page.ok else _OF_AN_ERROR
 
 
 def _reason_of(page: Page) -> str:
@@ -106,8 +101,6 @@ class PageArtifact(TypedDict):
     """Digest of the whole body, in hexadecimal digits; `None` if it was not read to its end."""
     file: str | None
     """Path of the file with the whole body; `None` if there is none."""
-    rest: str
-    """Text after the part that the model has read, up to `max_rest` characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +119,8 @@ class Answer:
         return self.text
 
 
-def artifact_of(page: Page, rest: str) -> PageArtifact:
-    """Return the data about a page for the program; `rest` is the part of its text that goes with the message."""
+def artifact_of(page: Page) -> PageArtifact:
+    """Return the data about a page for the program."""
     return {
         "type": "file",
         "url": page.url,
@@ -137,5 +130,4 @@ def artifact_of(page: Page, rest: str) -> PageArtifact:
         "is_cut": page.is_cut and page.saved is None,
         "sha256": page.sha256,
         "file": None if page.saved is None else str(page.saved),
-        "rest": rest,
     }

@@ -5,8 +5,10 @@ import os
 import re
 import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import count
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -21,12 +23,12 @@ from callboard.extend import LimitGuard, Resolver, system_resolver
 from callboard.guards import Url
 from callboard_actors._util._numbers import check_counts, check_durations
 from callboard_actors.http._errors import HttpError, UrlRefusedError
-from callboard_actors.http._guard import rules_of
+from callboard_actors.http._guard import PoolOptions, rules_of
 from callboard_actors.http._page import Page
 from callboard_actors.http._request import IDEMPOTENT, KEY_HEADER, Repeats, Request, origin_of, redirect_of
 from callboard_actors.http._robots import MOST as MOST_ROBOTS
 from callboard_actors.http._robots import Robots
-from callboard_actors.http._wire import Allowance, Store, Wire
+from callboard_actors.http._wire import Allowance, Store, client_of, lost, send
 
 # Checks of options.
 
@@ -86,8 +88,7 @@ class Options(TypedDict, total=False):
     retries: int
     backoff: Backoff | None
     honours_keys: Collection[str]
-    proxy: str | None
-    trust_proxy: bool
+    trusted_proxy: str | None
     robots: bool
     bounds: HttpBounds | None
     resolver: Resolver
@@ -160,20 +161,10 @@ def _host(written: str) -> str:
     )
 
 
-def proxy_of(proxy: str | None, *, trusted: bool) -> str | None:
-    """Return the proxy; raise ValueError unless its user has declared to trust it."""
-    if proxy is None:
-        if trusted:
-            raise ValueError("HttpClient(trust_proxy=True) is for a proxy; give it proxy=...")
-        return None
-    if not trusted:
-        raise ValueError(
-            "HttpClient(proxy=...): the proxy looks names up and connects, so that nobody here sees to which address. "
-            "Where it keeps requests from private addresses itself, say so with trust_proxy=True"
-        )
-    if urlsplit(proxy).scheme not in ("http", "https") or not urlsplit(proxy).hostname:
-        raise ValueError("HttpClient(proxy=...) is a URL such as 'http://proxy.example.org:3128'")
-    return proxy
+def check_proxy(proxy: str | None) -> None:
+    """Raise ValueError for a proxy that is no URL."""
+    if proxy is not None and (urlsplit(proxy).scheme not in ("http", "https") or not urlsplit(proxy).hostname):
+        raise ValueError("HttpClient(trusted_proxy=...) is a URL such as 'http://proxy.example.org:3128'")
 
 
 # Idempotency keys: a server recognises a repeated request by its key.
@@ -223,8 +214,8 @@ class HttpClient:
         retries: how often a failed request is repeated, if that does no harm.
         backoff: pauses before the repetitions; Retry-After is respected up to the longest pause.
         honours_keys: hosts that execute requests with the same Idempotency-Key once. No POST is repeated to others.
-        proxy: URL of a proxy; needs `trust_proxy=True`. Proxies of the environment are not used.
-        trust_proxy: states that the proxy itself refuses private addresses; this client cannot check them then.
+        trusted_proxy: URL of a proxy that itself refuses private addresses; this client cannot check them then.
+            Proxies of the environment are not used.
         robots: whether robots.txt is respected.
         bounds: other limits of time and size.
         resolver: async function from a host and a port to addresses.
@@ -249,8 +240,7 @@ class HttpClient:
         retries: int = 2,
         backoff: Backoff | None = None,
         honours_keys: Collection[str] = (),
-        proxy: str | None = None,
-        trust_proxy: bool = False,
+        trusted_proxy: str | None = None,
         robots: bool = False,
         bounds: HttpBounds | None = None,
         resolver: Resolver = system_resolver,
@@ -263,7 +253,9 @@ class HttpClient:
         check_parts(bounds=bounds, backoff=backoff, resolver=resolver, tls=tls, headers=headers)
         self._rules = rules_of(allow, private=allow_private, ports=ports)
         self._headers = own_headers(headers, self._rules.check)
-        self._proxy, self._resolver, self._tls = proxy_of(proxy, trusted=trust_proxy), resolver, tls
+        check_proxy(trusted_proxy)
+        self._pool = PoolOptions(tls=tls, connections=bounds.connections, proxy=trusted_proxy)
+        self._resolver = resolver
         self._places = None if limit is None else LimitGuard(_per_host(limit), "HTTP requests")
         self._repeats = Repeats(
             retries=retries, backoff=backoff or Backoff(first=0.5, jitter=1.0), honours_keys=hosts_of(honours_keys)
@@ -273,7 +265,7 @@ class HttpClient:
         self._cookies, self._agent = cookies, user_agent
         self._heeds_robots = robots
         self._robots: Robots | None = None
-        self._wire: Wire | None = None
+        self._client: httpx2.AsyncClient | None = None
 
     def __repr__(self) -> str:
         # Without the arguments: they may contain passwords.
@@ -286,20 +278,13 @@ class HttpClient:
             RuntimeError: if it is open already.
             NotADirectoryError: if the folder for downloads does not exist.
         """
-        if self._wire is not None:
+        if self._client is not None:
             raise RuntimeError("the HttpClient is open already; make another one for another event loop")
         if self._store is not None and not self._store.folder.is_dir():
             raise NotADirectoryError(f"HttpClient(downloads={str(self._store.folder)!r}): there is no such folder")
-        wire = Wire(
-            self._rules,
-            self._resolver,
-            timeouts=httpx2.Timeout(self._bounds.read_timeout, connect=self._bounds.connect_timeout, pool=None),
-            connections=self._bounds.connections,
-            context=self._tls,
-            proxy=self._proxy,
-            cookies=self._cookies,
-        )
-        self._wire = await wire.__aenter__()
+        timeouts = httpx2.Timeout(self._bounds.read_timeout, connect=self._bounds.connect_timeout, pool=None)
+        client = client_of(self._rules, self._resolver, timeouts, pool=self._pool, cookies=self._cookies)
+        self._client = await client.__aenter__()
         self._robots = Robots(self._agent, self._robots_txt) if self._heeds_robots else None
         return self
 
@@ -307,9 +292,9 @@ class HttpClient:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Close all connections; requests that are still running fail."""
-        wire, self._wire = self._wire, None
-        assert wire is not None
-        await wire.__aexit__(kind, error, traceback)
+        client, self._client = self._client, None
+        assert client is not None
+        await client.__aexit__(kind, error, traceback)
 
     async def get(self, url: str, *, headers: Mapping[str, str] | None = None) -> Page:
         """Send a GET request; see `request`."""
@@ -357,16 +342,12 @@ class HttpClient:
 
     async def _asked(self, request: Request, seconds: float, *, share: float = 0.0) -> Page:
         """Send a request within the given seconds, and within a share of the time that the running call has left."""
-        if self._wire is None:
+        if self._client is None:
             raise RuntimeError("the HttpClient is not open; use it within `async with`")
         request = with_key(request)
         with Allowance(seconds, share=share) as allowance:
             return await self._through_redirects(request, is_robots=False)
-        advice = "Try again later, or ask another server."
-        if not request.is_safe:
-            advice = "The server may have done what was asked: look before you ask again."
-        why = f"it was not there within {allowance.seconds:.3g} s"
-        raise HttpError(request.method, request.url, why, advice, was_sent=True)
+        raise lost(request, f"it was not there within {allowance.seconds:.3g} s", was_sent=True)
 
     async def _robots_txt(self, url: str) -> Page:
         return await self._through_redirects(Request(method="GET", url=url), is_robots=True)
@@ -411,9 +392,7 @@ class HttpClient:
         return following
 
     async def _with_retries(self, request: Request, most: int) -> Page:
-        attempt = 0
-        while True:
-            attempt += 1
+        for attempt in count(1):
             end: Page | HttpError
             try:
                 end = await self._in_turn(request, most)
@@ -422,21 +401,20 @@ class HttpClient:
             pause = self._repeats.pause(request, attempt, end)
             # A pause beyond the deadline would only replace this error by a timeout, which says less.
             if pause is None or pause >= anyio.current_effective_deadline() - anyio.current_time():
-                if isinstance(end, HttpError):
-                    raise end
-                return end
+                break
             await anyio.sleep(pause)
+        if isinstance(end, HttpError):
+            raise end
+        return end
 
     async def _in_turn(self, request: Request, most: int) -> Page:
-        assert self._wire is not None
+        assert self._client is not None
         # By the origin of this hop: credentials never follow a redirect to another origin.
         own = self._headers.get(origin_of(request.url), {})
         headers = {"user-agent": self._agent, **own, **request.headers}
-        if self._places is None:
-            return await self._wire.send(request, headers, most, self._store)
         call = {"name": request.method, "args": {"url": request.url}, "id": None}
-        async with self._places.place(call):
-            return await self._wire.send(request, headers, most, self._store)
+        async with nullcontext() if self._places is None else self._places.place(call):
+            return await send(self._client, request, headers, most, self._store)
 
 
 def _per_host(limit: Limit) -> Limit:

@@ -195,19 +195,27 @@ async def _close(streams: Iterable[AsyncNetworkStream]) -> None:
             await stream.aclose()
 
 
-def pool_of(
-    backend: AsyncNetworkBackend, *, context: ssl.SSLContext, connections: int, proxy: str | None
-) -> httpcore2.AsyncConnectionPool:
-    """Return the connection pool of a client. With a proxy, all connections go to the proxy, at any address."""
-    if proxy is None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolOptions:
+    """Options of a connection pool: the context for TLS, and the URL of a proxy for all connections, if any."""
+
+    tls: ssl.SSLContext | None
+    connections: int
+    proxy: str | None
+
+
+def pool_of(backend: AsyncNetworkBackend, options: PoolOptions) -> httpcore2.AsyncConnectionPool:
+    """Return a connection pool. With a proxy, all connections go to the proxy, at any address."""
+    context = options.tls or httpx2.create_ssl_context(trust_env=False)
+    if options.proxy is None:
         return httpcore2.AsyncConnectionPool(
-            context, max_connections=connections, keepalive_expiry=5.0, network_backend=backend
+            context, max_connections=options.connections, keepalive_expiry=5.0, network_backend=backend
         )
-    there = httpx2.Proxy(proxy)
+    there = httpx2.Proxy(options.proxy)
     return httpcore2.AsyncHTTPProxy(
         str(there.url),
         proxy_auth=there.raw_auth,
         ssl_context=context,
-        max_connections=connections,
+        max_connections=options.connections,
         network_backend=unguarded(),
     )

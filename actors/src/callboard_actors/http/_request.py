@@ -3,6 +3,8 @@
 import random
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import cast
 from urllib.parse import urljoin, urlsplit
 
 from callboard import Backoff
@@ -111,12 +113,5 @@ class Repeats:
 
 def wait_asked_by(page: Page) -> float:
     """Return the seconds that a server asks clients to wait; 0 if it does not."""
-    return retry_after(_AskedToWaitError(page.headers.get("retry-after")))
-
-
-class _AskedToWaitError(Exception):
-    """Adapter to the form of client errors that `retry_after` reads."""
-
-    def __init__(self, value: str | None) -> None:
-        self.retry_after = value
-        super().__init__(value)
+    answer = SimpleNamespace(retry_after=page.headers.get("retry-after"))  # in the form of a client's error
+    return retry_after(cast("BaseException", answer))

@@ -9,7 +9,7 @@ import anyio.to_thread
 from callboard import Actor, handler, remaining
 from callboard_actors._util._excerpts import clean
 from callboard_actors._util._numbers import check_counts
-from callboard_actors.http._answer import Answer, artifact_of, end_of, told
+from callboard_actors.http._answer import Answer, artifact_of, told
 from callboard_actors.http._client import HttpClient, Options, request_of
 from callboard_actors.http._errors import HttpError
 from callboard_actors.http._page import Page
@@ -31,8 +31,6 @@ class HttpTools(Actor):
     Args:
         methods: allowed methods, such as ["GET", "POST"].
         max_chars: characters of a page that a model reads at once.
-        max_rest: characters of the following text in `artifact["rest"]`, unless a file has it. They are stored wherever
-            the conversation is stored.
         client: options of `HttpClient`, such as `allow` and `headers`.
 
     Raises:
@@ -51,14 +49,12 @@ class HttpTools(Actor):
         *,
         methods: Collection[str] = ("GET",),
         max_chars: int = 20_000,
-        max_rest: int = 0,
         **client: Unpack[Options],
     ) -> None:
         _check(methods)
-        check_counts("HttpTools", [("max_chars", max_chars, 100), ("max_rest", max_rest, 0)])
+        check_counts("HttpTools", [("max_chars", max_chars, 100)])
         self._methods = tuple(methods)
         self._max_chars = max_chars
-        self._max_rest = max_rest
         self._description = HttpClient(**client)
 
     async def start(self) -> None:
@@ -81,12 +77,7 @@ class HttpTools(Actor):
         except HttpError as error:
             return Answer(str(error))
         text = await self._text(page)
-        said = told(page, text, start=start, most=self._max_chars)
-        return Answer(said, artifact_of(page, self._rest(page, text or "", start)))
-
-    def _rest(self, page: Page, text: str, start: int) -> str:
-        end = end_of(page, start, self._max_chars)
-        return "" if page.saved is not None else text[end : end + self._max_rest]
+        return Answer(told(page, text, start=start, most=self._max_chars), artifact_of(page))
 
     async def _text(self, page: Page) -> str | None:
         """Return the text of a page; for HTML that takes too long to convert, its source."""

@@ -5,16 +5,15 @@ import math
 import os
 import re
 import secrets
-import ssl
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
-from contextlib import AsyncExitStack, aclosing
+from contextlib import aclosing
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from hashlib import sha256
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 import anyio
@@ -25,7 +24,7 @@ from anyio.lowlevel import checkpoint
 from callboard import progress, remaining
 from callboard.extend import Resolver
 from callboard_actors.http._errors import AddressRefusedError, HttpError, UnreadableError, UrlRefusedError, shown
-from callboard_actors.http._guard import GuardedBackend, Rules, pool_of
+from callboard_actors.http._guard import GuardedBackend, PoolOptions, Rules, pool_of
 from callboard_actors.http._page import Page, is_text, media_type_of
 from callboard_actors.http._request import Request, redirect_of
 
@@ -81,31 +80,12 @@ class Allowance:
         return min(self._until, max(self._begin + _LEAST, end))
 
 
-def came(done: int, total: int | None) -> None:
-    """Report progress of a body in bytes before decompression, and renew the limit of the request."""
-    progress("bytes read", done=done, total=total)
-    if (allowance := _here.get()) is not None:
-        allowance.renew()
-
-
 # Body of a response.
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_NAME = 60
 _LENGTH = re.compile(r"[0-9]{1,15}")
 """Valid Content-Length."""
-
-
-@dataclass(frozen=True, slots=True)
-class Body:
-    """Part of a response's body that was read, after decompression."""
-
-    data: bytes
-    is_cut: bool
-    size: int
-    saved: Path | None = None
-    sha256: str | None = None
-    """Digest of the whole body, in hexadecimal digits; `None` if it was not read to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,46 +99,46 @@ class Store:
     most: int
 
 
-class _Parts:
-    """Parts of a body as they arrive; each one is reported as progress of the call."""
-
-    def __init__(self, response: httpx2.Response) -> None:
-        self._response = response
-        self._digest = sha256()
-        length = response.headers.get("content-length", "")
-        self._total = int(length) if _LENGTH.fullmatch(length) else None
-
-    async def read(self) -> AsyncGenerator[bytes]:
-        """Yield the parts after decompression."""
-        async with aclosing(self._response.aiter_bytes()) as parts:
-            async for part in parts:
-                self._digest.update(part)
-                came(self._response.num_bytes_downloaded, self._total)
-                await checkpoint()  # one network part can decompress into many, and other tasks must run between them
-                yield part
-
-    @property
-    def sha256(self) -> str:
-        """Digest of all that has been read."""
-        return self._digest.hexdigest()
+async def _parts_of(response: httpx2.Response, digest: Any) -> AsyncGenerator[bytes]:
+    """Yield the parts of a body after decompression, and report each as progress, in bytes before decompression."""
+    length = response.headers.get("content-length", "")
+    total = int(length) if _LENGTH.fullmatch(length) else None
+    async with aclosing(response.aiter_bytes()) as parts:
+        async for part in parts:
+            digest.update(part)
+            progress("bytes read", done=response.num_bytes_downloaded, total=total)
+            if (allowance := _here.get()) is not None:
+                allowance.renew()
+            await checkpoint()  # one network part can decompress into many, and other tasks must run between them
+            yield part
 
 
-async def read_body(response: httpx2.Response, most: int, store: Store | None) -> Body:
+async def _page_of(request: Request, response: httpx2.Response, most: int, store: Store | None) -> Page:
     """Read up to `most` bytes of a body; save a longer body, or one that is not text, in the store if there is one."""
     # `httpx2` decompresses at most a MiB at a time, so memory use stays bounded for any compressed body.
-    body = _Parts(response)
-    async with aclosing(body.read()) as parts:
-        data = bytearray()
+    digest = sha256()
+    async with aclosing(_parts_of(response, digest)) as parts:
+        body = bytearray()
         async for part in parts:
-            data += part
-            if len(data) > most:
+            body += part
+            if len(body) > most:
                 break
+        data, size, saved, is_cut = bytes(body), len(body), None, len(body) > most
         media_type = media_type_of(response.headers.get("content-type", ""))
-        is_cut = len(data) > most
-        if store is None or not data or (not is_cut and is_text(media_type, bytes(data))):
-            return Body(bytes(data[:most]), is_cut, len(data), sha256=None if is_cut else body.sha256)
-        saved, size = await _kept(store, str(response.url), bytes(data), parts)
-        return Body(bytes(data[:most]), is_cut, size, saved, None if saved is None else body.sha256)
+        if store is not None and data and (is_cut or not is_text(media_type, data)):
+            saved, size = await _kept(store, str(response.url), data, parts)
+    return Page(
+        method=request.method,
+        url=request.url,
+        status=response.status_code,
+        reason=response.reason_phrase,
+        headers=dict(response.headers),
+        data=data[:most],
+        is_cut=is_cut,
+        saved=saved,
+        size=size,
+        sha256=digest.hexdigest() if saved is not None or not is_cut else None,
+    )
 
 
 async def _kept(store: Store, url: str, begin: bytes, rest: AsyncIterator[bytes]) -> tuple[Path | None, int]:
@@ -248,78 +228,45 @@ _NOT_SENT = (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.PoolTim
 _FAILED = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.ProxyError)
 
 
-class Wire:
-    """Connection pool with an `httpx2` client.
+def client_of(
+    rules: Rules, resolver: Resolver, timeouts: httpx2.Timeout, *, pool: PoolOptions, cookies: bool
+) -> httpx2.AsyncClient:
+    """Return a client over its own pool of connections, which are closed with it."""
+    if pool.proxy is None and (found := next((name for name in _PROXY_VARIABLES if os.environ.get(name)), None)):
+        _log.warning("HttpClient does not go by %s; HttpClient(trusted_proxy=...) uses a proxy", found)
+    return httpx2.AsyncClient(
+        transport=Transport(pool_of(GuardedBackend(rules, resolver), pool)),
+        timeout=timeouts,
+        cookies=CookieJar(None if cookies else DefaultCookiePolicy(allowed_domains=[])),
+        trust_env=False,
+        follow_redirects=False,
+    )
 
-    `context` is for TLS; `None` stands for the system's certificates. `proxy` is the URL of the proxy for all
-    connections.
-    """
 
-    def __init__(
-        self,
-        rules: Rules,
-        resolver: Resolver,
-        *,
-        timeouts: httpx2.Timeout,
-        connections: int,
-        context: ssl.SSLContext | None,
-        proxy: str | None,
-        cookies: bool,
-    ) -> None:
-        if context is None:
-            context = httpx2.create_ssl_context(trust_env=False)
-        pool = pool_of(GuardedBackend(rules, resolver), context=context, connections=connections, proxy=proxy)
-        jar = CookieJar(None if cookies else DefaultCookiePolicy(allowed_domains=[]))
-        self._client = httpx2.AsyncClient(
-            transport=Transport(pool), timeout=timeouts, cookies=jar, trust_env=False, follow_redirects=False
-        )
-        self._stack = AsyncExitStack()
-        if proxy is None and (found := next((name for name in _PROXY_VARIABLES if os.environ.get(name)), None)):
-            _log.warning("HttpClient does not go by %s; HttpClient(proxy=..., trust_proxy=True) uses a proxy", found)
-
-    async def __aenter__(self) -> Self:
-        await self._stack.enter_async_context(self._client)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
-
-    async def send(self, request: Request, headers: Mapping[str, str], most: int, store: Store | None) -> Page:
-        """Send a request once, and read up to `most` bytes of the response; raise HttpError if there is none."""
+async def send(
+    client: httpx2.AsyncClient, request: Request, headers: Mapping[str, str], most: int, store: Store | None
+) -> Page:
+    """Send a request once, and read up to `most` bytes of the response; raise HttpError if there is none."""
+    try:
+        built = client.build_request(request.method, request.url, headers=headers, content=request.content)
+        response = await client.send(built, stream=True)
         try:
-            built = self._client.build_request(request.method, request.url, headers=headers, content=request.content)
-            response = await self._client.send(built, stream=True)
-        except Exception as error:
-            raise _told(request, error) from error
-        try:
-            self._check_encoding(request, response)
+            _check_encoding(request, built, response)
             # The body of a redirect is not wanted.
             is_read = redirect_of(request.url, response.status_code, response.headers) is None
-            body = await read_body(response, most if is_read else 0, store if is_read else None)
-        except Exception as error:
-            raise _told(request, error) from error
+            return await _page_of(request, response, most if is_read else 0, store if is_read else None)
         finally:
             await response.aclose()
-        return Page(
-            method=request.method,
-            url=request.url,
-            status=response.status_code,
-            reason=response.reason_phrase,
-            headers=dict(response.headers),
-            data=body.data,
-            is_cut=body.is_cut,
-            saved=body.saved,
-            size=body.size,
-            sha256=body.sha256,
-        )
+    except Exception as error:
+        raise _told(request, error) from error
 
-    def _check_encoding(self, request: Request, response: httpx2.Response) -> None:
-        """Raise for a compression that was not asked for: the compressed bytes would be taken for the content."""
-        asked = {one.strip() for one in self._client.headers["accept-encoding"].split(",")} | {"identity", ""}
-        for encoding in response.headers.get("content-encoding", "").lower().split(","):
-            if encoding.strip() not in asked:
-                what = "its body is compressed in a way that was not asked for"
-                raise UnreadableError(request.method, request.url, what)
+
+def _check_encoding(request: Request, built: httpx2.Request, response: httpx2.Response) -> None:
+    """Raise for a compression that was not asked for: the compressed bytes would be taken for the content."""
+    asked = {one.strip() for one in built.headers["accept-encoding"].split(",")} | {"identity", ""}
+    for encoding in response.headers.get("content-encoding", "").lower().split(","):
+        if encoding.strip() not in asked:
+            raise UnreadableError(request.method, request.url, "its body is compressed in a way that was not asked for")
 
 
 def _told(request: Request, error: Exception) -> Exception:
@@ -339,7 +286,12 @@ def _told(request: Request, error: Exception) -> Exception:
         what = "the server did not go on in time" if was_sent else f"{request.host} could not be connected to in time"
     else:
         what = f"the connection failed ({str(error) or type(error).__name__})" if was_sent else str(error)
+    return lost(request, shown(what), was_sent=was_sent)
+
+
+def lost(request: Request, why: str, *, was_sent: bool) -> HttpError:
+    """Return the error for a request without a response, with advice for a model."""
     advice = "Try again later, or ask another server."
     if was_sent and not request.is_safe:
         advice = "The server may have done what was asked: look before you ask again."
-    return HttpError(request.method, request.url, shown(what), advice, was_sent=was_sent)
+    return HttpError(request.method, request.url, why, advice, was_sent=was_sent)

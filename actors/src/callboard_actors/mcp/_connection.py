@@ -1,8 +1,4 @@
-"""`Connection`: actor that owns the session with an MCP server.
-
-`ToolRequests` sends the requests of one call: the first one, and further ones with the values that the server asked
-for.
-"""
+"""`Connection`: actor that owns the session with an MCP server."""
 
 import json
 import logging
@@ -15,18 +11,16 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from itertools import count
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import anyio
 from anyio.abc import TaskGroup
 from mcp import Client, MCPError
 from mcp.client.subscriptions import SubscriptionLost
-from mcp.shared.dispatcher import ProgressFnT
 from mcp_types import (
     HEADER_MISMATCH,
     INVALID_REQUEST,
     CallToolResult,
-    InputRequiredResult,
     InputResponses,
     LoggingMessageNotificationParams,
     RequestParamsMeta,
@@ -96,64 +90,12 @@ async def log_message(server: str, params: LoggingMessageNotificationParams) -> 
         _server_log.log(level, "%s: %s", where, text[:_MOST])
 
 
-# Requests of one call.
-
-
-class ToolRequests:
-    """Sender of the requests of one call.
-
-    `relist` lists the tools again; their schemas define headers of the requests.
-    """
-
-    def __init__(
-        self,
-        client: Client,
-        tool: str,
-        arguments: dict[str, Any],
-        *,
-        relist: Callable[[], Awaitable[object]],
-        on_progress: ProgressFnT | None = None,
-        meta: Any = None,
-    ) -> None:
-        self._tool = tool
-        self._relist = relist
-        self._send = partial(
-            client.session.call_tool,
-            tool,
-            arguments,
-            progress_callback=on_progress,
-            meta=meta,
-            allow_input_required=True,
-        )
-
-    async def __call__(
-        self, responses: InputResponses | None, state: str | None, /
-    ) -> CallToolResult | InputRequiredResult:
-        """Send a request, with the values that the server asked for in the last response.
-
-        Raise `MCPError` if the server refuses it or cannot be reached, and `McpToolError` for an invalid response.
-        """
-        send = partial(self._send, input_responses=responses, request_state=state)
-        try:
-            try:
-                return await send()
-            except MCPError as error:
-                if error.code != HEADER_MISMATCH:
-                    raise
-            # The tool's schema has changed since it was listed. The server has refused the request because of its
-            # headers, so sending it again cannot run the tool twice.
-            await self._relist()
-            return await send()
-        except (ValidationError, RuntimeError) as error:
-            raise McpToolError(f"The server's answer is no result of the tool {self._tool!r}: {error}") from error
-
-
 for _late in ("jsonschema", "referencing.exceptions"):
     import_module(_late)  # otherwise the SDK imports them within the first call, which blocks the event loop
 
 # The connection.
 
-_T = TypeVar("_T")
+T = TypeVar("T")
 
 _log = logging.getLogger("callboard")
 _sessions = count(1)
@@ -230,7 +172,6 @@ class Connection(Actor):
             # Entering the client may block for ever; `_end_when_late()` then fails the actor.
             self._client = await self.enter(await self._new_client())
             self._outputs.judge_for(self._client.session)
-            self._link.unfit.most = self._plan.bounds.max_tools
             self._link.unfit.version = self._client.protocol_version
             await self._list()
         except Exception as error:
@@ -284,18 +225,41 @@ class Connection(Actor):
         async with self._places:
             # Set before anything is sent: from here the server may see the request, so it must not be sent again.
             sending.has_begun = True
-            on_progress = partial(told_progress, copy_context())
-            send = ToolRequests(
-                self._client, tool, dict(arguments), relist=self._list, on_progress=on_progress, meta=meta_of_call()
+            send = partial(
+                self._client.session.call_tool,
+                tool,
+                dict(arguments),
+                progress_callback=partial(told_progress, copy_context()),
+                meta=meta_of_call(),
+                allow_input_required=True,
             )
+            sent = partial(self._sent, tool, send)
             try:
-                result = await self._questions.call(tool, arguments, send, modern=self._is_modern)
+                result = await self._questions.call(tool, arguments, sent, modern=self._is_modern)
             except MCPError as error:
                 raise await self._judged(error, tool, sending) from error
             return Answer(result, self._session)
 
+    async def _sent(
+        self, tool: str, send: Callable[..., Awaitable[T]], responses: InputResponses | None, state: str | None, /
+    ) -> T:
+        """Send a request of a call, with the values that the server asked for in its last response."""
+        again = partial(send, input_responses=responses, request_state=state)
+        try:
+            try:
+                return await again()
+            except MCPError as error:
+                if error.code != HEADER_MISMATCH:
+                    raise
+            # The tool's schema, which defines headers, has changed since it was listed. The server has refused the
+            # request because of its headers, so sending it again cannot run the tool twice.
+            await self._list()
+            return await again()
+        except (ValidationError, RuntimeError) as error:
+            raise _no_result(tool, error) from error
+
     @handler(group="calls")
-    async def use(self, what: str, work: Callable[[Client], Awaitable[_T]]) -> _T:
+    async def use(self, what: str, work: Callable[[Client], Awaitable[T]]) -> T:
         """Run a read-only operation with the MCP client; errors call it `what`, and are raised as by `call`."""
         async with self._places:
             try:
@@ -303,7 +267,7 @@ class Connection(Actor):
             except MCPError as error:
                 raise await self._judged(error, what, Sending(has_begun=True)) from error
             except (ValidationError, EndlessListError, RuntimeError) as error:
-                raise McpToolError(f"The server's answer is no result of {what!r}: {error}") from error
+                raise _no_result(what, error) from error
 
     @handler(group="calls")
     async def list_tools(self) -> list[Tool]:
@@ -332,7 +296,7 @@ class Connection(Actor):
         # The link fills these reasons while the SDK receives the pages of the list.
         unfit = self._link.unfit.reasons
         unfit.clear()
-        tools = await list_tools(self._client, self._plan.bounds.max_tools)
+        tools = await list_tools(self._client)
         for name, why in unfit.items():
             if self._left_out.get(name) != why:
                 _log.warning("the tool %r of the MCP server %r is left out: %s", name, self._plan.name, why)
@@ -401,3 +365,7 @@ class Connection(Actor):
             await anyio.sleep(wait)
             wait = min(2 * wait, _LISTENS_AT_MOST)
             self._changed.set()  # changes during the interruption were not reported
+
+
+def _no_result(what: str, error: Exception) -> McpToolError:
+    return McpToolError(f"The server's answer is no result of {what!r}: {error}")

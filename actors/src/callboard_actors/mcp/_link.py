@@ -30,7 +30,7 @@ from callboard import EngineError
 
 _NAMELESS = "(without a name)"
 MOST_PARTS: Final = 1000
-"""Maximum number of parts of one answer, such as content blocks or resources."""
+"""Maximum number of parts of one answer, such as content blocks, or of one list, such as tools."""
 _LISTS: Final = {
     "tools": "tools",
     "content": "content blocks",
@@ -52,8 +52,6 @@ class InvalidTools:
     def __init__(self) -> None:
         self.version: str | None = None
         self.reasons: dict[str, str] = {}
-        self.most: int = MOST_PARTS
-        """Maximum number of tools of a server."""
 
     def sift(self, message: object) -> object:
         """Return a message without invalid tools, if it is a list of tools.
@@ -63,7 +61,7 @@ class InvalidTools:
         if not isinstance(message, SessionMessage) or not isinstance(message.message, JSONRPCResponse):
             return message
         answer = message.message
-        if (why := _too_many(answer.result, self.most)) is not None:
+        if (why := _too_many(answer.result)) is not None:
             error = ErrorData(code=PARSE_ERROR, message=why)
             return SessionMessage(JSONRPCError(jsonrpc="2.0", id=answer.id, error=error), metadata=message.metadata)
         self._sift(answer.result)
@@ -88,17 +86,15 @@ class InvalidTools:
         return why is None
 
 
-def _too_many(result: Mapping[str, Any], most_tools: int) -> str | None:
+def _too_many(result: Mapping[str, Any]) -> str | None:
     """Return an error for a result with too many parts: the SDK validates each part several times, as a union.
 
     Lists inside of structured content do not count, because their parts are not validated there.
     """
-    for name in _LISTS:
+    for name, what in _LISTS.items():
         parts = result.get(name)
-        most = most_tools if name == "tools" and "content" not in result else MOST_PARTS
-        if isinstance(parts, list) and len(cast("list[object]", parts)) > most:
-            remedy = "; if it should have, raise max_tools" if most is most_tools and name == "tools" else ""
-            return f"it has more than {most} {_LISTS[name]}{remedy}"
+        if isinstance(parts, list) and len(cast("list[object]", parts)) > MOST_PARTS:
+            return f"it has more than {MOST_PARTS} {what}"
     return None
 
 

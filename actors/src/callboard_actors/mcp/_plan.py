@@ -57,14 +57,8 @@ class Given:
     def name(self) -> str:
         return str(getattr(self.server, "name", None) or getattr(self.server, "__name__", "mcp"))
 
-    def connected(self) -> Any:
-        """Return the object to which the SDK's client connects."""
-        return self.server() if callable(self.server) else self.server
-
 
 Target = Command | Url | Given
-
-Transports = Callable[[], AbstractAsyncContextManager[Any]]
 
 
 def target_of(
@@ -138,10 +132,6 @@ class McpBounds:
         hold: seconds for which a call to a server of 2025 stays open while a person is asked.
         parallel: maximum number of simultaneous calls of a connection; further calls wait. `None` for no maximum.
         max_message: maximum size of one message of the server, in bytes.
-        max_tools: maximum number of its tools.
-        intensity: maximum number of reconnections within `period` seconds while calls wait. After that these calls
-            fail, and the next call tries again.
-        period: seconds during which reconnections count.
 
     Raises:
         TypeError: if a number of seconds is not a number.
@@ -153,19 +143,12 @@ class McpBounds:
     hold: float = 3600.0
     parallel: int | None = None
     max_message: int = 16 * 2**20
-    max_tools: int = 1000
-    intensity: int = 3
-    period: float = 60.0
 
     def __post_init__(self) -> None:
-        check_durations("McpBounds", start_timeout=self.start_timeout, hold=self.hold, period=self.period)
+        check_durations("McpBounds", start_timeout=self.start_timeout, hold=self.hold)
         check_durations("McpBounds", may_be_zero=True, grace=self.grace)
-        counts = [
-            ("max_message", self.max_message, 1),
-            ("max_tools", self.max_tools, 1),
-            ("intensity", self.intensity, 0),
-        ]
-        check_counts("McpBounds", [*counts, ("parallel", 1 if self.parallel is None else self.parallel, 1)])
+        parallel = 1 if self.parallel is None else self.parallel
+        check_counts("McpBounds", [("max_message", self.max_message, 1), ("parallel", parallel, 1)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,23 +178,21 @@ class Plan:
 
     async def way(self, key: Hashable, link: Link) -> Any:
         """Return the transport for the SDK's client, for the actor of a key."""
-        transport = await self._transport(key, link)
-        return watched(transport, link) if isinstance(transport, AbstractAsyncContextManager) else transport
-
-    async def _transport(self, key: Hashable, link: Link) -> Any:
+        bounds = self.bounds
         match self.target:
             case Command(argv, env, cwd):
-                return stdio_transport(
-                    argv, link, env=env, cwd=cwd, max_message=self.bounds.max_message, grace=self.bounds.grace
+                transport: Any = stdio_transport(
+                    argv, link, env=env, cwd=cwd, max_message=bounds.max_message, grace=bounds.grace
                 )
             case Url(url):
                 # Computed for each connection, so that a restarted actor gets fresh credentials.
                 headers = await self._headers_of(key)
-                return http_transport(
-                    url, headers=headers, auth=self._auth_of(key), max_message=self.bounds.max_message
+                transport = http_transport(
+                    url, headers=headers, auth=self._auth_of(key), max_message=bounds.max_message
                 )
-            case Given() as given:
-                return given.connected()
+            case Given(server):
+                transport = server() if callable(server) else server
+        return watched(transport, link) if isinstance(transport, AbstractAsyncContextManager) else transport
 
     async def _headers_of(self, key: Hashable) -> Mapping[str, str]:
         if isinstance(self.headers, Mapping):

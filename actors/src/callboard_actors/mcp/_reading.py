@@ -16,7 +16,6 @@ from mcp_types import (
     PromptMessage,
     Resource,
     ResourceTemplate,
-    ServerCapabilities,
     TextResourceContents,
 )
 
@@ -25,24 +24,19 @@ from callboard_actors.mcp._tools import all_of
 
 Contents = TextResourceContents | BlobResourceContents
 
-_MOST = 1000
-"""Maximum number of listed resources or prompts of one server."""
-
-
 Use = Callable[[str, Callable[[Client], Awaitable[Any]]], Awaitable[Any]]
 """Function that runs a named operation with the caller's connection."""
 
 
 async def list_resources(client: Client) -> list[Resource]:
     """Return all resources that a server lists."""
-    return await all_of("resources", partial(client.list_resources, cache_mode="refresh"), lambda r: r.resources, _MOST)
+    return await all_of("resources", client.list_resources, lambda page: page.resources)
 
 
 async def list_templates(client: Client) -> list[ResourceTemplate]:
     """Return all URI templates; a server with resources need not implement them."""
-    ask = partial(client.list_resource_templates, cache_mode="refresh")
     try:
-        return await all_of("resource templates", ask, lambda r: r.resource_templates, _MOST)
+        return await all_of("resource templates", client.list_resource_templates, lambda page: page.resource_templates)
     except MCPError as error:
         if error.code != METHOD_NOT_FOUND:
             raise
@@ -56,18 +50,13 @@ async def read(client: Client, *, uri: str) -> Sequence[Contents]:
 
 async def list_prompts(client: Client) -> list[Prompt]:
     """Return all prompts that a server lists, bypassing caches."""
-    return await all_of("prompts", partial(client.list_prompts, cache_mode="refresh"), lambda r: r.prompts, _MOST)
+    return await all_of("prompts", client.list_prompts, lambda page: page.prompts)
 
 
 async def fill_in(client: Client, *, name: str, arguments: Mapping[str, Any]) -> Sequence[PromptMessage]:
     """Return the messages of a prompt."""
     texts = {key: value if isinstance(value, str) else str(value) for key, value in arguments.items()}
     return (await client.get_prompt(name, texts)).messages
-
-
-async def capabilities(client: Client) -> ServerCapabilities:
-    """Return the capabilities that a server has declared."""
-    return client.server_capabilities
 
 
 def as_blob(contents: Contents) -> Blob:

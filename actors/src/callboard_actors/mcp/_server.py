@@ -16,16 +16,15 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 from mcp import Client
-from mcp_types import CallToolResult, LoggingLevel, Prompt, Resource, ResourceTemplate, Tool
+from mcp_types import CallToolResult, LoggingLevel, Prompt, Resource, ResourceTemplate, ServerCapabilities, Tool
 
-from callboard import ActorDiedError, ActorGoneError, ActorStartError, EngineError, Keyed, child, keyed
+from callboard import ActorDiedError, ActorGoneError, ActorStartError, Keyed, child, keyed
 from callboard_actors.mcp._connection import Answer, Catalog, Connection, Sending
 from callboard_actors.mcp._content import McpToolError
 from callboard_actors.mcp._plan import Headers, McpBounds, Plan, target_of
 from callboard_actors.mcp._questions import OnElicit
 from callboard_actors.mcp._reading import (
     as_blob,
-    capabilities,
     fill_in,
     list_prompts,
     list_resources,
@@ -95,9 +94,9 @@ def check_options(name: object, prefix: object, key: object, bounds: object, of_
             raise ValueError(f"McpServer({option}={value!r}) is for connections by key; say key=..., or leave it out")
 
 
-_log = logging.getLogger("callboard")
-
 # The server.
+
+_log = logging.getLogger("callboard")
 
 KeyOf = Callable[[RunnableConfig], Hashable]
 """Function of a run's config that returns the key of the connection for its calls."""
@@ -201,8 +200,6 @@ class McpServer:
             idle=idle,
             start_timeout=bounds.start_timeout + _SPARE,
             stop_timeout=2 * bounds.grace + _LEFT_ALONE,
-            intensity=bounds.intensity,
-            period=bounds.period,
         )
         self._sessions = SeenSessions()
         self._connections: Keyed[Connection] | None = None
@@ -372,7 +369,8 @@ class McpServer:
 
         Reading has no effects, so it never marks its `Sending`.
         """
-        for left in reversed(range(_TRIES)):
+        lost: ActorDiedError | None = None
+        for _ in range(_TRIES):
             # A new one for each attempt; the connection sets it as soon as the server may see the call.
             sending = Sending()
             try:
@@ -381,13 +379,11 @@ class McpServer:
                 if sending.has_begun:
                     # The call may have had its effect, so it must not be sent again.
                     raise ActorDiedError(what, died.call_id, died.reason) from died.__cause__
-                if not left:
-                    raise ActorGoneError(what, died.call_id, died.reason) from died
+                lost = died
             except ActorGoneError as gone:
                 raise ActorGoneError(what, gone.call_id, gone.reason) from gone.__cause__
-            except EngineError as failed:
-                raise failed from failed.__cause__
-        raise AssertionError("the last one returns or raises")
+        assert lost is not None
+        raise ActorGoneError(what, lost.call_id, lost.reason) from lost
 
     async def _use_of_model(self, what: str, work: Callable[[Client], Awaitable[T]]) -> T:
         key = None if self._key_of is None else self._key_of(ensure_config())
@@ -397,7 +393,7 @@ class McpServer:
         """Raise `ValueError` for resources or prompts that the server lacks: models would use useless tools."""
         if not any(self._extra_tools.values()):
             return
-        has = await self._use("capabilities", capabilities, None)
+        has = await self._use("capabilities", _capabilities, None)
         for name, is_wanted in self._extra_tools.items():
             if is_wanted and getattr(has, name) is None:
                 raise ValueError(f"McpServer({name}=True): the MCP server {self.name!r} has no {name}; leave it out")
@@ -417,3 +413,7 @@ class McpServer:
                 f"{self!r} is not open, so that its tools are not known: async with {self!r} as server: ..."
             )
         return self._connections
+
+
+async def _capabilities(client: Client) -> ServerCapabilities:
+    return client.server_capabilities

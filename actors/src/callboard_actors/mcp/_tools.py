@@ -4,13 +4,13 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from functools import partial
 from typing import Any, TypeVar
 
 from langchain_core.tools import BaseTool, StructuredTool
 from mcp_types import CallToolResult, PaginatedResult, Tool
 
 from callboard_actors.mcp._content import content_and_artifact, content_of_error, metadata_of
+from callboard_actors.mcp._link import MOST_PARTS
 
 # Lists and names.
 
@@ -27,10 +27,9 @@ class EndlessListError(Exception):
     """Raised if a list of a server has too many items or pages."""
 
 
-async def list_tools(client: Any, most: int) -> list[Tool]:
-    """Return all tools of a server, bypassing caches; raise `EndlessListError` for more than `most`."""
-    ask = partial(client.list_tools, cache_mode="refresh")
-    return await all_of("tools", ask, lambda page: page.tools, most, "; if it should have, raise max_tools")
+async def list_tools(client: Any) -> list[Tool]:
+    """Return all tools of a server, bypassing caches; raise `EndlessListError` for too many."""
+    return await all_of("tools", client.list_tools, lambda page: page.tools)
 
 
 def repeated_names(tools: Iterable[Tool]) -> list[str]:
@@ -39,21 +38,19 @@ def repeated_names(tools: Iterable[Tool]) -> list[str]:
     return sorted(name for name, several in times.items() if several > 1)
 
 
-async def all_of(
-    what: str, ask: Callable[..., Awaitable[_P]], items: Callable[[_P], Sequence[_T]], most: int, remedy: str = ""
-) -> list[_T]:
-    """Return all items that a server lists, page by page.
+async def all_of(what: str, ask: Callable[..., Awaitable[_P]], items: Callable[[_P], Sequence[_T]]) -> list[_T]:
+    """Return all items that a server lists, page by page, bypassing caches.
 
-    `ask` requests the page at a `cursor`. Raise `EndlessListError` for more than `most` items, or too many pages.
+    `ask` requests the page at a `cursor`. Raise `EndlessListError` for too many items, or too many pages.
     """
     found: list[_T] = []
     cursor: str | None = None
     # Bounded, because a faulty or hostile server may return a next page for ever.
     for _ in range(_PAGES):
-        page = await ask(cursor=cursor)
+        page = await ask(cursor=cursor, cache_mode="refresh")
         found += items(page)
-        if len(found) > most:
-            raise EndlessListError(f"it has more than {most} {what}{remedy}")
+        if len(found) > MOST_PARTS:
+            raise EndlessListError(f"it has more than {MOST_PARTS} {what}")
         cursor = page.next_cursor
         if cursor is None:
             return found

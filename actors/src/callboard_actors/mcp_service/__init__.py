@@ -8,8 +8,9 @@ Every call is a supervised call: it has the timeouts, limits and middleware of i
 and is cancelled when the client cancels it. Questions to a person go to the client's user.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from callboard_actors._util._extras import needs
 from callboard_actors._util._on_demand import on_demand
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["McpApp", "mcp_app", "serve_mcp"]
 
-__getattr__ = on_demand(
+_get = on_demand(
     __name__,
     {
         "McpApp": "callboard_actors.mcp_service._http",
@@ -27,3 +28,9 @@ __getattr__ = on_demand(
         "serve_mcp": "callboard_actors.mcp_service._serve",
     },
 )
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        needs("an MCP server", "mcp", extra="mcp")
+    return _get(name)

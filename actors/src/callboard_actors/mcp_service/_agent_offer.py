@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from callboard import Agent
 from callboard_actors.mcp_service._callers import Caller
-from callboard_actors.mcp_service._dialogue import NeedsAnswers, Tell
+from callboard_actors.mcp_service._dialogue import Begun, NeedsAnswers, Tell
 from callboard_actors.mcp_service._questions import FormQuestion, asked
 from callboard_actors.mcp_service._results import ERRORS_OF_CALLS, failed, failed_with, text_of
 
@@ -51,9 +51,13 @@ class AgentOffer:
         """Return the one tool that stands for the agent."""
         return [self._tool]
 
-    def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> "AgentCall | None":
-        """Return a run of the agent that has not begun."""
-        return AgentCall(self.supervised, arguments, caller, keeps=self._keeps) if name == self._tool.name else None
+    def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> Begun:
+        """Return a run of the agent that has not begun, or its refusal."""
+        if name != self._tool.name:
+            return None
+        if mistake := _mistake_in(arguments, keeps=self._keeps) or _unnamed_thread(arguments, caller):
+            return failed(mistake)
+        return AgentCall(self.supervised, arguments, caller, keeps=self._keeps)
 
 
 def _tool_name(name: str) -> str:
@@ -89,7 +93,6 @@ class AgentCall:
         self._agent = agent
         self._arguments = arguments
         self._keeps = keeps
-        self._mistake = _mistake_in(arguments, keeps=keeps) or _unnamed_thread(arguments, caller)
         self._name = str(arguments.get("thread_id") or uuid4().hex) if keeps else uuid4().hex
         """Thread id as the client knows it."""
         self._thread_id = caller.own_name(self._name)
@@ -97,8 +100,6 @@ class AgentCall:
 
     async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | NeedsAnswers:
         """Run until the agent has an answer, or a person has to be asked."""
-        if self._mistake is not None:
-            return failed(self._mistake)
         given: object = (
             Command(resume=dict(answers)) if answers else {"messages": [("user", self._arguments["message"])]}
         )

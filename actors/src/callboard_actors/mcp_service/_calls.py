@@ -9,7 +9,7 @@ from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import anyio
 from mcp import MCPError, types
@@ -125,12 +125,8 @@ _STEP: Final = 1e-6
 """Smallest step of a progress number, as a fraction of the total."""
 
 
-class Report(NamedTuple):
-    """Progress of a call, as sent to the client."""
-
-    progress: float
-    total: float | None
-    message: str | None
+Report = tuple[float, float | None, str | None]
+"""Progress number of a call, its total, and a message, as sent to the client."""
 
 
 class ProgressCounter:
@@ -146,7 +142,7 @@ class ProgressCounter:
         if isinstance(total, (int, float)):
             self._total = float(total)
         self._last = self._next(done)
-        return Report(self._last, self._total, message if isinstance(message, str) and message else None)
+        return self._last, self._total, message if isinstance(message, str) and message else None
 
     def _next(self, done: object) -> float:
         if isinstance(done, (int, float)) and done >= 0 and (self._last is None or done > self._last):
@@ -221,11 +217,13 @@ class Calls:
         caller = caller_of(context)
         waiting = self._taken(caller, params) if is_modern and params.request_state is not None else None
         course = self._begun(caller, params) if waiting is None else waiting.course
+        if isinstance(course, types.CallToolResult):
+            return course
         try:
             # Calls return their errors. An error raised in this block would reach the SDK as an exception group.
             async with progress_sender(context.session.report_progress) as tell:
                 if waiting is None:
-                    outcome = await course.begin(tell)
+                    outcome = await course.work.go_on({}, tell)
                 else:
                     outcome = await course.fill_in(waiting.asking, _responses(params), tell)
                 while isinstance(outcome, NeedsAnswers) and not is_modern:
@@ -255,12 +253,13 @@ class Calls:
             scope.cancel()
         await self._open.close()
 
-    def _begun(self, caller: Caller, params: types.CallToolRequestParams) -> Dialogue:
+    def _begun(self, caller: Caller, params: types.CallToolRequestParams) -> Dialogue | types.CallToolResult:
+        """Return a call that has not begun, or its refusal."""
         work = None if self.offer is None else self.offer.begin(params.name, params.arguments or {}, caller)
         if work is None:
             names = ", ".join(tool.name for tool in self.tools())
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}; there are {names}")
-        return Dialogue(work)
+        return work if isinstance(work, types.CallToolResult) else Dialogue(work)
 
     # Protocol versions until 2025-11-25: the server sends elicitation requests during the call.
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from callboard_actors._util._command_app import Backend, command_app
+from callboard_actors._util._extras import needs
 from callboard_actors.mcp_service._token import TOKEN
 
 app = command_app()
@@ -100,6 +101,11 @@ def mcp(
     names something that does not exist. 3: some calls were ended, and may be run again. 4: some calls were ended, and
     their outcome is unknown.
     """
+    try:
+        needs("an MCP server", "mcp", extra="mcp")
+    except ImportError as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(2) from None
     from callboard_actors.mcp_service._process import Options, run
 
     options = Options(

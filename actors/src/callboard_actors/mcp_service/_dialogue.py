@@ -39,19 +39,8 @@ class ServedCall(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Call that is refused with a reason."""
-
-    why: str
-
-    async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | NeedsAnswers:
-        """Return the refusal as the result."""
-        return failed(self.why)
-
-    async def forget(self) -> None:
-        """Do nothing: the call has no stored state."""
-
+Begun = ServedCall | types.CallToolResult | None
+"""Call of a tool that has not begun, or its refusal; `None` for an unknown tool."""
 
 # The dialogue.
 
@@ -85,10 +74,6 @@ class Dialogue:
 
     work: ServedCall
     complaints: int = 0
-
-    async def begin(self, tell: Tell) -> Outcome:
-        """Run until the result, or until a person has to be asked."""
-        return await self.work.go_on({}, tell)
 
     async def fill_in(self, asking: NeedsAnswers, filled: Filled, tell: Tell) -> Outcome:
         """Continue with the filled-in forms, or ask again after an invalid answer."""

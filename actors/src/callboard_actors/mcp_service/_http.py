@@ -188,38 +188,30 @@ async def serve_http(
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, port), family=family) as listener:
         server = _Server(uvicorn.Config(app, lifespan="off", log_config=None, access_log=False))
-        end = _End(server)
-        async with app.lifespan(), drain_on_signal(app, end, timeout=drain) as shutdown:
+        # The server is drained after the calls.
+        async with app.lifespan(), drain_on_signal(app, server, timeout=drain) as shutdown:
             listening(*listener.getsockname()[:2])
             await server.serve(sockets=[listener])
-            end.come()
+            server.has_ended.set()
     return shutdown.report
 
 
 class _Server(uvicorn.Server):
     """Uvicorn server without its own signal handlers: `drain_on_signal` drains the calls first."""
 
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.has_ended = anyio.Event()
+
     @contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
 
-
-class _End:
-    """Drainable end of the server; it is drained after the calls."""
-
-    def __init__(self, server: _Server) -> None:
-        self._server = server
-        self._has_come = anyio.Event()
-
-    def come(self) -> None:
-        """Note that the server has stopped."""
-        self._has_come.set()
-
     async def drain(self, timeout: float = PATIENCE) -> Drained:
         """Stop the server; close the connections that still have requests after `timeout` seconds."""
-        self._server.should_exit = True
+        self.should_exit = True
         with anyio.move_on_after(timeout):
-            await self._has_come.wait()
-        self._server.force_exit = True
-        await self._has_come.wait()
+            await self.has_ended.wait()
+        self.force_exit = True
+        await self.has_ended.wait()
         return Drained()

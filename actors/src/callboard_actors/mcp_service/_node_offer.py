@@ -19,9 +19,9 @@ from callboard import CallContext, CallsInterrupted, ToolCallWithContext, ToolNo
 from callboard.extend import ToolActor, actor_behind
 from callboard_actors.mcp._tools import ServersTool
 from callboard_actors.mcp_service._callers import Caller
-from callboard_actors.mcp_service._dialogue import NeedsAnswers, Refusal, ServedCall, Tell
+from callboard_actors.mcp_service._dialogue import Begun, NeedsAnswers, Tell
 from callboard_actors.mcp_service._questions import FormQuestion, asked
-from callboard_actors.mcp_service._results import ERRORS_OF_CALLS, failed_with, result_of, result_type
+from callboard_actors.mcp_service._results import ERRORS_OF_CALLS, failed, failed_with, result_of, result_type
 
 # Tools with a state per conversation: handlers of actors with a key that depends on the thread.
 
@@ -142,13 +142,13 @@ class NodeOffer:
         found = self._results[name]
         return found.schema if found is not None and self._promises_schemas else None
 
-    def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> "ServedCall | None":
-        """Return a call of a tool that has not begun; `None` for an unknown tool."""
+    def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> Begun:
+        """Return a call of a tool that has not begun, or its refusal; `None` for an unknown tool."""
         if name not in self._results:
             return None
         # Each call of a client without an identity has a new thread, so the state of a conversation would be lost.
         if caller.thread_id is None and depends_on_thread(self.supervised.tools_by_name[name], arguments):
-            return Refusal(_NO_CONVERSATION.format(name))
+            return failed(_NO_CONVERSATION.format(name))
         call: ToolCall = {"name": name, "args": arguments, "id": caller.call_name or uuid4().hex, "type": "tool_call"}
         told = partial(result_of, structured=self._results[name] is not None, of_server=name in self._of_servers)
         return NodeCall(self.supervised, call, _place(caller), told)

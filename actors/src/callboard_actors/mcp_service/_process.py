@@ -14,8 +14,9 @@ import anyio
 
 from callboard import ActorStartError, Drained
 from callboard.commands import load_named
-from callboard_actors.mcp_service._serve import HOST, PORT, http_app, over_http, over_stdio, service_of
-from callboard_actors.mcp_service._stdio import StdioConnection, claimed_stdio
+from callboard_actors.mcp_service._serve import HOST, PORT, http_app, over_http
+from callboard_actors.mcp_service._service import Service
+from callboard_actors.mcp_service._stdio import StdioConnection, claimed_stdio, serve_stdio
 from callboard_actors.mcp_service._token import take_token
 
 FAILED, WRONG = 1, 2
@@ -52,9 +53,7 @@ def run(options: Options) -> int:
             return _said(WRONG, f"{error}")
         try:
             return anyio.run(serve, backend=options.backend).exit_code
-        except ActorStartError as error:
-            return _said(FAILED, f"{error}")
-        except OSError as error:
+        except (ActorStartError, OSError) as error:
             return _said(FAILED, f"{error}")
 
 
@@ -65,8 +64,8 @@ def _planned(options: Options, wire: StdioConnection | None) -> Callable[[], Awa
     _check(options)
     served = _served(options)
     if wire is not None:
-        service = service_of(served, name=options.name, description=options.description)
-        return partial(over_stdio, service, options.drain, wire)
+        service = Service(served, name=options.name, description=options.description)
+        return partial(serve_stdio, service, wire, options.drain)
     host = HOST if options.host is None else options.host
     app = http_app(
         served,

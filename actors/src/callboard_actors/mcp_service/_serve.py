@@ -3,20 +3,16 @@
 import logging
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import sniffio
 
 from callboard import Drained
-from callboard_actors._util._extras import needs
+from callboard_actors.mcp_service._http import McpApp, is_loopback, serve_http
+from callboard_actors.mcp_service._service import Served, Service
+from callboard_actors.mcp_service._stdio import claimed_stdio, serve_stdio
 from callboard_actors.mcp_service._token import Token, check_token
-
-if TYPE_CHECKING:
-    from callboard_actors.mcp_service._http import McpApp
-    from callboard_actors.mcp_service._service import Served, Service
-    from callboard_actors.mcp_service._stdio import StdioConnection
 
 Transport = Literal["stdio", "http"]
 """Transport: stdio for the client that started this process, or HTTP for any client."""
@@ -33,7 +29,7 @@ _log = logging.getLogger("callboard")
 
 
 async def serve_mcp(
-    served: "Served",
+    served: Served,
     *,
     transport: Transport = "stdio",
     name: str | None = None,
@@ -59,7 +55,6 @@ async def serve_mcp(
         drain: seconds for calls to finish after a signal; later ones are ended.
 
     Raises:
-        ImportError: without the extra `mcp`.
         TypeError: for an object that cannot be served.
         ValueError: for tools with arguments that only a graph provides, and for contradictory options.
         RuntimeError: for HTTP on trio; run `mcp_app` under an ASGI server that supports trio.
@@ -74,38 +69,21 @@ async def serve_mcp(
         raise ValueError(
             "serve_mcp(host=..., port=..., token=..., allowed_hosts=...) are for HTTP: give transport='http', too"
         )
-    return await over_stdio(service_of(served, name=name, description=description), drain)
-
-
-def service_of(served: "Served", *, name: str | None, description: str | None) -> "Service":
-    """Return the service of a checked object; raise the errors of `serve_mcp`."""
-    needs("an MCP server", "mcp", extra="mcp")
-    from callboard_actors.mcp_service._service import Service
-
-    return Service(served, name=name, description=description)
-
-
-async def over_stdio(service: "Service", drain: float, wire: "StdioConnection | None" = None) -> Drained:
-    """Serve the client that started this process; `wire` if stdin and stdout were claimed before."""
-    from callboard_actors.mcp_service._stdio import claimed_stdio, serve_stdio
-
-    with claimed_stdio() if wire is None else nullcontext(wire) as line:
-        return await serve_stdio(service, line, drain)
+    service = Service(served, name=name, description=description)
+    with claimed_stdio() as wire:
+        return await serve_stdio(service, wire, drain)
 
 
 def http_app(
-    served: "Served",
+    served: Served,
     *,
     name: str | None,
     description: str | None,
     host: str,
     allowed_hosts: Sequence[str],
     token: Token | None,
-) -> "McpApp":
+) -> McpApp:
     """Return an application for a host; raise the errors of `serve_mcp`, and warn of access without a token."""
-    needs("an MCP server", "mcp", extra="mcp")
-    from callboard_actors.mcp_service._http import is_loopback
-
     if host in _ANYWHERE and not allowed_hosts:
         raise ValueError(
             f"clients come to {host} by some other name, and nobody is let in by a name that was not said: give "
@@ -118,10 +96,8 @@ def http_app(
     return mcp_app(served, name=name, description=description, allowed_hosts=names, token=token)
 
 
-async def over_http(app: "McpApp", host: str, port: int, drain: float) -> Drained:
+async def over_http(app: McpApp, host: str, port: int, drain: float) -> Drained:
     """Serve clients by HTTP; raise the errors of `serve_mcp`."""
-    from callboard_actors.mcp_service._http import serve_http
-
     if sniffio.current_async_library() != "asyncio":
         raise RuntimeError(
             "serve_mcp(transport='http') runs uvicorn, which needs asyncio; on trio, give mcp_app(...) to a server "
@@ -140,14 +116,14 @@ def _say_where(tools: Sequence[str], host: str, port: int) -> None:
 
 
 def mcp_app(
-    served: "Served",
+    served: Served,
     *,
     name: str | None = None,
     description: str | None = None,
     path: str = _PATH,
     allowed_hosts: Sequence[str] = _LOOPBACK,
     token: Token | None = None,
-) -> "McpApp":
+) -> McpApp:
     """Return an ASGI application that serves tools by MCP over streamable HTTP, on asyncio and trio.
 
     Run it under an ASGI server, or mount it in another application that uses its `lifespan`. It can be passed to
@@ -163,12 +139,9 @@ def mcp_app(
         token: bearer token that all clients must send, or a mapping from client names to their tokens.
 
     Raises:
-        ImportError: without the extra `mcp`.
         TypeError: for an object that cannot be served.
         ValueError: for tools with arguments that only a graph provides, for an empty token, and for equal tokens.
     """
-    service = service_of(served, name=name, description=description)
-    from callboard_actors.mcp_service._http import McpApp
-
+    service = Service(served, name=name, description=description)
     check_token(token)
     return McpApp(service, path=path, allowed_hosts=allowed_hosts, token=token)

@@ -108,9 +108,9 @@ def claimed_stdio() -> Generator[StdioConnection]:
 
 async def serve_stdio(service: Service, wire: StdioConnection, drain: float) -> Drained:
     """Serve the client of a wire until it leaves, or until SIGTERM or SIGINT; `drain` is in seconds."""
-    answers = _Answers()
-    end = _End(wire, answers)
-    async with service.opened(), drain_on_signal(service, end, timeout=drain) as shutdown:
+    answers = _Answers(wire)
+    # The connection is drained after the calls.
+    async with service.opened(), drain_on_signal(service, answers, timeout=drain) as shutdown:
         try:
             server = service.server()
             server.middleware.append(answers)
@@ -119,14 +119,17 @@ async def serve_stdio(service: Service, wire: StdioConnection, drain: float) -> 
                     requests, AnswerStream(responses, answers.settled), server.create_initialization_options()
                 )
         finally:
-            end.come()  # also after an error, or a drain would wait for ever
+            answers.has_ended.set()  # also after an error, or a drain would wait for ever
     return shutdown.report
 
 
 class _Answers:
-    """Middleware of the server that tracks unanswered requests."""
+    """Middleware of the server that tracks unanswered requests. To drain it means to wait for them, and to hang up."""
 
-    def __init__(self) -> None:
+    def __init__(self, wire: StdioConnection) -> None:
+        self.has_ended = anyio.Event()
+        """Set when the connection has ended."""
+        self._wire = wire
         self._due: set[str | int | None] = set()
         self._none_due = anyio.Event()
 
@@ -148,30 +151,13 @@ class _Answers:
         if not self._due:
             self._none_due.set()
 
-    async def all_given(self) -> None:
-        """Wait until every request is answered."""
-        while self._due:
-            self._none_due = anyio.Event()
-            await self._none_due.wait()
-
-
-class _End:
-    """Drainable end of the connection: it waits for the answers, then stops reading. It is drained after the calls."""
-
-    def __init__(self, wire: StdioConnection, answers: _Answers) -> None:
-        self._wire = wire
-        self._answers = answers
-        self._has_come = anyio.Event()
-
-    def come(self) -> None:
-        """Note that the connection has ended."""
-        self._has_come.set()
-
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Wait until all requests are answered, for `timeout` seconds at most, then hang up."""
-        if not self._has_come.is_set():
+        """Wait until all requests are answered, for `timeout` seconds at most, then end the connection."""
+        if not self.has_ended.is_set():
             with anyio.move_on_after(timeout):
-                await self._answers.all_given()
+                while self._due:
+                    self._none_due = anyio.Event()
+                    await self._none_due.wait()
             self._wire.hang_up()
-            await self._has_come.wait()
+            await self.has_ended.wait()
         return Drained()

@@ -11,14 +11,13 @@ import anyio
 
 from callboard import Actor, handler, idempotency_key, remaining, running
 from callboard.middleware import approved_arguments
+from callboard_actors._util._extras import needs
 from callboard_actors._util._numbers import check_counts, check_durations
 from callboard_actors.sql._rows import Caps, Rows, SqlError
 from callboard_actors.sql._work import Backend, Job, Once, run
 
 if TYPE_CHECKING:
     import sqlalchemy
-
-    from callboard_actors.sql._work import Backend
 
 # Choice of the backend.
 
@@ -29,15 +28,13 @@ _REMEDY = "give it one such as 'sqlite:///shop.db' or 'postgresql://reader@local
 
 def parsed(whose: str, url: object) -> "sqlalchemy.URL":
     """Parse a database URL; raise ValueError or TypeError for any other URL, and ImportError without the driver."""
-    try:
-        import psycopg
-        import sqlalchemy
-        from sqlalchemy.exc import ArgumentError
-    except ModuleNotFoundError as error:
-        raise ImportError(f"{whose} needs {error.name}: pip install 'callboard-actors[sql]'") from error
+    for package in ("sqlalchemy", "psycopg"):
+        needs(whose, package, extra="sql")
+    import sqlalchemy
+    from sqlalchemy.exc import ArgumentError
+
     if not isinstance(url, str):
         raise TypeError(f"{whose}(url) is a text, got {type(url).__name__}; {_REMEDY}")
-    del psycopg
     try:
         found = sqlalchemy.make_url(url)
     except (ArgumentError, ValueError):
@@ -91,7 +88,6 @@ class SqlDatabase(Actor):
         connections: statements that run at the same time; others wait.
         memory: bytes for SQLite in this process, shared by all its users; `None` for no limit. The lowest number ever
             given holds until the process ends: SQLite has no other limit for the parsing of a statement.
-        samples: rows of a table that `describe` shows.
         schemas: schemas of PostgreSQL that `schema` and `describe` show; by default the current one.
 
     Raises:
@@ -112,7 +108,6 @@ class SqlDatabase(Actor):
         max_value: int = 1_000,
         connections: int = 4,
         memory: int | None = None,
-        samples: int = 0,
         schemas: Sequence[str] = (),
     ) -> None:
         name = type(self).__name__
@@ -121,13 +116,14 @@ class SqlDatabase(Actor):
             raise TypeError(f"{name}(schemas={schemas!r}) is one string; give a list of names")
         check_durations(name, timeout=timeout)
         counts = [("max_rows", max_rows, 1), ("max_bytes", max_bytes, 100), ("max_value", max_value, 1)]
-        counts += [("connections", connections, 1), ("samples", samples, 0)]
-        check_counts(name, [*counts, ("memory", LEAST_MEMORY if memory is None else memory, LEAST_MEMORY)])
+        counts += [("connections", connections, 1)]
+        counts += [("memory", LEAST_MEMORY if memory is None else memory, LEAST_MEMORY)]
+        check_counts(name, counts)
         if memory is not None and not self._url.drivername.startswith("sqlite"):
             raise ValueError(f"{name}(memory={memory!r}) is for SQLite; a server has its own limits, such as work_mem")
         self._timeout, self._memory = timeout, memory
         self._caps = Caps(rows=max_rows, bytes=max_bytes, value=max_value)
-        self._connections, self._samples, self._schemas = connections, samples, tuple(schemas)
+        self._connections, self._schemas = connections, tuple(schemas)
         self._block: AsyncExitStack | None = None
 
     async def __aenter__(self) -> Self:
@@ -177,27 +173,16 @@ class SqlDatabase(Actor):
     @handler(group="statements")
     async def schema(self) -> str:
         """List the tables and views with their columns, types and keys, and about how many rows they have."""
-        return await self._run(self._outline)
-
-    def _outline(self, job: Job) -> str:
         from callboard_actors.sql._schema import outline
 
-        return outline(self._backend, self._schemas, self._caps.bytes, job)
+        return await self._run(lambda job: outline(self._backend, self._schemas, self._caps.bytes, job))
 
     @handler(group="statements")
     async def describe(self, table: str) -> str:
         """Describe one table: columns, defaults, keys, references and indexes."""
-        return await self._run(lambda job: self._description(table, job))
-
-    def _description(self, table: str, job: Job) -> str:
         from callboard_actors.sql._schema import description
 
-        text, quoted = description(self._backend, self._schemas, table, job)
-        if not self._samples:
-            return text
-        some = f"SELECT * FROM {quoted} LIMIT {self._samples}"  # noqa: S608 (a name of the database, quoted)
-        rows = self._backend.query(some, {}, self._caps, job)
-        return f"{text}\nRows:\n{rows}"
+        return await self._run(lambda job: description(self._backend, self._schemas, table, job))
 
     @handler(group="statements")
     async def query(self, statement: str, parameters: Mapping[str, object] | None = None) -> Rows:

@@ -12,11 +12,13 @@ import socket
 import uuid
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import psycopg
 import sqlalchemy
-from psycopg import errors, pq, sql
+from psycopg import errors, pq
 from psycopg.abc import AdaptContext, Buffer
 from psycopg.adapt import Loader
 from psycopg.types.datetime import (
@@ -31,9 +33,110 @@ from psycopg.types.json import JsonbDumper
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
-from callboard_actors.sql._postgres_query import BYTES, DECLARE, Column, Query, query_of, whole_values
-from callboard_actors.sql._rows import Caps, Rows, SqlError, did_you_mean, gather, pointed
+from callboard_actors.sql._rows import Caps, Cut, Rows, SqlError, did_you_mean, gather, pointed
 from callboard_actors.sql._work import Job, Once, Parameters
+
+# Columns; values that may be long are cut by the server.
+
+_SHORT = {16, 20, 21, 23, 26, 700, 701, 1082, 1083, 1114, 1184, 1186, 1266, 2950}
+"""Types with values of one size: booleans, numbers, dates and times, UUIDs. All others arrive as text."""
+_NUMERIC = 1700
+BYTES = 17
+"""Type number of raw bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Column of an answer. `type` is PostgreSQL's number of its type."""
+
+    name: str
+    type: int
+
+    @property
+    def is_cut(self) -> bool:
+        """True if the value is sent with its length, and may be cut."""
+        return self.type not in _SHORT and self.type != _NUMERIC
+
+    def cut(self, name: str, most: int) -> str:
+        """Return an SQL expression for the value, or for its beginning and its length."""
+        if not self.is_cut:
+            return name
+        if self.type == BYTES:
+            return f"substr({name}, 1, {most}), octet_length({name})"
+        return f"left({name}::text, {most}), length({name}::text)"
+
+
+def whole_values(columns: Sequence[Column], rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """Yield rows with a `Cut` for each value that was longer than the part that was sent."""
+    for row in rows:
+        parts = iter(row)
+        yield tuple(_value(next(parts), next(parts)) if column.is_cut else next(parts) for column in columns)
+
+
+def _value(begin: Any, length: int | None) -> object:
+    if begin is None or length is None or len(begin) >= length:
+        return begin
+    return Cut(begin, length)
+
+
+# Statements.
+
+DECLARE = "DECLARE callboard NO SCROLL CURSOR FOR "
+"""Text before a query, which makes it the query of a cursor."""
+_NAMED = re.compile(r"(?<![:\w]):(\w+)")
+"""Possible parameter; `x::int` has none, and `:id::int` has one."""
+_SENT = re.compile(r"%\((\w+)\)s|%%")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Statement with its parameters."""
+
+    text: str
+    """Text for psycopg, with `%(name)s`."""
+    parameters: Parameters
+    only_reads: bool
+    is_wrapped: bool = False
+    """True inside of another statement, which makes PostgreSQL's error positions useless for the author."""
+
+    @property
+    def read(self) -> str:
+        """SQL with numbered parameters (`$1`, `$2`) in place of named ones."""
+        numbers: dict[str, int] = {}
+
+        def numbered(found: re.Match[str]) -> str:
+            return f"${numbers.setdefault(found[1], len(numbers) + 1)}" if found[1] else "%"
+
+        return _SENT.sub(numbered, self.text)
+
+    def within(self, columns: Sequence[Column], caps: Caps) -> "Query":
+        """Return a query for the same rows with long values cut by PostgreSQL.
+
+        The statement was parsed alone before. So the text in the parentheses cannot close them or open others.
+        """
+        names = ", ".join(f"c{number}" for number in range(len(columns)))
+        items = ", ".join(column.cut(f"c{number}", caps.value) for number, column in enumerate(columns))
+        inner = self.text.rstrip().rstrip(";")
+        text = f"SELECT {items} FROM (\n{inner}\n) AS answer ({names}) LIMIT {caps.rows + 1}"  # noqa: S608 (see above)
+        return replace(self, text=text, is_wrapped=True)
+
+
+def query_of(statement: str, parameters: Parameters, *, only_reads: bool) -> Query:
+    """Return the query for a statement with `:name` for parameters; raise SqlError if the statement is empty."""
+    if not statement.strip() or "\0" in statement:
+        raise SqlError("The statement is empty, or there is a NUL character in it.")
+    used: dict[str, object] = {}
+
+    def placed(found: re.Match[str]) -> str:
+        name = found[1]
+        # A name without a value is text, such as a time in a literal.
+        if name not in parameters:
+            return found[0]
+        used[name] = parameters[name]
+        return f"%({name})s"
+
+    return Query(_NAMED.sub(placed, statement.replace("%", "%%")), used, only_reads)
+
 
 # Errors, as texts that a model can act on.
 
@@ -49,7 +152,7 @@ WHERE attnum > 0 AND relkind IN ('r', 'v', 'm', 'p', 'f') AND pg_table_is_visibl
 _ONLY_A_QUERY = "A query is one SELECT, VALUES or TABLE, and changes nothing."
 
 
-def explained(
+def _explained(
     error: BaseException | None,
     job: Job,
     query: Query | None = None,
@@ -136,17 +239,17 @@ class _OrText(Loader):
 _LOADERS = {name: type(kind.__name__, (_OrText,), {"kind": kind}) for name, kind in _TIMES.items()}
 
 
-def add_adapters(driver: psycopg.Connection[Any]) -> None:
+def _add_adapters(driver: psycopg.Connection[Any], _: object) -> None:
     """Register loaders for all times, and a dumper of mappings as JSON, on a connection."""
     for name, loader in _LOADERS.items():
         driver.adapters.register_loader(name, loader)
     driver.adapters.register_dumper(dict, JsonbDumper)
 
 
-def plain(value: object) -> object:
+def _plain(value: object) -> object:
     """Return a plain value; ranges and similar types become texts."""
     if isinstance(value, list):
-        return [plain(one) for one in cast("list[object]", value)]
+        return [_plain(one) for one in cast("list[object]", value)]
     return value if isinstance(value, _PLAIN) else str(value)
 
 
@@ -199,7 +302,7 @@ _CONNECTS = (
 """Functions by extension, executable by every role by default. Without them, no function of the extension reaches
 another server.
 """
-_NAMED = 5
+_SHOWN = 5
 """Functions that an error names."""
 _REMEDY = """Make a role that only reads, and use that:
 CREATE ROLE reader LOGIN PASSWORD '...' NOSUPERUSER NOINHERIT;
@@ -207,7 +310,7 @@ GRANT USAGE ON SCHEMA public TO reader;
 GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader;"""
 
 
-def check_role(driver: psycopg.Connection[Any]) -> None:
+def _check_role(driver: psycopg.Connection[Any]) -> None:
     """Check that a SELECT of the login role cannot reach beyond the database.
 
     `SET ROLE` does not help: a function in a query can switch back. Raise SqlError if it can; the text says how, and
@@ -225,8 +328,8 @@ def check_role(driver: psycopg.Connection[Any]) -> None:
 
 
 def _of_functions(user: str, found: Sequence[tuple[str, str]]) -> str:
-    named = "; ".join(f"{function}, which {why}" for why, function in found[:_NAMED])
-    more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    named = "; ".join(f"{function}, which {why}" for why, function in found[:_SHOWN])
+    more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return (
         f"The role {user!r} may call {named}{more}: a query reaches beyond the database. Have an administrator "
         f"REVOKE EXECUTE ON FUNCTION {found[0][1]} FROM PUBLIC, or from that role and those that it is a member of, "
@@ -242,21 +345,17 @@ _CANCEL = 2.0
 """Seconds that a server has to accept a cancel request."""
 
 
-class _Stop:
-    """Stops a statement of PostgreSQL from another thread."""
+def _cancel(driver: psycopg.Connection[Any]) -> None:
+    """Stop the current statement, from another thread."""
+    try:
+        driver.cancel_safe(timeout=_CANCEL)
+    except psycopg.Error:
+        _cut(driver)  # the server cannot be reached; it stops the statement when it notices the closed connection
 
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        self._connection = connection
 
-    def cancel(self) -> None:
-        try:
-            self._connection.cancel_safe(timeout=_CANCEL)
-        except psycopg.Error:
-            self.cut()  # the server cannot be reached; it stops the statement when it notices the closed connection
-
-    def cut(self) -> None:
-        with socket.socket(fileno=socket.dup(self._connection.fileno())) as other:
-            other.shutdown(socket.SHUT_RDWR)
+def _cut(driver: psycopg.Connection[Any]) -> None:
+    with socket.socket(fileno=socket.dup(driver.fileno())) as other:
+        other.shutdown(socket.SHUT_RDWR)
 
 
 class PostgresBackend:
@@ -278,11 +377,11 @@ class PostgresBackend:
                 "options": f"{url.query.get('options', '')} -c default_transaction_read_only=on".strip(),
             },
         )
-        event.listen(self._engine, "connect", _connected)
+        event.listen(self._engine, "connect", _add_adapters)
 
     def check(self, job: Job) -> None:
         with self.reading(job) as connection:
-            check_role(_driver(connection))
+            _check_role(_driver(connection))
 
     @contextmanager
     def reading(self, job: Job) -> Generator[sqlalchemy.Connection]:
@@ -296,7 +395,7 @@ class PostgresBackend:
             with self._engine.connect() as connection:
                 driver = _driver(connection)
                 try:
-                    with job.stoppable(_Stop(driver)):
+                    with job.stoppable(partial(_cancel, driver), partial(_cut, driver)):
                         _begin(driver, mode, job)
                         yield connection
                     _reset(driver)
@@ -304,9 +403,9 @@ class PostgresBackend:
                     self._leave(connection, job)
                     raise
         except DBAPIError as error:
-            raise explained(error.orig, job) from error
+            raise _explained(error.orig, job) from error
         except psycopg.Error as error:
-            raise explained(error, job) from error
+            raise _explained(error, job) from error
 
     def _leave(self, connection: sqlalchemy.Connection, job: Job) -> None:
         """Clean up after an error; close a connection with a pending cancel, which could hit its next statement."""
@@ -338,11 +437,13 @@ class PostgresBackend:
             driver = _driver(connection)
             with _errors(driver, query, job):
                 # In the same transaction as the change: either both are committed, or none.
-                if once is not None and (before := _executed_before(driver, once)) is not None:
-                    return before
+                if once is not None:
+                    _make_table(driver, once.table)
+                    if (before := once.begin(driver.execute, "%s")) is not None:
+                        return before
                 found = _executed(driver, query, caps)
                 if once is not None:
-                    _note(driver, once, found.changed)
+                    once.end(driver.execute, "%s", found.changed)
             _commit(driver)
             return found
 
@@ -356,10 +457,6 @@ class PostgresBackend:
 
     def close(self) -> None:
         self._engine.dispose()
-
-
-def _connected(driver: psycopg.Connection[Any], _: object) -> None:
-    add_adapters(driver)
 
 
 def _driver(connection: sqlalchemy.Connection) -> psycopg.Connection[Any]:
@@ -416,7 +513,7 @@ def _readable(value: object, column: psycopg.Column) -> object:
     """Return a readable value: types unknown to psycopg arrive as bytes, which for most of them are their text."""
     if isinstance(value, bytes) and column.type_code != BYTES:
         return value.decode(errors="replace")
-    return plain(value)
+    return _plain(value)
 
 
 def _commit(driver: psycopg.Connection[Any]) -> None:
@@ -436,27 +533,12 @@ def _errors(driver: psycopg.Connection[Any], query: Query, job: Job) -> Generato
     try:
         yield
     except psycopg.Error as error:
-        raise explained(error, job, query, driver) from error
+        raise _explained(error, job, query, driver) from error
 
 
-def _executed_before(driver: psycopg.Connection[Any], once: Once) -> Rows | None:
-    table = sql.Identifier(once.table)
-    found = driver.execute("SELECT to_regclass(quote_ident(%s)) IS NOT NULL", [once.table]).fetchone()
+def _make_table(driver: psycopg.Connection[Any], table: str) -> None:
+    """Create the table of executed calls; a role that may not create tables can use an existing one."""
+    found = driver.execute("SELECT to_regclass(quote_ident(%s)) IS NOT NULL", [table]).fetchone()
     if not found or not found[0]:
-        driver.execute(
-            sql.SQL(
-                "CREATE TABLE IF NOT EXISTS {}"
-                " (key text PRIMARY KEY, changed bigint, at timestamptz NOT NULL DEFAULT now())"
-            ).format(table)
-        )
-    # Before the statement: another process with the same key waits at this insert until this transaction has ended.
-    made = driver.execute(sql.SQL("INSERT INTO {} (key) VALUES (%s) ON CONFLICT DO NOTHING").format(table), [once.key])
-    if made.rowcount:
-        return None
-    changed = driver.execute(sql.SQL("SELECT changed FROM {} WHERE key = %s").format(table), [once.key]).fetchone()
-    return Rows((), (), changed=changed and changed[0], note="It had been executed before, by this call.")
-
-
-def _note(driver: psycopg.Connection[Any], once: Once, changed: int | None) -> None:
-    table = sql.Identifier(once.table)
-    driver.execute(sql.SQL("UPDATE {} SET changed = %s WHERE key = %s").format(table), [changed, once.key])
+        columns = "(key text PRIMARY KEY, changed bigint, at timestamptz NOT NULL DEFAULT now())"
+        driver.execute(f'CREATE TABLE IF NOT EXISTS "{table}" {columns}'.encode())

@@ -67,8 +67,8 @@ def _rows(estimate: str | None) -> str:
     return "" if estimate is None else f", {estimate} row{'' if estimate == '1' else 's'}"
 
 
-def description(backend: Backend, schemas: Sequence[str], table: str, job: Job) -> tuple[str, str]:
-    """Return the description of a table without its rows, and its quoted name; raise SqlError if it does not exist."""
+def description(backend: Backend, schemas: Sequence[str], table: str, job: Job) -> str:
+    """Return the description of a table without its rows; raise SqlError if it does not exist."""
     with backend.reading(job) as connection:
         inspector = sqlalchemy.inspect(connection)
         tables = _tables(inspector, schemas)
@@ -79,8 +79,7 @@ def description(backend: Backend, schemas: Sequence[str], table: str, job: Job) 
         references = _references(inspector, schema, name)
         lines += [_column(column, references) for column in inspector.get_columns(name, schema)]
         lines += _keys(inspector, schema, name)
-        quote = connection.dialect.identifier_preparer.quote_identifier
-        return "\n".join(lines), ".".join(quote(part) for part in (schema, name) if part is not None)
+        return "\n".join(lines)
 
 
 def _column(column: Mapping[str, Any], references: Mapping[str, str]) -> str:

@@ -103,19 +103,9 @@ class Guard:
         return self._writes and action not in _NEVER
 
     @contextmanager
-    def trusted(self) -> Generator[None]:
-        """Allow all actions within the block, for statements of this package."""
-        self._is_trusted = True
-        try:
-            yield
-        finally:
-            self._is_trusted = False
-
-    @contextmanager
     def transaction(self, driver: sqlite3.Connection) -> Generator[None]:
         """Commit the block's changes, or roll all of them back."""
-        with self.trusted():
-            driver.execute("BEGIN IMMEDIATE")
+        self._execute(driver, "BEGIN IMMEDIATE")
         try:
             yield
             self._end(driver, "COMMIT")
@@ -126,8 +116,15 @@ class Guard:
 
     def _end(self, driver: sqlite3.Connection, how: str) -> None:
         driver.set_progress_handler(None, 0)  # COMMIT and ROLLBACK must not be interrupted
-        with self.trusted():
-            driver.execute(how)
+        self._execute(driver, how)
+
+    def _execute(self, driver: sqlite3.Connection, statement: str) -> None:
+        """Run a statement that models may not run."""
+        self._is_trusted = True
+        try:
+            driver.execute(statement)
+        finally:
+            self._is_trusted = False
 
 
 _DENY: int = sqlite3.SQLITE_DENY
@@ -174,16 +171,6 @@ _COUNTED = 100_000
 """Rows that are counted; for larger tables only this bound is shown."""
 
 
-class _Stop:
-    """Stops a statement of SQLite.
-
-    A progress handler checks the job as well, because an interrupt before the statement begins has no effect.
-    """
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self.cancel = self.cut = connection.interrupt
-
-
 class SqliteBackend:
     """SQLite database in a file. `memory` is in bytes, for SQLite in this process; `None` is no limit."""
 
@@ -213,7 +200,8 @@ class SqliteBackend:
                 driver = _driver(connection)
                 driver.set_progress_handler(lambda: job.is_over, _STEPS)
                 try:
-                    with job.stoppable(_Stop(driver)):
+                    # The handler checks the job, too: an interrupt before the statement begins has no effect.
+                    with job.stoppable(driver.interrupt):
                         yield connection
                 finally:
                     driver.set_progress_handler(None, 0)
@@ -235,15 +223,20 @@ class SqliteBackend:
             driver = _driver(connection)
             guard: Guard = connection.connection.info["guard"]
             with _errors(driver, job), guard.transaction(driver):
-                if once is not None and (before := _executed_before(driver, guard, once)) is not None:
-                    return before
+                if once is not None:
+                    driver.execute(
+                        f'CREATE TABLE IF NOT EXISTS "{once.table}" '
+                        "(key TEXT PRIMARY KEY, changed INTEGER, at TEXT NOT NULL)"
+                    )
+                    if (before := once.begin(driver.execute, "?")) is not None:
+                        return before
                 cursor = driver.execute(statement, parameters)
                 found = gather(_columns(cursor), cursor, caps)
                 for _ in cursor:  # SQLite makes the changes while the rows are read
                     pass
                 changed = cursor.rowcount if cursor.rowcount >= 0 else None
                 if once is not None:
-                    _note(driver, guard, once, changed)
+                    once.end(driver.execute, "?", changed)
                 return Rows(found.columns, found.values, found.more, changed)
 
     def row_estimates(self, connection: sqlalchemy.Connection, tables: Sequence[str]) -> Mapping[str, str]:
@@ -321,19 +314,3 @@ def _estimate(driver: sqlite3.Connection, table: str) -> str:
     except sqlite3.Error:
         return "unknown"
     return f"more than {_COUNTED:,}" if count > _COUNTED else f"{count:,}"
-
-
-def _executed_before(driver: sqlite3.Connection, guard: Guard, once: Once) -> Rows | None:
-    with guard.trusted():
-        driver.execute(
-            f'CREATE TABLE IF NOT EXISTS "{once.table}" (key TEXT PRIMARY KEY, changed INTEGER, at TEXT NOT NULL)'
-        )
-        select = f'SELECT changed FROM "{once.table}" WHERE key = ?'  # noqa: S608 (the name was checked)
-        found = driver.execute(select, [once.key]).fetchone()
-    return None if found is None else Rows((), (), changed=found[0], note="It had been executed before, by this call.")
-
-
-def _note(driver: sqlite3.Connection, guard: Guard, once: Once, changed: int | None) -> None:
-    with guard.trusted():
-        insert = f'INSERT INTO "{once.table}" (key, changed, at) VALUES (?, ?, datetime())'  # noqa: S608
-        driver.execute(insert, [once.key, changed])

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import anyio
 from anyio import CapacityLimiter
@@ -26,18 +26,6 @@ _PATIENCE = 3.0
 """Seconds that a server has to follow a cancel request before its connection is cut."""
 
 
-class Stop(Protocol):
-    """Way to stop a connection's current statement; may be called from any thread."""
-
-    def cancel(self) -> None:
-        """Ask the database to stop the statement."""
-        ...
-
-    def cut(self) -> None:
-        """Stop the statement without the database, which may be unreachable."""
-        ...
-
-
 class Job:
     """Time of one statement, and its state of being stopped."""
 
@@ -45,7 +33,8 @@ class Job:
         self.seconds = seconds
         self.until = time.monotonic() + seconds
         self.stopped: Literal["late", "cancelled"] | None = None
-        self._stop: Stop | None = None
+        self._cancel: Callable[[], object] | None = None
+        self._cut: Callable[[], object] | None = None
         # Held while a cancel is sent, so that it cannot hit the next statement of the connection; see `stoppable`.
         self._lock = threading.Lock()
 
@@ -60,77 +49,33 @@ class Job:
         return self.stopped is not None or time.monotonic() > self.until
 
     @contextmanager
-    def stoppable(self, stop: Stop) -> Generator[None]:
-        """Let the block be stopped from outside, and not after it; raise InterruptedError if it was stopped before."""
+    def stoppable(self, cancel: Callable[[], object], cut: Callable[[], object] | None = None) -> Generator[None]:
+        """Let the block be stopped from any thread, and not after it; raise InterruptedError if it was stopped before.
+
+        `cancel` asks the database to stop the statement. `cut` stops it without the database, which may be unreachable.
+        """
         with self._lock:
             if self.stopped is not None:
                 raise InterruptedError("it was stopped before it began")
-            self._stop = stop
+            self._cancel, self._cut = cancel, cut
         try:
             yield
         finally:
             with self._lock:
-                self._stop = None
+                self._cancel = self._cut = None
 
     def stop(self, reason: Literal["late", "cancelled"]) -> None:
         """Stop the job; may wait until the server has received the request."""
         with self._lock:
             self.stopped = self.stopped or reason
-            if self._stop is not None:
-                self._stop.cancel()
+            if self._cancel is not None:
+                self._cancel()
 
     def cut(self) -> None:
         """Stop the job without the server."""
         with self._lock:
-            if self._stop is not None:
-                self._stop.cut()
-
-
-class _Run(Generic[T]):
-    """Job in its thread."""
-
-    def __init__(self, work: Callable[[Job], T], job: Job) -> None:
-        self.job = job
-        self._work = work
-        self._found: T
-        self._error: Exception | None = None
-        self._ended = anyio.Event()
-
-    async def in_thread(self) -> None:
-        with anyio.CancelScope(shield=True):
-            try:
-                # A limiter of its own: database work must not wait for other threads of the event loop.
-                self._found = await run_sync(self._work, self.job, limiter=CapacityLimiter(1))
-            except Exception as error:
-                self._error = error
-            finally:
-                self._ended.set()
-
-    async def until_ended(self) -> None:
-        """Wait for the job, and stop it when its time is over or the caller is cancelled."""
-        try:
-            with anyio.move_on_after(self.job.seconds + _LATE):
-                await self._ended.wait()
-        except anyio.get_cancelled_exc_class():
-            await self._stopped("cancelled")
-            raise
-        await self._stopped("late")
-
-    async def _stopped(self, reason: Literal["late", "cancelled"]) -> None:
-        if self._ended.is_set():
-            return
-        with anyio.CancelScope(shield=True):
-            # In a thread, because sending a cancel request waits for the network.
-            await run_sync(self.job.stop, reason, limiter=CapacityLimiter(1))
-            with anyio.move_on_after(_PATIENCE):
-                await self._ended.wait()
-            if not self._ended.is_set():
-                self.job.cut()
-
-    def result(self) -> T:
-        if self._error is not None:
-            raise self._error
-        return self._found
+            if self._cut is not None:
+                self._cut()
 
 
 async def run(work: Callable[[Job], T], seconds: float) -> T:
@@ -138,12 +83,45 @@ async def run(work: Callable[[Job], T], seconds: float) -> T:
 
     After `seconds`, or when the caller is cancelled, the database is told to stop.
     """
-    going = _Run(work, Job(seconds))
+    job, ended = Job(seconds), anyio.Event()
+    found: list[T] = []
+    errors: list[Exception] = []
+
+    async def in_thread() -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                # A limiter of its own: database work must not wait for other threads of the event loop.
+                found.append(await run_sync(work, job, limiter=CapacityLimiter(1)))
+            except Exception as error:  # raised below: a task group would wrap it
+                errors.append(error)
+            finally:
+                ended.set()
+
     # A task of its own waits for the thread: on asyncio, a cancel from outside any scope would abandon the thread.
     async with anyio.create_task_group() as group:
-        group.start_soon(going.in_thread)
-        await going.until_ended()
-    return going.result()
+        group.start_soon(in_thread)
+        try:
+            with anyio.move_on_after(seconds + _LATE):
+                await ended.wait()
+        except anyio.get_cancelled_exc_class():
+            await _stop(job, ended, "cancelled")
+            raise
+        await _stop(job, ended, "late")
+    if errors:
+        raise errors[0]
+    return found[0]
+
+
+async def _stop(job: Job, ended: anyio.Event, reason: Literal["late", "cancelled"]) -> None:
+    if ended.is_set():
+        return
+    with anyio.CancelScope(shield=True):
+        # In a thread, because sending a cancel request waits for the network.
+        await run_sync(job.stop, reason, limiter=CapacityLimiter(1))
+        with anyio.move_on_after(_PATIENCE):
+            await ended.wait()
+        if not ended.is_set():
+            job.cut()
 
 
 # Kinds of databases.
@@ -156,7 +134,26 @@ class Once:
     """Key by which the database recognises a statement that it has executed before."""
 
     table: str
+    """Name of the table of keys; checked, so that it needs no escapes within quotes."""
     key: str
+
+    def begin(self, execute: Callable[..., Any], mark: str) -> Rows | None:
+        """Store the key, in the transaction of the statement; return the former result if the key is stored already.
+
+        `execute` runs a statement, and `mark` stands for a parameter.
+        """
+        # Before the statement: another process with the same key waits at this insert until this transaction has ended.
+        insert = f'INSERT INTO "{self.table}" (key, at) VALUES ({mark}, CURRENT_TIMESTAMP) ON CONFLICT DO NOTHING'  # noqa: S608
+        if execute(insert, [self.key]).rowcount:
+            return None
+        select = f'SELECT changed FROM "{self.table}" WHERE key = {mark}'  # noqa: S608 (the name was checked)
+        found = execute(select, [self.key]).fetchone()
+        return Rows((), (), changed=found and found[0], note="It had been executed before, by this call.")
+
+    def end(self, execute: Callable[..., Any], mark: str, changed: int | None) -> None:
+        """Store the number of changed rows."""
+        update = f'UPDATE "{self.table}" SET changed = {mark} WHERE key = {mark}'  # noqa: S608 (the name was checked)
+        execute(update, [changed, self.key])
 
 
 class Backend(Protocol):
