@@ -189,15 +189,6 @@ async def test_tls_is_spoken_by_the_name_and_not_by_the_address(secure_site: Sit
     assert not caught.value.was_sent
 
 
-async def test_an_address_that_does_not_answer_leaves_the_turn_to_the_next(site: Site) -> None:
-    """Many networks have a broken IPv6, so the next address is tried."""
-    names = Names(tea_example_org=[["127.0.0.3", "127.0.0.1"]])
-    async with HttpClient(allow=["tea.example.org", "127.0.0.0/8"], resolver=names) as http:
-        page = await http.get(f"http://tea.example.org:{site.port}/page")
-
-    assert page.ok
-
-
 async def test_what_is_allowed_is_no_more_than_what_is_written(site: Site) -> None:
     """An allowed host may still not resolve to this machine, and an allowed network allows no names that lead there."""
     names = Names(tea_example_org=[["127.0.0.1"]])

@@ -9,7 +9,7 @@ import pytest
 
 from callboard import CallPolicy, ToolNode, observe
 from callboard.testing import tool_call
-from callboard_actors.http import HttpBounds, HttpClient, HttpTools
+from callboard_actors.http import HttpBounds, HttpTools
 
 from ._world import LOOPBACK, WAIT, Site
 
@@ -73,9 +73,3 @@ async def test_signs_of_life_put_off_no_timeout_of_the_whole_call(site: Site) ->
 
     assert found is not None, message.text
     assert 1.0 < float(found[1]) < 2.5
-
-
-async def test_without_a_call_nobody_is_told(site: Site) -> None:
-    """A client that a program uses directly has no call to report to."""
-    async with HttpClient(allow=LOOPBACK) as http:
-        assert (await http.get(site.url("/parts", count=2, each=0.0))).size == 2 * PART

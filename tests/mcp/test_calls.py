@@ -25,18 +25,6 @@ async def test_servers_of_two_eras_answer_in_one_node() -> None:
 
 
 @every_era
-async def test_the_cancel_of_a_caller_reaches_the_server(command: list[str], tmp_path: Path) -> None:
-    """A cancelled call stops at the server, too, and other calls continue."""
-    async with McpServer(command, cwd=ROOT) as server:
-        async with anyio.create_task_group() as group:
-            group.start_soon(server.call, "hang", {"text": str(tmp_path)})
-            await appears(tmp_path / "began")
-            group.cancel_scope.cancel()
-        await appears(tmp_path / "cancelled")
-        assert not (await server.call("echo", {"text": "x"})).is_error
-
-
-@every_era
 async def test_the_timeout_of_a_policy_reaches_the_server(command: list[str], tmp_path: Path) -> None:
     """After a timeout the model gets an error and the server stops working on the call."""
     async with McpServer(command, cwd=ROOT) as server:

@@ -80,13 +80,6 @@ def test_each_part_becomes_the_block_that_models_take(part: ContentBlock, block:
     assert content_and_artifact(result(part)) == ([block], None)
 
 
-@given(st.lists(st.sampled_from(PARTS)))
-def test_parts_keep_their_order_and_none_is_lost(parts: list[tuple[ContentBlock, dict[str, Any]]]) -> None:
-    """Text before and after an image keeps its position."""
-    content, _ = content_and_artifact(result(*(part for part, _ in parts)))
-    assert content == [block for _, block in parts]
-
-
 @given(st.lists(st.sampled_from(PARTS), min_size=1))
 def test_langchain_keeps_the_blocks_as_they_are(parts: list[tuple[ContentBlock, dict[str, Any]]]) -> None:
     """If langchain-core does not know one block of a list, it turns the whole list into text, base64 included."""
@@ -94,33 +87,28 @@ def test_langchain_keeps_the_blocks_as_they_are(parts: list[tuple[ContentBlock, 
     assert message.content == [block for _, block in parts]
 
 
-def test_structured_content_is_the_artifact() -> None:
-    """Programs read structured content there; users of langchain-mcp-adapters know the key `structured_content`."""
-    content, artifact = content_and_artifact(result(text("7"), structured_content={"sum": 7}))
-    assert (content, artifact) == ([{"type": "text", "text": "7"}], {"structured_content": {"sum": 7}})
+WORDS = [{"type": "text", "text": "words"}]
 
 
-@pytest.mark.parametrize("value", [[1, 2], 0, "", False])
-def test_structured_content_may_be_any_json(value: object) -> None:
-    """Since 2026-07-28 structured content may be any JSON value, and a false value is still present."""
-    assert content_and_artifact(result(text("x"), structured_content=value))[1] == {"structured_content": value}
-
-
-def test_a_result_of_structured_content_alone_can_be_read() -> None:
-    """A server may omit the text; without a fallback the model would read nothing."""
-    content, _ = content_and_artifact(result(structured_content={"city": "Żory"}))
-    assert content == [{"type": "text", "text": '{"city": "Żory"}'}]
-
-
-def test_meta_of_a_result_is_in_the_artifact() -> None:
-    """Metadata is for programs; the model would pay for reading it."""
-    content, artifact = content_and_artifact(result(text("x"), _meta={"example.com/cost": 3}))
-    assert (content, artifact) == ([{"type": "text", "text": "x"}], {"meta": {"example.com/cost": 3}})
-
-
-def test_a_result_without_anything_is_empty() -> None:
-    """Tools that only have an effect return no content, which is no error."""
-    assert content_and_artifact(result()) == ([], None)
+@pytest.mark.parametrize(
+    ("outcome", "content", "artifact"),
+    [
+        (result(), [], None),
+        *(
+            (result(text("words"), structured_content=value), WORDS, {"structured_content": value})
+            for value in ({"sum": 7}, [1, 2], 0, "", False)
+        ),
+        (
+            result(structured_content={"city": "Żory"}),
+            [{"type": "text", "text": '{"city": "Żory"}'}],
+            {"structured_content": {"city": "Żory"}},
+        ),
+        (result(text("words"), _meta={"example.com/cost": 3}), WORDS, {"meta": {"example.com/cost": 3}}),
+    ],
+)
+def test_structured_content_and_meta_are_the_artifact(outcome: CallToolResult, content: Any, artifact: Any) -> None:
+    """Programs read any JSON value there; a model reads it only if the server has sent no text."""
+    assert content_and_artifact(outcome) == (content, artifact)
 
 
 def test_a_failure_is_an_error_with_the_servers_words() -> None:
@@ -155,12 +143,6 @@ async def test_a_failure_without_content_is_no_empty_message() -> None:
     message = await answer(tool(result(is_error=True)))
     assert message.status == "error"
     assert "does not say why" in str(message.content)
-
-
-async def test_a_success_is_a_message_with_its_artifact() -> None:
-    """A node keeps the structured content as the artifact of its message."""
-    message = await answer(tool(result(text("7"), structured_content={"sum": 7})))
-    assert (message.status, message.artifact) == ("success", {"structured_content": {"sum": 7}})
 
 
 async def test_an_error_of_somebody_else_is_not_taken_for_the_servers() -> None:

@@ -2,9 +2,8 @@
 
 import pytest
 
-from callboard import ChildSpec, ToolNode, child
+from callboard import ChildSpec, child
 from callboard.testing import ActorContract
-from callboard_actors.mcp import McpServer
 from callboard_actors.mcp._connection import Catalog, Connection, Sending
 from callboard_actors.mcp._plan import Given, Plan, Target, target_of
 
@@ -42,10 +41,3 @@ class TestConnectionToACommand(_Contract):
 
     def target(self) -> Target:
         return target_of(NEW, env=None, cwd=ROOT, http={})
-
-
-async def test_the_tools_of_the_server_are_tools() -> None:
-    """The contract asks handlers for types and descriptions; here the server's tools have them."""
-    async with McpServer(server()) as served:
-        tools = ToolNode([served]).tools_by_name.values()
-    assert all(tool.description for tool in tools)

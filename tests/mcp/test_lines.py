@@ -36,6 +36,7 @@ class Ended:
 
     stdout: Pipe
     stderr: Pipe = field(default_factory=lambda: Pipe([]))
+    stdin: Pipe = field(default_factory=lambda: Pipe([]))
     returncode: int = 0
 
 

@@ -27,27 +27,6 @@ async def test_a_call_that_was_under_way_is_unknown_and_the_next_one_works(comma
         assert not (await server.call("echo", {"text": "x"})).is_error
 
 
-@every_era
-async def test_calls_beside_one_that_ends_the_server_are_unknown_too(command: list[str]) -> None:
-    """All concurrent calls had been sent when the server ended, so their effects are unknown."""
-    seen: list[str] = []
-
-    async def ask(tool: str, text: str) -> None:
-        try:
-            await server.call(tool, {"text": text})
-        except ActorDiedError:
-            seen.append(tool)
-
-    async with McpServer(command, cwd=ROOT) as server, anyio.TemporaryDirectory() as folder:
-        async with anyio.create_task_group() as group:
-            for _ in range(3):
-                group.start_soon(ask, "hang", folder)
-            while not await (anyio.Path(folder) / "began").exists():
-                await anyio.sleep(0.01)
-            group.start_soon(ask, "leave", "7")
-    assert sorted(seen) == ["hang", "hang", "hang", "leave"]
-
-
 async def test_a_call_that_was_not_sent_is_sent_over_the_next_connection() -> None:
     """The call was still queued when the connection was lost, so it has had no effect."""
     found: list[str] = []

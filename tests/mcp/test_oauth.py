@@ -116,14 +116,6 @@ async def test_who_is_not_allowed_any_more_reads_why_and_the_connection_stays(mo
 
 
 @pytest.mark.exhaustive
-async def test_a_wrong_token_is_one_clear_error_when_the_server_is_opened() -> None:
-    """The error contains the HTTP status of the refusal."""
-    async with protected() as url:
-        with pytest.raises(ActorStartError, match="it refused the request with HTTP status 401"):
-            await McpServer(url, headers={"authorization": "Bearer wrong"}).__aenter__()
-
-
-@pytest.mark.exhaustive
 async def test_a_person_who_does_not_come_back_is_why_the_server_cannot_be_opened() -> None:
     """An exception of the application's OAuth handler becomes the cause."""
 

@@ -109,15 +109,6 @@ def texts_of(request: Sequence[BaseMessage]) -> list[str]:
     return [message.text for message in request]
 
 
-@ERAS
-async def test_each_call_is_answered_by_the_model_of_its_agent(mode: str) -> None:
-    """Agents that share a server neither read nor pay for each other's questions."""
-    names = ["one", "two", "three"]
-    async with McpServer(server(), mode=mode, sampling=True) as served:
-        for name in names:
-            assert (await run(create_react_agent(calling(name, f"of {name}"), [served]))).startswith(f"of {name} (")
-
-
 async def test_at_once_each_call_is_answered_by_the_model_of_its_agent() -> None:
     """In version 2026 a question belongs to its call, so concurrent calls are no problem."""
     found: dict[str, str] = {}

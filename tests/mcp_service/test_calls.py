@@ -12,8 +12,7 @@ from langgraph.types import interrupt
 from mcp import Client, types
 from mcp_types import RequestParamsMeta
 
-from callboard import CallPolicy, Limit, ToolNode, idempotency_key, progress
-from callboard.middleware import Retry
+from callboard import Limit, ToolNode, idempotency_key, progress
 from callboard.telemetry import carrier
 from callboard_actors.mcp._connection import IDEMPOTENCY_KEY
 from callboard_actors.mcp_service._calls import ProgressCounter, progress_sender
@@ -220,22 +219,6 @@ async def test_a_call_that_is_made_again_is_known_by_its_key(era: str) -> None:
         other = text_in(await client.call_tool("pay", {"amount": 3}))
 
     assert first == again != other
-
-
-@in_both_eras
-async def test_middleware_is_around_the_calls_of_clients(era: str) -> None:
-    """Middleware applies to served calls; here it retries."""
-    failures = [OSError("lost"), OSError("lost")]
-
-    async def fetch() -> str:
-        """Fetch."""
-        if failures:
-            raise failures.pop()
-        return "fetched"
-
-    node = ToolNode([fetch], middleware=[Retry(initial=1)], policies={"fetch": CallPolicy(idempotent=True)})
-    async with client_of(node, era) as client:
-        assert text_in(await client.call_tool("fetch", {})) == "fetched"
 
 
 @pytest.mark.parametrize("era", ERAS)

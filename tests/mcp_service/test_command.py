@@ -11,11 +11,10 @@ import anyio
 import pytest
 from typer.testing import CliRunner
 
-from callboard_actors.mcp_service import _process, serve_mcp
+from callboard_actors.mcp_service import _serve, serve_mcp
 from callboard_actors.mcp_service._command import app
 from callboard_actors.mcp_service._http import is_loopback
-from callboard_actors.mcp_service._process import FAILED, WRONG
-from callboard_actors.mcp_service._serve import http_app
+from callboard_actors.mcp_service._serve import FAILED, WRONG, http_app
 from callboard_actors.mcp_service._token import TOKEN, take_token
 
 from ._commands import arguments, ran
@@ -74,7 +73,7 @@ def test_what_is_wrong_is_said_before_anything_is_served(
         raise AssertionError("it is served")
 
     monkeypatch.setattr(anyio, "run", never)
-    monkeypatch.setattr(_process, "claimed_stdio", _unclaimed)
+    monkeypatch.setattr(_serve, "claimed_stdio", _unclaimed)
     result = CliRunner().invoke(app, [*line, "--app-dir", str(folder)])
 
     assert result.exit_code == WRONG, result.output
@@ -92,7 +91,7 @@ class _unclaimed:
 
 def test_a_missing_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error contains the command that installs the extra."""
-    monkeypatch.setattr(_process, "claimed_stdio", _unclaimed)
+    monkeypatch.setattr(_serve, "claimed_stdio", _unclaimed)
     monkeypatch.setitem(sys.modules, "mcp", None)
     result = CliRunner().invoke(app, ["mcp_fine:tools", "--app-dir", str(folder)])
 
@@ -118,7 +117,7 @@ def test_the_token_is_taken_out_of_the_environment(folder: Path, monkeypatch: py
         raise ValueError("enough")
 
     monkeypatch.setenv(TOKEN, "open sesame")
-    monkeypatch.setattr(_process, "http_app", made)
+    monkeypatch.setattr(_serve, "http_app", made)
     CliRunner().invoke(app, ["mcp_fine:tools", "--http", "--app-dir", str(folder)])
 
     assert seen["token"] == "open sesame"

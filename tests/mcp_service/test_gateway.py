@@ -13,7 +13,7 @@ from mcp.server.mcpserver.resolve import Elicit, Resolve
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import BaseModel
 
-from callboard import ActorStartError, CallPolicy, ToolNode
+from callboard import ActorStartError, CallPolicy, ToolNode, idempotency_key
 from callboard.middleware import RequireApproval
 from callboard.testing import tool_call
 from callboard_actors.mcp import McpServer
@@ -21,7 +21,7 @@ from callboard_actors.mcp_service._service import Service
 from tests.mcp import _npm
 
 from ._clients import DECLINED, Person, client_of, filled, in_both_eras, text_in
-from ._commands import PATIENCE, ran, started
+from ._commands import PATIENCE, started
 
 pytestmark = [
     pytest.mark.real_clock,
@@ -165,15 +165,33 @@ def test_what_is_no_tool_is_said_before_anything_is_opened() -> None:
         Service([McpServer(far())], name=None, description="Weighs.")
 
 
-@pytest.mark.exhaustive
-def test_the_command_names_the_server_that_cannot_be_had(tmp_path: Path) -> None:
-    """The error names which of several servers failed, in one line, with exit code 1."""
-    lines = "from callboard_actors.mcp import McpServer\ntools = [McpServer(['/no/such/program'], name='notes')]\n"
-    (tmp_path / "gate_of_none.py").write_text(lines)
-    code, error = ran("gate_of_none:tools", "--app-dir", str(tmp_path))
-    assert code == 1
-    assert error.splitlines()[-1].startswith("Error: The actor 'notes' did not start: ")
-    assert "Traceback" not in error
+@in_both_eras
+async def test_a_call_that_is_tried_again_is_the_same_call_at_the_other_end(era: str) -> None:
+    """The client's idempotency key becomes the key at the server.
+
+    It is the same in each retry, and different for each other call.
+    """
+    keys: list[str] = []
+
+    async def pay(cents: int) -> str:
+        """Pay."""
+        keys.append(idempotency_key())
+        return "paid"
+
+    async def twice(request: Any, call_next: Any) -> Any:
+        await call_next(request)  # the answer was lost
+        return await call_next(request)
+
+    service = Service([pay], name=None, description=None)
+    async with service.opened(), McpServer(service.server(), mode=era) as shop:
+        node = ToolNode([shop], middleware=[twice], policies={"pay": CallPolicy(idempotent=True)})
+        for number in ("1", "2"):
+            answer = await node.ainvoke([tool_call("pay", number, cents=500)])
+            assert answer["messages"][0].text == "paid"
+    first, again, other, other_again = keys
+
+    assert (first, other) == (again, other_again)
+    assert first != other
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -59,28 +60,20 @@ def server_of(server: list[str]) -> dict[str, Any]:
     return {"type": "stdio", "command": server[0], "args": server[1:], "cwd": str(ROOT)}
 
 
-def test_it_lists_and_calls_tools_over_stdio(inspector: Path, tmp_path: Path) -> None:
-    """Output of a tool does not disturb the protocol."""
-    server = [*COMMAND, *arguments("tools")]
-    listed = inspected(inspector, tmp_path, server, "--method", "tools/list")
+@pytest.mark.parametrize("over", ["stdio", "http"])
+def test_it_lists_and_calls_tools(inspector: Path, tmp_path: Path, over: str) -> None:
+    """Output of a tool does not disturb the protocol. Over HTTP, the address is the one that the command prints."""
     call = ["--method", "tools/call", "--tool-name", "add", "--tool-arg", "one=1", "other=2"]
-    result = inspected(inspector, tmp_path, server, *call)
+    with ExitStack() as stack:
+        server = [*COMMAND, *arguments("tools")]
+        if over == "http":
+            server = [stack.enter_context(started(*arguments("tools", "--http", "--port", "0"))).url()]
+        listed = inspected(inspector, tmp_path, server, "--method", "tools/list")
+        result = inspected(inspector, tmp_path, server, *call)
 
     assert [tool["name"] for tool in listed["tools"]] == ["add", "stay", "plan"]
     assert listed["tools"][0]["inputSchema"]["required"] == ["one", "other"]
     assert result["structuredContent"]["sum"] == 3
-
-
-def test_it_lists_and_calls_tools_over_http(inspector: Path, tmp_path: Path) -> None:
-    """The inspector connects to the address that the command prints."""
-    with started(*arguments("tools", "--http", "--port", "0")) as server:
-        url = server.url()
-        listed = inspected(inspector, tmp_path, [url], "--method", "tools/list")
-        call = ["--method", "tools/call", "--tool-name", "stay", "--tool-arg", "seconds=0", f"folder={tmp_path}"]
-        result = inspected(inspector, tmp_path, [url], *call)
-
-    assert [tool["name"] for tool in listed["tools"]] == ["add", "stay", "plan"]
-    assert result["content"][0]["text"] == "left"
 
 
 def test_a_call_that_asks_is_refused_by_a_client_that_cannot(inspector: Path, tmp_path: Path) -> None:

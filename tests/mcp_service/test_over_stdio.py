@@ -15,7 +15,7 @@ from callboard_actors.mcp_service._service import Service
 from callboard_actors.mcp_service._stdio import StdioConnection, serve_stdio
 
 from ._clients import Person, filled, in_both_eras, text_in
-from ._commands import COMMAND, PATIENCE, ROOT, appears, appears_soon, arguments, by_stdio, started
+from ._commands import COMMAND, PATIENCE, ROOT, appears_soon, arguments, by_stdio, started
 
 pytestmark = pytest.mark.real_clock
 
@@ -63,19 +63,6 @@ async def test_questions_cross_the_wire(era: str, anyio_backend_name: str) -> No
         deleted = await client.call_tool("delete", {"path": "a.txt"})
 
     assert (text_in(planned), text_in(deleted)) == ("Oslo: in May", "a.txt deleted")
-
-
-@pytest.mark.exhaustive
-@in_both_eras
-async def test_a_cancel_of_the_client_reaches_the_tool(era: str, anyio_backend_name: str, tmp_path: Path) -> None:
-    """The cancelled tool stops, and the server continues with other calls."""
-    async with Client(by_stdio("tools", "--backend", anyio_backend_name), mode=era) as client:
-        async with anyio.create_task_group() as group:
-            group.start_soon(client.call_tool, "stay", {"seconds": 600, "folder": str(tmp_path)})
-            await appears(tmp_path / "began")
-            group.cancel_scope.cancel()
-        await appears(tmp_path / "ended")
-        assert not (await client.call_tool("add", {"one": 1, "other": 2})).is_error
 
 
 @pytest.mark.exhaustive
@@ -143,17 +130,6 @@ def test_a_call_that_does_not_finish_in_time_is_ended(loop: str, how: str, tmp_p
     assert (code, rest) == (4, "")
     assert "stay" in error
     assert (tmp_path / "ended").exists()
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("loop", ["asyncio", "trio"])
-def test_a_signal_ends_a_server_that_has_nothing_to_do(loop: str) -> None:
-    """No thread stays blocked in a read of stdin."""
-    with started(*arguments("tools", "--backend", loop)) as server:
-        server.shake_hands()
-        server.signal()
-
-        assert server.process.wait(PATIENCE) == 0
 
 
 @pytest.mark.exhaustive

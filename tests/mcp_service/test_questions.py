@@ -14,8 +14,7 @@ from pydantic import TypeAdapter
 
 from callboard import ToolNode
 from callboard.middleware import RequireApproval
-from callboard_actors.mcp_service._dialogue import MOST_COMPLAINTS
-from callboard_actors.mcp_service._questions import asked
+from callboard_actors.mcp_service._questions import MOST_COMPLAINTS, asked
 from callboard_actors.mcp_service._service import Service
 
 from ._clients import DECLINED, DISMISSED, Person, client_of, filled, in_both_eras, text_in

@@ -2,7 +2,6 @@
 
 import signal
 import sys
-import threading
 from pathlib import Path
 
 import anyio
@@ -11,37 +10,12 @@ import pytest
 from callboard import CallPolicy, Limit, ToolNode, child, running
 from callboard.testing import tool_call
 from callboard_actors.process import Processes
-from callboard_actors.sql import Rows, SqlDatabase, SqlError
+from callboard_actors.sql import SqlDatabase, SqlError
 
 from ._server import Shop
 from ._shop import DOUBLED, ENDLESS
 
 pytestmark = pytest.mark.real_clock
-
-
-@pytest.mark.parametrize("other", ["asyncio", "trio"])
-async def test_another_event_loop_may_ask_it(url: str, other: str) -> None:
-    """A reference calls the event loop in which the actor lives, whichever kind of loop the caller has."""
-    found: list[Rows] = []
-
-    async def ask(db: SqlDatabase) -> None:
-        found.append(await db.query("SELECT count(*) AS count FROM item"))
-
-    async with SqlDatabase(url) as db:
-        await anyio.to_thread.run_sync(lambda: anyio.run(ask, db, backend=other))
-
-    assert found[0][0]["count"] == 3
-
-
-async def test_each_key_has_a_database_of_its_own(url: str) -> None:
-    """Each tenant may have a file of its own, for instance."""
-    node = ToolNode([child(SqlDatabase(url), key=lambda call: call["args"]["statement"], cap=1)])
-    batch = [tool_call("query", str(number), statement=f"SELECT {number} AS n") for number in range(3)]
-
-    async with node:
-        found = await node.ainvoke(batch)
-
-    assert [message.content.splitlines()[1] for message in found["messages"]] == ["0", "1", "2"]
 
 
 async def test_a_timeout_of_the_call_ends_the_statement(url: str) -> None:
@@ -56,18 +30,6 @@ async def test_a_timeout_of_the_call_ends_the_statement(url: str) -> None:
 
     assert late.content.startswith("It was stopped after 0.")
     assert other.content == "1\n1\n(1 row)"
-
-
-async def test_a_failed_statement_leaves_no_thread(url: str) -> None:
-    """Repeated failures must not add threads to the process."""
-    async with SqlDatabase(url, connections=2) as db:
-        await db.query("SELECT 1")
-        before = threading.active_count()
-        for _ in range(20):
-            with pytest.raises(SqlError):
-                await db.query("SELECT nothing FROM nowhere")
-
-        assert threading.active_count() <= before + 2
 
 
 @pytest.mark.exhaustive

@@ -12,10 +12,7 @@ class TooLongError(Exception):
 
 
 class Converter(_Base):  # type: ignore[misc]
-    """Converter from HTML to Markdown.
-
-    `most` is the largest length of a text in characters; texts grow from the innermost element to the whole page.
-    """
+    """Converter from HTML to Markdown; `most` is the largest length of any element's text, in characters."""
 
     def __init__(self, most: int) -> None:
         super().__init__(heading_style="ATX", bullets="-", strip=["img"])

@@ -113,11 +113,7 @@ class GuardedBackend(AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> AsyncNetworkStream:
-        """Connect to a host.
-
-        Raise AddressRefusedError if one of its addresses is not permitted, and errors of `httpcore2` if none answers in
-        time.
-        """
+        """Connect to a host; raise AddressRefusedError if one of its addresses is not permitted."""
 
         async def connect(address: str) -> AsyncNetworkStream:
             return await self._plain.connect_tcp(address, port, None, local_address, socket_options)

@@ -211,11 +211,7 @@ class Page:
         return decoded(self.data, charset_of(self.headers.get("content-type", "")))
 
     def json(self) -> Any:
-        """Return the body as JSON.
-
-        Raises:
-            ValueError: if it is not JSON.
-        """
+        """Return the body as JSON; raise ValueError if it is not JSON."""
         return json.loads(self.text)
 
     async def readable(self, limiter: anyio.CapacityLimiter | None = None) -> str:

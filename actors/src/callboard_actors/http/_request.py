@@ -21,11 +21,7 @@ KEY_HEADER = "idempotency-key"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Request to a server.
-
-    `method` is in capitals, `url` in the form that the rules return, `headers` with names in lower case and for this
-    origin only.
-    """
+    """Request to a server, with method in capitals, a checked URL, and headers in lower case for its origin only."""
 
     method: str
     url: str
@@ -83,11 +79,7 @@ _PASSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeats:
-    """Retry policy for requests.
-
-    A server's Retry-After is a lower bound of a pause; if it exceeds the longest pause, the request is not repeated.
-    `chance` returns random numbers from 0 to 1.
-    """
+    """Retry policy for requests. A server's Retry-After is a lower bound of a pause; a longer one means no retry."""
 
     retries: int
     backoff: Backoff

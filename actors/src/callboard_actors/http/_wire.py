@@ -90,10 +90,7 @@ _LENGTH = re.compile(r"[0-9]{1,15}")
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Folder for bodies that are not text, or too long to be read.
-
-    `most` is the largest body that is kept, in bytes.
-    """
+    """Folder for bodies that are not text, or too long to be read, and the largest body that is kept, in bytes."""
 
     folder: Path
     most: int

@@ -15,18 +15,8 @@ from typing import TypeVar, cast
 
 import anyio
 from anyio.abc import TaskGroup
-from mcp import Client, MCPError
+from mcp import Client, MCPError, types
 from mcp.client.subscriptions import SubscriptionLost
-from mcp_types import (
-    HEADER_MISMATCH,
-    INVALID_REQUEST,
-    CallToolResult,
-    InputResponses,
-    LoggingMessageNotificationParams,
-    RequestParamsMeta,
-    Tool,
-    ToolListChangedNotification,
-)
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
@@ -48,26 +38,18 @@ _server_log = logging.getLogger("callboard.mcp")
 IDEMPOTENCY_KEY = "callboard/idempotency-key"
 """Key in `_meta`. The protocol reserves names with a prefix for extensions."""
 
-_LEVELS = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "notice": logging.INFO,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-    "critical": logging.CRITICAL,
-    "alert": logging.CRITICAL,
-    "emergency": logging.CRITICAL,
-}
+_LEVELS = {"notice": logging.INFO, "alert": logging.CRITICAL, "emergency": logging.CRITICAL}
+"""Levels of the protocol that the module `logging` does not have."""
 _MOST = 2000
 """Maximum characters of one log message."""
 
 
-def meta_of_call() -> RequestParamsMeta:
+def meta_of_call() -> types.RequestParamsMeta:
     """Return the metadata of the current call: its trace context and its idempotency key."""
     told: dict[str, object] = {**carrier()}
     with suppress(RuntimeError, ValueError):  # not called by a tool, or with arguments that have no JSON form
         told[IDEMPOTENCY_KEY] = idempotency_key()
-    return cast("RequestParamsMeta", told)
+    return cast("types.RequestParamsMeta", told)
 
 
 async def told_progress(context: Context, progress: float, total: float | None, message: str | None) -> None:
@@ -81,9 +63,9 @@ def _amount(value: float | None) -> float | None:
     return value if value is not None and 0 <= value < math.inf else None
 
 
-async def log_message(server: str, params: LoggingMessageNotificationParams) -> None:
+async def log_message(server: str, params: types.LoggingMessageNotificationParams) -> None:
     """Log a message of the server to the logger `callboard.mcp`."""
-    level = _LEVELS.get(params.level, logging.INFO)
+    level = _LEVELS.get(params.level) or logging.getLevelNamesMapping()[params.level.upper()]
     if _server_log.isEnabledFor(level):
         text = params.data if isinstance(params.data, str) else json.dumps(params.data, default=str)
         where = f"{server}.{params.logger}" if params.logger else server
@@ -115,7 +97,7 @@ class Catalog:
     """
 
     def __init__(self) -> None:
-        self.tools: dict[str, Tool] = {}
+        self.tools: dict[str, types.Tool] = {}
         self.unfit: Mapping[str, str] = {}
         """Reasons why some tools were left out."""
         self.failure = ""
@@ -132,7 +114,7 @@ class Sending:
 class Answer:
     """Result of a call, and the session in which it was made."""
 
-    result: CallToolResult
+    result: types.CallToolResult
     session: int
     """Number of the session; 0 if the server keeps no state between calls."""
 
@@ -217,11 +199,7 @@ class Connection(Actor):
 
     @handler(group="calls")
     async def call(self, tool: str, arguments: Mapping[str, object], sending: Sending) -> Answer:
-        """Call a tool of the server.
-
-        Raise `EngineError` if only this HTTP request failed; `ended` tells whether the server may have seen it. Raise
-        `McpToolError` if the server refuses the call, or its answer is invalid.
-        """
+        """Call a tool; raise `EngineError` if only this HTTP request failed, and `McpToolError` for a refusal."""
         async with self._places:
             # Set before anything is sent: from here the server may see the request, so it must not be sent again.
             sending.has_begun = True
@@ -241,7 +219,7 @@ class Connection(Actor):
             return Answer(result, self._session)
 
     async def _sent(
-        self, tool: str, send: Callable[..., Awaitable[T]], responses: InputResponses | None, state: str | None, /
+        self, tool: str, send: Callable[..., Awaitable[T]], responses: types.InputResponses | None, state: str | None, /
     ) -> T:
         """Send a request of a call, with the values that the server asked for in its last response."""
         again = partial(send, input_responses=responses, request_state=state)
@@ -249,7 +227,7 @@ class Connection(Actor):
             try:
                 return await again()
             except MCPError as error:
-                if error.code != HEADER_MISMATCH:
+                if error.code != types.HEADER_MISMATCH:
                     raise
             # The tool's schema, which defines headers, has changed since it was listed. The server has refused the
             # request because of its headers, so sending it again cannot run the tool twice.
@@ -270,14 +248,14 @@ class Connection(Actor):
                 raise _no_result(what, error) from error
 
     @handler(group="calls")
-    async def list_tools(self) -> list[Tool]:
+    async def list_tools(self) -> list[types.Tool]:
         """List the tools of the server again."""
         return await self._list()
 
     async def _judged(self, error: MCPError, tool: str, sending: Sending) -> Exception:
         """Return the error for the caller of a failed request; if the session is lost, never return."""
         if self._plan.is_http:
-            if error.code == INVALID_REQUEST and error.message == "Session terminated":
+            if error.code == types.INVALID_REQUEST and error.message == "Session terminated":
                 # The server checks the session before it handles a request, so this one can be sent again.
                 sending.has_begun = False
                 self._link.lose("it has ended the session")
@@ -292,7 +270,7 @@ class Connection(Actor):
             await anyio.sleep_forever()  # until the actor fails, so that all waiting calls get the same error
         return McpToolError(f"The server refused the call of {tool!r}: {error.message}")
 
-    async def _list(self) -> list[Tool]:
+    async def _list(self) -> list[types.Tool]:
         # The link fills these reasons while the SDK receives the pages of the list.
         unfit = self._link.unfit.reasons
         unfit.clear()
@@ -332,7 +310,7 @@ class Connection(Actor):
         raise ConnectionLostError(self._plan.name, self._link.reason)
 
     async def _notified(self, message: object) -> None:
-        if isinstance(message, ToolListChangedNotification):
+        if isinstance(message, types.ToolListChangedNotification):
             self._changed.set()
 
     async def _list_when_changed(self) -> None:

@@ -6,18 +6,7 @@ from typing import Any, NotRequired, TypeAlias, cast
 
 from langchain_core.messages.content import FileContentBlock, ImageContentBlock, TextContentBlock
 from langchain_core.tools import ToolException
-from mcp_types import (
-    AudioContent,
-    BlobResourceContents,
-    CallToolResult,
-    ContentBlock,
-    EmbeddedResource,
-    ImageContent,
-    ResourceLink,
-    TextContent,
-    TextResourceContents,
-    Tool,
-)
+from mcp import types
 from typing_extensions import TypedDict
 
 Block: TypeAlias = TextContentBlock | ImageContentBlock | FileContentBlock
@@ -36,11 +25,7 @@ class McpArtifact(TypedDict):
 class McpToolError(ToolException):
     """Raised if a tool of a server reports a failure (`isError`), or the server's answer is unusable.
 
-    Tools of a server turn it into a message with `status="error"`, which the model can act on. A direct call raises
-    it.
-
-    Args:
-        said: content blocks of the server about the failure, or a text.
+    Tools of a server turn it into a message with `status="error"`; `content` has the server's blocks.
     """
 
     def __init__(self, said: Sequence[Block] | str) -> None:
@@ -48,7 +33,7 @@ class McpToolError(ToolException):
         super().__init__(_summary(self.content))
 
 
-def content_and_artifact(result: CallToolResult) -> tuple[list[Block], McpArtifact | None]:
+def content_and_artifact(result: types.CallToolResult) -> tuple[list[Block], McpArtifact | None]:
     """Return the content for the model, and the artifact for programs, if any; raise `McpToolError` for a failure."""
     content = [as_block(part) for part in result.content]
     if result.is_error:
@@ -69,24 +54,24 @@ def content_of_error(error: ToolException) -> list[str | dict[str, Any]]:
     return [*map(dict, error.content or [as_text(str(error))])]
 
 
-def as_block(part: ContentBlock) -> Block:
+def as_block(part: types.ContentBlock) -> Block:
     """Convert a content block of a server. Audio becomes a file, because tool messages allow no audio blocks."""
     match part:
-        case TextContent():
+        case types.TextContent():
             return as_text(part.text)
-        case ImageContent():
+        case types.ImageContent():
             return ImageContentBlock(type="image", base64=part.data, mime_type=part.mime_type)
-        case AudioContent():
+        case types.AudioContent():
             return FileContentBlock(type="file", base64=part.data, mime_type=part.mime_type)
-        case ResourceLink():
+        case types.ResourceLink():
             return _elsewhere(part)
-        case EmbeddedResource():
+        case types.EmbeddedResource():
             return resource_block(part.resource)
 
 
-def resource_block(resource: TextResourceContents | BlobResourceContents) -> Block:
+def resource_block(resource: types.TextResourceContents | types.BlobResourceContents) -> Block:
     """Convert the contents of a resource: to a text, or to an image or a file in base64."""
-    if isinstance(resource, TextResourceContents):
+    if isinstance(resource, types.TextResourceContents):
         return as_text(resource.text)
     if _is_image(resource.mime_type):
         return ImageContentBlock(type="image", base64=resource.blob, mime_type=cast("str", resource.mime_type))
@@ -96,11 +81,8 @@ def resource_block(resource: TextResourceContents | BlobResourceContents) -> Blo
     return block
 
 
-def metadata_of(tool: Tool) -> dict[str, Any] | None:
-    """Return a server's hints about a tool by the protocol's names, and its `_meta`.
-
-    A tool that is read-only or idempotent by these hints is marked as safe to repeat.
-    """
+def metadata_of(tool: types.Tool) -> dict[str, Any] | None:
+    """Return a tool's hints and `_meta`; a read-only or idempotent tool is marked as safe to repeat."""
     hints = {} if tool.annotations is None else tool.annotations.model_dump(by_alias=True)
     if hints.get("readOnlyHint") or hints.get("idempotentHint"):
         hints["idempotent"] = True
@@ -112,7 +94,7 @@ def as_text(text: str) -> TextContentBlock:
     return TextContentBlock(type="text", text=text)
 
 
-def _elsewhere(link: ResourceLink) -> Block:
+def _elsewhere(link: types.ResourceLink) -> Block:
     if _is_image(link.mime_type):
         return ImageContentBlock(type="image", url=link.uri, mime_type=cast("str", link.mime_type))
     block = FileContentBlock(type="file", url=link.uri)

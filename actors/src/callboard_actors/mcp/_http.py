@@ -114,10 +114,7 @@ _BEFORE = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx
 async def http_transport(
     url: str, *, headers: Mapping[str, str], auth: httpx2.Auth | None, max_message: int
 ) -> AsyncGenerator[Any]:
-    """Open a transport to a server; callers set the timeouts of their requests.
-
-    `max_message` is the maximum size of one message of the server, in bytes.
-    """
+    """Open a transport to a server; `max_message` is the maximum size of one of its messages, in bytes."""
     client = _Client(
         transport=_Forgiving(httpx2.AsyncHTTPTransport(limits=_MANY), max_message),
         headers={"accept-encoding": "identity", **headers},  # a compressed answer may expand beyond all limits
@@ -197,12 +194,12 @@ class _Forgiving(httpx2.AsyncBaseTransport):
         """Read a JSON response here, where a failure can be turned into an error of its own request."""
         try:
             body = await _bounded(response, self._max_message)
-        except _TooMuchError:
-            return _failed(NO_ANSWER, f"it sent a message of more than {self._max_message} bytes")
         except (httpx2.TransportError, httpx2.DecodingError) as error:
             return _failed(NO_ANSWER, f"the connection broke in its answer: {_words(error)}")
         finally:
             await response.aclose()
+        if body is None:
+            return _failed(NO_ANSWER, f"it sent a message of more than {self._max_message} bytes")
         return httpx2.Response(
             response.status_code, headers=_headers(response), content=body, extensions=response.extensions
         )
@@ -237,22 +234,16 @@ async def _in_words(response: httpx2.Response) -> httpx2.Response:
     return httpx2.Response(response.status_code, headers=_headers(response), content=json.dumps(error).encode())
 
 
-class _TooMuchError(Exception):
-    pass
-
-
-async def _bounded(response: httpx2.Response, most: int) -> bytes:
-    """Read the decompressed content up to `most` bytes; a small compressed answer may be huge."""
-    parts: list[bytes] = []
-    size = 0
+async def _bounded(response: httpx2.Response, most: int) -> bytes | None:
+    """Read the decompressed content; `None` for more than `most` bytes, since a small compressed answer may be huge."""
+    body = bytearray()
     chunks: AsyncGenerator[bytes] = cast("Any", response.aiter_bytes())
     async with aclosing(chunks):
         async for chunk in chunks:
-            size += len(chunk)
-            if size > most:
-                raise _TooMuchError
-            parts.append(chunk)
-    return b"".join(parts)
+            body += chunk
+            if len(body) > most:
+                return None
+    return bytes(body)
 
 
 def _is_json(response: httpx2.Response) -> bool:

@@ -6,21 +6,12 @@ list, so that the valid ones can be used. `watched` wraps a transport of the SDK
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, cast
 
 import anyio
-from mcp import MCPError
+from anyio.abc import ObjectReceiveStream, ObjectSendStream
+from mcp import MCPError, types
 from mcp.shared.message import SessionMessage
-from mcp_types import (
-    CONNECTION_CLOSED,
-    PARSE_ERROR,
-    ErrorData,
-    JSONRPCError,
-    JSONRPCRequest,
-    JSONRPCResponse,
-    ListToolsResult,
-)
 from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 
@@ -44,26 +35,22 @@ _LISTS: Final = {
 
 
 class InvalidTools:
-    """Filter for lists of tools, and the tools that it left out, with reasons.
-
-    `version` is the protocol version, which defines valid tools. It is known once a session has begun.
-    """
+    """Filter for lists of tools, and the tools that it left out, with reasons."""
 
     def __init__(self) -> None:
         self.version: str | None = None
         self.reasons: dict[str, str] = {}
 
     def sift(self, message: object) -> object:
-        """Return a message without invalid tools, if it is a list of tools.
-
-        An answer with too many parts becomes an error before any part is validated.
-        """
-        if not isinstance(message, SessionMessage) or not isinstance(message.message, JSONRPCResponse):
+        """Return a message without invalid tools if it is a list of tools, and an error for one with too many parts."""
+        if not isinstance(message, SessionMessage) or not isinstance(message.message, types.JSONRPCResponse):
             return message
         answer = message.message
         if (why := _too_many(answer.result)) is not None:
-            error = ErrorData(code=PARSE_ERROR, message=why)
-            return SessionMessage(JSONRPCError(jsonrpc="2.0", id=answer.id, error=error), metadata=message.metadata)
+            error = types.ErrorData(code=types.PARSE_ERROR, message=why)
+            return SessionMessage(
+                types.JSONRPCError(jsonrpc="2.0", id=answer.id, error=error), metadata=message.metadata
+            )
         self._sift(answer.result)
         return message
 
@@ -86,11 +73,14 @@ class InvalidTools:
         return why is None
 
 
-def _too_many(result: Mapping[str, Any]) -> str | None:
-    """Return an error for a result with too many parts: the SDK validates each part several times, as a union.
+def error_response(number: types.RequestId | None, why: str, *, metadata: Any = None) -> SessionMessage:
+    """Return an error in place of a response that the SDK cannot or must not read."""
+    error = types.ErrorData(code=types.PARSE_ERROR, message=why)
+    return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=number, error=error), metadata=metadata)
 
-    Lists inside of structured content do not count, because their parts are not validated there.
-    """
+
+def _too_many(result: Mapping[str, Any]) -> str | None:
+    """Return an error for a result with too many parts, which the SDK would validate; structured content is not."""
     for name, what in _LISTS.items():
         parts = result.get(name)
         if isinstance(parts, list) and len(cast("list[object]", parts)) > MOST_PARTS:
@@ -103,7 +93,7 @@ def _misfit(result: Mapping[str, Any], version: str) -> str | None:
     try:
         with suppress(KeyError):  # unknown protocol versions are validated by the general model only
             validate_server_result("tools/list", version, result)
-        ListToolsResult.model_validate(result, by_name=False)
+        types.ListToolsResult.model_validate(result, by_name=False)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"][2:])
@@ -184,7 +174,7 @@ def is_end(error: MCPError, link: Link) -> bool:
 
     The code alone does not tell: servers also use it, as JSON-RPC's general error code, for errors of one call.
     """
-    return error.code == CONNECTION_CLOSED and (link.is_lost or error.message.startswith(_WORDS))
+    return error.code == types.CONNECTION_CLOSED and (link.is_lost or error.message.startswith(_WORDS))
 
 
 @asynccontextmanager
@@ -226,24 +216,7 @@ class _Asked:
             self._has_fallen.set()
 
 
-class _InPlaceOf:
-    """Wrapper of a transport's stream, which closes that stream."""
-
-    _stream: Any
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-
-class AnswerStream(_InPlaceOf):
+class AnswerStream(ObjectSendStream[Any]):
     """Stream of messages to the other side, which reports the id of each answered request after it was sent."""
 
     def __init__(self, stream: Any, answered: Callable[[Any], object]) -> None:
@@ -252,11 +225,14 @@ class AnswerStream(_InPlaceOf):
 
     async def send(self, item: Any, /) -> None:
         await self._stream.send(item)
-        if isinstance(item.message, (JSONRPCResponse, JSONRPCError)):
+        if isinstance(item.message, (types.JSONRPCResponse, types.JSONRPCError)):
             self._answered(item.message.id)
 
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
-class _WatchedStream(_InPlaceOf):
+
+class _WatchedStream(ObjectReceiveStream[Any]):
     """Stream of messages from a server. It wraps the transport's stream directly, without a task or a buffer."""
 
     def __init__(self, stream: Any, link: Link, asked: _Asked) -> None:
@@ -276,15 +252,9 @@ class _WatchedStream(_InPlaceOf):
             # Before the session fails its requests: `is_end()` looks at the link to tell why they failed.
             self._link.lose("the connection was closed")
             raise
-        if isinstance(message, SessionMessage) and isinstance(message.message, JSONRPCRequest):
+        if isinstance(message, SessionMessage) and isinstance(message.message, types.JSONRPCRequest):
             await self._asked.one_more()
         return self._link.unfit.sift(message)
 
-    async def __anext__(self) -> Any:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
-    def __aiter__(self) -> Self:
-        return self
+    async def aclose(self) -> None:
+        await self._stream.aclose()

@@ -64,11 +64,7 @@ Target = Command | Url | Given
 def target_of(
     target: object, *, env: Mapping[str, str] | None, cwd: str | PathLike[str] | None, http: Mapping[str, object]
 ) -> Target:
-    """Return the target that `McpServer` was given.
-
-    Raise `TypeError` for a wrong type, or an option for another kind of target, and `ValueError` for an empty command
-    or invalid URL.
-    """
+    """Return the target of `McpServer`; raise `TypeError` or `ValueError` for a wrong one, or wrong options."""
     given = {"env": env, "cwd": cwd, **http}
     if isinstance(target, str):
         _check_options("a URL", given, ("env", "cwd"))

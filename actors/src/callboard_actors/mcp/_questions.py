@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, Literal, NotRequired, TypeAlias, cast
+from typing import Annotated, Any, Literal, NotRequired, cast
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -23,24 +23,8 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import GraphInterrupt
 from langgraph.types import interrupt
+from mcp import types
 from mcp.client.session import ClientRequestContext
-from mcp_types import (
-    INVALID_REQUEST,
-    CallToolResult,
-    CreateMessageRequest,
-    CreateMessageRequestParams,
-    CreateMessageResult,
-    ElicitRequest,
-    ElicitRequestFormParams,
-    ElicitRequestParams,
-    ElicitResult,
-    ErrorData,
-    InputRequest,
-    InputRequiredResult,
-    InputResponse,
-    InputResponses,
-    ListRootsResult,
-)
 from pydantic import AfterValidator, TypeAdapter, WithJsonSchema
 from typing_extensions import TypedDict
 
@@ -53,7 +37,7 @@ from callboard_actors.mcp._schemas import check_form, misfit
 
 ASKED_BY_SERVER: Literal["mcp_elicitation"] = "mcp_elicitation"
 
-_PARAMS: TypeAdapter[ElicitRequestParams] = TypeAdapter(ElicitRequestParams)
+_PARAMS: TypeAdapter[types.ElicitRequestParams] = TypeAdapter(types.ElicitRequestParams)
 
 
 class McpQuestion(TypedDict):
@@ -78,13 +62,9 @@ class McpAnswer(TypedDict):
     """Values of the form, if a form was accepted."""
 
 
-AnswerShape: TypeAlias = Any
-"""Type for `interrupt(response_schema=...)`, which describes valid answers."""
-
-
-def question_of(params: ElicitRequestParams, server: str, tool: str, continuation: dict[str, Any]) -> McpQuestion:
+def question_of(params: types.ElicitRequestParams, server: str, tool: str, continuation: dict[str, Any]) -> McpQuestion:
     """Return a server's request as a question; raise `McpToolError` for an invalid form or a URL of no web page."""
-    if isinstance(params, ElicitRequestFormParams):
+    if isinstance(params, types.ElicitRequestFormParams):
         # The form was written by the server, so it is checked before a client shows it.
         check_form(params.requested_schema, server)
     elif urlsplit(params.url).scheme not in ("http", "https"):
@@ -106,17 +86,17 @@ def is_question_of(call: str, value: object) -> bool:
     return question.get("type") == ASKED_BY_SERVER and question["continuation"].get("call") == call
 
 
-def request_in(value: object) -> ElicitRequest | None:
+def request_in(value: object) -> types.ElicitRequest | None:
     """Return the server's request in a question, or `None` for a question of another kind."""
     if not isinstance(value, dict) or value.get("type") != ASKED_BY_SERVER:
         return None
-    return ElicitRequest(params=_PARAMS.validate_python(cast("McpQuestion", value)["request"]))
+    return types.ElicitRequest(params=_PARAMS.validate_python(cast("McpQuestion", value)["request"]))
 
 
-def answer_shape(question: McpQuestion) -> AnswerShape:
-    """Return the type of valid answers; the content of an accepted form must satisfy the server's schema."""
+def answer_shape(question: McpQuestion) -> Any:
+    """Return the type of valid answers: the content of an accepted form must satisfy the server's schema."""
     params = _PARAMS.validate_python(question["request"])
-    if not isinstance(params, ElicitRequestFormParams):
+    if not isinstance(params, types.ElicitRequestFormParams):
         return McpAnswer
     schema = params.requested_schema
     shown = {
@@ -125,12 +105,6 @@ def answer_shape(question: McpQuestion) -> AnswerShape:
         "required": ["action"],
     }
     return Annotated[McpAnswer, AfterValidator(partial(_fits, schema)), WithJsonSchema(shown)]
-
-
-def result_of(answer: McpAnswer) -> ElicitResult:
-    """Return the answer for the server. Values are sent only if the person accepted."""
-    accepted = answer["action"] == "accept"
-    return ElicitResult(action=answer["action"], content=answer.get("content") if accepted else None)
 
 
 def _fits(schema: dict[str, Any], answer: McpAnswer) -> McpAnswer:
@@ -143,48 +117,39 @@ def _fits(schema: dict[str, Any], answer: McpAnswer) -> McpAnswer:
 
 MAX_ROUNDS = 10
 """Maximum consecutive rounds without a person; more are taken for an endless loop of the server."""
-_PAUSE = 0.05
-"""First pause in seconds before a round in which the server only needs time; doubled each time."""
-_LONGEST_PAUSE = 0.25
-"""Maximum of that pause in seconds."""
+_PAUSE = 0.2
+"""Seconds before a round in which the server only needs time."""
 
-_REQUESTS: TypeAdapter[dict[str, InputRequest]] = TypeAdapter(dict[str, InputRequest])
-_RESPONSES: TypeAdapter[dict[str, InputResponse]] = TypeAdapter(dict[str, InputResponse])
+_REQUESTS: TypeAdapter[dict[str, types.InputRequest]] = TypeAdapter(dict[str, types.InputRequest])
+_RESPONSES: TypeAdapter[dict[str, types.InputResponse]] = TypeAdapter(dict[str, types.InputResponse])
 
 
-Send = Callable[[InputResponses | None, str | None], Awaitable[CallToolResult | InputRequiredResult]]
+Send = Callable[[types.InputResponses | None, str | None], Awaitable[types.CallToolResult | types.InputRequiredResult]]
 """Function that sends the call, with answers to the server's requests and the state of the last response."""
-Respond = Callable[[InputRequest, dict[str, Any]], Awaitable[InputResponse]]
+Respond = Callable[[types.InputRequest, dict[str, Any]], Awaitable[types.InputResponse]]
 """Function that answers a request; the second argument is stored with the question if a person must be asked."""
-
-
-class EndlessRoundsError(Exception):
-    """Raised if a server keeps asking."""
-
-    def __init__(self) -> None:
-        super().__init__(f"the server has asked for more in {MAX_ROUNDS} rounds, one after the other")
 
 
 @dataclass(slots=True)
 class Round:
     """Requests of a server in one response, and the answers so far."""
 
-    requests: Mapping[str, InputRequest]
+    requests: Mapping[str, types.InputRequest]
     state: str | None
     """`requestState`: the server's memory of earlier rounds. The question to a person contains it, so the call can
     continue in any process in which the answer arrives.
     """
-    responses: dict[str, InputResponse] = field(default_factory=dict[str, InputResponse])
+    responses: dict[str, types.InputResponse] = field(default_factory=dict[str, types.InputResponse])
 
     @classmethod
-    def of(cls, result: InputRequiredResult) -> "Round":
+    def of(cls, result: types.InputRequiredResult) -> "Round":
         """Return the round of a response. Requests to a person come first: an interrupt repeats all earlier work."""
         requests = result.input_requests or {}
-        by_person = sorted(requests.items(), key=lambda item: not isinstance(item[1], ElicitRequest))
+        by_person = sorted(requests.items(), key=lambda item: not isinstance(item[1], types.ElicitRequest))
         return cls(dict(by_person), result.request_state)
 
     @classmethod
-    def resumed(cls, continuation: Mapping[str, Any], answer: ElicitResult) -> "Round":
+    def resumed(cls, continuation: Mapping[str, Any], answer: types.ElicitResult) -> "Round":
         """Return the round in which a person was asked, completed with the answer."""
         responses = _RESPONSES.validate_python(continuation["responses"])
         responses[continuation["asking"]] = answer
@@ -200,33 +165,12 @@ class Round:
             "asking": asking,
         }
 
-    async def complete(self, respond: Respond) -> InputResponses | None:
+    async def complete(self, respond: Respond) -> types.InputResponses | None:
         """Answer all open requests."""
         for key, request in self.requests.items():
             if key not in self.responses:
                 self.responses[key] = await respond(request, self.continuation(key))
         return self.responses or None
-
-
-async def to_the_end(send: Send, respond: Respond, begun: Round | None) -> CallToolResult:
-    """Make a call, round after round.
-
-    `begun` is the round in which a person was asked, or `None` for a new call. Raise `EndlessRoundsError` after too
-    many rounds.
-    """
-    pause = _PAUSE
-    result = await (send(None, None) if begun is None else send(await begun.complete(respond), begun.state))
-    for _ in range(MAX_ROUNDS):
-        if isinstance(result, CallToolResult):
-            return result
-        this = Round.of(result)
-        if not this.requests:
-            await anyio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-        result = await send(await this.complete(respond), this.state)
-    if isinstance(result, CallToolResult):
-        return result
-    raise EndlessRoundsError
 
 
 # Open calls, with servers of 2025.
@@ -242,9 +186,9 @@ does not."""
 class Asked:
     """Question of a server, and later its answer."""
 
-    params: ElicitRequestParams
+    params: types.ElicitRequestParams
     answered: anyio.Event = field(default_factory=anyio.Event)
-    answer: ElicitResult | None = None
+    answer: types.ElicitResult | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -258,7 +202,7 @@ class HeldCall:
     tool: str
     name: str
     conversation: object
-    send: Callable[[], Awaitable[CallToolResult]]
+    send: Callable[[], Awaitable[types.CallToolResult]]
     may_ask: bool
     model: BaseChatModel | None
     token: str = field(default_factory=lambda: uuid4().hex)
@@ -267,7 +211,7 @@ class HeldCall:
     _news: anyio.Event = field(default_factory=anyio.Event)
     _resumed: anyio.Event = field(default_factory=anyio.Event)
     _asked: deque[Asked] = field(default_factory=deque[Asked])
-    _result: CallToolResult | None = None
+    _result: types.CallToolResult | None = None
     _error: Exception | None = None
 
     async def run(self) -> None:
@@ -298,13 +242,13 @@ class HeldCall:
                 self._news = anyio.Event()
         return self.question
 
-    def result(self) -> CallToolResult | None:
+    def result(self) -> types.CallToolResult | None:
         """Return the result, or raise the error of the call; `None` if the call was cancelled before its end."""
         if self._error is not None:
             raise self._error
         return self._result
 
-    async def ask(self, params: ElicitRequestParams) -> ElicitResult:
+    async def ask(self, params: types.ElicitRequestParams) -> types.ElicitResult:
         """Add a question, and wait for its answer."""
         asked = Asked(params)
         self._asked.append(asked)
@@ -317,7 +261,7 @@ class HeldCall:
         assert asked.answer is not None
         return asked.answer
 
-    def answer(self, answer: ElicitResult) -> None:
+    def answer(self, answer: types.ElicitResult) -> None:
         """Answer the open question; there may be none left, if the server has withdrawn it."""
         if not self._asked:
             _log.info("The server has not waited for the answer to what its tool %r asked.", self.tool)
@@ -351,16 +295,13 @@ class HeldCall:
 
 # Both kinds of servers.
 
-OnElicit = Callable[[ElicitRequestParams], Awaitable[ElicitResult]]
+OnElicit = Callable[[types.ElicitRequestParams], Awaitable[types.ElicitResult]]
 """Function that answers instead of a person."""
 
 
 @dataclass(slots=True, eq=False)
 class Questions:
-    """Requests of the server of one connection, and the calls that wait for answers.
-
-    `hold` is the time in seconds for which a call to a server of 2025 stays open without an answer.
-    """
+    """Requests of the server of one connection, and the calls that wait for answers."""
 
     server: str
     """Name of the server, shown to people."""
@@ -383,13 +324,11 @@ class Questions:
         sampling = {} if self.sampler is None else {"sampling_callback": self._on_sampling}
         return {"elicitation_callback": self._on_request, **sampling}
 
-    async def call(self, tool: str, arguments: Mapping[str, Any], send: Send, *, modern: bool) -> CallToolResult:
-        """Make a call, and answer the server's requests for it.
+    async def call(self, tool: str, arguments: Mapping[str, Any], send: Send, *, modern: bool) -> types.CallToolResult:
+        """Make a call, and answer the server's requests for it; `modern` is true for a server of 2026 or later.
 
-        Within a call of a `ToolNode` a person is asked with `interrupt()`, and the call continues after the answer.
-        `modern` is true for a server of 2026 or later. Raise `GraphInterrupt` to ask a person, `ActorDiedError` if the
-        call was open for an answer and its connection is gone, and `McpToolError` if the server asks for a model that
-        it may not have, or asks without end.
+        Raise `GraphInterrupt` to ask a person, and `ActorDiedError` if the call was open for an answer and its
+        connection is gone.
         """
         name = name_of_call(self.server, tool, arguments) if can_ask() else ""
         asked = cast("McpQuestion | None", answered_question(partial(is_question_of, name)))
@@ -399,27 +338,43 @@ class Questions:
             return await self._resumed(tool, asked)
         return await self._begun(tool, name, cast("Any", partial(send, None, None)))
 
-    async def _in_rounds(self, tool: str, name: str, send: Send, asked: McpQuestion | None) -> CallToolResult:
-        begun = None if asked is None else Round.resumed(asked["continuation"], _answer_to(asked))
+    async def _in_rounds(self, tool: str, name: str, send: Send, asked: McpQuestion | None) -> types.CallToolResult:
+        """Make a call of a server of 2026, round after round; `asked` was asked in an earlier run."""
+        respond = partial(self._respond, tool, name)
         try:
-            return await to_the_end(send, partial(self._respond, tool, name), begun)
-        except (EndlessRoundsError, SamplingRefusedError) as error:
+            if asked is None:
+                result = await send(None, None)
+            else:
+                begun = Round.resumed(asked["continuation"], _answer_to(asked))
+                result = await send(await begun.complete(respond), begun.state)
+            for _ in range(MAX_ROUNDS):
+                if isinstance(result, types.CallToolResult):
+                    break
+                this = Round.of(result)
+                if not this.requests:
+                    await anyio.sleep(_PAUSE)
+                result = await send(await this.complete(respond), this.state)
+        except SamplingRefusedError as error:
             raise McpToolError(f"The call of {tool!r} was given up: {error}.") from error
+        if isinstance(result, types.CallToolResult):
+            return result
+        why = f"the server has asked for more in {MAX_ROUNDS} rounds, one after the other"
+        raise McpToolError(f"The call of {tool!r} was given up: {why}.")
 
     async def _respond(
-        self, tool: str, name: str, request: InputRequest, continuation: dict[str, Any]
-    ) -> InputResponse:
-        if isinstance(request, ElicitRequest):
+        self, tool: str, name: str, request: types.InputRequest, continuation: dict[str, Any]
+    ) -> types.InputResponse:
+        if isinstance(request, types.ElicitRequest):
             if self.on_elicit is None and can_ask():
                 return _answer_to(question_of(request.params, self.server, tool, {"call": name, **continuation}))
             return await self._without_person(request.params)
-        if isinstance(request, CreateMessageRequest):
+        if isinstance(request, types.CreateMessageRequest):
             if self.sampler is None:
                 raise no_model(self.server)
             return await self.sampler(request.params, agent_model())
-        return ListRootsResult(roots=[])
+        return types.ListRootsResult(roots=[])
 
-    async def _without_person(self, params: ElicitRequestParams) -> ElicitResult:
+    async def _without_person(self, params: types.ElicitRequestParams) -> types.ElicitResult:
         if self.on_elicit is not None:
             return await self.on_elicit(params)
         _log.warning(
@@ -428,9 +383,11 @@ class Questions:
             self.server,
             params.message,
         )
-        return ElicitResult(action="decline")
+        return types.ElicitResult(action="decline")
 
-    async def _begun(self, tool: str, name: str, send: Callable[[], Awaitable[CallToolResult]]) -> CallToolResult:
+    async def _begun(
+        self, tool: str, name: str, send: Callable[[], Awaitable[types.CallToolResult]]
+    ) -> types.CallToolResult:
         # With `on_elicit` and no models of agents, answers do not depend on the call. So it need not be tracked.
         is_asked = self.on_elicit is None
         if not is_asked and not self._lends_models_of_agents:
@@ -453,7 +410,7 @@ class Questions:
             await call.until_fetched()
             self._waiting.pop(call.token, None)
 
-    async def _resumed(self, tool: str, asked: McpQuestion) -> CallToolResult:
+    async def _resumed(self, tool: str, asked: McpQuestion) -> types.CallToolResult:
         # The token is known only in the process and the life of the actor that hold the call open.
         call = self._waiting.get(asked["continuation"]["token"])
         if call is None:
@@ -465,7 +422,7 @@ class Questions:
         call.answer(answer)
         return await self._attend(call)
 
-    async def _attend(self, call: HeldCall) -> CallToolResult:
+    async def _attend(self, call: HeldCall) -> types.CallToolResult:
         """Wait for the result of a call; if the server asks first, leave the call open and interrupt the caller."""
         try:
             while (asked := await call.until_news()) is not None:
@@ -487,7 +444,9 @@ class Questions:
     def _gone(self, tool: str, what: str) -> ActorDiedError:
         return ActorDiedError(tool, None, f"the MCP server {self.server!r} {what}")
 
-    async def _on_request(self, _: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
+    async def _on_request(
+        self, _: ClientRequestContext, params: types.ElicitRequestParams
+    ) -> types.ElicitResult | types.ErrorData:
         """Answer a question of a server of 2025, which arrives while calls are running."""
         call = asks.get()
         if call is None or call.token not in self._under_way:
@@ -529,14 +488,14 @@ class Questions:
         self._changed = anyio.Event()
 
     async def _on_sampling(
-        self, _: ClientRequestContext, params: CreateMessageRequestParams
-    ) -> CreateMessageResult | ErrorData:
+        self, _: ClientRequestContext, params: types.CreateMessageRequestParams
+    ) -> types.CreateMessageResult | types.ErrorData:
         assert self.sampler is not None
         try:
             own = await self._model_of_asker() if self._lends_models_of_agents else None
             return await self.sampler(params, own)
         except SamplingRefusedError as refused:
-            return ErrorData(code=INVALID_REQUEST, message=str(refused))
+            return types.ErrorData(code=types.INVALID_REQUEST, message=str(refused))
 
     @property
     def _lends_models_of_agents(self) -> bool:
@@ -555,10 +514,9 @@ def _have_one_model(calls: Sequence[HeldCall]) -> bool:
     return len({id(call.model) for call in calls}) == 1
 
 
-def _answer_to(question: McpQuestion) -> ElicitResult:
-    """Return the answer of a person.
-
-    Raise `GraphInterrupt` if there is no answer yet, and pydantic's `ValidationError` if it is not allowed; the
-    question stays open.
-    """
-    return result_of(interrupt(question, response_schema=answer_shape(question)))
+def _answer_to(question: McpQuestion) -> types.ElicitResult:
+    """Return a person's answer; raise `GraphInterrupt` if there is none yet, `ValidationError` for an invalid one."""
+    answer: McpAnswer = interrupt(question, response_schema=answer_shape(question))
+    # Values are sent only if the person accepted.
+    content = answer.get("content") if answer["action"] == "accept" else None
+    return types.ElicitResult(action=answer["action"], content=content)

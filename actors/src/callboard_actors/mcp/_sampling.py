@@ -9,14 +9,7 @@ import anyio.to_thread
 import sniffio
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
-from mcp_types import (
-    AudioContent,
-    CreateMessageRequestParams,
-    CreateMessageResult,
-    ImageContent,
-    SamplingMessage,
-    TextContent,
-)
+from mcp import types
 
 from callboard_actors.mcp._content import as_block
 
@@ -43,10 +36,7 @@ def no_model(server: str) -> SamplingRefusedError:
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Sends a server's requests to a model. The model gets the server's messages, and nothing of the conversation.
-
-    Without a `model`, the calling agent's own model answers.
-    """
+    """Sends a server's messages, and nothing else, to a model; without a `model`, to the calling agent's own."""
 
     model: BaseChatModel | None
     server: str
@@ -57,13 +47,9 @@ class Sampler:
         return self.model is None
 
     async def __call__(
-        self, params: CreateMessageRequestParams, own: BaseChatModel | None = None
-    ) -> CreateMessageResult:
-        """Return the reply of the model.
-
-        `own` is the model of the calling agent, if known. Raise `SamplingRefusedError` if there is no model, if the
-        server wants the model to call tools, or if a message has content that the model cannot read.
-        """
+        self, params: types.CreateMessageRequestParams, own: BaseChatModel | None = None
+    ) -> types.CreateMessageResult:
+        """Return the model's reply, or that of `own`, the agent's; raise `SamplingRefusedError` for refused uses."""
         if params.tools:
             raise SamplingRefusedError(self.server, "a model that calls its tools")
         model = self.model or own
@@ -71,21 +57,21 @@ class Sampler:
             raise SamplingRefusedError(self.server, "the model of the agent that calls", remedy=_NOT_KNOWN)
         reply = await _ask(model, self._messages(params), _options(params))
         name = reply.response_metadata.get("model_name") or getattr(model, "model", None) or "unknown"
-        return CreateMessageResult(
+        return types.CreateMessageResult(
             role="assistant",
-            content=TextContent(text=reply.text),
+            content=types.TextContent(text=reply.text),
             model=str(name),
             stop_reason="maxTokens" if _is_cut(reply) else "endTurn",
         )
 
-    def _messages(self, params: CreateMessageRequestParams) -> list[BaseMessage]:
+    def _messages(self, params: types.CreateMessageRequestParams) -> list[BaseMessage]:
         system: list[BaseMessage] = [SystemMessage(params.system_prompt)] if params.system_prompt else []
         return [*system, *map(self._message, params.messages)]
 
-    def _message(self, message: SamplingMessage) -> BaseMessage:
+    def _message(self, message: types.SamplingMessage) -> BaseMessage:
         blocks: list[Any] = []
         for part in message.content_as_list:
-            if not isinstance(part, (TextContent, ImageContent, AudioContent)):
+            if not isinstance(part, (types.TextContent, types.ImageContent, types.AudioContent)):
                 raise SamplingRefusedError(self.server, "a model that calls its tools")
             blocks.append(as_block(part))
         content = blocks[0]["text"] if len(blocks) == 1 and blocks[0]["type"] == "text" else blocks
@@ -111,7 +97,7 @@ async def _ask(model: BaseChatModel, messages: Sequence[BaseMessage], options: d
     return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
 
 
-def _options(params: CreateMessageRequestParams) -> dict[str, Any]:
+def _options(params: types.CreateMessageRequestParams) -> dict[str, Any]:
     wishes = {"stop": params.stop_sequences, "temperature": params.temperature, "max_tokens": params.max_tokens}
     return {name: value for name, value in wishes.items() if value is not None}
 

@@ -16,8 +16,7 @@ import attrs
 from jsonschema import Draft202012Validator, SchemaError, ValidationError
 from jsonschema.exceptions import best_match
 from jsonschema.validators import extend, validator_for
-from mcp import ClientSession
-from mcp_types import CallToolResult, Tool
+from mcp import ClientSession, types
 from pydantic import ValidationError as MisfitError
 from pydantic_core import SchemaError as PatternError
 from pydantic_core import SchemaValidator, core_schema
@@ -118,16 +117,18 @@ _budget: ContextVar[_Budget] = ContextVar("budget")
 
 
 class Judge:
-    """Validator of values for one untrusted schema.
-
-    `steps` limits the check of the schema itself; by default the limit grows with its size. The constructor raises
-    `OverBudgetError` if the check takes more.
-    """
+    """Validator of values for one untrusted schema; raises `OverBudgetError` if its check takes too many steps."""
 
     def __init__(self, schema: dict[str, Any], steps: int | None = None) -> None:
         self._schema = cast("dict[str, Any]", _harmless(schema))
         self._rules: Any = _counted(validator_for(schema))
-        self._flaw = self._flaw_of_schema(steps)
+        self._flaw: str | None = None
+        try:
+            found = _first_error(self._rules(self._rules.META_SCHEMA), self._schema, steps)
+        except (SchemaError, RecursionError) as error:
+            self._flaw = f"its schema is none: {error!s:.200}"
+        else:
+            self._flaw = None if found is None else f"its schema is none: {found:.200}"
 
     def misfit(self, value: object, steps: int | None = None) -> str | None:
         """Return the error of a value, or `None` if it is valid as far as it is checked.
@@ -137,20 +138,17 @@ class Judge:
         """
         if self._flaw is not None:
             return self._flaw
-        _budget.set(_budget_for(value, steps))
         try:
-            found: Any = best_match(self._rules(self._schema, registry=Registry()).iter_errors(value))
+            found = _first_error(self._rules(self._schema, registry=Registry()), value, steps)
         except (Unresolvable, RecursionError) as error:
             return f"its schema leads nowhere: {error!s:.200}"
-        return None if found is None else str(found.message)[:_SHOWN]
+        return None if found is None else found[:_SHOWN]
 
-    def _flaw_of_schema(self, steps: int | None) -> str | None:
-        _budget.set(_budget_for(self._schema, steps))
-        try:
-            found: Any = best_match(self._rules(self._rules.META_SCHEMA).iter_errors(self._schema))
-        except (SchemaError, RecursionError) as error:
-            return f"its schema is none: {error!s:.200}"
-        return None if found is None else f"its schema is none: {found.message:.200}"
+
+def _first_error(rules: Any, value: object, steps: int | None) -> str | None:
+    _budget.set(_Budget(MOST_STEPS + _STEPS_OF_PART * _parts_of(value) if steps is None else steps))
+    found: Any = best_match(rules.iter_errors(value))
+    return None if found is None else str(found.message)
 
 
 def is_small(value: object, most: int = 1_000) -> bool:
@@ -168,10 +166,6 @@ def is_small(value: object, most: int = 1_000) -> bool:
                 return False
             values += [*parts, *parts.values()] if isinstance(parts, dict) else parts
     return True
-
-
-def _budget_for(value: object, steps: int | None) -> _Budget:
-    return _Budget(MOST_STEPS + _STEPS_OF_PART * _parts_of(value) if steps is None else steps)
 
 
 def _parts_of(value: object) -> int:
@@ -252,7 +246,7 @@ class OutputSchemas:
         """Validators by tool; `None` for a schema that takes too long to check."""
         self._threads: anyio.CapacityLimiter | None = None
 
-    def learn(self, tools: Iterable[Tool]) -> None:
+    def learn(self, tools: Iterable[types.Tool]) -> None:
         """Take the schemas from a new listing; validators of unchanged schemas are kept."""
         before = self._schemas
         self._schemas = {tool.name: tool.output_schema for tool in tools if tool.output_schema is not None}
@@ -262,7 +256,7 @@ class OutputSchemas:
         """Replace the validation of an SDK session."""
         session.validate_tool_result = self._judge  # type: ignore[method-assign]
 
-    async def _judge(self, name: str, result: CallToolResult) -> None:
+    async def _judge(self, name: str, result: types.CallToolResult) -> None:
         """Raise `RuntimeError`, in the SDK's wording, for an invalid result."""
         if (schema := self._schemas.get(name)) is None:
             return

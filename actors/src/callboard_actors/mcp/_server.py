@@ -15,27 +15,29 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
-from mcp import Client
-from mcp_types import CallToolResult, LoggingLevel, Prompt, Resource, ResourceTemplate, ServerCapabilities, Tool
+from mcp import Client, types
 
 from callboard import ActorDiedError, ActorGoneError, ActorStartError, Keyed, child, keyed
 from callboard_actors.mcp._connection import Answer, Catalog, Connection, Sending
 from callboard_actors.mcp._content import McpToolError
 from callboard_actors.mcp._plan import Headers, McpBounds, Plan, target_of
 from callboard_actors.mcp._questions import OnElicit
-from callboard_actors.mcp._reading import (
+from callboard_actors.mcp._sampling import sampler_of
+from callboard_actors.mcp._tools import (
+    Choice,
     as_blob,
+    as_langchain_tool,
     fill_in,
     list_prompts,
     list_resources,
     list_templates,
+    no_tool,
     prompt_message,
     prompt_tools,
     read,
+    refused_names,
     resource_tools,
 )
-from callboard_actors.mcp._sampling import sampler_of
-from callboard_actors.mcp._tools import Choice, as_langchain_tool, no_tool, refused_names
 
 T = TypeVar("T")
 
@@ -52,10 +54,7 @@ class SeenSessions:
         self._seen: OrderedDict[Hashable, int | None] = OrderedDict()
 
     def is_news(self, conversation: Hashable, session: int) -> bool:
-        """Return whether a conversation used another session before and has not been told of its loss.
-
-        `session` is 0 if the server keeps no state between calls.
-        """
+        """Return whether a conversation does not know that its last session is lost; without state it is 0."""
         if not session:
             return False
         before = self._seen.get(conversation)
@@ -77,10 +76,7 @@ class SeenSessions:
 
 
 def check_options(name: object, prefix: object, key: object, bounds: object, of_keys: Mapping[str, object]) -> None:
-    """Raise `TypeError` for options of a wrong type, and `ValueError` for options that have no effect.
-
-    `of_keys` has the options that need a `key` function.
-    """
+    """Raise `TypeError` for options of a wrong type, and `ValueError` for those that need a `key`."""
     if name is not None and (not isinstance(name, str) or not name):
         raise TypeError(f"McpServer(name=...) is a text, got {name!r}")
     if not isinstance(bounds, McpBounds):
@@ -166,7 +162,7 @@ class McpServer:
         cap: int | None = None,
         idle: float | None = None,
         mode: str = "auto",
-        log_level: LoggingLevel | None = None,
+        log_level: types.LoggingLevel | None = None,
         on_elicit: OnElicit | None = None,
         sampling: BaseChatModel | bool | None = None,
         resources: bool = False,
@@ -243,11 +239,7 @@ class McpServer:
 
     @property
     def tools(self) -> list[BaseTool]:
-        """Offered tools of the last listing, for a `ToolNode` or a model.
-
-        Raises:
-            RuntimeError: if the server is not open.
-        """
+        """Offered tools of the last listing, for a `ToolNode` or a model; `RuntimeError` if the server is not open."""
         self._open()
         wanted = self._choice.of(list(self._catalog.tools.values()))
         tools = [as_langchain_tool(tool, prefix=self._prefix, call=self._call_of_model) for tool in wanted]
@@ -261,7 +253,7 @@ class McpServer:
         """Return `tools`; LangChain's toolkits have this method, and `ToolNode([server])` calls it."""
         return self.tools
 
-    async def list_tools(self) -> list[Tool]:
+    async def list_tools(self) -> list[types.Tool]:
         """List all tools of the server again, as the protocol describes them.
 
         Raises:
@@ -275,7 +267,7 @@ class McpServer:
 
     async def call(
         self, tool: str, arguments: Mapping[str, Any] | None = None, *, key: Hashable = None
-    ) -> CallToolResult:
+    ) -> types.CallToolResult:
         """Call a tool and return its result in the protocol's form, even if the result reports a failure.
 
         Args:
@@ -294,7 +286,7 @@ class McpServer:
 
     # Resources and prompts. Reading has no effects, so it is repeated after a lost connection.
 
-    async def list_resources(self, *, key: Hashable = None) -> list[Resource]:
+    async def list_resources(self, *, key: Hashable = None) -> list[types.Resource]:
         """List the resources, as the protocol describes them.
 
         Args:
@@ -306,7 +298,7 @@ class McpServer:
         """
         return await self._use("list_resources", list_resources, key)
 
-    async def list_resource_templates(self, *, key: Hashable = None) -> list[ResourceTemplate]:
+    async def list_resource_templates(self, *, key: Hashable = None) -> list[types.ResourceTemplate]:
         """List the URI templates of further resources; argument and errors are those of `list_resources`."""
         return await self._use("list_resource_templates", list_templates, key)
 
@@ -320,7 +312,7 @@ class McpServer:
         contents = await self._use("read_resource", partial(read, uri=uri), key)
         return [as_blob(one) for one in contents]
 
-    async def list_prompts(self, *, key: Hashable = None) -> list[Prompt]:
+    async def list_prompts(self, *, key: Hashable = None) -> list[types.Prompt]:
         """List the prompts, as the protocol describes them; argument and errors are those of `list_resources`."""
         return await self._use("list_prompts", list_prompts, key)
 
@@ -337,7 +329,7 @@ class McpServer:
         messages = await self._use("get_prompt", partial(fill_in, name=name, arguments=arguments or {}), key)
         return [prompt_message(one) for one in messages]
 
-    async def _call_of_model(self, tool: str, arguments: dict[str, Any]) -> tuple[CallToolResult, str]:
+    async def _call_of_model(self, tool: str, arguments: dict[str, Any]) -> tuple[types.CallToolResult, str]:
         config = ensure_config()
         # The key comes from the run's config, never from the model: a model must not choose a user's connection.
         key = None if self._key_of is None else self._key_of(config)
@@ -365,10 +357,7 @@ class McpServer:
         return await self._tried(what, key, lambda at, _: cast("Awaitable[T]", at.use(what, work)))
 
     async def _tried(self, what: str, key: Hashable, ask: Callable[[Any, Sending], Awaitable[T]]) -> T:
-        """Ask a connection; ask again over the next one, unless the server may have seen the call.
-
-        Reading has no effects, so it never marks its `Sending`.
-        """
+        """Ask a connection, and the next one unless the server may have seen the call; reading never marks that."""
         lost: ActorDiedError | None = None
         for _ in range(_TRIES):
             # A new one for each attempt; the connection sets it as soon as the server may see the call.
@@ -415,5 +404,5 @@ class McpServer:
         return self._connections
 
 
-async def _capabilities(client: Client) -> ServerCapabilities:
+async def _capabilities(client: Client) -> types.ServerCapabilities:
     return client.server_capabilities

@@ -17,11 +17,11 @@ from contextlib import aclosing, asynccontextmanager, suppress
 import anyio
 from anyio.abc import Process
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp import types
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
-from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
-from callboard_actors.mcp._link import Link
+from callboard_actors.mcp._link import Link, error_response
 
 _log = logging.getLogger("callboard")
 
@@ -78,7 +78,11 @@ class _Child:
     """Process of a server, and its three pipes."""
 
     def __init__(self, process: Process, link: Link, max_message: int) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         self._process = process
+        self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
         self._link = link
         self._max_message = max_message
         self._said = b""
@@ -104,13 +108,11 @@ class _Child:
                 self._link.lose(await self._why())
 
     async def _lines(self) -> AsyncGenerator[bytes]:
-        stdout = self._process.stdout
-        assert stdout is not None
         parts: list[bytes] = []
         size = 0
         with suppress(anyio.EndOfStream, *_GONE):
             while not self._link.is_lost:
-                *lines, rest = (await stdout.receive(_CHUNK)).split(b"\n")
+                *lines, rest = (await self._stdout.receive(_CHUNK)).split(b"\n")
                 for line in lines:
                     yield b"".join([*parts, line])
                     parts, size = [], 0
@@ -125,7 +127,7 @@ class _Child:
         if not line.strip():
             return None
         try:
-            message = SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+            message = SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
         except ValueError:
             self._nonsense += 1
             self._wrote = line[:_TAIL]
@@ -136,31 +138,25 @@ class _Child:
         return message
 
     async def _drain(self) -> None:
-        stdout = self._process.stdout
-        assert stdout is not None
         with suppress(anyio.EndOfStream, *_GONE):
             while True:
-                await stdout.receive(_CHUNK)
+                await self._stdout.receive(_CHUNK)
 
     async def hear(self) -> None:
         """Keep the end of stderr. It must always be read, or a full pipe would block the server."""
-        stderr = self._process.stderr
-        assert stderr is not None
         with suppress(anyio.EndOfStream, *_GONE):
             while True:
-                said = await stderr.receive(_CHUNK)
+                said = await self._stderr.receive(_CHUNK)
                 self._said = (self._said + said)[-_TAIL:]
         self._has_said_all.set()
 
     async def write(self, out_of: MemoryObjectReceiveStream[SessionMessage]) -> None:
         """Send messages to the server."""
-        stdin = self._process.stdin
-        assert stdin is not None
         async with out_of:
             try:
                 async for one in out_of:
                     text = one.message.model_dump_json(by_alias=True, exclude_unset=True)
-                    await stdin.send(text.encode() + b"\n")
+                    await self._stdin.send(text.encode() + b"\n")
             except _GONE:
                 self._link.lose(await self._why())
 
@@ -172,7 +168,8 @@ class _Child:
         if code is None:
             return "it has closed its stdin or its stdout"
         if code < 0:
-            return f"its process was ended by {_signal_name(-code)}"
+            names = {one.value: one.name for one in signal.Signals}
+            return f"its process was ended by {names.get(-code, f'signal {-code}')}"
         return f"its process has ended with exit code {code}"
 
     def _remarks(self) -> str:
@@ -186,11 +183,9 @@ class _Child:
 
     async def end(self, grace: float) -> None:
         """End the process and all processes of its group."""
-        stdin = self._process.stdin
-        assert stdin is not None
         try:
             with anyio.move_on_after(grace), suppress(*_GONE):
-                await stdin.aclose()
+                await self._stdin.aclose()
             if not await self._has_ended(grace):
                 self._signal(signal.SIGTERM)
                 await self._has_ended(grace)
@@ -232,16 +227,8 @@ def _no_answer(line: bytes) -> SessionMessage | None:
     number = found.get("id") if isinstance(found, dict) and "method" not in found else None
     if not isinstance(number, (int, str)) or isinstance(number, bool):
         return None
-    error = ErrorData(code=PARSE_ERROR, message=f"it answered with what is no message of MCP: {_as_text(line[:200])!r}")
-    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=error))
+    return error_response(number, f"it answered with what is no message of MCP: {_as_text(line[:200])!r}")
 
 
 def _as_text(said: bytes) -> str:
     return said.decode(errors="replace").strip()
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -1,20 +1,32 @@
-"""Complete lists of a server's tools, the selection of wanted ones, and their conversion to LangChain's."""
+"""Complete lists of a server's tools, resources and prompts, and their conversion for LangChain and models."""
 
+import base64
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar, cast
 
+from langchain_core.documents.base import Blob
+from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import BaseTool, StructuredTool
-from mcp_types import CallToolResult, PaginatedResult, Tool
+from mcp import Client, MCPError, types
 
-from callboard_actors.mcp._content import content_and_artifact, content_of_error, metadata_of
+from callboard_actors.mcp._content import (
+    Block,
+    as_block,
+    as_text,
+    content_and_artifact,
+    content_of_error,
+    metadata_of,
+    resource_block,
+)
 from callboard_actors.mcp._link import MOST_PARTS
 
 # Lists and names.
 
-_P = TypeVar("_P", bound=PaginatedResult)
+_P = TypeVar("_P", bound=types.PaginatedResult)
 _T = TypeVar("_T")
 
 _TAKEN_BY_ALL = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -27,22 +39,19 @@ class EndlessListError(Exception):
     """Raised if a list of a server has too many items or pages."""
 
 
-async def list_tools(client: Any) -> list[Tool]:
+async def list_tools(client: Any) -> list[types.Tool]:
     """Return all tools of a server, bypassing caches; raise `EndlessListError` for too many."""
     return await all_of("tools", client.list_tools, lambda page: page.tools)
 
 
-def repeated_names(tools: Iterable[Tool]) -> list[str]:
+def repeated_names(tools: Iterable[types.Tool]) -> list[str]:
     """Return names that several tools have; a lookup by name finds the last of them."""
     times = Counter(tool.name for tool in tools)
     return sorted(name for name, several in times.items() if several > 1)
 
 
 async def all_of(what: str, ask: Callable[..., Awaitable[_P]], items: Callable[[_P], Sequence[_T]]) -> list[_T]:
-    """Return all items that a server lists, page by page, bypassing caches.
-
-    `ask` requests the page at a `cursor`. Raise `EndlessListError` for too many items, or too many pages.
-    """
+    """Return all items that a server lists, page by page, bypassing caches; raise `EndlessListError` for too many."""
     found: list[_T] = []
     cursor: str | None = None
     # Bounded, because a faulty or hostile server may return a next page for ever.
@@ -75,7 +84,7 @@ class Choice:
                 if name not in known and not (option == "deny" and name in unfit):
                     raise ValueError(f"McpServer({option}=[{name!r}, ...]): {no_tool(server, name, known, unfit)}")
 
-    def of(self, tools: Iterable[Tool]) -> list[Tool]:
+    def of(self, tools: Iterable[types.Tool]) -> list[types.Tool]:
         """Return the selected tools."""
         return [tool for tool in tools if self._wants(tool.name)]
 
@@ -100,7 +109,7 @@ def refused_names(names: Iterable[str]) -> list[str]:
 
 # Conversion.
 
-Call = Callable[[str, dict[str, Any]], Awaitable[tuple[CallToolResult, str]]]
+Call = Callable[[str, dict[str, Any]], Awaitable[tuple[types.CallToolResult, str]]]
 """Function of a tool's name and arguments; returns the result, and a notice for the model or an empty text."""
 
 
@@ -112,7 +121,7 @@ class ServersTool(StructuredTool):
         return await self.coroutine(**arguments)
 
 
-def as_langchain_tool(tool: Tool, *, prefix: str, call: Call) -> BaseTool:
+def as_langchain_tool(tool: types.Tool, *, prefix: str, call: Call) -> BaseTool:
     """Return a LangChain tool; `call` sends its calls to the server."""
     name = prefix + tool.name
 
@@ -134,6 +143,116 @@ def as_langchain_tool(tool: Tool, *, prefix: str, call: Call) -> BaseTool:
     )
 
 
-def _schema(tool: Tool) -> dict[str, Any]:
+def _schema(tool: types.Tool) -> dict[str, Any]:
     """Return the schema for models. LangChain reads `properties`, which the schema of a tool may omit."""
     return {"properties": {}, **tool.input_schema}
+
+
+# Resources and prompts.
+
+Contents = types.TextResourceContents | types.BlobResourceContents
+
+Use = Callable[[str, Callable[[Client], Awaitable[Any]]], Awaitable[Any]]
+"""Function that runs a named operation with the caller's connection."""
+
+
+async def list_resources(client: Client) -> list[types.Resource]:
+    """Return all resources that a server lists."""
+    return await all_of("resources", client.list_resources, lambda page: page.resources)
+
+
+async def list_templates(client: Client) -> list[types.ResourceTemplate]:
+    """Return all URI templates; a server with resources need not implement them."""
+    try:
+        return await all_of("resource templates", client.list_resource_templates, lambda page: page.resource_templates)
+    except MCPError as error:
+        if error.code != types.METHOD_NOT_FOUND:
+            raise
+        return []
+
+
+async def read(client: Client, *, uri: str) -> Sequence[Contents]:
+    """Return the contents of a resource."""
+    return (await client.read_resource(uri, cache_mode="refresh")).contents
+
+
+async def list_prompts(client: Client) -> list[types.Prompt]:
+    """Return all prompts that a server lists, bypassing caches."""
+    return await all_of("prompts", client.list_prompts, lambda page: page.prompts)
+
+
+async def fill_in(client: Client, *, name: str, arguments: Mapping[str, Any]) -> Sequence[types.PromptMessage]:
+    """Return the messages of a prompt."""
+    texts = {key: value if isinstance(value, str) else str(value) for key, value in arguments.items()}
+    return (await client.get_prompt(name, texts)).messages
+
+
+def as_blob(contents: Contents) -> Blob:
+    """Convert the contents of a resource to LangChain's blob."""
+    data = contents.text if isinstance(contents, types.TextResourceContents) else base64.b64decode(contents.blob)
+    return Blob.from_data(data, mime_type=contents.mime_type, metadata={"uri": contents.uri})
+
+
+def prompt_message(message: types.PromptMessage) -> HumanMessage | AIMessage:
+    """Convert a message of a prompt: a text to a plain message, other content to a block."""
+    block = as_block(message.content)
+    content: Any = block["text"] if block["type"] == "text" else [block]
+    return HumanMessage(content) if message.role == "user" else AIMessage(content)
+
+
+def resource_tools(use: Use, prefix: str) -> list[BaseTool]:
+    """Return two tools for a model: one lists the resources, one reads them."""
+
+    async def list_resources_() -> tuple[list[Block], None]:
+        found = await use("list_resources", list_resources)
+        templates = await use("list_resource_templates", list_templates)
+        lines = [_line(one.uri, one) for one in found] + [_line(one.uri_template, one) for one in templates]
+        return [as_text("\n".join(lines) or "There are no resources.")], None
+
+    async def read_resource(uri: str) -> tuple[list[Block], None]:
+        contents = await use("read_resource", partial(read, uri=uri))
+        return [resource_block(one) for one in contents], None
+
+    return [
+        _tool(prefix + "list_resources", "List the URIs that can be read, and patterns of them.", list_resources_),
+        _tool(prefix + "read_resource", "Read what is at a URI.", read_resource),
+    ]
+
+
+def prompt_tools(use: Use, prefix: str) -> list[BaseTool]:
+    """Return two tools for a model: one lists the prompts, one fills one in."""
+
+    async def list_prompts_() -> tuple[list[Block], None]:
+        found = await use("list_prompts", list_prompts)
+        return [as_text("\n".join(map(_prompt_line, found)) or "There are no prompts.")], None
+
+    async def get_prompt(name: str, arguments: dict[str, str] | None = None) -> tuple[list[Block], None]:
+        messages = await use("get_prompt", partial(fill_in, name=name, arguments=arguments or {}))
+        blocks = [block for one in messages for block in (as_text(f"{one.role}:"), as_block(one.content))]
+        return blocks, None
+
+    return [
+        _tool(prefix + "list_prompts", "List prepared prompts, with the arguments that they take.", list_prompts_),
+        _tool(prefix + "get_prompt", "Read a prepared prompt by its name, filled in.", get_prompt),
+    ]
+
+
+def _tool(name: str, description: str, ask: Callable[..., Awaitable[Any]]) -> BaseTool:
+    return StructuredTool.from_function(
+        coroutine=ask,
+        name=name,
+        description=description,
+        response_format="content_and_artifact",
+        handle_tool_error=cast("Any", content_of_error),
+        metadata={"readOnlyHint": True, "idempotent": True},
+    )
+
+
+def _line(uri: str, one: types.Resource | types.ResourceTemplate) -> str:
+    kind = f" ({one.mime_type})" if one.mime_type else ""
+    return f"{uri}{kind}: {one.description or one.title or one.name}"
+
+
+def _prompt_line(prompt: types.Prompt) -> str:
+    arguments = ", ".join(one.name if one.required else f"{one.name} (optional)" for one in prompt.arguments or ())
+    return f"{prompt.name}({arguments}): {prompt.description or prompt.title or prompt.name}"

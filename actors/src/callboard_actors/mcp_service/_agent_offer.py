@@ -15,8 +15,7 @@ from pydantic import ValidationError
 
 from callboard import Agent
 from callboard_actors.mcp_service._callers import Caller
-from callboard_actors.mcp_service._dialogue import Begun, NeedsAnswers, Tell
-from callboard_actors.mcp_service._questions import FormQuestion, asked
+from callboard_actors.mcp_service._questions import Begun, FormQuestion, NeedsAnswers, Tell, asked
 from callboard_actors.mcp_service._results import ERRORS_OF_CALLS, failed, failed_with, text_of
 
 _INTERRUPT: Final = "__interrupt__"

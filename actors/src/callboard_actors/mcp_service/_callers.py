@@ -67,10 +67,7 @@ class Caller:
         return self.connection if self.principal is None else ("principal", self.principal)
 
     def own_name(self, name: str) -> str:
-        """Return the internal name of an object that the client knows by `name`.
-
-        Each authenticated client has its own name space. All other clients share one.
-        """
+        """Return the internal name for a client's `name`; each authenticated client has a name space of its own."""
         return name if self.principal is None else _digest("name", self.principal, name)
 
 

@@ -19,8 +19,8 @@ from pydantic import ValidationError
 
 from callboard_actors.mcp_service._agent_offer import AgentOffer
 from callboard_actors.mcp_service._callers import Caller, Context, caller_of
-from callboard_actors.mcp_service._dialogue import Dialogue, Filled, NeedsAnswers, Outcome, Tell, forms
 from callboard_actors.mcp_service._node_offer import NodeOffer
+from callboard_actors.mcp_service._questions import Dialogue, Filled, NeedsAnswers, Outcome, Tell, forms
 
 # Calls that wait between two requests of a client.
 
@@ -209,10 +209,7 @@ class Calls:
         self._is_closing = False
 
     async def answer(self, context: Context, params: types.CallToolRequestParams) -> Answer:
-        """Return a result, or since 2026-07-28 the questions for the client's user.
-
-        Raise MCPError for an unknown tool, or a question that is not open.
-        """
+        """Return a result, or since 2026-07-28 the questions for the user; raise MCPError for an unknown tool."""
         is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
         caller = caller_of(context)
         waiting = self._taken(caller, params) if is_modern and params.request_state is not None else None

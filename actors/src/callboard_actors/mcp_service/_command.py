@@ -106,7 +106,7 @@ def mcp(
     except ImportError as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(2) from None
-    from callboard_actors.mcp_service._process import Options, run
+    from callboard_actors.mcp_service._serve import Options, run
 
     options = Options(
         tools=tools,

@@ -19,8 +19,7 @@ from callboard import CallContext, CallsInterrupted, ToolCallWithContext, ToolNo
 from callboard.extend import ToolActor, actor_behind
 from callboard_actors.mcp._tools import ServersTool
 from callboard_actors.mcp_service._callers import Caller
-from callboard_actors.mcp_service._dialogue import Begun, NeedsAnswers, Tell
-from callboard_actors.mcp_service._questions import FormQuestion, asked
+from callboard_actors.mcp_service._questions import Begun, FormQuestion, NeedsAnswers, Tell, asked
 from callboard_actors.mcp_service._results import ERRORS_OF_CALLS, failed, failed_with, result_of, result_type
 
 # Tools with a state per conversation: handlers of actors with a key that depends on the thread.

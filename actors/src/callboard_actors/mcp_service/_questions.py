@@ -1,15 +1,16 @@
-"""Questions of a run as forms for the client's user, and answers from the filled-in forms."""
+"""Questions of a run as forms for the client's user, and the dialogue of a call with the user in any version."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from langgraph.types import Interrupt
 from mcp import types
 
 from callboard.questions import Action, Answer, Approval, approval_in, free_answer
 from callboard_actors.mcp._questions import McpAnswer, request_in
+from callboard_actors.mcp_service._results import failed
 
 _PRIMITIVE: Final = ("string", "number", "integer", "boolean")
 _WHAT_FOR: Final = {
@@ -49,11 +50,7 @@ class FormQuestion:
         return [_form(_described(action), _schema_for(action)) for action in self.approval.actions]
 
     def answer(self, filled: Sequence[types.ElicitResult]) -> object:
-        """Return the value to resume the run with, from the result of each form.
-
-        Raise DeclinedError if the user declined and the question does not allow it, and InvalidAnswerError for an
-        invalid answer.
-        """
+        """Return the value to resume the run with; raise DeclinedError or InvalidAnswerError without one."""
         if self.passed_on is not None:
             return McpAnswer(action=filled[0].action, content=cast("dict[str, Any] | None", filled[0].content))
         if self.approval is None:
@@ -184,3 +181,94 @@ def _free_answer(question: Interrupt, filled: types.ElicitResult) -> object:
     if isinstance(answer, str) and schema.get("type") not in _PRIMITIVE:
         return free_answer(answer, question)
     return answer
+
+
+# Served objects.
+
+Tell = Callable[[object], None]
+"""Function that takes stream chunks, and sends the progress among them to the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsAnswers:
+    """State of a call that waits for a person: its questions."""
+
+    questions: Sequence[FormQuestion]
+    complaint: str = ""
+    """Error in the previous answer, for the person; empty without one."""
+
+
+class ServedCall(Protocol):
+    """Call of a client, from its arguments through its questions to its result."""
+
+    async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | NeedsAnswers:
+        """Run until the result, or until a person has to be asked; `answers` are by question id, empty at first."""
+        ...
+
+    async def forget(self) -> None:
+        """Delete the stored state of the call: its questions will not be answered."""
+        ...
+
+
+Begun = ServedCall | types.CallToolResult | None
+"""Call of a tool that has not begun, or its refusal; `None` for an unknown tool."""
+
+# The dialogue.
+
+Outcome = types.CallToolResult | NeedsAnswers
+Filled = Mapping[str, types.ElicitResult]
+"""Result of each form, by its key."""
+
+MOST_COMPLAINTS: Final = 3
+"""Number of invalid answers that are sent back to the user before the call is given up."""
+
+_DECLINED: Final = "The call was not run to its end: the user has not answered what it asks."
+
+
+def forms(asking: NeedsAnswers) -> dict[str, types.ElicitRequest]:
+    """Return the forms of all questions of a call, each with a unique key."""
+    found = {_key(n, place): form for n, one in enumerate(asking.questions) for place, form in enumerate(one.forms)}
+    return {key: with_complaint(form, asking.complaint) for key, form in found.items()} if asking.complaint else found
+
+
+def _key(question: int, place: int) -> str:
+    return f"{question}.{place}"
+
+
+_LEFT: Final = types.ElicitResult(action="cancel")
+"""Result of a form that was not sent back."""
+
+
+@dataclass(slots=True)
+class Dialogue:
+    """Dialogue state of a call: its work, and the number of invalid answers so far."""
+
+    work: ServedCall
+    complaints: int = 0
+
+    async def fill_in(self, asking: NeedsAnswers, filled: Filled, tell: Tell) -> Outcome:
+        """Continue with the filled-in forms, or ask again after an invalid answer."""
+        try:
+            answers = {
+                one.question.id: one.answer([filled.get(_key(n, place), _LEFT) for place in range(len(one.forms))])
+                for n, one in enumerate(asking.questions)
+            }
+        except DeclinedError:
+            return await self.give_up(_DECLINED)
+        except InvalidAnswerError as error:
+            return await self._complain(NeedsAnswers(asking.questions, str(error)))
+        outcome = await self.work.go_on(answers, tell)
+        if isinstance(outcome, NeedsAnswers) and outcome.complaint:
+            return await self._complain(outcome)
+        return outcome
+
+    async def _complain(self, asking: NeedsAnswers) -> Outcome:
+        self.complaints += 1
+        if self.complaints > MOST_COMPLAINTS:
+            return await self.give_up(f"{_DECLINED} {asking.complaint}")
+        return asking
+
+    async def give_up(self, why: str) -> types.CallToolResult:
+        """Abandon the call, and return a failed result with the reason."""
+        await self.work.forget()
+        return failed(why)

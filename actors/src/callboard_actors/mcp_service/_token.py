@@ -23,11 +23,7 @@ def check_token(token: Token | None) -> None:
 
 
 def take_token(variables: Sequence[str] | None) -> Token | None:
-    """Return the tokens of the environment, and remove them, so that subprocesses of tools do not inherit them.
-
-    `variables` is one variable, or NAME=VARIABLE for each client; the default is `TOKEN`. Raises ValueError for an
-    unset variable, or a mixture of both forms.
-    """
+    """Return the tokens of variables, or NAME=VARIABLE, and remove them: subprocesses must not inherit them."""
     if not variables:
         return os.environ.pop(TOKEN, "").strip() or None
     named = [one.rpartition("=") for one in variables]

@@ -110,10 +110,7 @@ class Query:
         return _SENT.sub(numbered, self.text)
 
     def within(self, columns: Sequence[Column], caps: Caps) -> "Query":
-        """Return a query for the same rows with long values cut by PostgreSQL.
-
-        The statement was parsed alone before. So the text in the parentheses cannot close them or open others.
-        """
+        """Return a query for the same rows with values cut by the server; the statement was parsed alone before."""
         names = ", ".join(f"c{number}" for number in range(len(columns)))
         items = ", ".join(column.cut(f"c{number}", caps.value) for number, column in enumerate(columns))
         inner = self.text.rstrip().rstrip(";")
@@ -311,11 +308,7 @@ GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader;"""
 
 
 def _check_role(driver: psycopg.Connection[Any]) -> None:
-    """Check that a SELECT of the login role cannot reach beyond the database.
-
-    `SET ROLE` does not help: a function in a query can switch back. Raise SqlError if it can; the text says how, and
-    the remedy.
-    """
+    """Raise SqlError if a SELECT of the login role reaches beyond the database; functions can undo a `SET ROLE`."""
     roles = [name for (name,) in driver.execute(_MAY, [[*_REACHES_OUT]])]
     user = driver.info.user
     if roles:

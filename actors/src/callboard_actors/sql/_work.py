@@ -160,10 +160,7 @@ class Backend(Protocol):
     """Database with a pool of connections."""
 
     def check(self, job: Job) -> None:
-        """Check that the database exists, and that its role cannot do more than it should.
-
-        Raise SqlError with the problem and the remedy.
-        """
+        """Raise SqlError, with the remedy, if the database does not exist or its role can do more than it should."""
         ...
 
     def reading(self, job: Job) -> "AbstractContextManager[sqlalchemy.Connection]":
@@ -175,10 +172,7 @@ class Backend(Protocol):
         ...
 
     def execute(self, statement: str, parameters: Parameters, caps: Caps, job: Job, once: Once | None) -> Rows:
-        """Run one statement in a transaction of its own, and commit it.
-
-        Raise SqlError if nothing was changed, or if the text says that this is unknown.
-        """
+        """Run and commit a statement; raise SqlError if nothing was changed, or the text says that this is unknown."""
         ...
 
     def row_estimates(self, connection: "sqlalchemy.Connection", tables: Sequence[str]) -> Mapping[str, str]:
