@@ -1,11 +1,16 @@
-"""Hostile headers, bodies that grow when they are converted to text, and pages that are slow to convert."""
+"""Hostile headers and bodies, and servers with invalid or excessive HTTP."""
 
+import gzip
 import threading
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import anyio
 import pytest
+from anyio.abc import SocketAttribute, SocketStream
 
+from callboard import running
 from callboard_actors._util._excerpts import clean
 from callboard_actors.http import HttpTools, Page, _tools
 from callboard_actors.http._answer import told
@@ -73,16 +78,12 @@ def test_a_header_brings_no_words_of_a_server_to_the_model(kind: str) -> None:
     )
 
 
-def test_a_reason_is_a_few_words() -> None:
-    """A status line can have 90 kB, more than the characters that a model is to read."""
-    assert len(told(page(reason="obey " * 9000), "tea", start=0, most=100)) < 150
-
-
-def test_a_reason_is_one_line_without_signs_that_nobody_sees() -> None:
-    """A reason may contain terminal escape sequences, or text that only a model notices."""
+def test_a_reason_is_a_few_words_without_signs_that_nobody_sees() -> None:
+    """A status line can have 90 kB, terminal escape sequences, or text that only a model notices."""
     reason = "\x1b[31mNot\x1b[0m \u202eFound\r\n\x07tea\U000e0041 \u2028now"
 
     assert told(page(reason=reason), "tea", start=0, most=100).startswith("HTTP 200 Not Found tea now, https://")
+    assert len(told(page(reason="obey " * 9000), "tea", start=0, most=100)) < 150
 
 
 @pytest.mark.parametrize("wait", ["Fri, 31 Dec 9999 23:59:59 GMT", "86401", "1e400"])
@@ -132,3 +133,71 @@ def test_a_page_with_more_elements_than_are_read_is_cut_before_it_is_parsed(monk
     assert text.startswith("tea\n\ntea")
     assert text.endswith(_TOO_MANY)
     assert _TOO_MANY not in as_markdown("<p>tea</p>" * 1000, "http://a/")
+
+
+# Servers with invalid or excessive HTTP: each causes a one-sentence error soon.
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+LEADS = b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\nLocation: "
+
+
+@asynccontextmanager
+async def server(head: bytes, then: bytes = b"") -> AsyncIterator[str]:
+    """Run a server that answers each request with the same bytes, followed by other bytes for ever if there are any."""
+
+    async def serve(client: SocketStream) -> None:
+        async with client:
+            try:
+                await client.receive()
+                await client.send(head)
+                while then:
+                    await client.send(then)
+            except (anyio.BrokenResourceError, anyio.EndOfStream):
+                pass
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
+        group.start_soon(listener.serve, serve)
+        yield f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}/"
+        group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("head", "then", "said"),
+    [
+        (OK + b"X: " + b"a" * 2_000_000, b"", "Receive buffer too long"),
+        (OK, b"X: y\r\n" * 1000, "Receive buffer too long"),
+        (CHUNKED + b"0\r\n", b"X: y\r\n" * 1000, "Receive buffer too long"),
+        (CHUNKED + b"5;", b"a=b;" * 1000, "Receive buffer too long"),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100, "was not there within 0.5 s"),
+        (OK + b"Content-Encoding: gzip\r\n\r\n", gzip.compress(b"") * 1000, "was not there within 0.5 s"),
+        (CHUNKED + b"zz\r\nhello\r\n0\r\n\r\n", b"", "illegal chunk header"),
+        (CHUNKED + b"-5\r\nhello\r\n0\r\n\r\n", b"", "illegal chunk header"),
+        (OK + b"Content-Length: -5\r\n\r\nhello", b"", "bad Content-Length"),
+        (OK + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello", b"", "conflicting Content-Length"),
+        (OK + b"Content-Encoding: " + b"gzip, " * 500 + b"gzip\r\n\r\nx", b"", "cannot be undone"),
+        (b"tea and ham\r\n", b"", "has no answer"),
+        (LEADS + b"file:///etc/passwd\r\n\r\n", b"", "its scheme has to be http or https"),
+        (LEADS + b"gopher://127.0.0.1:6379/_FLUSHALL\r\n\r\n", b"", "its scheme has to be http or https"),
+        (LEADS + b"//user:secret@127.0.0.1/\r\n\r\n", b"", "names a user before its host"),
+        (LEADS + b"http://169.254.169.254\\@127.0.0.1/\r\n\r\n", b"", "names a user before its host"),
+        (LEADS + b"http://[::1\r\n\r\n", b"", "not written as usual"),
+    ],
+)
+async def test_an_answer_that_is_none_is_told_in_a_sentence(head: bytes, then: bytes, said: str) -> None:
+    """Whatever bytes come, the request ends with bounded memory and without a traceback."""
+    async with server(head, then) as url, running(HttpTools(allow=LOOPBACK, retries=0, timeout=0.5)) as tools:
+        found = await tools.fetch(url)
+
+    assert said in str(found)
+    assert len(str(found)) < 500
+    assert found.artifact is None
+
+
+async def test_a_text_of_backspaces_is_read_at_once() -> None:
+    """Removing one character after the other would block the event loop for an hour."""
+    body = b"tea" + b"x" * 300_000 + b"\x08" * 300_000
+    async with server(OK + b"Content-Type: text/plain\r\n\r\n" + body) as url:
+        async with running(HttpTools(allow=LOOPBACK)) as tools:
+            assert str(await tools.fetch(url)).endswith("\n\ntea")

@@ -205,17 +205,6 @@ async def test_the_tools_of_an_actor_send_the_key_of_their_call(site: Site) -> N
     assert first != second
 
 
-async def test_retry_after_is_a_lower_bound(site: Site) -> None:
-    """An earlier retry would be refused again and may count against the client."""
-    case = site.case()
-    async with HttpClient(allow=LOOPBACK, backoff=AT_ONCE) as http:
-        began = anyio.current_time()
-        page = await http.get(site.url("/status", status=429, times=1, after="1", case=case))
-
-    assert page.ok
-    assert anyio.current_time() - began >= 1.0
-
-
 async def test_a_longer_wait_than_there_is_time_for_is_told_and_not_waited_for(site: Site) -> None:
     """The answer contains the wait, and the model decides."""
     case = site.case()

@@ -129,13 +129,6 @@ async def test_an_error_shows_no_control_characters_of_a_url() -> None:
     assert len(told) < 500
 
 
-async def test_control_characters_do_not_reach_the_model(site: Site) -> None:
-    """Control characters must also not reach a terminal that shows the message."""
-    query = {"hex": b"\x1b[31mred\x1b[0m\x07".hex(), "type": "text/plain"}
-
-    assert (await fetched(site, "/body", query=query)).endswith("\n\nred")
-
-
 @pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.exhaustive)])
 async def test_calls_of_many_go_over_one_pool_and_no_host_has_more_than_its_share(site: Site, count: int) -> None:
     """Even a batch of a thousand calls sends only a few concurrent requests to each host."""

@@ -1,29 +1,25 @@
-"""The tools of an MCP server as tools of a node, with a fast server in this process."""
+"""The tools of an MCP server as tools of a node, with a fast server in this process, and signs beside the results."""
 
-from collections.abc import Awaitable, Callable
+import json
+import logging
 from typing import Any
 
+import anyio
 import pytest
-from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
 from mcp_types import CallToolResult, TextContent, Tool
+from opentelemetry.sdk.trace import TracerProvider
 
-from callboard import ToolCallRequest, ToolNode, create_react_agent
-from callboard.testing import ScriptedModel, tool_call
+from callboard import CallEvent, CallPolicy, ChildSpec, ToolNode, child, observe
+from callboard.telemetry import Tracing
+from callboard.testing import ActorContract, tool_call
 from callboard_actors.mcp import McpServer
+from callboard_actors.mcp._connection import Catalog, Connection, Sending
+from callboard_actors.mcp._plan import Given, Plan, Target, target_of
 from callboard_actors.mcp._tools import as_langchain_tool
 
-from ._asked import answers
+from ._asked import NEW, ROOT, WAIT, answers
 from ._served import server
-
-
-@pytest.mark.real_clock
-async def test_an_agent_is_given_a_server_like_a_tool() -> None:
-    """The agent's model gets the tools and calls them."""
-    model = ScriptedModel([[tool_call("echo", "1", text="hello")], "done"])
-    async with McpServer(server()) as served:
-        found = await create_react_agent(model, [served]).ainvoke({"messages": [("user", "say hello")]})
-    assert [message.text for message in found["messages"][2:]] == ["hello", "done"]
 
 
 def test_a_server_that_is_not_open_is_refused_by_a_node() -> None:
@@ -92,8 +88,6 @@ async def test_arguments_have_any_names(name: str, anyio_backend_name: str) -> N
 
 # Expectations of users of langchain-mcp-adapters, and middleware in place of their interceptors.
 
-CallNext = Callable[[ToolCallRequest], Awaitable[Any]]
-
 
 async def test_a_tool_has_the_name_the_words_and_the_schema_of_the_server() -> None:
     """The model reads the server's own schema, not one that was derived from it."""
@@ -108,18 +102,103 @@ async def test_a_tool_has_the_name_the_words_and_the_schema_of_the_server() -> N
     assert echo.args["text"]["description"] == "What to say."
 
 
-async def test_a_middleware_changes_arguments_and_results_or_answers_itself() -> None:
-    """`request.override(args=...)` of an interceptor is `override(tool_call=...)` here; a cache asks no server."""
-    asked: list[str] = []
+# Progress, logs, traces and keys that a call exchanges with its server besides arguments and results.
 
-    async def marked(request: ToolCallRequest, call_next: CallNext) -> Any:
-        if request.tool_call["args"].get("text") == "known":
-            return ToolMessage("from the cache", tool_call_id=request.tool_call["id"], name="echo")
-        asked.append(request.tool_call["name"])
-        message = await call_next(request.override(tool_call={**request.tool_call, "args": {"text": "LOUD"}}))
-        return message.model_copy(update={"content": f"[{message.text}]"})
 
+async def test_progress_of_the_server_is_that_of_the_call() -> None:
+    """Observers of the call see the progress as if its code ran locally."""
+    seen: list[CallEvent] = []
+    with observe(seen.append):
+        async with McpServer(server()) as served:
+            await answers(ToolNode([served]), tool_call("count", "1", to=3))
+    told = [event for event in seen if event.what == "progress"]
+    assert told
+    assert (told[-1].facts["done"], told[-1].facts["total"]) == (3, 3)
+
+
+async def test_progress_of_the_server_keeps_a_call_alive() -> None:
+    """Progress reports reset the idle timeout; a call without them times out."""
+    policies = {name: CallPolicy(idle_timeout=2) for name in ("count", "hang")}
     async with McpServer(server()) as served:
-        calls = tool_call("echo", "1", text="known"), tool_call("echo", "2", text="quiet")
-        known, fresh = await answers(ToolNode([served], middleware=[marked]), *calls)
-    assert (known.text, fresh.text, asked) == ("from the cache", "[LOUD]", ["echo"])
+        node = ToolNode([served], policies=policies)
+        slow, silent = await answers(
+            node, tool_call("count", "1", to=5, every=1.5), tool_call("hang", "2", folder="/nowhere")
+        )
+    assert slow.text == "counted to 5"
+    assert silent.status == "error"
+
+
+async def test_what_a_server_logs_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Log messages have their own logger, with the server's name."""
+    caplog.set_level(logging.INFO, "callboard.mcp")
+    async with McpServer(server(), name="shop", log_level="info") as served:
+        await served.call("log", {"text": "the tea is ready"})
+    assert ("callboard.mcp", logging.WARNING, "shop: the tea is ready") in caplog.record_tuples
+
+
+async def test_a_server_goes_on_with_the_trace_of_the_call() -> None:
+    """The trace context is sent in `_meta` by the names of W3C."""
+    provider = TracerProvider(shutdown_on_exit=False)
+    with Tracing(provider).on():
+        async with McpServer(server()) as served:
+            [message] = await answers(ToolNode([served]), tool_call("meta", "1"))
+    assert "traceparent" in message.text
+
+
+async def test_a_server_knows_a_call_again_by_its_key() -> None:
+    """Different calls have different keys, and a call that no model requested has none."""
+    async with McpServer(server()) as served:
+        calls = [tool_call("meta", "1"), tool_call("meta", "2")]
+        node = ToolNode([served])
+        one, other = await answers(node, *calls)
+        alone: Any = await served.call("meta")
+    keys = [json.loads(message.text)["callboard/idempotency-key"] for message in (one, other)]
+    assert keys[0] != keys[1]
+    assert "callboard/idempotency-key" not in alone.content[0].text
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_tools_that_the_server_learns_are_there(mode: str) -> None:
+    """When the server announces a change, its tools are listed again automatically."""
+    async with McpServer(server(), mode=mode) as served:
+        await anyio.wait_all_tasks_blocked()
+        await served.call("learn", {"name": "say"})
+        while "say" not in [tool.name for tool in served.tools]:
+            await anyio.sleep(0.01)
+        result: Any = await served.call("say")
+    assert result.content[0].text == "said"
+
+
+# The actor behind a server passes the contract tests for actors.
+
+
+class _Contract(ActorContract):
+    patience = WAIT
+
+    def target(self) -> Target:
+        raise NotImplementedError
+
+    def actor(self) -> ChildSpec[Connection]:
+        plan = Plan(name="shop", target=self.target(), mode="auto", log_level=None)
+        return child(Connection(plan, Catalog()))
+
+    async def ask(self, reference: Connection) -> object:
+        return (await reference.call("echo", {"text": "x"}, Sending())).result
+
+    def test_its_handlers_are_tools(self) -> None:
+        """The handlers of the actor are internal: only the tools of the server become tools."""
+
+
+class TestConnectionInThisProcess(_Contract):
+    """Contract tests on a server in this process; each connection has its own server."""
+
+    def target(self) -> Target:
+        return Given(server())
+
+
+@pytest.mark.real_clock
+class TestConnectionToACommand(_Contract):
+    """Contract tests on a process that is started for each connection."""
+
+    def target(self) -> Target:
+        return target_of(NEW, env=None, cwd=ROOT, http={})

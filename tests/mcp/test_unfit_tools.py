@@ -1,43 +1,49 @@
-"""Invalid tools are left out and logged by name, and valid ones can be used."""
+"""Invalid tools are left out and logged by name, and servers that send too much are bounded."""
 
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCResponse
+from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
 from mcp_types.version import KNOWN_PROTOCOL_VERSIONS
 
-from callboard import ToolNode
+from callboard import ActorStartError, ToolNode
 from callboard.testing import tool_call
-from callboard_actors.mcp._link import InvalidTools
+from callboard_actors.mcp import McpToolError
+from callboard_actors.mcp._link import MOST_PARTS, InvalidTools, Link, watched
 
 from ._asked import ERAS, answers, odd
 from ._odd import GOOD
 from ._plain import NEW, OLD
 
-pytestmark = pytest.mark.real_clock
-
 ODD = {"name": "odd", "inputSchema": {"type": "string"}}
 WHY = "the tool 'odd' of the MCP server 'shop' is left out: inputSchema.type: "
 
 
+@pytest.mark.real_clock
+@pytest.mark.parametrize("unprintable", ["bad\0name", "bad\x1b[2Jname", "bad\nname"])
 @ERAS
 async def test_one_that_is_none_is_left_out_and_named_and_the_others_work(
-    era: str, caplog: pytest.LogCaptureFixture
+    era: str, unprintable: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One invalid tool must not disable the others; it is logged once."""
-    async with odd(era, tools=[ODD]) as server:
+    async with odd(era, tools=[ODD, {**GOOD, "name": unprintable}]) as server:
         names = [tool.name for tool in server.tools]
         [message] = await answers(ToolNode([server]), tool_call("good", "1", text="x"))
         await server.list_tools()
     assert names == ["good"]
     assert message.text == "x"
-    assert [WHY in record.getMessage() for record in caplog.records if "left out" in record.getMessage()] == [True]
+    logged = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert sorted(WHY in line for line in logged) == [False, True]
 
 
+@pytest.mark.real_clock
 @ERAS
 async def test_one_that_is_asked_for_by_its_name_is_refused_with_the_reason(era: str) -> None:
     """The error of a required tool says why it is missing; `deny` of it is allowed."""
@@ -48,6 +54,7 @@ async def test_one_that_is_asked_for_by_its_name_is_refused_with_the_reason(era:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.real_clock
 async def test_names_that_models_refuse_are_told_when_the_server_is_opened(caplog: pytest.LogCaptureFixture) -> None:
     """Some model providers refuse a whole request because of one name, and which ones do is unknown here."""
     async with odd("2025", tools=[{**GOOD, "name": "a b"}, {**GOOD, "name": "f.g"}]) as server:
@@ -106,3 +113,126 @@ def test_what_is_no_list_of_tools_stays_as_it_is(result: dict[str, Any], version
     sieve.sift(SessionMessage(response))
     assert response.result == result
     assert sieve.reasons == {}
+
+
+# Servers that send too much: messages are counted before they are parsed, and the connection stays usable.
+
+
+@pytest.mark.parametrize("version", [OLD, NEW])
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ({"tools": [{}] * 50_000}, "it has more than 1000 tools"),
+        ({"content": [{}] * 500_000}, "it has more than 1000 content blocks"),
+        ({"content": [], "tools": [{}] * 50_000}, "it has more than 1000 tools"),
+        ({"resources": [{}] * 50_000}, "it has more than 1000 resources"),
+    ],
+    ids=["tools", "content", "tools beside content", "resources"],
+)
+def test_parts_of_an_answer_are_counted_before_one_is_read(
+    version: str, result: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parsing tries each content block as every member of a union, which is expensive."""
+    read: list[object] = []
+    monkeypatch.setattr("callboard_actors.mcp._link._misfit", lambda *_: read.append(1))
+    sieve = InvalidTools()
+    sieve.version = version
+    came = sieve.sift(SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=7, result=result)))
+
+    assert isinstance(came, SessionMessage)
+    assert isinstance(came.message, JSONRPCError)
+    assert (came.message.id, came.message.error.message, read) == (7, said, [])
+
+
+def test_structured_content_may_have_many_parts() -> None:
+    """Structured content is not parsed into models; only schema validation reads it."""
+    sieve = InvalidTools()
+    sieve.version = NEW
+    rows = {"content": [{"type": "text", "text": "x"}] * MOST_PARTS, "structuredContent": {"rows": [{}] * 50_000}}
+    message = SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=1, result=rows))
+    assert sieve.sift(message) is message
+
+
+@pytest.mark.real_clock
+@ERAS
+async def test_a_server_with_too_many_tools_is_refused(era: str) -> None:
+    """The limit applies before the tools are parsed."""
+    with pytest.raises(ActorStartError, match="more than 1000 tools"):
+        await odd(era, many=5_000).__aenter__()
+    async with odd(era, many=900) as server:
+        assert len(server.tools) == 901
+
+
+@pytest.mark.real_clock
+@ERAS
+async def test_a_result_with_too_many_parts_fails_its_call_alone(era: str) -> None:
+    """The next call on the same connection succeeds."""
+    async with odd(era, blocks=20_000) as server:
+        for _ in range(2):
+            with pytest.raises(McpToolError, match="more than 1000 content blocks"):
+                await server.call("good", {"text": "x"})
+        assert [tool.name for tool in await server.list_tools()] == ["good"]
+
+
+@pytest.mark.real_clock
+@ERAS
+async def test_a_server_that_pings_again_and_again_is_answered_and_stays_usable(era: str) -> None:
+    """The SDK starts a task for each ping, so pings have to be limited."""
+    async with odd(era, pings=300) as server:
+        for _ in range(2):
+            assert not (await server.call("good", {"text": "x"})).is_error
+
+
+@asynccontextmanager
+async def line() -> AsyncIterator[tuple[Any, Any, Any, Any]]:
+    """Open a watched transport: the server's send stream, the session's two streams, and the replies to the server."""
+    into, read = anyio.create_memory_object_stream[Any](10_000)
+    write, out_of = anyio.create_memory_object_stream[Any](10_000)
+
+    @asynccontextmanager
+    async def transport() -> AsyncIterator[Any]:
+        yield read, write
+
+    async with watched(transport(), Link()) as (incoming, outgoing):
+        with into, read, write, out_of:
+            yield into, incoming, outgoing, out_of
+
+
+def ping(number: int) -> SessionMessage:
+    return SessionMessage(JSONRPCRequest(jsonrpc="2.0", id=number, method="ping"))
+
+
+async def test_requests_of_a_server_are_read_as_they_are_answered() -> None:
+    """A thousand pings at once must not become a thousand tasks; first none is answered, and then each."""
+    got: list[Any] = []
+
+    async def read(incoming: Any) -> None:
+        while True:
+            message = await incoming.receive()
+            got.append(message.message.id)
+
+    async with line() as (into, incoming, outgoing, _), anyio.create_task_group() as group:
+        for number in range(1000):
+            into.send_nowait(ping(number))
+        group.start_soon(read, incoming)
+        with anyio.move_on_after(0.01):
+            await anyio.sleep_forever()
+        first = len(got)
+        for number in range(1000):
+            await outgoing.send(SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=number, result={})))
+            with anyio.move_on_after(0.0001):
+                await anyio.sleep_forever()
+        group.cancel_scope.cancel()
+
+    assert first < 20
+    assert got == list(range(1000))
+
+
+async def test_a_request_that_is_never_answered_does_not_end_the_connection() -> None:
+    """A request may wait for a person, or the server has withdrawn it; later messages are read after a pause."""
+    async with line() as (into, incoming, _, __):
+        for number in range(100):
+            into.send_nowait(ping(number))
+        with anyio.fail_after(10):
+            got = [(await incoming.receive()).message.id for _ in range(100)]
+    assert got == list(range(100))

@@ -10,7 +10,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
 from callboard import create_react_agent, progress
-from callboard.middleware import RequireApproval
 from callboard.testing import ScriptedModel, calls
 
 from ._clients import DECLINED, Person, client_of, filled, in_both_eras, listed_by, text_in
@@ -105,26 +104,6 @@ async def test_an_agent_without_a_name_is_a_tool_named_agent() -> None:
 
     assert (tool.name, tool.description) == ("agent", "Ask the agent 'agent'.")
     assert (result.structured_content or {})["answer"] == "Hello."
-
-
-@pytest.mark.filterwarnings("ignore:RequireApproval asks a person:callboard.IdleMiddlewareWarning")
-@in_both_eras
-async def test_an_approval_of_an_agent_is_asked_of_the_user(era: str) -> None:
-    """The agent's middleware asks. Its model reads a refusal and writes the final answer."""
-    ran: list[str] = []
-
-    async def pay(amount: int) -> str:
-        """Pay."""
-        ran.append(f"{amount}")
-        return "paid"
-
-    model = ScriptedModel([calls(("pay", {"amount": 3})), AIMessage("As you like.")])
-    agent = create_react_agent(model, [pay], name="clerk", middleware=[RequireApproval(["pay"])])
-    async with client_of(agent, era, elicitation_callback=Person(DECLINED)) as client:
-        result = await client.call_tool("clerk", {"message": "Pay!"})
-
-    assert text_in(result) == "As you like."
-    assert ran == []
 
 
 @pytest.fixture

@@ -1,14 +1,12 @@
 """Isolation of the clients of one server over HTTP: neither state nor slots are mixed up."""
 
-import socket
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, cast
 
 import anyio
 import httpx2
 import pytest
-import uvicorn
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
@@ -26,7 +24,6 @@ from callboard_actors.mcp_service import McpApp, mcp_app
 from callboard_actors.mcp_service._callers import Caller
 from callboard_actors.mcp_service._calls import MOST, MOST_OF_ONE, OpenQuestions, WaitingCall
 from callboard_actors.mcp_service._questions import Dialogue, NeedsAnswers
-from callboard_actors.python import python_tool
 
 from ._clients import in_both_eras, text_in
 from ._commands import PATIENCE
@@ -36,7 +33,6 @@ pytestmark = [
     # The SDK's client on trio leaves a stream of events to the garbage collector.
     pytest.mark.filterwarnings("ignore:Async generator 'http:ResourceWarning"),
 ]
-over_loopback = pytest.mark.backends("asyncio")  # uvicorn
 
 TOKENS = {"ann": "ann's token", "bob": "bob's token"}
 
@@ -74,31 +70,21 @@ async def delete(path: str) -> str:
 
 
 @asynccontextmanager
-async def served(app: McpApp) -> AsyncIterator[str]:
-    """Serve an application over loopback; yield its URL."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None, access_log=False))
-        server.capture_signals = nullcontext  # type: ignore[method-assign,assignment]
-        async with anyio.create_task_group() as group:
-            async with app.lifespan():
-                group.start_soon(server.serve, [listener])
-                yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
-                server.should_exit = server.force_exit = True
-
-
-@asynccontextmanager
-async def clients(
-    url: str, era: str, *, tokens: Sequence[str | None] = (None, None), **options: Any
+async def in_process(
+    app: Any, era: str, tokens: Sequence[str | None] = (None, None), **options: Any
 ) -> AsyncIterator[list[Client]]:
-    """Connect a client for each token, with separate connections."""
-    async with AsyncExitStack() as stack:
-        found = []
-        for token in tokens:
-            headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-            http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers))
-            line = streamable_http_client(url, http_client=http)
-            found.append(await stack.enter_async_context(Client(line, mode=era, **options)))
-        yield found
+    """Connect a client for each token to an application in this process, each from its own port."""
+    lifespan = cast("McpApp", app.app).lifespan if isinstance(app, AuthenticationMiddleware) else app.lifespan
+    with anyio.fail_after(PATIENCE):
+        async with lifespan(), AsyncExitStack() as stack:
+            found = []
+            for port, token in enumerate(tokens, 1000):
+                transport = httpx2.ASGITransport(cast("Any", app), client=("127.0.0.1", port))
+                headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+                http = await stack.enter_async_context(httpx2.AsyncClient(transport=transport, headers=headers))
+                line = streamable_http_client("http://127.0.0.1:8000/mcp", http_client=http)
+                found.append(await stack.enter_async_context(Client(line, mode=era, **options)))
+            yield found
 
 
 def keyed(key: str) -> RequestParamsMeta:
@@ -106,41 +92,31 @@ def keyed(key: str) -> RequestParamsMeta:
     return cast("RequestParamsMeta", {IDEMPOTENCY_KEY: key})
 
 
-@over_loopback
 @pytest.mark.parametrize("token", [None, "shared"])
 @pytest.mark.parametrize("meta", [None, keyed("same")], ids=["no key", "one key"])
 async def test_a_client_with_a_session_never_finds_the_state_of_another(token: str | None, meta: Any) -> None:
     """Neither a shared idempotency key nor a shared token leads to another session's state."""
-    async with served(mcp_app(notebooks(), token=token)) as url:
-        async with clients(url, "legacy", tokens=(token, token)) as (ann, bob):
-            await ann.call_tool("write", {"note": "secret"}, meta=meta)
-            read = [text_in(await one.call_tool("read", {}, meta=meta)) for one in (ann, bob)]
+    async with in_process(mcp_app(notebooks(), token=token), "legacy", (token, token)) as (ann, bob):
+        await ann.call_tool("write", {"note": "secret"}, meta=meta)
+        read = [text_in(await one.call_tool("read", {}, meta=meta)) for one in (ann, bob)]
 
     assert read == ["secret", "nothing"]
 
 
-@over_loopback
 @in_both_eras
 async def test_a_client_with_a_token_of_its_own_never_finds_the_state_of_another(era: str) -> None:
     """A client finds its own state again, even without a session."""
-    async with (
-        served(mcp_app(notebooks(), token=TOKENS)) as url,
-        clients(url, era, tokens=list(TOKENS.values())) as (ann, bob),
-    ):
+    async with in_process(mcp_app(notebooks(), token=TOKENS), era, tuple(TOKENS.values())) as (ann, bob):
         await ann.call_tool("write", {"note": "secret"}, meta=keyed("same"))
         read = [text_in(await one.call_tool("read", {}, meta=keyed("same"))) for one in (ann, bob)]
 
     assert read == ["secret", "nothing"]
 
 
-@over_loopback
 @pytest.mark.parametrize("token", [None, "shared"])
 async def test_a_client_that_nothing_tells_from_others_is_refused_a_state(token: str | None) -> None:
     """A client without session and token would have to share its state. Tools without state are not refused."""
-    async with (
-        served(mcp_app([*notebooks(), delete], token=token)) as url,
-        clients(url, "2026-07-28", tokens=[token]) as [client],
-    ):
+    async with in_process(mcp_app([*notebooks(), delete], token=token), "2026-07-28", [token]) as [client]:
         refused = await client.call_tool("write", {"note": "secret"}, meta=keyed("mine"))
         other = await client.call_tool("delete", {"path": "a"})
 
@@ -150,20 +126,6 @@ async def test_a_client_that_nothing_tells_from_others_is_refused_a_state(token:
     assert text_in(other) == "a deleted"
 
 
-@over_loopback
-@pytest.mark.exhaustive
-async def test_an_interpreter_belongs_to_one_client() -> None:
-    """Variables of one client's interpreter are invisible to other clients."""
-    async with served(mcp_app([python_tool()])) as url, clients(url, "legacy") as (ann, bob):
-        [tool] = (await ann.list_tools()).tools
-        await ann.call_tool(tool.name, {"code": "secret = 41"})
-        theirs = await bob.call_tool(tool.name, {"code": "secret + 1"})
-        own = await ann.call_tool(tool.name, {"code": "secret + 1"})
-
-    assert "NameError" in str(theirs.content)
-    assert "42" in str(own.content)
-
-
 @in_both_eras
 async def test_an_actor_by_its_arguments_is_reached_by_all_clients(era: str) -> None:
     """The actor's key is made of the arguments, so clients share it deliberately."""
@@ -171,22 +133,6 @@ async def test_an_actor_by_its_arguments_is_reached_by_all_clients(era: str) -> 
     async with in_process(mcp_app(tools), era) as (ann, bob):
         await ann.call_tool("write", {"note": "for all"})
         assert text_in(await bob.call_tool("read", {})) == "for all"
-
-
-@asynccontextmanager
-async def in_process(app: Any, era: str, tokens: Sequence[str | None] = (None, None)) -> AsyncIterator[list[Client]]:
-    """Connect clients to an application in this process, on either event loop."""
-    lifespan = cast("McpApp", app.app).lifespan if isinstance(app, AuthenticationMiddleware) else app.lifespan
-    with anyio.fail_after(PATIENCE):
-        async with lifespan(), AsyncExitStack() as stack:
-            found = []
-            for token in tokens:
-                transport = httpx2.ASGITransport(cast("Any", app))
-                headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-                http = await stack.enter_async_context(httpx2.AsyncClient(transport=transport, headers=headers))
-                line = streamable_http_client("http://127.0.0.1:8000/mcp", http_client=http)
-                found.append(await stack.enter_async_context(Client(line, mode=era)))
-            yield found
 
 
 class ByName(AuthenticationBackend):
@@ -225,14 +171,6 @@ async def test_a_thread_is_named_by_the_server_alone(era: str, tokens: Sequence[
     assert not any("k1" in thread for thread in threads)
     assert keys[0] == keys[2], "made again, it is known again"
     assert (keys[0] == keys[1]) is (token is None), "of authenticated clients each has keys of its own"
-
-
-async def test_a_call_that_is_made_again_in_another_session_is_known_by_its_key() -> None:
-    """The session may have been lost, so the key has to work in another one."""
-    async with in_process(mcp_app([where]), "legacy") as (one, again):
-        seen = [text_in(await client.call_tool("where", {}, meta=keyed("k1"))).split()[1] for client in (one, again)]
-
-    assert seen[0] == seen[1]
 
 
 @in_both_eras
@@ -287,17 +225,13 @@ async def never(context: object, params: object) -> types.ElicitResult:
     raise AssertionError("the test answers by itself")
 
 
-@over_loopback
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("token", [None, TOKENS], ids=["anybody", "known"])
 async def test_the_questions_of_one_client_do_not_evict_those_of_another(token: Any) -> None:
     """A client that opens too many questions loses its own oldest ones."""
     app = mcp_app(ToolNode([delete], middleware=[RequireApproval()]), token=token)
     tokens = (None, None) if token is None else tuple(TOKENS.values())
-    async with (
-        served(app) as url,
-        clients(url, "2026-07-28", tokens=tokens, elicitation_callback=never) as (ann, bob),
-    ):
+    async with in_process(app, "2026-07-28", tokens, elicitation_callback=never) as (ann, bob):
         hers = await asked(ann, "a.txt")
         his = [await asked(bob, "b.txt") for _ in range(MOST_OF_ONE + 1)]
         assert text_in(await answered(ann, "a.txt", hers)) == "a.txt deleted"
@@ -306,14 +240,10 @@ async def test_the_questions_of_one_client_do_not_evict_those_of_another(token: 
             await answered(bob, "b.txt", his[0])
 
 
-@over_loopback
 async def test_a_question_is_answered_by_the_client_that_was_asked() -> None:
     """A client that has obtained the state of another client's question cannot answer it."""
     app = mcp_app(ToolNode([delete], middleware=[RequireApproval()]), token=TOKENS)
-    async with (
-        served(app) as url,
-        clients(url, "2026-07-28", tokens=tuple(TOKENS.values()), elicitation_callback=never) as (ann, bob),
-    ):
+    async with in_process(app, "2026-07-28", tuple(TOKENS.values()), elicitation_callback=never) as (ann, bob):
         state = await asked(ann, "a.txt")
         with pytest.raises(Exception, match="No such question is open"):
             await answered(bob, "a.txt", state)

@@ -17,7 +17,7 @@ from callboard_actors.mcp_service._http import is_loopback
 from callboard_actors.mcp_service._serve import FAILED, WRONG, http_app
 from callboard_actors.mcp_service._token import TOKEN, take_token
 
-from ._commands import arguments, ran
+from ._commands import ran
 from ._served import add
 
 MODULES = {
@@ -164,16 +164,6 @@ async def test_http_on_trio_is_refused() -> None:
     """The built-in HTTP server needs asyncio; the ASGI application does not."""
     with pytest.raises(RuntimeError, match="hypercorn"):
         await serve_mcp([add], transport="http")
-
-
-@pytest.mark.exhaustive
-def test_an_error_of_the_command_is_no_traceback() -> None:
-    """The real process writes no traceback, and nothing to stdout."""
-    code, error = ran(*arguments("nothing"))
-
-    assert code == WRONG
-    assert "Traceback" not in error
-    assert "an MCP server serves a ToolNode" in error
 
 
 @pytest.mark.exhaustive

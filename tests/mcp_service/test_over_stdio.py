@@ -3,6 +3,8 @@
 import json
 import os
 import subprocess
+from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +148,20 @@ def test_a_conversation_can_come_from_a_file(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["id"] == 1
 
 
-async def test_a_server_that_breaks_ends_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def pipes() -> Iterator[tuple[StdioConnection, FileIO, FileIO]]:
+    """Yield a connection, and the two ends of its client."""
+    (source, client), (answers, sink) = os.pipe(), os.pipe()
+    with FileIO(source), FileIO(client, "w") as asks, FileIO(answers) as hears, FileIO(sink, "w"):
+        yield StdioConnection(source, sink), asks, hears
+
+
+def add(one: int, other: int) -> int:
+    """Add two numbers."""
+    return one + other
+
+
+async def test_a_server_that_breaks_ends_with_its_error(monkeypatch: pytest.MonkeyPatch, pipes: Any) -> None:
     """An error inside of the SDK ends the process: the drain must not wait for an end of stdin that has passed."""
 
     class Broken(Service):
@@ -160,41 +175,19 @@ async def test_a_server_that_breaks_ends_with_its_error(monkeypatch: pytest.Monk
             monkeypatch.setattr(server, "run", run)
             return server
 
-    def add(one: int, other: int) -> int:
-        """Add two numbers."""
-        return one + other
-
-    source, client = os.pipe()
-    answers, sink = os.pipe()
-    try:
-        with anyio.fail_after(PATIENCE), pytest.raises(BaseException) as broken:
-            await serve_stdio(Broken([add], name=None, description=None), StdioConnection(source, sink), drain=600)
-    finally:
-        for descriptor in (source, client, answers, sink):
-            os.close(descriptor)
+    with anyio.fail_after(PATIENCE), pytest.raises(BaseException) as broken:
+        await serve_stdio(Broken([add], name=None, description=None), pipes[0], drain=600)
     assert broken.group_contains(OSError, match="is broken") or "is broken" in str(broken.value)
 
 
-async def test_a_server_whose_client_was_killed_before_its_first_answer_ends_at_once() -> None:
+async def test_a_server_whose_client_was_killed_before_its_first_answer_ends_at_once(pipes: Any) -> None:
     """Without a client the process does not wait out the time that calls have to finish."""
     meta = {f"io.modelcontextprotocol/{key}": value for key, value in _MODERN.items()}
     asked = {"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {"_meta": meta}}
-    source, client = os.pipe()
-    answers, sink = os.pipe()
-    os.write(client, json.dumps(asked).encode() + b"\n")
-    os.close(client)
-    os.close(answers)
-
-    def add(one: int, other: int) -> int:
-        """Add two numbers."""
-        return one + other
-
-    try:
-        with anyio.fail_after(PATIENCE):
-            report = await serve_stdio(
-                Service([add], name=None, description=None), StdioConnection(source, sink), drain=600
-            )
-    finally:
-        os.close(source)
-        os.close(sink)
+    wire, client, answers = pipes
+    client.write(json.dumps(asked).encode() + b"\n")
+    client.close()
+    answers.close()
+    with anyio.fail_after(PATIENCE):
+        report = await serve_stdio(Service([add], name=None, description=None), wire, drain=600)
     assert report.exit_code == 0

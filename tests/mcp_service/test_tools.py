@@ -150,12 +150,6 @@ def test_what_cannot_be_served_is_refused_at_the_start(served: Any, kind: type[E
         Service(served, name=None, description=None)
 
 
-def test_a_description_is_for_agents() -> None:
-    """Tools have no such description in the protocol, so it would be silently dropped."""
-    with pytest.raises(ValueError, match="is for an agent"):
-        Service([search], name=None, description="Plans journeys.")
-
-
 async def test_title_and_hints_come_from_the_metadata_of_a_tool() -> None:
     """The names are those of the protocol, as langchain-mcp-adapters puts them into the metadata."""
     made = tool(search)

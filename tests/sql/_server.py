@@ -38,17 +38,19 @@ class Shop:
 
     def running(self) -> int:
         """Return how many statements of the role run at this moment."""
-        found = self.sql("SELECT count(*) FROM pg_stat_activity WHERE usename = 'reader' AND state = 'active'")
-        return int(found[0][0])
+        return self._count("state = 'active'")
 
     def sleeping(self) -> int:
         """Return how many of the role's statements are sleeping."""
-        found = self.sql("SELECT count(*) FROM pg_stat_activity WHERE usename = 'reader' AND wait_event = 'PgSleep'")
-        return int(found[0][0])
+        return self._count("wait_event = 'PgSleep'")
 
     def connected(self) -> int:
         """Return how many connections the role has."""
-        return int(self.sql("SELECT count(*) FROM pg_stat_activity WHERE usename = 'reader'")[0][0])
+        return self._count("true")
+
+    def _count(self, which: str) -> int:
+        found = self.sql(f"SELECT count(*) FROM pg_stat_activity WHERE usename = 'reader' AND {which}")
+        return int(found[0][0])
 
     def drop(self) -> None:
         self._server.drop(self.admin_url)

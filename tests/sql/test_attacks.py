@@ -82,6 +82,8 @@ async def test_full_text_json_and_pragma_tables_can_be_read(url: str, tmp_path: 
         items = await db.query("SELECT value FROM json_each('[1, 2]')")
         columns = await db.query("SELECT name FROM pragma_table_info('shop')")
         plan = await db.query("EXPLAIN QUERY PLAN SELECT * FROM item")
+        for table in ("sqlite_master", "sqlite_schema", "Sqlite_Master"):
+            assert len(await db.query(f"SELECT name FROM {table}")) > 0
 
     assert [*notes.values, *places.values, *items.values, *columns.values] == [
         ("buy tea",), (1,), (1,), (2,), ("id",), ("name",)
@@ -175,10 +177,3 @@ async def test_tables_that_show_the_connection_or_the_process_are_refused(url: s
                 await db.query(f"SELECT {columns} FROM {table}")
         with pytest.raises(SqlError):
             await db.query(f"WITH x AS (SELECT * FROM {table}) SELECT * FROM x")
-
-
-async def test_the_schema_tables_of_sqlite_are_readable(url: str) -> None:
-    """The schema tables belong to the database, and models query them."""
-    async with SqlDatabase(url) as db:
-        for table in ("sqlite_master", "sqlite_schema", "Sqlite_Master"):
-            assert len(await db.query(f"SELECT name FROM {table}")) > 0

@@ -62,10 +62,8 @@ def test_a_server_has_limits_of_its_own() -> None:
         SqlDatabase("postgresql://reader@localhost/shop", memory=100_000_000)
 
 
-def test_names_are_checked() -> None:
-    """A single string is no list of names, and a name has to be a valid table name."""
-    with pytest.raises(TypeError, match="is one string"):
-        SqlDatabase(URL, schemas="public")
+def test_the_name_of_the_table_of_calls_is_checked() -> None:
+    """The name of a table becomes a part of statements."""
     with pytest.raises(ValueError, match="is the name of a table"):
         WritableSqlDatabase(URL, once='x"; DROP TABLE item; --')
 

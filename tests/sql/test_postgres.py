@@ -1,18 +1,20 @@
-"""Queries on a real PostgreSQL server."""
+"""Queries on a real PostgreSQL server, its values, and the roles that are refused."""
 
 import datetime as dt
 import decimal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import anyio
 import psycopg
 import pytest
 import sqlalchemy
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from callboard import ActorStartError, ToolNode
 from callboard.testing import ActorContract, tool_call
-from callboard_actors.sql import SqlDatabase, SqlError
+from callboard_actors.sql import SqlDatabase, SqlError, WritableSqlDatabase
 from callboard_actors.sql._postgres import PostgresBackend
 from callboard_actors.sql._rows import Caps
 from callboard_actors.sql._work import Job
@@ -251,3 +253,189 @@ async def test_a_connection_that_was_cut_is_replaced(shop: Shop, server: Server)
         while shop.connected():
             await anyio.sleep(0.02)
         assert len(await db.query("SELECT 1")) == 1
+
+
+# PostgreSQL values without a Python type, and settings that change how values are written.
+
+
+async def values(shop: Shop, statement: str, parameters: dict[str, Any] | None = None) -> tuple[Any, ...]:
+    """Return the first row of a statement's result."""
+    with anyio.fail_after(30):
+        async with SqlDatabase(shop.url) as db:
+            return (await db.query(statement, parameters)).values[0]
+
+
+async def test_times_that_python_does_not_know_are_what_the_server_writes(shop: Shop) -> None:
+    """Many tables contain dates of infinity; one such row must not fail the whole query."""
+    found = await values(
+        shop,
+        "SELECT DATE 'infinity', DATE '0044-03-15 BC', TIMESTAMPTZ '-infinity', TIMESTAMP '12000-01-01 10:30',"
+        " TIME '24:00', DATE '2026-01-02'",
+    )
+
+    assert found == ("infinity", "0044-03-15 BC", "-infinity", "12000-01-01 10:30:00", "24:00:00", dt.date(2026, 1, 2))
+
+
+async def test_a_month_is_no_number_of_days(shop: Shop) -> None:
+    """Intervals with months or years are returned as text, because the driver would convert them to wrong numbers."""
+    found = await values(shop, "SELECT INTERVAL '2 days 3 hours', INTERVAL '1 year 2 mons', INTERVAL '178000000 years'")
+
+    assert found == (dt.timedelta(days=2, hours=3), "1 year 2 mons", "178000000 years")
+
+
+@pytest.mark.parametrize(("name", "value"), [("DateStyle", "German"), ("IntervalStyle", "iso_8601")])
+async def test_a_setting_of_a_statement_is_no_error(shop: Shop, name: str, value: str) -> None:
+    """The driver parses only the default format of times, so another format would end the run with an error."""
+    statement = f"SELECT set_config('{name}', '{value}', false), now(), INTERVAL '26 hours' FROM generate_series(1, 30)"
+    node = ToolNode([SqlDatabase(shop.url, connections=1)])
+    async with node:
+        [set_] = (await node.ainvoke([tool_call("query", "1", statement=statement)]))["messages"]
+        [after] = (await node.ainvoke([tool_call("query", "2", statement="SELECT DATE '2026-01-02'")]))["messages"]
+
+    assert set_.status == "success"
+    assert set_.text.endswith("(30 rows)")
+    assert after.artifact["rows"] == [[dt.date(2026, 1, 2)]]
+
+
+async def test_a_mapping_is_json(shop: Shop) -> None:
+    """A model passes parameters as JSON and writes a mapping as an object."""
+    assert await values(shop, "SELECT :doc::jsonb -> 'tea' = '[1]'", {"doc": {"tea": [1]}}) == (True,)
+
+
+async def test_what_a_change_returns_can_be_stored(shop: Shop) -> None:
+    """The driver returns ranges as objects that no checkpointer can store."""
+    statement = "SELECT int4range(1, 5), ARRAY[int4range(1, 2)], '{\"a\": [1]}'::jsonb, 1.5::numeric, '{1}'::int[]"
+    node = ToolNode([WritableSqlDatabase(shop.url, approve=False, once=None)])
+    [message] = (await node.ainvoke([tool_call("execute", "1", statement=statement)]))["messages"]
+    serializer = JsonPlusSerializer()
+
+    assert message.artifact["rows"][0][:3] == ["[1, 5)", ["[1, 2)"], {"a": [1]}]
+    assert serializer.loads_typed(serializer.dumps_typed(message)).artifact == message.artifact
+
+
+async def test_what_a_change_returns_and_cannot_be_read_says_what_to_do(shop: Shop) -> None:
+    """The change is rolled back, because its result could not be reported."""
+    insert = "INSERT INTO item VALUES (9, 'pea', 1, NULL) RETURNING DATE 'infinity'"
+    async with WritableSqlDatabase(shop.url, approve=False, once=None) as db:
+        with pytest.raises(SqlError, match=r"date too large .*\. Ask for it as a text, .*: value::text"):
+            await db.execute(insert)
+        changed = await db.execute(f"{insert}::text")
+
+    assert changed.values == (("infinity",),)
+    assert shop.names() == ["tea", "ham", "salt", "pea"]
+
+
+# PostgreSQL roles whose rights reach beyond their database are refused.
+
+
+async def refusal(url: str) -> str:
+    """Return the error of opening a database."""
+    with anyio.fail_after(40), pytest.raises(ActorStartError) as caught:
+        async with SqlDatabase(url):
+            pass
+    return str(caught.value)
+
+
+@contextmanager
+def role(server: Server, *grants: str) -> Iterator[None]:
+    """Create a role that can be granted to others, with some rights of its own."""
+    server.sql("CREATE ROLE office NOLOGIN")
+    try:
+        for grant in grants:
+            server.sql(grant)
+        yield
+    finally:
+        server.sql("DROP OWNED BY office")
+        server.sql("DROP ROLE office")
+
+
+async def test_an_administrator_is_refused(shop: Shop) -> None:
+    """A read-only transaction does not protect the server's files from a superuser; the error suggests a role."""
+    said = await refusal(shop.admin_url)
+
+    assert "may read the server's files" in said
+    assert "CREATE ROLE reader LOGIN" in said
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    "name", ["pg_read_server_files", "pg_write_server_files", "pg_execute_server_program", "pg_signal_backend"]
+)
+async def test_a_member_of_a_role_that_reaches_the_server_is_refused(shop: Shop, server: Server, name: str) -> None:
+    """Indirect membership counts, even if the rights first need SET ROLE."""
+    with role(server, f"GRANT {name} TO office", "GRANT office TO reader"):
+        server.sql("ALTER ROLE reader NOINHERIT")
+        try:
+            assert f"is, or is a member of, {name}" in await refusal(shop.url)
+        finally:
+            server.sql("ALTER ROLE reader INHERIT")
+
+
+async def test_what_postgres_keeps_from_everybody_nobody_brings(shop: Shop) -> None:
+    """The server's privileges tell which functions are restricted, such as those of `adminpack` and `pg_surgery`.
+
+    Functions of an extension that everybody may call are no reason to refuse a role, nor are functions withheld from
+    it.
+    """
+    for name in ("adminpack", "pg_surgery", "pg_stat_statements", "pgcrypto", "postgres_fdw", "file_fdw"):
+        shop.sql(f"CREATE EXTENSION {name}")
+    async with SqlDatabase(shop.url) as db:
+        with pytest.raises(SqlError, match="permission denied"):
+            await db.query("SELECT pg_file_unlink('/etc/passwd')")
+    shop.sql("GRANT EXECUTE ON FUNCTION pg_file_unlink(text), heap_force_kill(regclass, tid[]) TO reader")
+    said = await refusal(shop.url)
+
+    assert (
+        "may call heap_force_kill(regclass,tid[]), which PostgreSQL keeps from everybody; pg_file_unlink(text)" in said
+    )
+    assert "REVOKE EXECUTE ON FUNCTION heap_force_kill(regclass,tid[]) FROM PUBLIC" in said
+
+
+@pytest.mark.exhaustive
+async def test_what_it_may_call_by_another_role_counts(shop: Shop, server: Server) -> None:
+    """Without INHERIT a query can still change to the other role, and then has all of its rights."""
+    with role(server, "GRANT office TO reader"):
+        server.sql("ALTER ROLE reader NOINHERIT")
+        shop.sql("GRANT EXECUTE ON FUNCTION pg_read_file(text) TO office")
+        try:
+            assert "may call pg_read_file(text), which PostgreSQL keeps from everybody" in await refusal(shop.url)
+        finally:
+            shop.sql("REVOKE EXECUTE ON FUNCTION pg_read_file(text) FROM office")
+            server.sql("ALTER ROLE reader INHERIT")
+
+
+async def test_a_function_in_a_language_that_may_do_anything_is_refused(shop: Shop) -> None:
+    """Every role may call such a function unless that is revoked or its schema is closed.
+
+    Trigger functions are no reason.
+    """
+    shop.sql("CREATE LANGUAGE outside HANDLER plpgsql_call_handler")
+    shop.sql("CREATE FUNCTION noted() RETURNS trigger LANGUAGE outside AS $$ BEGIN RETURN NEW; END $$")
+    shop.sql("CREATE SCHEMA hidden")
+    shop.sql("CREATE FUNCTION hidden.run(text) RETURNS text LANGUAGE outside AS $$ BEGIN RETURN $1; END $$")
+    async with SqlDatabase(shop.url) as db:
+        assert len(await db.query("SELECT 1")) == 1
+    shop.sql("CREATE FUNCTION run(text) RETURNS text LANGUAGE outside AS $$ BEGIN RETURN $1; END $$")
+    assert "may call run(text), which is written in outside, which may do whatever" in await refusal(shop.url)
+    shop.sql("REVOKE EXECUTE ON FUNCTION run(text) FROM PUBLIC")
+    async with SqlDatabase(shop.url) as db:
+        assert len(await db.query("SELECT 1")) == 1
+
+
+async def test_a_function_that_connects_to_other_servers_is_refused(shop: Shop) -> None:
+    """Every role may call `dblink` where it is installed; the statement that the error suggests is sufficient."""
+    shop.sql("CREATE EXTENSION dblink")
+    assert "dblink(text,text), which connects to others" in await refusal(shop.url)
+    for function in ("dblink(text, text)", "dblink(text, text, boolean)", "dblink(text)", "dblink(text, boolean)"):
+        shop.sql(f"REVOKE EXECUTE ON FUNCTION {function} FROM PUBLIC")
+    for options in ("text, text", "text, text, boolean", "text", "text, boolean"):
+        shop.sql(f"REVOKE EXECUTE ON FUNCTION dblink_exec({options}) FROM PUBLIC")
+    for options in ("text", "text, text"):
+        shop.sql(f"REVOKE EXECUTE ON FUNCTION dblink_connect({options}) FROM PUBLIC")
+    async with SqlDatabase(shop.url) as db:
+        for call in (
+            "dblink_send_query('dbname=postgres', 'SELECT 1')",
+            "dblink_open('dbname=postgres', 'c', 'x')",
+        ):
+            with pytest.raises(SqlError, match=r"not available|not found|connection"):
+                await db.query(f"SELECT {call}")

@@ -1,15 +1,19 @@
-"""Queries on SQLite by programs and by models."""
+"""Queries on SQLite by programs and by models, in several processes, and statements after a killed program."""
 
+import signal
+import sys
 from pathlib import Path
 
 import anyio
 import pytest
 
-from callboard import ActorStartError, ToolNode, running
+from callboard import ActorStartError, CallPolicy, Limit, ToolNode, child, running
 from callboard.testing import ActorContract, tool_call
-from callboard_actors.sql import Rows, SqlDatabase, SqlError
+from callboard_actors.process import Processes
+from callboard_actors.sql import SqlDatabase, SqlError
 
-from ._shop import ENDLESS, execute, new_shop
+from ._server import Shop
+from ._shop import DOUBLED, ENDLESS, execute, new_shop
 
 pytestmark = pytest.mark.real_clock
 
@@ -150,15 +154,6 @@ async def test_what_a_driver_cannot_send_is_an_answer_too(
     assert "cannot be sent to the database" in message.content and "at most 64 bits" in message.content
 
 
-async def test_a_program_has_the_error_as_an_exception(url: str) -> None:
-    """All errors have one class, with the driver's exception as their cause."""
-    async with SqlDatabase(url) as db:
-        with pytest.raises(SqlError, match="did you mean item") as caught:
-            await db.query("SELECT * FROM itm")
-
-    assert caught.value.__cause__ is not None
-
-
 async def test_no_more_rows_are_computed_than_are_shown(url: str) -> None:
     """The query stops after the last row that is shown, even if it would never end."""
     async with SqlDatabase(url, max_rows=3) as db:
@@ -198,15 +193,63 @@ async def test_a_file_that_is_no_database_is_told_at_once_and_none_is_made(
     assert path.exists() is (text is not None)
 
 
-async def test_one_database_serves_readers_side_by_side(url: str) -> None:
-    """As many queries run as there are connections; others wait in a queue."""
-    found: list[Rows] = []
+# One database used by several event loops, keys and worker processes, and statements after a killed program.
 
-    async def ask(db: SqlDatabase) -> None:
-        found.append(await db.query("SELECT count(*) AS count FROM item"))
 
-    async with running(SqlDatabase(url, connections=2)) as db, anyio.create_task_group() as group:
-        for _ in range(20):
-            group.start_soon(ask, db)
+async def test_a_timeout_of_the_call_ends_the_statement(url: str) -> None:
+    """The database's own error arrives before the call's timeout and tells the model the reason."""
+    node = ToolNode([SqlDatabase(url)], policies={"query": CallPolicy(timeout=1.0, limit=Limit(1))})
+    calls = [
+        tool_call("query", "1", statement=ENDLESS.format("count(*)")),
+        tool_call("query", "2", statement="SELECT 1"),
+    ]
 
-    assert [rows[0]["count"] for rows in found] == [3] * 20
+    late, other = (await node.ainvoke(calls))["messages"]
+
+    assert late.content.startswith("It was stopped after 0.")
+    assert other.content == "1\n1\n(1 row)"
+
+
+@pytest.mark.exhaustive
+async def test_it_can_live_in_a_worker_process(url: str) -> None:
+    """A worker process can be killed whatever SQLite does."""
+    async with Processes(workers=1) as pool, running(child(SqlDatabase(url), runs_in=pool)) as db:
+        rows = await db.query("SELECT name FROM item WHERE id = 1")
+        with pytest.raises(SqlError, match="did you mean item"):
+            await db.query("SELECT * FROM itm")
+
+    assert dict(rows[0]) == {"name": "tea"}
+
+
+@pytest.mark.exhaustive
+async def test_a_statement_that_grows_as_it_is_read_meets_the_memory_of_its_process(url: str) -> None:
+    """SQLite expands a table expression wherever it is named, without calling our progress handler meanwhile."""
+    async with Processes(workers=1, memory=1024**3) as pool, running(child(SqlDatabase(url), runs_in=pool)) as db:
+        with pytest.raises(SqlError, match="more memory than there is"):
+            await db.query(DOUBLED)
+        assert len(await db.query("SELECT 1")) == 1
+
+
+_ASKS = """
+import anyio, sys
+from callboard_actors.sql import SqlDatabase
+
+async def main():
+    async with SqlDatabase(sys.argv[1], timeout=600) as db:
+        await db.query("SELECT pg_sleep(600)")
+
+anyio.run(main, backend=sys.argv[2])
+"""
+
+
+@pytest.mark.exhaustive
+async def test_a_statement_ends_with_the_program_that_was_killed(shop: Shop, anyio_backend_name: str) -> None:
+    """No client can cancel the statement, so the server checks every two seconds whether its client is alive."""
+    command = [sys.executable, "-c", _ASKS, shop.url, anyio_backend_name]
+    async with await anyio.open_process(command, cwd=Path(__file__).parents[2]) as process:
+        while not shop.sleeping():
+            await anyio.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+    while shop.sleeping():
+        await anyio.sleep(0.1)

@@ -53,15 +53,6 @@ def guarded(url: str, *inner: Any) -> ToolNode:
     return ToolNode([WritableSqlDatabase(url)], middleware=[RequireApproval(["execute"]), *inner])
 
 
-async def test_the_question_shows_the_statement_and_its_parameters(url: str) -> None:
-    """The person needs to see exactly what will run."""
-    with pytest.raises(CallsInterrupted) as caught:
-        await guarded(url).ainvoke([BUN])
-
-    assert caught.value.interrupts[0].value[0]["action_request"] == {"action": "execute", "args": BUN["args"]}
-    assert names_in(url) == ["tea", "ham", "salt"]
-
-
 REMOVAL = {"statement": "DELETE FROM item WHERE id = :id", "parameters": {"id": 1}}
 
 

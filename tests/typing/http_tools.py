@@ -14,7 +14,7 @@ async def ask() -> None:
         assert_type(http, HttpClient)
         assert_type(await http.get("https://example.org/"), Page)
         assert_type(await http.post("https://example.org/", json={"a": 1}), Page)
-        page = await http.request("PUT", "https://example.org/", content=b"", timeout=2.0)
+        page = await http.request("PUT", "https://example.org/", content=b"")
         assert_type(await page.readable(), str)
     async with running(HttpTools()) as tools:
         assert_type(await tools.fetch("https://example.org/", start=10), Answer)

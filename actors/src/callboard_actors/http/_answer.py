@@ -105,12 +105,7 @@ class PageArtifact(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Result of a request; `str()` gives the text for the model.
-
-    Args:
-        text: for the model.
-        artifact: for the program, as plain data; `None` if there is no page.
-    """
+    """Result of a request: a text for the model, and plain data for the program, unless there is no page."""
 
     text: str
     artifact: PageArtifact | None = None

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from itertools import count
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -46,14 +45,6 @@ _HEADERS_BY_HOST = "headers={'api.example.org': {'Authorization': '...'}}"
 class HttpBounds:
     """Limits of time and size of an `HttpClient`.
 
-    Args:
-        connections: largest number of connections.
-        connect_timeout: seconds for a connection.
-        read_timeout: seconds that a server may send nothing.
-        max_bytes: bytes of a body that are read, after decompression.
-        max_download: largest body that is saved in the folder for downloads, in bytes.
-        max_redirects: largest number of redirects that are followed.
-
     Raises:
         TypeError: if a number of seconds is not a number.
         ValueError: if a number is out of range.
@@ -61,9 +52,13 @@ class HttpBounds:
 
     connections: int = 100
     connect_timeout: float = 10.0
+    """Seconds for a connection."""
     read_timeout: float = 20.0
+    """Seconds that a server may send nothing."""
     max_bytes: int = 1_000_000
+    """Bytes of a body that are read, after decompression."""
     max_download: int = 100_000_000
+    """Bytes of the largest body that is saved in the folder for downloads."""
     max_redirects: int = 5
 
     def __post_init__(self) -> None:
@@ -319,7 +314,6 @@ class HttpClient:
         content: str | bytes | None = None,
         json: Any = None,
         headers: Mapping[str, str] | None = None,
-        timeout: float | None = None,
     ) -> Page:
         """Send a request, follow its redirects, and repeat it where that does no harm.
 
@@ -329,7 +323,6 @@ class HttpClient:
             content: body of the request.
             json: the same, as a value to be written as JSON.
             headers: of this request; not sent to another origin after a redirect.
-            timeout: seconds, if less than the client's.
 
         Raises:
             HttpError: if there is no response. A response with an error status is a `Page`.
@@ -337,15 +330,14 @@ class HttpClient:
             RuntimeError: if the client is not open.
             TypeError: if the URL is not a string.
         """
-        made = request_of(method, url, content, json, headers or {})
-        return await self._asked(made, self._timeout if timeout is None else min(timeout, self._timeout))
+        return await self._asked(request_of(method, url, content, json, headers or {}))
 
-    async def _asked(self, request: Request, seconds: float, *, share: float = 0.0) -> Page:
-        """Send a request within the given seconds, and within a share of the time that the running call has left."""
+    async def _asked(self, request: Request, *, share: float = 0.0) -> Page:
+        """Send a request within the timeout, and within a share of the time that the running call has left."""
         if self._client is None:
             raise RuntimeError("the HttpClient is not open; use it within `async with`")
         request = with_key(request)
-        with Allowance(seconds, share=share) as allowance:
+        with Allowance(self._timeout, share=share) as allowance:
             return await self._through_redirects(request, is_robots=False)
         raise lost(request, f"it was not there within {allowance.seconds:.3g} s", was_sent=True)
 
@@ -392,7 +384,9 @@ class HttpClient:
         return following
 
     async def _with_retries(self, request: Request, most: int) -> Page:
-        for attempt in count(1):
+        attempt = 0
+        while True:
+            attempt += 1
             end: Page | HttpError
             try:
                 end = await self._in_turn(request, most)
@@ -401,11 +395,10 @@ class HttpClient:
             pause = self._repeats.pause(request, attempt, end)
             # A pause beyond the deadline would only replace this error by a timeout, which says less.
             if pause is None or pause >= anyio.current_effective_deadline() - anyio.current_time():
-                break
+                if isinstance(end, HttpError):
+                    raise end
+                return end
             await anyio.sleep(pause)
-        if isinstance(end, HttpError):
-            raise end
-        return end
 
     async def _in_turn(self, request: Request, most: int) -> Page:
         assert self._client is not None

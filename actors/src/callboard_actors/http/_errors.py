@@ -7,14 +7,9 @@ _LONGEST_URL = 300
 
 
 class HttpError(CallboardError):
-    """Request without a response.
+    """Request without a response: the reason as half a sentence, and advice as a whole one.
 
-    Args:
-        method: of the request.
-        url: of the last request, after redirects.
-        reason: why there is no response, as half a sentence.
-        advice: what to do about it, as a sentence.
-        was_sent: whether the server may have received the request.
+    `url` is that of the last request, after redirects. `was_sent` tells whether the server may have received it.
     """
 
     _what = "has no answer"

@@ -73,7 +73,7 @@ class HttpTools(Actor):
     async def _asked(self, method: str, url: str, start: int, body: str | None, headers: dict[str, str]) -> Answer:
         try:
             request = request_of(method, url, body, None, headers)
-            page = await self._client._asked(request, self._client._timeout, share=_MOST_TIME)
+            page = await self._client._asked(request, share=_MOST_TIME)
         except HttpError as error:
             return Answer(str(error))
         text = await self._text(page)

@@ -223,7 +223,7 @@ class AnswerStream(ObjectSendStream[Any]):
         self._stream = stream
         self._answered = answered
 
-    async def send(self, item: Any, /) -> None:
+    async def send(self, item: Any) -> None:
         await self._stream.send(item)
         if isinstance(item.message, (types.JSONRPCResponse, types.JSONRPCError)):
             self._answered(item.message.id)

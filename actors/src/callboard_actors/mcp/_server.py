@@ -58,14 +58,11 @@ class SeenSessions:
         if not session:
             return False
         before = self._seen.get(conversation)
-        self._note(conversation, session)
+        self.note(conversation, session)
         return before is not None and before != session
 
-    def is_told(self, conversation: Hashable) -> None:
-        """Note that a conversation was told of the loss, so that the next session is no news."""
-        self._note(conversation, None)
-
-    def _note(self, conversation: Hashable, session: int | None) -> None:
+    def note(self, conversation: Hashable, session: int | None) -> None:
+        """Note the session of a conversation; `None` if it was told of a loss, so that the next one is no news."""
         self._seen[conversation] = session
         self._seen.move_to_end(conversation)
         if len(self._seen) > _KEPT:
@@ -117,8 +114,7 @@ class McpServer:
     and are not sent again; waiting calls are sent over the next connection.
 
     Args:
-        target: a command as a list, the program first; a URL of streamable HTTP; a server of the SDK in this process;
-            or a function that makes a transport of the SDK.
+        target: a command as a list, a URL of streamable HTTP, a server of the SDK, or a function for a transport.
         env: environment variables of a command, added to a few that every command has, such as PATH and HOME.
         cwd: working directory of a command.
         headers: headers of each HTTP request, or a function of the key that returns them; it may be async.
@@ -127,16 +123,13 @@ class McpServer:
         prefix: prefix of its tools' names for models, such as "files_".
         allow: names of the tools to offer; by default all.
         deny: names of tools not to offer.
-        key: a function of a run's config that returns the key of the connection to use, such as
-            `lambda config: config["configurable"]["user"]`; each key has its own. By default all share one.
+        key: a function of a run's config that returns the key of its connection, such as the user's name.
         cap: with `key`, the maximum number of connections; the least recently used is closed first.
         idle: with `key`, seconds after which an unused connection is closed.
         mode: "auto" for any version of the protocol, "legacy" for versions with a handshake, or a version.
         log_level: minimum level of the server's log messages, which go to the logger `callboard.mcp`.
-        on_elicit: answers the server's questions to a person. Without it, a person is asked by an interrupt if a
-            `ToolNode` runs the call; otherwise the question is declined.
-        sampling: a model that the server may use; or `True` for that of the calling agent, which must be made by
-            `create_react_agent`. By default the server may use none.
+        on_elicit: answers the server's questions; by default a node asks a person by an interrupt.
+        sampling: a model that the server may use; or `True` for that of the calling agent.
         resources: whether to add tools that list and read the server's resources.
         prompts: whether to add tools that list and read its prompts.
         bounds: limits of time and size.
@@ -287,10 +280,7 @@ class McpServer:
     # Resources and prompts. Reading has no effects, so it is repeated after a lost connection.
 
     async def list_resources(self, *, key: Hashable = None) -> list[types.Resource]:
-        """List the resources, as the protocol describes them.
-
-        Args:
-            key: the key of the connection to use, if there is one for each key.
+        """List the resources, over the connection of a key if each has its own.
 
         Raises:
             ActorGoneError: if there is no connection.
@@ -303,12 +293,7 @@ class McpServer:
         return await self._use("list_resource_templates", list_templates, key)
 
     async def read_resource(self, uri: str, *, key: Hashable = None) -> list[Blob]:
-        """Read a resource as LangChain's blobs, with the URI in their metadata.
-
-        Args:
-            uri: the URI of the resource.
-            key: as for `list_resources`, which also lists the errors.
-        """
+        """Read a resource as LangChain's blobs, with the URI in their metadata."""
         contents = await self._use("read_resource", partial(read, uri=uri), key)
         return [as_blob(one) for one in contents]
 
@@ -319,13 +304,7 @@ class McpServer:
     async def get_prompt(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, key: Hashable = None
     ) -> list[HumanMessage | AIMessage]:
-        """Fill in a prompt and return its messages, with which a conversation can begin.
-
-        Args:
-            name: the name of the prompt.
-            arguments: values for the prompt's arguments; converted to text, as the protocol requires.
-            key: as for `list_resources`, which also lists the errors.
-        """
+        """Fill in a prompt and return its messages; values that are no texts are converted."""
         messages = await self._use("get_prompt", partial(fill_in, name=name, arguments=arguments or {}), key)
         return [prompt_message(one) for one in messages]
 
@@ -344,7 +323,7 @@ class McpServer:
             answer = await self._answer(tool, arguments, key)
         except ActorDiedError:
             # The model reads from this error that the session is lost, so the next answer need not repeat it.
-            self._sessions.is_told(conversation)
+            self._sessions.note(conversation, None)
             raise
         lost = self._sessions.is_news(conversation, answer.session)
         notice = f"The connection to {self.name} was made anew; what its session held is lost."

@@ -5,7 +5,7 @@ Since protocol version 2026-07-28, a call that asks waits in `OpenQuestions` unt
 
 import math
 import secrets
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -52,24 +52,18 @@ class OpenQuestions:
     """
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[str, WaitingCall] = OrderedDict()
-        self._of_owners: Counter[tuple[str, str]] = Counter()
-        """Number of waiting calls per client: ("principal", identity), or the peer's address and port."""
+        self._waiting: dict[str, WaitingCall] = {}
+        """In the order of their beginning."""
 
     async def keep(self, waiting: WaitingCall) -> str:
         """Store a call, and return its secret state."""
         # There is no timer: expired calls are dropped here, or refused by `take`.
         for state in [state for state, one in self._waiting.items() if one.until <= anyio.current_time()]:
             await self._forget(state)
-        owner = waiting.caller.owner
-        # No await between insertion and count: `_forget` may wait, and other calls may be stored meanwhile.
         state = secrets.token_urlsafe(32)
         self._waiting[state] = replace(waiting, until=anyio.current_time() + PATIENCE)
-        self._of_owners[owner] += 1
-        while self._of_owners[owner] > MOST_OF_ONE:
-            await self._forget(self._oldest_of(owner))
-        while len(self._waiting) > MOST:
-            await self._forget(self._oldest_of(self._largest()))
+        while (surplus := self._surplus(waiting.caller.owner)) is not None:
+            await self._forget(surplus)
         return state
 
     def take(self, state: str, caller: Caller, name: str, arguments: dict[str, Any]) -> WaitingCall | None:
@@ -82,7 +76,7 @@ class OpenQuestions:
             arguments,
         ):
             return None
-        self._pop(state)
+        del self._waiting[state]
         return found if found.until > anyio.current_time() else None
 
     async def close(self) -> None:
@@ -91,27 +85,20 @@ class OpenQuestions:
             await self._forget(next(iter(self._waiting)))
 
     async def _forget(self, state: str) -> None:
-        if (found := self._pop(state)) is not None:
+        # A call may be taken, or forgotten, while another one is being forgotten.
+        if (found := self._waiting.pop(state, None)) is not None:
             await found.course.work.forget()
 
-    def _pop(self, state: str) -> WaitingCall | None:
-        if (found := self._waiting.pop(state, None)) is not None:
-            owner = found.caller.owner
-            self._of_owners[owner] -= 1
-            if not self._of_owners[owner]:
-                del self._of_owners[owner]
-        return found
-
-    def _oldest_of(self, owner: tuple[str, str]) -> str:
+    def _surplus(self, owner: tuple[str, str]) -> str | None:
+        """Return the call to drop because a limit is exceeded, after a call of `owner` was stored."""
+        counts = Counter(one.caller.owner for one in self._waiting.values())
+        if counts[owner] <= MOST_OF_ONE:
+            if len(self._waiting) <= MOST:
+                return None
+            # By address first: a client must not evade the limit by opening many connections.
+            of_hosts = Counter(_group(*one.caller.owner) for one in self._waiting.values())
+            owner = max(counts, key=lambda one: (of_hosts[_group(*one)], counts[one]))
         return next(state for state, one in self._waiting.items() if one.caller.owner == owner)
-
-    def _largest(self) -> tuple[str, str]:
-        """Return the client with the most calls, at the address with the most calls in total."""
-        # By address first: a client must not evade the limit by opening many connections.
-        of_hosts: Counter[tuple[str, str]] = Counter()
-        for (host, name), count in self._of_owners.items():
-            of_hosts[_group(host, name)] += count
-        return max(self._of_owners, key=lambda owner: (of_hosts[_group(*owner)], self._of_owners[owner]))
 
 
 def _group(host: str, name: str) -> tuple[str, str]:

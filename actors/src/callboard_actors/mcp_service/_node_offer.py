@@ -48,13 +48,8 @@ def _of(actor: ToolActor, call: object, context: CallContext) -> object:
 
 # Listing of tools: the schema for models, without injected arguments.
 
-_HINTS: Final = {
-    "readOnlyHint": "read_only_hint",
-    "destructiveHint": "destructive_hint",
-    "idempotentHint": "idempotent_hint",
-    "openWorldHint": "open_world_hint",
-}
-"""Annotations of the protocol that a tool may have in its metadata, with the field names of the SDK."""
+_HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+"""Annotations of the protocol that a tool may have in its metadata."""
 
 
 def listed(tool: BaseTool, output_schema: dict[str, Any] | None) -> types.Tool:
@@ -62,7 +57,7 @@ def listed(tool: BaseTool, output_schema: dict[str, Any] | None) -> types.Tool:
     # `title` and the hints of the protocol (`readOnlyHint`, ...) come from the tool's `metadata`.
     function = convert_to_openai_tool(tool)["function"]
     metadata = tool.metadata or {}
-    hints = {field: metadata[word] for word, field in _HINTS.items() if isinstance(metadata.get(word), bool)}
+    hints = {name: metadata[name] for name in _HINTS if isinstance(metadata.get(name), bool)}
     title = metadata.get("title")
     return types.Tool(
         name=tool.name,
@@ -70,7 +65,7 @@ def listed(tool: BaseTool, output_schema: dict[str, Any] | None) -> types.Tool:
         description=function.get("description") or None,
         input_schema={"type": "object", "properties": {}, **function.get("parameters", {})},
         output_schema=output_schema,
-        annotations=types.ToolAnnotations(**hints) if hints else None,
+        annotations=types.ToolAnnotations.model_validate(hints) if hints else None,
     )
 
 

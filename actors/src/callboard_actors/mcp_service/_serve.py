@@ -136,13 +136,12 @@ def mcp_app(
     `drain_on_signal`.
 
     Args:
-        served: a `ToolNode`, an agent, or tools (functions, LangChain tools, actors, MCP servers); or a function with
-            `@asynccontextmanager` that yields one of these. MCP servers are opened while the tools are served.
-        name: name of the server, for its clients.
-        description: description of an agent, for the models of its clients.
+        served: as for `serve_mcp`, like `name`, `description` and `token`.
+        name: of the server.
+        description: of an agent.
         path: URL path of the MCP endpoint.
         allowed_hosts: host names, without a port, that clients may use to reach the server.
-        token: bearer token that all clients must send, or a mapping from client names to their tokens.
+        token: of the clients.
 
     Raises:
         TypeError: for an object that cannot be served.

@@ -1,7 +1,7 @@
 """`SqlDatabase` and `WritableSqlDatabase`: actors with tools for a database, and the choice of its backend."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -88,7 +88,6 @@ class SqlDatabase(Actor):
         connections: statements that run at the same time; others wait.
         memory: bytes for SQLite in this process, shared by all its users; `None` for no limit. The lowest number ever
             given holds until the process ends: SQLite has no other limit for the parsing of a statement.
-        schemas: schemas of PostgreSQL that `schema` and `describe` show; by default the current one.
 
     Raises:
         ValueError: for a URL of another kind of database, or a number out of range.
@@ -108,12 +107,9 @@ class SqlDatabase(Actor):
         max_value: int = 1_000,
         connections: int = 4,
         memory: int | None = None,
-        schemas: Sequence[str] = (),
     ) -> None:
         name = type(self).__name__
         self._url = parsed(name, url)
-        if isinstance(schemas, str):
-            raise TypeError(f"{name}(schemas={schemas!r}) is one string; give a list of names")
         check_durations(name, timeout=timeout)
         counts = [("max_rows", max_rows, 1), ("max_bytes", max_bytes, 100), ("max_value", max_value, 1)]
         counts += [("connections", connections, 1)]
@@ -123,7 +119,7 @@ class SqlDatabase(Actor):
             raise ValueError(f"{name}(memory={memory!r}) is for SQLite; a server has its own limits, such as work_mem")
         self._timeout, self._memory = timeout, memory
         self._caps = Caps(rows=max_rows, bytes=max_bytes, value=max_value)
-        self._connections, self._schemas = connections, tuple(schemas)
+        self._connections = connections
         self._block: AsyncExitStack | None = None
 
     async def __aenter__(self) -> Self:
@@ -175,14 +171,14 @@ class SqlDatabase(Actor):
         """List the tables and views with their columns, types and keys, and about how many rows they have."""
         from callboard_actors.sql._schema import outline
 
-        return await self._run(lambda job: outline(self._backend, self._schemas, self._caps.bytes, job))
+        return await self._run(lambda job: outline(self._backend, self._caps.bytes, job))
 
     @handler(group="statements")
     async def describe(self, table: str) -> str:
         """Describe one table: columns, defaults, keys, references and indexes."""
         from callboard_actors.sql._schema import description
 
-        return await self._run(lambda job: description(self._backend, self._schemas, table, job))
+        return await self._run(lambda job: description(self._backend, table, job))
 
     @handler(group="statements")
     async def query(self, statement: str, parameters: Mapping[str, object] | None = None) -> Rows:

@@ -11,7 +11,7 @@ import re
 import socket
 import uuid
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -376,10 +376,8 @@ class PostgresBackend:
         with self.reading(job) as connection:
             _check_role(_driver(connection))
 
-    @contextmanager
-    def reading(self, job: Job) -> Generator[sqlalchemy.Connection]:
-        with self._transaction(job, "READ ONLY") as connection:
-            yield connection
+    def reading(self, job: Job) -> AbstractContextManager[sqlalchemy.Connection]:
+        return self._transaction(job, "READ ONLY")
 
     @contextmanager
     def _transaction(self, job: Job, mode: str) -> Generator[sqlalchemy.Connection]:

@@ -6,7 +6,7 @@ The file is opened for reading only, except for calls that may write.
 import re
 import sqlite3
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -188,10 +188,8 @@ class SqliteBackend:
                 with self._session(engine, job) as connection:
                     _driver(connection).execute("SELECT count(*) FROM sqlite_master").fetchone()
 
-    @contextmanager
-    def reading(self, job: Job) -> Generator[sqlalchemy.Connection]:
-        with self._session(self._reads, job) as connection:
-            yield connection
+    def reading(self, job: Job) -> AbstractContextManager[sqlalchemy.Connection]:
+        return self._session(self._reads, job)
 
     @contextmanager
     def _session(self, engine: sqlalchemy.Engine, job: Job) -> Generator[sqlalchemy.Connection]:
