@@ -164,16 +164,10 @@ async def asked(request: Request) -> Response:
     return JSONResponse({"requests": seen[case], "most": most[case], "gone": gone[case]})
 
 
-async def robots(request: Request) -> Response:
-    await note(request)
-    return PlainTextResponse("User-agent: callboard\nDisallow: /private\n")
-
-
 METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"]
 PATHS = {
     "/": page,
     "/page": page,
-    "/private/page": page,
     "/echo": echo,
     "/redirect": redirect,
     "/circle": circle,
@@ -186,7 +180,6 @@ PATHS = {
     "/drop": drop,
     "/cookie": cookie,
     "/seen": asked,
-    "/robots.txt": robots,
 }
 app = Starlette(routes=[Route(path, fn, methods=METHODS) for path, fn in PATHS.items()])
 

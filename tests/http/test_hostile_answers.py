@@ -13,8 +13,8 @@ from anyio.abc import SocketAttribute, SocketStream
 from callboard import running
 from callboard_actors._util._excerpts import clean
 from callboard_actors.http import HttpTools, Page, _tools
-from callboard_actors.http._answer import told
 from callboard_actors.http._page import _MOST_TAGS, _TOO_MANY, as_markdown
+from callboard_actors.http._tools import told
 
 from ._world import LOOPBACK
 

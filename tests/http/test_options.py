@@ -175,7 +175,7 @@ async def test_an_actor_that_cannot_open_its_client_says_so_at_the_start(tmp_pat
             pass
 
 
-@pytest.mark.parametrize("package", ["httpx2", "lxml", "markdownify", "protego"])
+@pytest.mark.parametrize("package", ["httpx2", "lxml", "markdownify"])
 def test_a_missing_extra_is_named(package: str) -> None:
     """The error comes when the actor is first imported; other actors do not need the extra."""
     code = (

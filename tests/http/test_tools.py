@@ -145,19 +145,3 @@ async def test_calls_of_many_go_over_one_pool_and_no_host_has_more_than_its_shar
         seen = site.seen(name)
         assert len(seen["requests"]) == count // 2
         assert 2 <= seen["most"] <= 8
-
-
-async def test_robots_txt_is_heeded_where_that_was_asked_for(site: Site) -> None:
-    """The file is fetched once, through the same address guard."""
-    before = len(site.requests("/robots.txt"))
-    async with running(HttpTools(**READS, robots=True)) as tools:
-        allowed = [str(await tools.fetch(site.url("/page"))) for _ in range(3)]
-        led = str(await tools.fetch(site.url("/redirect", to="/private/page")))
-        refused = str(await tools.fetch(site.url("/private/page")))
-    free = await fetched(site, "/private/page")
-
-    assert all(one.startswith("HTTP 200 OK") for one in allowed)
-    assert refused.endswith("was not sent: the robots.txt of its site forbids it. Ask for another URL.")
-    assert led.endswith("was not sent: the robots.txt of its site forbids it. Ask for another URL.")
-    assert free.startswith("HTTP 200 OK")
-    assert len(site.requests("/robots.txt")) - before == 1

@@ -10,12 +10,11 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitRequestURLParams, ElicitResult, InputRequiredResult
-from referencing.exceptions import Unresolvable
 
 from callboard import CallsInterrupted, ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
 from callboard_actors.mcp import McpBounds, McpServer, McpToolError
-from callboard_actors.mcp._schemas import misfit
+from callboard_actors.mcp._schemas import Judge
 
 from ._asked import ROOT, answers
 from ._asking import COMMAND, Done, server
@@ -355,17 +354,12 @@ async def test_a_form_says_by_which_rules_it_was_written() -> None:
 def test_a_pattern_takes_no_longer_than_the_text_is_long() -> None:
     """A pattern with catastrophic backtracking would block the event loop for years."""
     schema = {"properties": {"name": {"type": "string", "pattern": "^(a+)+$"}}}
-    assert misfit(schema, {"name": "a" * 5000}) is None
-    assert misfit(schema, {"name": "a" * 50 + "!"}) == f"'{'a' * 50}!' does not match '^(a+)+$'"
-    assert misfit(schema, {"name": 1}) == "1 is not of type 'string'"
+    judge = Judge(schema)
+    assert judge.misfit({"name": "a" * 5000}) is None
+    assert judge.misfit({"name": "a" * 50 + "!"}) == f"'{'a' * 50}!' does not match '^(a+)+$'"
+    assert judge.misfit({"name": 1}) == "1 is not of type 'string'"
 
 
 def test_a_pattern_that_only_python_knows_is_for_the_server_to_judge() -> None:
     """The server validates the answer anyway, because it may come from any client."""
-    assert misfit({"properties": {"name": {"pattern": "(?=x)y"}}}, {"name": "z"}) is None
-
-
-def test_nothing_is_fetched_that_a_schema_refers_to() -> None:
-    """A stored question may contain a reference that nobody has checked."""
-    with pytest.raises(Unresolvable):
-        misfit({"$ref": "http://127.0.0.1:9/secret"}, {})
+    assert Judge({"properties": {"name": {"pattern": "(?=x)y"}}}).misfit({"name": "z"}) is None

@@ -14,6 +14,8 @@ from typing import Any
 import anyio
 from mcp import StdioServerParameters
 
+from tests.mcp._asked import appears
+
 from . import _served
 
 PATIENCE = 40.0
@@ -103,13 +105,6 @@ def ran(*options: str, environment: dict[str, str] | None = None) -> tuple[int, 
     with started(*options, environment=environment) as server:
         code, _, error = server.end()
     return code, error
-
-
-async def appears(path: Path) -> None:
-    """Wait for a file."""
-    with anyio.fail_after(PATIENCE):
-        while not path.exists():
-            await anyio.sleep(0.01)
 
 
 def appears_soon(path: Path) -> None:

@@ -103,7 +103,7 @@ async def test_limits_and_timeouts_of_the_node_hold(era: str) -> None:
 
     async with (
         client_of(node, era) as one,
-        Client(Service(node, name=None, description=None).server(), mode=era) as two,
+        Client(Service(node).server(), mode=era) as two,
     ):
         async with anyio.create_task_group() as group:
             for client in (one, two):
@@ -225,7 +225,7 @@ async def test_a_call_that_is_made_again_is_known_by_its_key(era: str) -> None:
 async def test_a_service_that_is_drained_lets_calls_finish_and_begins_none(era: str) -> None:
     """Calls that do not finish in time are ended; each client is told."""
     hotel = Hotel()
-    service = Service(ToolNode([hotel.stay]), name=None, description=None)
+    service = Service(ToolNode([hotel.stay]))
     results: list[types.CallToolResult] = []
 
     async def call(client: Client, nights: float) -> None:

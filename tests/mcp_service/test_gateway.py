@@ -138,7 +138,7 @@ async def test_a_server_that_is_open_is_served_and_stays_open() -> None:
 async def test_what_was_opened_to_be_served_is_closed_and_can_be_served_again() -> None:
     """A restarted application opens the servers again; between two runs it has no tools and no processes."""
     server = McpServer(far())
-    service = Service([server], name="gate", description=None)
+    service = Service([server], name="gate")
     for _ in range(2):
         async with service.opened():
             assert server.is_open
@@ -150,7 +150,7 @@ async def test_what_was_opened_to_be_served_is_closed_and_can_be_served_again() 
 async def test_a_server_that_cannot_be_had_is_why_nothing_is_served() -> None:
     """The error names the server when the service starts; servers opened before it are closed."""
     good, bad = McpServer(far()), McpServer(["/no/such/program"], name="notes")
-    service = Service([good, bad], name=None, description=None)
+    service = Service([good, bad])
     with pytest.raises(ActorStartError, match=r"'notes' did not start: .*/no/such/program"):
         async with service.opened():
             raise AssertionError("it is served")
@@ -160,9 +160,9 @@ async def test_a_server_that_cannot_be_had_is_why_nothing_is_served() -> None:
 def test_what_is_no_tool_is_said_before_anything_is_opened() -> None:
     """A description for a server's tools is refused, too, because the list of tools is not known yet."""
     with pytest.raises(TypeError, match="got 3"):
-        Service([McpServer(far()), 3], name=None, description=None)  # type: ignore[list-item]
+        Service([McpServer(far()), 3])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="is for an agent"):
-        Service([McpServer(far())], name=None, description="Weighs.")
+        Service([McpServer(far())], description="Weighs.")
 
 
 @in_both_eras
@@ -182,7 +182,7 @@ async def test_a_call_that_is_tried_again_is_the_same_call_at_the_other_end(era:
         await call_next(request)  # the answer was lost
         return await call_next(request)
 
-    service = Service([pay], name=None, description=None)
+    service = Service([pay])
     async with service.opened(), McpServer(service.server(), mode=era) as shop:
         node = ToolNode([shop], middleware=[twice], policies={"pay": CallPolicy(idempotent=True)})
         for number in ("1", "2"):

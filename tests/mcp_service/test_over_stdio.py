@@ -176,7 +176,7 @@ async def test_a_server_that_breaks_ends_with_its_error(monkeypatch: pytest.Monk
             return server
 
     with anyio.fail_after(PATIENCE), pytest.raises(BaseException) as broken:
-        await serve_stdio(Broken([add], name=None, description=None), pipes[0], drain=600)
+        await serve_stdio(Broken([add]), pipes[0], drain=600)
     assert broken.group_contains(OSError, match="is broken") or "is broken" in str(broken.value)
 
 
@@ -189,5 +189,5 @@ async def test_a_server_whose_client_was_killed_before_its_first_answer_ends_at_
     client.close()
     answers.close()
     with anyio.fail_after(PATIENCE):
-        report = await serve_stdio(Service([add], name=None, description=None), wire, drain=600)
+        report = await serve_stdio(Service([add]), wire, drain=600)
     assert report.exit_code == 0

@@ -211,7 +211,7 @@ def test_any_question_has_a_form_that_clients_can_show(value: object, schema: di
 async def test_a_question_can_be_answered_once() -> None:
     """A client that lost the result may repeat its answer; the call must not run twice."""
     desk = Desk()
-    service = Service(desk.node, name=None, description=None)
+    service = Service(desk.node)
     async with (
         service.opened(),
         Client(service.server(), mode="2026-07-28", elicitation_callback=Person()) as client,
@@ -237,7 +237,7 @@ async def test_a_question_can_be_answered_once() -> None:
 async def test_nobody_is_asked_any_more_when_the_service_is_drained(era: str) -> None:
     """A person may take hours and the process has to end. The call has not run, and the client is told so."""
     desk = Desk()
-    service = Service(desk.node, name=None, description=None)
+    service = Service(desk.node)
     is_asked, results = anyio.Event(), list[types.CallToolResult | str]()
 
     async def think(context: object, params: object) -> types.ElicitResult:

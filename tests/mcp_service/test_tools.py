@@ -132,7 +132,7 @@ def of_somebody(key: Annotated[str, InjectedToolArg]) -> str:
 def test_a_tool_that_needs_a_graph_is_refused_at_the_start(needy: Any) -> None:
     """Without a graph each call would fail or see a meaningless state."""
     with pytest.raises(ValueError, match=f"the tool '{needy.__name__}' cannot be served by itself: its argument"):
-        Service([search, needy], name=None, description=None)
+        Service([search, needy])
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_tool_that_needs_a_graph_is_refused_at_the_start(needy: Any) -> None:
 def test_what_cannot_be_served_is_refused_at_the_start(served: Any, kind: type[Exception], said: str) -> None:
     """The error comes before the first client connects."""
     with pytest.raises(kind, match=said):
-        Service(served, name=None, description=None)
+        Service(served)
 
 
 async def test_title_and_hints_come_from_the_metadata_of_a_tool() -> None:

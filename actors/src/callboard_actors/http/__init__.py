@@ -14,32 +14,32 @@ from typing import TYPE_CHECKING
 
 from callboard_actors._util._on_demand import on_demand
 
-_NEEDED = ("httpx2", "lxml", "markdownify", "protego")
+_NEEDED = ("httpx2", "lxml", "markdownify")
 if missing := [package for package in _NEEDED if find_spec(package) is None]:
     raise ImportError(f"callboard_actors.http needs {' and '.join(missing)}: pip install 'callboard-actors[http]'")
 
 if TYPE_CHECKING:
-    from callboard_actors.http._answer import Answer as Answer
-    from callboard_actors.http._answer import PageArtifact as PageArtifact
     from callboard_actors.http._client import HttpBounds as HttpBounds
     from callboard_actors.http._client import HttpClient as HttpClient
     from callboard_actors.http._errors import HttpError as HttpError
     from callboard_actors.http._errors import UrlRefusedError as UrlRefusedError
     from callboard_actors.http._page import Page as Page
+    from callboard_actors.http._tools import Answer as Answer
     from callboard_actors.http._tools import HttpTools as HttpTools
+    from callboard_actors.http._tools import PageArtifact as PageArtifact
 
 __all__ = ["Answer", "HttpBounds", "HttpClient", "HttpError", "HttpTools", "Page", "PageArtifact", "UrlRefusedError"]
 
 __getattr__ = on_demand(
     __name__,
     {
-        "Answer": "callboard_actors.http._answer",
+        "Answer": "callboard_actors.http._tools",
         "HttpBounds": "callboard_actors.http._client",
         "HttpClient": "callboard_actors.http._client",
         "HttpError": "callboard_actors.http._errors",
         "HttpTools": "callboard_actors.http._tools",
         "Page": "callboard_actors.http._page",
-        "PageArtifact": "callboard_actors.http._answer",
+        "PageArtifact": "callboard_actors.http._tools",
         "UrlRefusedError": "callboard_actors.http._errors",
     },
 )

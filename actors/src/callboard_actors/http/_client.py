@@ -25,8 +25,6 @@ from callboard_actors.http._errors import HttpError, UrlRefusedError
 from callboard_actors.http._guard import PoolOptions, rules_of
 from callboard_actors.http._page import Page
 from callboard_actors.http._request import IDEMPOTENT, KEY_HEADER, Repeats, Request, origin_of, redirect_of
-from callboard_actors.http._robots import MOST as MOST_ROBOTS
-from callboard_actors.http._robots import Robots
 from callboard_actors.http._wire import Allowance, Store, client_of, lost, send
 
 # Checks of options.
@@ -84,7 +82,6 @@ class Options(TypedDict, total=False):
     backoff: Backoff | None
     honours_keys: Collection[str]
     trusted_proxy: str | None
-    robots: bool
     bounds: HttpBounds | None
     resolver: Resolver
     tls: ssl.SSLContext | None
@@ -202,7 +199,7 @@ class HttpClient:
         ports: allowed ports; `None` for any.
         headers: by host, for https, or by origin ("http://127.0.0.1:8000"); sent to that host or origin only.
         cookies: whether cookies are kept, for all users of this client.
-        user_agent: of the requests; also the name that is looked up in robots.txt.
+        user_agent: of the requests.
         limit: on requests at the same time, for each host unless the limit has another key; `None` for no limit.
         timeout: seconds for a request, with its redirects, retries and waits.
         downloads: folder for bodies that are longer than is read, or not text.
@@ -211,7 +208,6 @@ class HttpClient:
         honours_keys: hosts that execute requests with the same Idempotency-Key once. No POST is repeated to others.
         trusted_proxy: URL of a proxy that itself refuses private addresses; this client cannot check them then.
             Proxies of the environment are not used.
-        robots: whether robots.txt is respected.
         bounds: other limits of time and size.
         resolver: async function from a host and a port to addresses.
         tls: context for https; by default with the system's certificates.
@@ -236,7 +232,6 @@ class HttpClient:
         backoff: Backoff | None = None,
         honours_keys: Collection[str] = (),
         trusted_proxy: str | None = None,
-        robots: bool = False,
         bounds: HttpBounds | None = None,
         resolver: Resolver = system_resolver,
         tls: ssl.SSLContext | None = None,
@@ -258,8 +253,6 @@ class HttpClient:
         self._timeout, self._bounds = timeout, bounds
         self._store = None if downloads is None else Store(Path(downloads).absolute(), bounds.max_download)
         self._cookies, self._agent = cookies, user_agent
-        self._heeds_robots = robots
-        self._robots: Robots | None = None
         self._client: httpx2.AsyncClient | None = None
 
     def __repr__(self) -> str:
@@ -280,7 +273,6 @@ class HttpClient:
         timeouts = httpx2.Timeout(self._bounds.read_timeout, connect=self._bounds.connect_timeout, pool=None)
         client = client_of(self._rules, self._resolver, timeouts, pool=self._pool, cookies=self._cookies)
         self._client = await client.__aenter__()
-        self._robots = Robots(self._agent, self._robots_txt) if self._heeds_robots else None
         return self
 
     async def __aexit__(
@@ -338,19 +330,13 @@ class HttpClient:
             raise RuntimeError("the HttpClient is not open; use it within `async with`")
         request = with_key(request)
         with Allowance(self._timeout, share=share) as allowance:
-            return await self._through_redirects(request, is_robots=False)
+            return await self._through_redirects(request)
         raise lost(request, f"it was not there within {allowance.seconds:.3g} s", was_sent=True)
 
-    async def _robots_txt(self, url: str) -> Page:
-        return await self._through_redirects(Request(method="GET", url=url), is_robots=True)
-
-    async def _through_redirects(self, request: Request, *, is_robots: bool) -> Page:
+    async def _through_redirects(self, request: Request) -> Page:
         request = replace(request, url=self._checked(request.method, request.url))
         for _ in range(self._bounds.max_redirects + 1):
-            # Checked for each hop: a redirect may lead to another site, with a robots.txt of its own.
-            if not is_robots and self._robots is not None and (why := await self._robots.refusal(request.url)):
-                raise UrlRefusedError(request.method, request.url, why)
-            page = await self._with_retries(request, MOST_ROBOTS if is_robots else self._bounds.max_bytes)
+            page = await self._with_retries(request)
             if (target := redirect_of(page.url, page.status, page.headers)) is None:
                 return page
             # The target passes the same URL rules; its address is checked again when it is connected to.
@@ -383,13 +369,13 @@ class HttpClient:
             )
         return following
 
-    async def _with_retries(self, request: Request, most: int) -> Page:
+    async def _with_retries(self, request: Request) -> Page:
         attempt = 0
         while True:
             attempt += 1
             end: Page | HttpError
             try:
-                end = await self._in_turn(request, most)
+                end = await self._in_turn(request)
             except HttpError as error:
                 end = error
             pause = self._repeats.pause(request, attempt, end)
@@ -400,14 +386,14 @@ class HttpClient:
                 return end
             await anyio.sleep(pause)
 
-    async def _in_turn(self, request: Request, most: int) -> Page:
+    async def _in_turn(self, request: Request) -> Page:
         assert self._client is not None
         # By the origin of this hop: credentials never follow a redirect to another origin.
         own = self._headers.get(origin_of(request.url), {})
         headers = {"user-agent": self._agent, **own, **request.headers}
         call = {"name": request.method, "args": {"url": request.url}, "id": None}
         async with nullcontext() if self._places is None else self._places.place(call):
-            return await send(self._client, request, headers, most, self._store)
+            return await send(self._client, request, headers, self._bounds.max_bytes, self._store)
 
 
 def _per_host(limit: Limit) -> Limit:

@@ -31,7 +31,7 @@ from typing_extensions import TypedDict
 from callboard import ActorDiedError, agent_model, answered_question, can_ask
 from callboard_actors.mcp._content import McpToolError
 from callboard_actors.mcp._sampling import Sampler, SamplingRefusedError, no_model
-from callboard_actors.mcp._schemas import check_form, misfit
+from callboard_actors.mcp._schemas import Judge, check_form
 
 # Questions to a person (elicitation), as plain data that a checkpoint can store.
 
@@ -108,7 +108,7 @@ def answer_shape(question: McpQuestion) -> Any:
 
 
 def _fits(schema: dict[str, Any], answer: McpAnswer) -> McpAnswer:
-    if answer["action"] == "accept" and (wrong := misfit(schema, answer.get("content") or {})):
+    if answer["action"] == "accept" and (wrong := Judge(schema).misfit(answer.get("content") or {})):
         raise ValueError(f"content: {wrong}")
     return answer
 

@@ -44,12 +44,6 @@ def check_form(schema: dict[str, Any], server: str) -> None:
         ) from error
 
 
-def misfit(schema: dict[str, Any], content: object) -> str | None:
-    """Return the first error of filled-in values, or `None`."""
-    found = best_match(_Form(schema, registry=Registry()).iter_errors(content))
-    return None if found is None else found.message
-
-
 def _first_of(words: frozenset[str], value: object) -> str | None:
     if isinstance(value, dict):
         known = cast("dict[str, object]", value)
@@ -69,9 +63,6 @@ def pattern_in_one_pass(_: object, pattern: str, text: object, __: object) -> It
         return
     except MisfitError:
         yield ValidationError(f"{text!r} does not match {pattern!r}")
-
-
-_Form: Any = cast("Any", extend)(Draft202012Validator, {"pattern": pattern_in_one_pass})
 
 
 # Validation within a budget of steps and of time.
@@ -95,8 +86,11 @@ _LEFT_OUT = frozenset({"patternProperties", "unevaluatedItems", "unevaluatedProp
 """Keywords whose cost grows faster than the value; they are removed."""
 
 
-class OverBudgetError(Exception):
-    """Raised if a validation takes more steps, or more time, than allowed."""
+class OverBudgetError(ValueError):
+    """Raised if a validation takes more steps, or more time, than allowed; pydantic takes it for an invalid value."""
+
+    def __init__(self) -> None:
+        super().__init__("its schema asks for more work than it may: simplify the schema")
 
 
 class _Budget:
@@ -117,18 +111,24 @@ _budget: ContextVar[_Budget] = ContextVar("budget")
 
 
 class Judge:
-    """Validator of values for one untrusted schema; raises `OverBudgetError` if its check takes too many steps."""
+    """Validator of values for one untrusted schema; raises `OverBudgetError` if its check takes more than `steps`.
+
+    Without `steps`, the limit grows with the schema; if its check takes more, no value is valid.
+    """
 
     def __init__(self, schema: dict[str, Any], steps: int | None = None) -> None:
         self._schema = cast("dict[str, Any]", _harmless(schema))
         self._rules: Any = _counted(validator_for(schema))
-        self._flaw: str | None = None
+        self._flaw: str | None
         try:
             found = _first_error(self._rules(self._rules.META_SCHEMA), self._schema, steps)
+            self._flaw = None if found is None else f"its schema is none: {found:.200}"
         except (SchemaError, RecursionError) as error:
             self._flaw = f"its schema is none: {error!s:.200}"
-        else:
-            self._flaw = None if found is None else f"its schema is none: {found:.200}"
+        except OverBudgetError as error:
+            if steps is not None:
+                raise
+            self._flaw = str(error)
 
     def misfit(self, value: object, steps: int | None = None) -> str | None:
         """Return the error of a value, or `None` if it is valid as far as it is checked.
@@ -234,7 +234,6 @@ T = TypeVar("T")
 
 _THREADS = 2
 """Maximum number of worker threads that validate for one server at a time."""
-_TOO_LONG = "its schema asks for more work than it may: simplify the schema"
 
 
 class OutputSchemas:
@@ -242,8 +241,7 @@ class OutputSchemas:
 
     def __init__(self) -> None:
         self._schemas: dict[str, dict[str, Any]] = {}
-        self._judges: dict[str, Judge | None] = {}
-        """Validators by tool; `None` for a schema that takes too long to check."""
+        self._judges: dict[str, Judge] = {}
         self._threads: anyio.CapacityLimiter | None = None
 
     def learn(self, tools: Iterable[types.Tool]) -> None:
@@ -264,21 +262,17 @@ class OutputSchemas:
             raise RuntimeError(f"Tool {name} has an output schema but did not return structured content")
         try:
             why = await self._misfit(name, schema, result.structured_content)
-        except OverBudgetError:
-            why = _TOO_LONG
+        except OverBudgetError as error:
+            why = str(error)
         if why is not None:
             raise RuntimeError(f"Invalid structured content returned by tool {name}: {why}")
 
     async def _misfit(self, name: str, schema: dict[str, Any], value: object) -> str | None:
-        if name not in self._judges:
-            judge: Judge | None = await self._run(_judge_of, schema, is_small(schema))
+        if (judge := self._judges.get(name)) is None:
+            judge = await self._run(Judge, schema, is_small(schema))
             # The tools may have been listed again during the await; then this validator is outdated.
             if self._schemas.get(name) is schema:
                 self._judges[name] = judge
-        else:
-            judge = self._judges[name]
-        if judge is None:
-            return _TOO_LONG
         return await self._run(judge.misfit, value, is_small(schema) and is_small(value))
 
     async def _run(self, judge: Callable[[Any, int | None], T], value: object, is_light: bool) -> T:
@@ -288,20 +282,8 @@ class OutputSchemas:
                 return judge(value, FEW_STEPS)
             except OverBudgetError:
                 pass
-        return await self._in_thread(partial(judge, value, None))
-
-    async def _in_thread(self, judge: Callable[[], T]) -> T:
-        """Run a validation in a thread. A cancelled call abandons the thread, which ends by its own budget."""
         if self._threads is None:
             self._threads = anyio.CapacityLimiter(_THREADS)
-        return await anyio.to_thread.run_sync(judge, abandon_on_cancel=True, limiter=self._threads)
-
-
-def _judge_of(schema: dict[str, Any], steps: int | None) -> Judge | None:
-    """Return the validator of a schema; `None` if even a thread takes too long to check the schema."""
-    try:
-        return Judge(schema, steps)
-    except OverBudgetError:
-        if steps is not None:
-            raise
-        return None
+        # A cancelled call abandons the thread, which ends by its own budget.
+        work = partial(judge, value, None)
+        return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)

@@ -39,7 +39,7 @@ class WaitingCall:
     caller: Caller
     name: str
     arguments: dict[str, Any]
-    course: Dialogue
+    dialogue: Dialogue
     asking: NeedsAnswers
     until: float = math.inf
 
@@ -87,7 +87,7 @@ class OpenQuestions:
     async def _forget(self, state: str) -> None:
         # A call may be taken, or forgotten, while another one is being forgotten.
         if (found := self._waiting.pop(state, None)) is not None:
-            await found.course.work.forget()
+            await found.dialogue.work.forget()
 
     def _surplus(self, owner: tuple[str, str]) -> str | None:
         """Return the call to drop because a limit is exceeded, after a call of `owner` was stored."""
@@ -200,27 +200,27 @@ class Calls:
         is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
         caller = caller_of(context)
         waiting = self._taken(caller, params) if is_modern and params.request_state is not None else None
-        course = self._begun(caller, params) if waiting is None else waiting.course
-        if isinstance(course, types.CallToolResult):
-            return course
+        dialogue = self._begun(caller, params) if waiting is None else waiting.dialogue
+        if isinstance(dialogue, types.CallToolResult):
+            return dialogue
         try:
             # Calls return their errors. An error raised in this block would reach the SDK as an exception group.
             async with progress_sender(context.session.report_progress) as tell:
                 if waiting is None:
-                    outcome = await course.work.go_on({}, tell)
+                    outcome = await dialogue.work.go_on({}, tell)
                 else:
-                    outcome = await course.fill_in(waiting.asking, _responses(params), tell)
+                    outcome = await dialogue.fill_in(waiting.asking, _responses(params), tell)
                 while isinstance(outcome, NeedsAnswers) and not is_modern:
-                    outcome = await self._asked_meanwhile(context, course, outcome, tell)
+                    outcome = await self._asked_meanwhile(context, dialogue, outcome, tell)
         except BaseException:
             with anyio.CancelScope(shield=True):  # a cancelled call must not leave its thread in the checkpointer
-                await course.work.forget()
+                await dialogue.work.forget()
             raise
         if not isinstance(outcome, NeedsAnswers):
             return outcome
         if not _can_ask(context):
-            return await course.give_up(_CANNOT_ASK)
-        return await self._asked_for(caller, params, course, outcome)
+            return await dialogue.give_up(_CANNOT_ASK)
+        return await self._asked_for(caller, params, dialogue, outcome)
 
     def tools(self) -> list[types.Tool]:
         """Return the tools that clients may see now."""
@@ -247,13 +247,13 @@ class Calls:
 
     # Protocol versions until 2025-11-25: the server sends elicitation requests during the call.
 
-    async def _asked_meanwhile(self, context: Context, course: Dialogue, asking: NeedsAnswers, tell: Tell) -> Outcome:
+    async def _asked_meanwhile(self, context: Context, dialogue: Dialogue, asking: NeedsAnswers, tell: Tell) -> Outcome:
         if not _can_ask(context) or not context.session.can_send_request:
-            return await course.give_up(_CANNOT_ASK)
+            return await dialogue.give_up(_CANNOT_ASK)
         filled = await self._filled(context, asking)
         if isinstance(filled, str):
-            return await course.give_up(filled)
-        return await course.fill_in(asking, filled, tell)
+            return await dialogue.give_up(filled)
+        return await dialogue.fill_in(asking, filled, tell)
 
     async def _filled(self, context: Context, asking: NeedsAnswers) -> Filled | str:
         """Return the filled-in forms, or a text with the reason for their absence."""
@@ -282,11 +282,11 @@ class Calls:
         return waiting
 
     async def _asked_for(
-        self, caller: Caller, params: types.CallToolRequestParams, course: Dialogue, asking: NeedsAnswers
+        self, caller: Caller, params: types.CallToolRequestParams, dialogue: Dialogue, asking: NeedsAnswers
     ) -> Answer:
         if self._is_closing:
-            return await course.give_up(_CLOSING)
-        state = await self._open.keep(WaitingCall(caller, params.name, params.arguments or {}, course, asking))
+            return await dialogue.give_up(_CLOSING)
+        state = await self._open.keep(WaitingCall(caller, params.name, params.arguments or {}, dialogue, asking))
         return types.InputRequiredResult(input_requests={**forms(asking)}, request_state=state)
 
 

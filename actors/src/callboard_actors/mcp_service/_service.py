@@ -60,7 +60,7 @@ class Service:
     provides, equal tool names, and an empty list of tools.
     """
 
-    def __init__(self, served: Served, *, name: str | None, description: str | None) -> None:
+    def __init__(self, served: Served, *, name: str | None = None, description: str | None = None) -> None:
         self._served = served
         self._name = name
         self._description = description
