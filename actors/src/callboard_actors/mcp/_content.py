@@ -64,7 +64,7 @@ def as_block(part: types.ContentBlock) -> Block:
         case types.AudioContent():
             return FileContentBlock(type="file", base64=part.data, mime_type=part.mime_type)
         case types.ResourceLink():
-            return _elsewhere(part)
+            return _media(part.mime_type, url=part.uri)
         case types.EmbeddedResource():
             return resource_block(part.resource)
 
@@ -73,12 +73,7 @@ def resource_block(resource: types.TextResourceContents | types.BlobResourceCont
     """Convert the contents of a resource: to a text, or to an image or a file in base64."""
     if isinstance(resource, types.TextResourceContents):
         return as_text(resource.text)
-    if _is_image(resource.mime_type):
-        return ImageContentBlock(type="image", base64=resource.blob, mime_type=cast("str", resource.mime_type))
-    block = FileContentBlock(type="file", base64=resource.blob)
-    if resource.mime_type:
-        block["mime_type"] = resource.mime_type
-    return block
+    return _media(resource.mime_type, base64=resource.blob)
 
 
 def metadata_of(tool: types.Tool) -> dict[str, Any] | None:
@@ -94,17 +89,10 @@ def as_text(text: str) -> TextContentBlock:
     return TextContentBlock(type="text", text=text)
 
 
-def _elsewhere(link: types.ResourceLink) -> Block:
-    if _is_image(link.mime_type):
-        return ImageContentBlock(type="image", url=link.uri, mime_type=cast("str", link.mime_type))
-    block = FileContentBlock(type="file", url=link.uri)
-    if link.mime_type:
-        block["mime_type"] = link.mime_type
-    return block
-
-
-def _is_image(mime_type: str | None) -> bool:
-    return mime_type is not None and mime_type.startswith("image/")
+def _media(mime_type: str | None, **data: str) -> Block:
+    """Return an image or a file, at its `url` or in `base64`."""
+    kind = "image" if mime_type is not None and mime_type.startswith("image/") else "file"
+    return cast("Block", {"type": kind, **data, **({"mime_type": mime_type} if mime_type else {})})
 
 
 def _summary(content: Sequence[Block]) -> str:

@@ -99,17 +99,13 @@ class AgentCall:
 
     async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | NeedsAnswers:
         """Run until the agent has an answer, or a person has to be asked."""
-        given: object = (
-            Command(resume=dict(answers)) if answers else {"messages": [("user", self._arguments["message"])]}
-        )
+        message = {"messages": [("user", self._arguments["message"])]}
+        given: object = Command(resume=dict(answers)) if answers else message
         try:
             state = await self._run(given, tell)
-        except ValidationError as error:
-            if answers:
-                return NeedsAnswers(self._questions, str(error))  # an invalid answer: the question stays open
-            await self.forget()
-            return failed_with(error)
         except ERRORS_OF_CALLS as error:
+            if answers and isinstance(error, ValidationError):  # an invalid answer: the question stays open
+                return NeedsAnswers(self._questions, str(error))
             await self.forget()
             return failed_with(error)
         return await self._outcome(state)

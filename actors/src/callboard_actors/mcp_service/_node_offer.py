@@ -188,11 +188,9 @@ class NodeCall:
         except CallsInterrupted as waiting:
             self._questions = asked(waiting.interrupts)
             return NeedsAnswers(self._questions)
-        except ValidationError as error:
-            if not answers:
-                return failed_with(error)
-            return NeedsAnswers(self._questions, str(error))  # an invalid answer: the question stays open
         except ERRORS_OF_CALLS as error:
+            if answers and isinstance(error, ValidationError):  # an invalid answer: the question stays open
+                return NeedsAnswers(self._questions, str(error))
             return failed_with(error)
         return self.told(outcome)
 

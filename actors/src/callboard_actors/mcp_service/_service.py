@@ -1,4 +1,4 @@
-"""`Service`: served object for MCP clients, independent of the transport."""
+"""`Service`: served object for MCP clients, and `tools/call` in all protocol versions, independent of the transport."""
 
 import inspect
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -6,17 +6,22 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from importlib.metadata import version
 from typing import Any, Final, cast
 
+import anyio
 from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as as_tool
-from mcp import types
+from mcp import MCPError, types
 from mcp.server import Server
+from mcp.shared.message import ServerMessageMetadata
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
 from callboard import Actor, Agent, ChildSpec, Drained, ToolNode
 from callboard_actors.mcp import McpServer
 from callboard_actors.mcp_service._agent_offer import AgentOffer
-from callboard_actors.mcp_service._callers import Context
-from callboard_actors.mcp_service._calls import Calls, Offer
+from callboard_actors.mcp_service._callers import Caller, Context, caller_of
+from callboard_actors.mcp_service._calls import OpenQuestions, WaitingCall, progress_sender
 from callboard_actors.mcp_service._node_offer import NodeOffer
+from callboard_actors.mcp_service._questions import Dialogue, Filled, NeedsAnswers, Outcome, Tell, forms
 from callboard_actors.mcp_service._results import with_json_results
 
 # Objects that must be opened first: MCP servers, and functions that yield the object to serve.
@@ -48,6 +53,17 @@ async def _with_open(closed: Sequence[McpServer], tools: list[object]) -> AsyncG
 PATIENCE: Final = 30.0
 """Default time for calls to finish when the server ends, in seconds."""
 
+Answer = types.CallToolResult | types.InputRequiredResult
+_CANNOT_ASK: Final = (
+    "The call was not run to its end: a person has to be asked, and this client cannot ask one. It would have to "
+    "support elicitation by forms."
+)
+_CLOSING: Final = "The call was not run to its end: it waited for a person, and the server is shutting down."
+
+
+Offer = AgentOffer | NodeOffer
+"""Served object: its name, its tools, and calls of them."""
+
 Tool = BaseTool | Callable[..., Any] | Actor | ChildSpec[Any] | McpServer
 Served = ToolNode | Agent | Sequence[Tool] | Tool | Callable[[], AbstractAsyncContextManager[Any]]
 """Object that can be served."""
@@ -64,56 +80,65 @@ class Service:
         self._served = served
         self._name = name
         self._description = description
-        self._offer = self._offer_of(served)
+        self._own_offer = self._offer_of(served)
         """`None` for an object that must be opened first; it then has a new offer each time."""
-        self._calls = Calls(self._offer)
+        self._offer = self._own_offer
+        """`None` while the served object is closed; there are no tools then."""
+        self._open = OpenQuestions()
+        self._asking: set[anyio.CancelScope] = set()
+        self._is_closing = False
 
     @property
     def tool_names(self) -> list[str]:
         """Names of the served tools; empty while an object that must be opened is closed."""
-        return [tool.name for tool in self._calls.tools()]
+        return [tool.name for tool in self._tools()]
 
     def server(self) -> Server[Any]:
         """Return a new server of the SDK, for one transport."""
-        offer = self._calls.offer
         return Server(
-            (self._name or _NAME) if offer is None else offer.name,
+            (self._name or _NAME) if self._offer is None else self._offer.name,
             version=version("callboard-actors"),
             on_list_tools=self._list_tools,
-            on_call_tool=self._calls.answer,
+            on_call_tool=self._answer,
             get_tool_input_schema=self._input_schema,
         )
 
+    def _tools(self) -> list[types.Tool]:
+        """Return the tools that clients may see now."""
+        return [] if self._offer is None else self._offer.tools()
+
     async def _list_tools(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=self._calls.tools())
+        return types.ListToolsResult(tools=self._tools())
 
     def _input_schema(self, name: str) -> dict[str, Any] | None:
-        return next((tool.input_schema for tool in self._calls.tools() if tool.name == name), None)
+        return next((tool.input_schema for tool in self._tools() if tool.name == name), None)
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:
         """Open the served object: calls are possible during the block. Raise its errors, and those of `serve_mcp`."""
-        self._calls.reopen()
+        self._is_closing = False
         async with AsyncExitStack() as stack:
-            found, offer = cast("Any", self._served), self._offer
+            found, offer = cast("Any", self._served), self._own_offer
             while offer is None:
                 block = block_of(found)
                 assert block is not None
                 found = await stack.enter_async_context(block())
                 offer = self._offer_of(found)
             await stack.enter_async_context(offer.opens)
-            self._calls.offer = offer
+            self._offer = offer
             try:
                 yield
             finally:
-                self._calls.offer = self._offer
+                self._offer = self._own_offer
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
         """Ask no more questions, refuse new calls, and wait for running calls; `timeout` is in seconds."""
         # Questions first: an answer that arrives during the drain could not continue its call.
-        await self._calls.close()
-        offer = self._calls.offer
-        return Drained() if offer is None else await offer.supervised.drain(timeout)
+        self._is_closing = True
+        for scope in list(self._asking):
+            scope.cancel()
+        await self._open.close()
+        return Drained() if self._offer is None else await self._offer.supervised.drain(timeout)
 
     def _offer_of(self, served: Served) -> Offer | None:
         """Return the offer of an object, or `None` if it must be opened first."""
@@ -124,21 +149,102 @@ class Service:
             raise ValueError("description=... is for an agent, which is one tool; tools have descriptions of their own")
         if block is not None:
             if block is not served:
-                _tools(served)  # raises for an object that is no tool, before anything is opened
+                _tools_of(served)  # raises for an object that is no tool, before anything is opened
             return None
         if isinstance(served, ToolNode):
             node, promises_schemas = served, False
         else:
-            node, promises_schemas = ToolNode(_tools(served), handle_tool_errors=True), True
+            node, promises_schemas = ToolNode(_tools_of(served), handle_tool_errors=True), True
         if not node.tools_by_name:
             raise ValueError("there is nothing to serve: it has no tools")
         return NodeOffer(node, name=self._name or _NAME, promises_schemas=promises_schemas)
+
+    # Calls.
+
+    async def _answer(self, context: Context, params: types.CallToolRequestParams) -> Answer:
+        """Return a result, or since 2026-07-28 the questions for the user; raise MCPError for an unknown tool."""
+        is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
+        caller = caller_of(context)
+        waiting = self._taken(caller, params) if is_modern and params.request_state is not None else None
+        dialogue = self._begun(caller, params) if waiting is None else waiting.dialogue
+        if isinstance(dialogue, types.CallToolResult):
+            return dialogue
+        try:
+            # Calls return their errors. An error raised in this block would reach the SDK as an exception group.
+            async with progress_sender(context.session.report_progress) as tell:
+                if waiting is None:
+                    outcome = await dialogue.work.go_on({}, tell)
+                else:
+                    outcome = await dialogue.fill_in(waiting.asking, _responses(params), tell)
+                while isinstance(outcome, NeedsAnswers) and not is_modern:
+                    outcome = await self._asked_meanwhile(context, dialogue, outcome, tell)
+        except BaseException:
+            with anyio.CancelScope(shield=True):  # a cancelled call must not leave its thread in the checkpointer
+                await dialogue.work.forget()
+            raise
+        if not isinstance(outcome, NeedsAnswers):
+            return outcome
+        if not _can_ask(context):
+            return await dialogue.give_up(_CANNOT_ASK)
+        return await self._asked_for(caller, params, dialogue, outcome)
+
+    def _begun(self, caller: Caller, params: types.CallToolRequestParams) -> Dialogue | types.CallToolResult:
+        """Return a call that has not begun, or its refusal."""
+        work = None if self._offer is None else self._offer.begin(params.name, params.arguments or {}, caller)
+        if work is None:
+            names = ", ".join(tool.name for tool in self._tools())
+            raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}; there are {names}")
+        return work if isinstance(work, types.CallToolResult) else Dialogue(work)
+
+    # Protocol versions until 2025-11-25: the server sends elicitation requests during the call.
+
+    async def _asked_meanwhile(self, context: Context, dialogue: Dialogue, asking: NeedsAnswers, tell: Tell) -> Outcome:
+        if not _can_ask(context) or not context.session.can_send_request:
+            return await dialogue.give_up(_CANNOT_ASK)
+        filled = await self._filled(context, asking)
+        if isinstance(filled, str):
+            return await dialogue.give_up(filled)
+        return await dialogue.fill_in(asking, filled, tell)
+
+    async def _filled(self, context: Context, asking: NeedsAnswers) -> Filled | str:
+        """Return the filled-in forms, or a text with the reason for their absence."""
+        with anyio.CancelScope() as scope:
+            self._asking.add(scope)
+            if self._is_closing:  # `drain()` has cancelled the scopes that it found, and knows nothing of this one
+                scope.cancel()
+            try:
+                return {key: await _elicited(context, form) for key, form in forms(asking).items()}
+            except (MCPError, ValidationError) as error:
+                return f"{_CANNOT_ASK} It says: {error}"
+            finally:
+                self._asking.discard(scope)
+        return _CLOSING
+
+    # Protocol versions since 2026-07-28: the answer has the questions; the client repeats its request with the forms.
+
+    def _taken(self, caller: Caller, params: types.CallToolRequestParams) -> WaitingCall:
+        waiting = self._open.take(params.request_state or "", caller, params.name, params.arguments or {})
+        if waiting is None:
+            raise MCPError(
+                types.INVALID_PARAMS,
+                "No such question is open: it was answered before, has waited too long, or was asked by a server that "
+                "is gone. Nothing was done by this request.",
+            )
+        return waiting
+
+    async def _asked_for(
+        self, caller: Caller, params: types.CallToolRequestParams, dialogue: Dialogue, asking: NeedsAnswers
+    ) -> Answer:
+        if self._is_closing:
+            return await dialogue.give_up(_CLOSING)
+        state = await self._open.keep(WaitingCall(caller, params.name, params.arguments or {}, dialogue, asking))
+        return types.InputRequiredResult(input_requests={**forms(asking)}, request_state=state)
 
 
 _NAME: Final = "callboard"
 
 
-def _tools(served: object) -> list[Any]:
+def _tools_of(served: object) -> list[Any]:
     found = served if isinstance(served, (list, tuple)) else [served]
     return [_tool(one) for one in cast("Sequence[object]", found)]
 
@@ -154,3 +260,20 @@ def _tool(one: object) -> object:
     raise TypeError(
         f"an MCP server serves a ToolNode, an agent of create_react_agent, tools or functions; got {one!r:.200}"
     )
+
+
+def _can_ask(context: Context) -> bool:
+    """Return whether the client supports forms; elicitation without a mode means forms, the only mode at first."""
+    capabilities = context.session.client_capabilities
+    elicitation = None if capabilities is None else capabilities.elicitation
+    return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
+
+
+async def _elicited(context: Context, form: types.ElicitRequest) -> types.ElicitResult:
+    metadata = ServerMessageMetadata(related_request_id=context.request_id)
+    return await context.session.send_request(form, types.ElicitResult, metadata=metadata)
+
+
+def _responses(params: types.CallToolRequestParams) -> Filled:
+    given = params.input_responses or {}
+    return {key: one for key, one in given.items() if isinstance(one, types.ElicitResult)}
