@@ -13,7 +13,6 @@ from typing import Annotated, Any
 
 import anyio
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types.version import LATEST_MODERN_VERSION
 from pydantic import Field
 
@@ -35,11 +34,6 @@ def server() -> MCPServer[Any]:
         """Keep a note, and say how many there are."""
         notes.append(text)
         return len(notes)
-
-    @made.tool()
-    async def fail() -> str:
-        """Fail."""
-        raise ToolError("no luck")
 
     _add_tools_with_context(made)
     _add_tools_that_wait(made)
