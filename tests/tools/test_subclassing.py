@@ -314,28 +314,6 @@ async def test_an_override_that_answers_nothing_is_named(answer: Any, error: typ
         await Forgetful([delete]).ainvoke({"messages": [reply("delete")]})
 
 
-async def test_own_injection_is_used_for_each_call() -> None:
-    """Forged values are removed before it, its values are hidden from the model, and the runtime is added after it."""
-
-    async def whoami(name: str, user: Annotated[str, InjectedState("user")], runtime: ToolRuntime) -> str:
-        """Say who asks."""
-        return f"{name} {user} {runtime.tool_call_id}"
-
-    given_args: list[Any] = []
-
-    class Injecting(ToolNode):
-        def inject_tool_args(self, tool_call: Any, input: Any, store: Any = None) -> Any:
-            given_args.append(dict(tool_call["args"]))
-            ready = super().inject_tool_args(tool_call, input, store)
-            return {**ready, "args": {**ready["args"], "user": ready["args"]["user"].upper()}}
-
-    call = tool_call("whoami", "c1", name="x", user="forged")
-    with anyio.fail_after(WAIT):
-        result = await Injecting([whoami]).ainvoke({"messages": [calls(call)], "user": "al"})
-    assert contents(result) == ["x AL c1"]
-    assert given_args == [{"name": "x"}]
-
-
 @given(st.sampled_from(sorted(REFUSED)), st.booleans())
 def test_an_override_that_would_not_be_heard_is_refused_with_a_remedy(name: str, mixed: bool) -> None:
     """LangGraph's inner methods are not called here, so the error comes when the class is defined."""

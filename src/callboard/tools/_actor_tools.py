@@ -61,10 +61,7 @@ class HandlerCall:
         supervised: Supervised,
         told: Callable[[ActorDiedError], ActorDiedError] = lambda died: died,
     ) -> Any:
-        """Run the handler; run it again if its actor died and the call's policy allows it.
-
-        `told` adds information for the model to the actor's error.
-        """
+        """Run the handler, again if its actor died and the policy allows it; `told` adds facts to the error."""
         lost: ActorDiedError | None = None
         runs, attempt = 0, own_attempt(self._name)
         # The arguments before injection and parsing, if they are known.
@@ -114,10 +111,7 @@ class HandlerCall:
 
 
 def by_reference(plan: Plan) -> Plan:
-    """Return the plan of a tool.
-
-    A tool that is a method of an actor's reference follows its call policy, as actor tools do.
-    """
+    """Return the plan of a tool; a method of an actor's reference follows its call policy, as actor tools do."""
     if (asked := asked_by(plan.fn)) is None:
         return plan
     ask = HandlerCall(*asked, plan.tool.name, frozenset(plan.tool.args) - plan.injected.forbidden)
@@ -245,10 +239,7 @@ _TAKES_MANY = (
 
 
 def with_handlers(tools: Iterable[Any], owner: str, *, uses_engines: bool) -> tuple[list[Any], ActorSet]:
-    """Replace each actor among a node's tools by tools for its handlers; return the tools and the actors.
-
-    Raises TypeError for a handler that lacks the docstring or annotations that the model needs.
-    """
+    """Replace each actor by tools for its handlers; TypeError for one that lacks docstring or annotations."""
     given = unpacked(tools)
     specs = [spec_of(one) for one in given if isinstance(one, (Actor, ChildSpec))]
     if not specs:
@@ -288,11 +279,7 @@ def _tools(actors: ActorSet, number: int) -> list[BaseTool]:
 
 
 def _tool(actors: ActorSet, number: int, handler: Handler, lost: LostState) -> BaseTool:
-    """Return a tool that runs a handler.
-
-    The model reads the text of a `ToolException`. If the annotated result class has a property `artifact`, the model
-    reads `str(result)`, and the artifact is attached to the message.
-    """
+    """Return a tool that runs a handler. A result with a property `artifact` becomes its `str` and the artifact."""
     if not handler.fn.__doc__:
         raise TypeError(f"the handler {handler.title} has no docstring; a model has to be told what it does")
     signature = handler.signature()

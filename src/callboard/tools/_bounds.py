@@ -39,11 +39,7 @@ class Refusal(NamedTuple):
 def admission(
     calls: Sequence[ToolCall], reply: Sequence[ToolCall], known: Collection[str], max_calls: int | None
 ) -> Steps[tuple[Sequence[ToolCall], Mapping[int, Refusal]]]:
-    """Refuse calls above the limits; return the calls, and the refusals by index.
-
-    `reply` has all calls of the message that contains `calls`, for `max_calls`. A refused call is replaced by one
-    without arguments, with a shortened id and name, so that no later step handles the large values.
-    """
+    """Return the calls, harmless copies in place of those above the limits, and the refusals by index."""
     surplus: set[int] = set()
     if max_calls is not None and len(reply) > max_calls:
         # By identity: the model may write equal calls, and only the surplus ones are refused. `calls` has the same

@@ -22,11 +22,7 @@ NOT_YET: Final = object()
 
 
 class CallRecord(NamedTuple):
-    """Stored knowledge about one call; frozen.
-
-    A named tuple, because one is made for each call of an agent, and a frozen dataclass takes five times as long to
-    create.
-    """
+    """Stored knowledge about one call. A named tuple: a frozen dataclass takes five times as long to create."""
 
     answers: tuple[Any, ...] = ()
     """Accepted answers, in the order of the questions."""
@@ -158,10 +154,7 @@ def _key(call_id: str | None) -> str:
 
 
 def segment_of(key: str, number: int) -> str:
-    """Return a key as a segment of a checkpoint namespace, of bounded length.
-
-    `number` is the number of earlier batches of this run with the same keys.
-    """
+    """Return a key as a segment of a namespace; `number` counts earlier batches of this run with the same keys."""
     # Most ids are identifiers, and this test is faster than any search.
     segment = key if key.isascii() and key.isidentifier() else _IN_SEGMENTS.sub(_escaped, key)
     if len(segment) > _LONGEST:

@@ -41,10 +41,7 @@ Manager = TypeVar("Manager", bound=BaseRunManager)
 
 @contextmanager
 def own_span() -> Generator[None]:
-    """Restore the current OpenTelemetry span at the end of the block, whatever handlers have set.
-
-    A tracer that makes its span the current one may forget to restore the previous one, or fail to.
-    """
+    """Restore the current OpenTelemetry span at the end of the block; a tracer may forget to do so."""
     token = spans.attach(spans.get_current())
     try:
         yield
@@ -71,10 +68,7 @@ def manager_of_run(
 async def tell(
     handlers: Sequence[BaseCallbackHandler], event: str, ignored: str, /, *args: object, **kwargs: object
 ) -> None:
-    """Dispatch an event to callback handlers, except those with a true attribute `ignored`.
-
-    `event` is the name of the handler method; the other arguments are those of the event.
-    """
+    """Call the method `event` of all callback handlers, except those with a true attribute `ignored`."""
     wanting = [handler for handler in handlers if not getattr(handler, ignored)]
     for handler in wanting:
         if handler.run_inline:
@@ -138,10 +132,7 @@ async def _in_thread_as_here(fn: Callable[[], object]) -> None:
 
 
 class LazyManager:
-    """Callback manager for nested runs that makes its attributes at first access; most bodies never read them.
-
-    Each attribute that `__init__` would have set becomes a copy of the child's own, as with LangChain's managers.
-    """
+    """Callback manager for nested runs that makes its attributes at first access; most bodies never read them."""
 
     around: AsyncCallbackManager
     run_id: UUID | None

@@ -56,10 +56,7 @@ def _as_list(middleware: object) -> str:
 
 
 def wrapper_middleware(wrap: Callable[..., Any] | None, awrap: Callable[..., Any] | None) -> Wrapper | None:
-    """Return LangGraph's two wrappers as one middleware.
-
-    With both, sync runs use the first, and async runs the second.
-    """
+    """Return LangGraph's two wrappers as one middleware: sync runs use the first, async runs the second."""
     for name, value in zip(_WRAPPERS, (wrap, awrap), strict=True):
         if value is not None and not callable(value):
             raise TypeError(f"{name} takes a function of a request and what executes it, got {value!r}")
@@ -70,10 +67,7 @@ def wrapper_middleware(wrap: Callable[..., Any] | None, awrap: Callable[..., Any
 
 
 class _Answering:
-    """Wrapper of LangGraph's kind.
-
-    If it returns `None`, a warning is logged and the `None` is passed on, as in LangGraph.
-    """
+    """Wrapper of LangGraph's kind: as there, a returned `None` is passed on, with a warning in the log."""
 
     __slots__ = ("_wrapper",)
 
@@ -96,11 +90,7 @@ def _no_result(kind: str, name: str, output: object, call_id: str | None) -> Typ
 
 
 def chain_of(middleware: Sequence[object], wrapper: Wrapper | None) -> "Chain | None":
-    """Return all middleware, the outermost first, as one chain; `None` if there is none.
-
-    LangGraph's wrapper is innermost, and its output is checked as leniently as in LangGraph. Raises TypeError for an
-    object that is no middleware, and ValueError for middleware without any effect in its configuration.
-    """
+    """Return all middleware as one chain, with LangGraph's wrapper innermost; `None` if there is none."""
     if not middleware and wrapper is None:
         return None
     warn_of_wrong_order(middleware)
@@ -219,10 +209,7 @@ def unbounded(run: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
 
 
 class Chain:
-    """Middleware, the outermost first. Control flow from inside passes through, even if a middleware catches it.
-
-    `reworks` are names and `aerror_message` methods; they process the message for an error that passed the chain.
-    """
+    """Middleware, the outermost first, and their `aerror_message` methods. Control flow from inside passes through."""
 
     __slots__ = ("_middleware", "_reworks")
 
@@ -233,10 +220,7 @@ class Chain:
     async def rework(
         self, message: ToolMessage, request: Any, failed: Callable[[Exception], ToolMessage]
     ) -> ToolMessage:
-        """Return the message for an error after the middleware's `aerror_message` methods, from the innermost outwards.
-
-        `failed` makes a message of a middleware's own error; the middleware around it receive that message.
-        """
+        """Return a message after the `aerror_message` methods; `failed` makes a message of an error in one of them."""
         for name, rework in self._reworks:
             try:
                 message = _message_of(name, await rework(message, request), request.tool_call["id"])
@@ -247,11 +231,7 @@ class Chain:
         return message
 
     async def __call__(self, request: Any, call_next: Next, bounded: Bounded = unbounded) -> Any:
-        """Run the middleware around a call, the outermost first.
-
-        `bounded` runs the chain, and may end it with a timeout error. Control flow from inside still passes through
-        then: a question is not lost because a middleware is late.
-        """
+        """Run the middleware around a call; `bounded` runs the chain, and may end it with a timeout error."""
         signals: list[Exception] = []
         step = _guarded(call_next, signals)
         for middleware in self._middleware[:-1]:
@@ -275,10 +255,7 @@ class Chain:
         return output
 
     async def around_attempts(self, supervised: SupervisedCall[Any], request: Any, attempt: Next) -> Any:
-        """Run the chain around the attempts of a supervised call.
-
-        The timeout of the middleware stops during an attempt.
-        """
+        """Run the chain around the attempts of a call; the timeout of the middleware stops during an attempt."""
         if not supervised.times_middleware:
             return await self(request, attempt)
 

@@ -86,10 +86,7 @@ class ErrorPolicy:
 
 
 def is_control_flow(error: BaseException) -> bool:
-    """Return whether an exception is control flow: an interrupt, a parent command, or an invalid answer.
-
-    Error handlers and middleware must let control flow pass.
-    """
+    """Return whether an error is an interrupt, a parent command or an invalid answer, which handlers let pass."""
     return isinstance(error, GraphBubbleUp) or is_invalid_resume(error)
 
 
@@ -108,10 +105,7 @@ def unknown_tool(call: ToolCall, known: Any) -> ToolMessage:
 
 
 def raise_invalid_arguments(error: ValidationError, call: ToolCall, injected: frozenset[str]) -> NoReturn:
-    """Raise ToolInvocationError for invalid arguments; it mentions only arguments that the model writes.
-
-    A validation error about a person's answer is control flow, and is raised as it is.
-    """
+    """Raise ToolInvocationError about the arguments that the model writes; errors about an answer stay as they are."""
     if is_invalid_resume(error):
         raise error
     # The text goes to the model: injected state and stores are confidential, and the model could not correct them.
@@ -261,10 +255,7 @@ def question_about(name: str, args: dict[str, Any], why: str) -> Interrupt:
 
 
 def unknown_text(key: str, call: ToolCall, answer: Any) -> ToolMessage | None:
-    """Return the message that a person's answer stands for; `None` to run the call again.
-
-    Raises ValueError for an answer of an unknown form.
-    """
+    """Return the message for a person's answer; `None` to run the call again, ValueError for another form."""
     given: Any = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
     kind = given.get("type") if isinstance(given, dict) else None
     if kind == "accept":

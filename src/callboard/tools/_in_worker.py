@@ -14,10 +14,7 @@ _SCRATCHPAD = "__pregel_scratchpad"
 
 
 def run_with_config(fn: Callable[..., Any], config: Mapping[str, Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Run a sync function with a LangChain config in its context.
-
-    `interrupt()` in it raises RuntimeError, because a worker cannot ask a person.
-    """
+    """Run a sync function with a LangChain config in its context; `interrupt()` in it raises RuntimeError."""
     with marked(), _config(config):
         return fn(*args, **kwargs)
 

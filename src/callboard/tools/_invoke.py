@@ -76,11 +76,7 @@ async def invoke(
     *,
     left: int = 2,
 ) -> object:
-    """Run a tool for a tool call and return the result of `tool.ainvoke`, with large contents as text.
-
-    `config` must be the caller's own copy, because it is modified. `left` is the number of further runs, if an actor or
-    worker of the tool dies and the call's policy allows a rerun.
-    """
+    """Return the result of `tool.ainvoke`, with large contents as text. Modifies `config`; runs again `left` times."""
     tool, attempt.scope = plan.tool, scope_of(config)
     if plan.kind == "foreign":
         return await _in_words(await run_on_asyncio(partial(plan.fn, {**call, "type": "tool_call"}, config)))

@@ -49,11 +49,7 @@ def has_many(value: object) -> bool:
 
 
 def left_of(most: int, value: object, *, each: int = _EACH, character: int = 1) -> int:
-    """Return the rest of a budget of characters after the cost of a value; 0 or less if the value is too large.
-
-    Each part of the value costs `each`, and each character costs `character`. Messages, commands and the usual
-    containers are counted with their content. Counting stops when the budget is used up.
-    """
+    """Return what a value leaves of a budget at `each` per part and `character` per character; 0 or less: too large."""
     left = most - each
     # An explicit stack: a recursive walk would overflow for deeply nested values.
     values = [value]
@@ -99,10 +95,7 @@ def takes_long(value: object) -> bool:
 
 
 def write_in_portions(value: object) -> Steps[str]:
-    """Write a value as `json.dumps(value, ensure_ascii=False)` does, or as `str` if it has no JSON form.
-
-    Raises any error of the value's `str`.
-    """
+    """Write a value as `json.dumps(value, ensure_ascii=False)` does, or as `str` if it has no JSON form."""
     try:
         try:
             return (yield from _written(value, _JSON))
@@ -171,10 +164,7 @@ def _written(value: object, form: _Form) -> Steps[str]:
 
 
 def _write(value: Any, form: _Form, parts: list[str], around: set[int]) -> Steps[None]:
-    """Write a large value in small steps, between which other tasks run.
-
-    The steps append to `parts`. `around` has the ids of the containers around the value, to detect cycles.
-    """
+    """Append the text of a value to `parts` in small steps; `around` has the ids of the containers around it."""
     kind = type(value)
     if (kind is str or kind is bytes) and value:
         for part in form.slices(value):

@@ -61,18 +61,12 @@ class AmbiguousAnswerError(UnknownInterruptError, RuntimeError):
 
 
 def is_by_id(resume: object) -> TypeGuard[Answers]:
-    """Return whether a resume value is a dict of answers by interrupt id; an empty dict is.
-
-    Any other value is one answer.
-    """
+    """Return whether a resume value is a dict of answers by interrupt id, or empty; any other value is one answer."""
     return isinstance(resume, dict) and all(isinstance(key, str) and is_interrupt_id(key) for key in resume)
 
 
 def answers_by_id(resume: object, questions: Sequence[Interrupt]) -> Answers:
-    """Return the answers of a resume value by interrupt id; UnknownInterruptError if one matches no open question.
-
-    A plain answer is allowed only if exactly one question is open.
-    """
+    """Return the answers of a resume value by interrupt id; UnknownInterruptError if one matches no open question."""
     pending = sorted({question.id for question in questions})
     if is_by_id(resume):
         if unknown := sorted(resume.keys() - set(pending)):
@@ -102,10 +96,7 @@ FORMAT = "callboard/1"
 
 
 def digest_in(question: object) -> str | None:
-    """Return the `digest` of the only request in a question; `None` if there is none.
-
-    An answer is valid only for a request with the same digest.
-    """
+    """Return the digest of the only request in a question, or `None`; an answer is valid only for the same digest."""
     if isinstance(question, list) and len(question) == 1 and isinstance(question[0], dict):
         digest = question[0].get("digest")
         return digest if isinstance(digest, str) else None
@@ -215,10 +206,7 @@ class Ledger:
         self._position, self._in_slot = position, True
 
     def _bare_answers(self, task: GraphTask) -> list[Any]:
-        """Return answers to questions that the only call asked when LangGraph's own node ran it.
-
-        Such answers carry no call id, so they are used only if there is exactly one call.
-        """
+        """Return answers that LangGraph's own node left. They carry no call id, so only a single call gets them."""
         if not self._is_node or len(self._keys) != 1:
             return []
         answers = list(task.scratchpad.resume)
@@ -369,11 +357,7 @@ class Ledger:
         self._task.send([(RESUME, resume)])
 
     async def save(self) -> None:
-        """Store the ledger now, so that it survives a kill of the process.
-
-        Calls that finish in the same turn of the event loop, or during a write, share a write. A call may return before
-        its result is written, if another call writes.
-        """
+        """Store the ledger, so that it survives a kill. Calls that finish during a write share the next one."""
         if self._held is not None:
             self._held.update(self.dump())
         if self._task is None:

@@ -163,10 +163,7 @@ def tools_of(middleware: Sequence[object]) -> list[Any]:
 
 
 def check_tools(middleware: Iterable[object], tools: Mapping[str, BaseTool]) -> None:
-    """Let middleware check the tool names in its options; it raises ValueError for an unknown one.
-
-    LangGraph's wrappers may be bound methods of middleware, so they are passed too.
-    """
+    """Let middleware check the tool names in its options. A LangGraph wrapper may be a bound method of a middleware."""
     for given in middleware:
         one: Any = getattr(given, "__self__", given)
         if check := hook(one, "check_tools"):
@@ -199,10 +196,7 @@ def offers_of(middleware: Sequence[object]) -> Callable[[Any], bool]:
 
 
 def shown_by(middleware: Sequence[object]) -> Callable[[ToolCallLike, RunInfo | None], ToolCallLike]:
-    """Return a function that makes the call for observers: its arguments, redacted by the middleware.
-
-    If `redact_value` fails, observers see no arguments; the failure is logged once.
-    """
+    """Return a function that makes the call for observers, with arguments redacted by the middleware."""
     reported = False
     redacting = [redact for one in middleware if (redact := hook(one, "redact_value"))]
 

@@ -101,11 +101,7 @@ def langchain_base(cls: type) -> type | None:
 
 
 def langchain_middleware(one: Any) -> Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]:
-    """Return an async function that runs LangChain's middleware around a tool call.
-
-    Raises TypeError for middleware that does nothing around tool calls, and ValueError for middleware that works only
-    as part of an agent.
-    """
+    """Return LangChain's middleware as an async function; TypeError or ValueError for one without effect in a node."""
     if _is_human(one) and getattr(one, "interrupt_mode", "batched") != "per_call":
         raise ValueError(
             f"{type(one).__name__} asks for a whole turn at once, after the model and before any tool; a node's "

@@ -36,6 +36,7 @@ from callboard.tools._call_record import CallRecord
 from callboard.tools._chain import middleware_in
 from callboard.tools._errors import ErrorHandling, only_invalid_arguments
 from callboard.tools._ledger import Ledger
+from callboard.tools._plan import inject, injected_args
 from callboard.tools._results import InputKind, Requested, output_in, parse_input, reading
 from callboard.tools._setup import Options, Setup, setup_of
 from callboard.tools._subclassing import (
@@ -49,7 +50,6 @@ from callboard.tools._subclassing import (
     is_plain,
     mark_entries,
     one_call_middleware,
-    own_injection,
     remember,
     run_entry,
     run_sync_entry,
@@ -120,40 +120,14 @@ class ToolNode(ManyInputs):
     The input is a state (dict or object) with messages, a list of messages, a list of tool calls, or a
     `ToolCallWithContext`. The output has one message or command for each call, in call order.
 
-    Args:
-        tools: LangChain tools, functions to make tools of, actors, and toolkits. The handlers of an actor become tools.
-            An actor runs for one run of the node or of its agent, or as long as `async with node` or `async with
-            agent`. A toolkit, such as an open MCP server, is replaced by its present tools.
-        name: name of the node in a graph.
-        tags: tags of the node's runs.
-        handle_tool_errors: tool errors that become messages: `True` for all, a text for all, exception types, or a
-            function from an error to a text that handles the types of its annotation; `False` for none. By default only
-            invalid arguments become messages. A timeout, a rejection or a spent budget becomes a message unless this is
-            `False`.
-        messages_key: key of the messages in a state.
-        wrap_tool_call: sync function `(request, execute)` around each call; runs in a worker thread.
-        awrap_tool_call: async function of the same kind. With both, `invoke` uses the sync one and `ainvoke` the async
-            one.
-        middleware: middleware around each call, the outermost first. A middleware is a sync or async function
-            `(request, call_next)`, or an object with `awrap_tool_call` or `wrap_tool_call`, such as LangChain's
-            AgentMiddleware. Sync functions run in worker threads. Middleware sees every tool error except invalid
-            arguments; `handle_tool_errors` handles errors that middleware raises. Tools in a middleware's `tools`
-            become tools of the node.
-        timeout: seconds for one attempt, for every tool whose policy sets no timeout.
-        limit: limit for all calls of the node together, across its runs.
-        policies: policies by tool name.
-        on_error: effect of an unhandled error on the other calls: "cancel" cancels them, "finish" lets them finish
-            before the error is raised.
-        grace: seconds of clean-up after a cancel.
-        max_calls: maximum number of calls of one reply that run, at least 1; each further call gets an error message.
-            `None` for all calls.
-        on_unknown: action for a call whose body started and whose outcome is unknown, for every tool whose policy sets
-            none; see `CallPolicy`. "rerun" is the behaviour of LangGraph.
+    `tools` are LangChain tools, functions to make tools of, actors, whose handlers become tools, and toolkits, such as
+    an open MCP server. `middleware` and LangGraph's wrappers are around each call, the outermost first. `timeout` and
+    `grace` are seconds. `timeout`, `grace` and `on_unknown` are for tools whose policy sets none; `limit` is for all
+    calls together. Only invalid arguments, timeouts, rejections and spent budgets become messages unless
+    `handle_tool_errors` says otherwise. The page "Public names" has all arguments.
 
-    Raises:
-        ValueError: for two tools with the same name, a policy of an unknown tool, a number out of range, or an error
-            handler whose annotation is no exception type.
-        TypeError: for a tool or an option of the wrong type.
+    Raises ValueError for two tools with one name, a policy of an unknown tool or a number out of range, and TypeError
+    for a tool or an option of the wrong type.
     """
 
     name: str | None = "tools"
@@ -202,7 +176,7 @@ class ToolNode(ManyInputs):
         self._setup = self._built()
 
     def _built(self) -> Setup:
-        return setup_of(self._options, own_call=one_call_middleware(self), own_injection=own_injection(self))
+        return setup_of(self._options, own_call=one_call_middleware(self))
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -391,17 +365,23 @@ class ToolNode(ManyInputs):
         return output_in(await (await batch.prepare()).run(), self._messages_key)
 
     def inject_tool_args(self, tool_call: Any, input: Any, store: Any = None) -> Any:
-        """Return the tool call with its injected state and store, and without injected arguments that the model wrote.
+        """Return a copy of the tool call with injected state and store, and without values that the model forged.
 
-        Args:
-            tool_call: dict with name, args and id; it is not changed.
-            input: the state: a dict, an object or a list of messages.
-            store: store for tools with an `InjectedStore`.
-
-        Raises:
-            ValueError: if the tool needs a store and there is none, or a field that a list of messages lacks.
+        `input` is the state: a dict, an object or a list of messages. Raises ValueError if the tool needs a store and
+        there is none, or a field that a list of messages lacks.
         """
-        return self._setup.injected(tool_call, input, store)
+        if (tool := self.tools_by_name.get(tool_call["name"])) is None:
+            return tool_call
+        runtime: ToolRuntime[Any, Any] = ToolRuntime(
+            state=input,
+            tool_call_id=tool_call.get("id"),
+            config=ensure_config(),
+            context=None,
+            store=store,
+            stream_writer=lambda _: None,
+            tools=list(self.tools_by_name.values()),
+        )
+        return inject(tool_call, injected_args(tool), runtime, self._messages_key)
 
 
 remember(ToolNode)

@@ -131,11 +131,7 @@ def _is_marker(hint: Any, kind: type) -> bool:
 
 
 def inject(call: ToolCall, injected: InjectedArgs, runtime: ToolRuntime[Any, Any], messages_key: str) -> ToolCall:
-    """Return the call with its injected arguments, and without values that the model wrote under their names.
-
-    Raises, as LangGraph does, ValueError for a missing store, KeyError or AttributeError for a missing field of the
-    state.
-    """
+    """Return the call with its injected arguments, and without values that the model wrote under their names."""
     if injected.none:
         return call
     values = _state_values(call["name"], injected, runtime.state, messages_key) if injected.state else {}
@@ -357,11 +353,7 @@ class _Known(NamedTuple, Generic[T]):
 
 
 class ToolFacts(Generic[T]):
-    """Cache of facts about tools, by tool object: several tools may share a name, and their fields may change.
-
-    Facts may refer to their tool, and keep it alive until enough other tools of the same name are cached. May be used
-    from any thread.
-    """
+    """Cache of facts about tools, by tool object and by the functions and schema that it is made of; thread-safe."""
 
     __slots__ = ("_find_out", "_known")
 

@@ -98,10 +98,7 @@ def messages_in(state: Any, key: str) -> Sequence[Any]:
 def left_of(
     requested: Requested, state: Any, messages_key: str, *, is_counted: bool
 ) -> Steps[tuple[Sequence[ToolCall], Sequence[ToolCall]]]:
-    """Return the calls to run, and all calls of their reply.
-
-    The whole reply is looked up only if `is_counted`, which is set if the node limits the number of calls of a reply.
-    """
+    """Return the calls to run, and all calls of their reply if it `is_counted`, which a limit of calls requires."""
     calls, reply = requested.calls, requested.reply
     if requested.kind == "tool_calls":
         if requested.state is None:
@@ -179,10 +176,7 @@ def items_in(output: object) -> list[object]:
 
 
 def entries_in(output: Output) -> Iterator[object]:
-    """Yield the entries of an output: its messages, and the values that its commands write to the state.
-
-    Entries may be messages in any form that LangChain reads, or any other value.
-    """
+    """Yield the entries of an output: its messages in any form, and the values that its commands write to the state."""
     if isinstance(output, list):
         for item in output:
             yield from entries_in(item)
@@ -199,10 +193,7 @@ def entries_in(output: Output) -> Iterator[object]:
 
 
 def with_entries(output: Output, change: Callable[[Any], Any]) -> Output:
-    """Return a copy of an output in which each entry, as `entries_in` yields it, is replaced by `change`.
-
-    The output itself stays unchanged, because its producer may keep it, as a cache does.
-    """
+    """Return a copy of an output with its entries replaced by `change`; a cache may keep the output itself."""
     if isinstance(output, list):
         return [cast("Item", with_entries(item, change)) for item in output]
     if not isinstance(output, Command):
@@ -248,11 +239,7 @@ class ResultRules:
     messages_key: str
 
     def checked(self, response: object, call: ToolCall) -> Output:
-        """Return the response of a tool as the output of its call.
-
-        Raises TypeError for a response of a wrong type. Raises ValueError for a command that does not fit the input, or
-        leaves the call without its message.
-        """
+        """Return a tool's response as the output of its call; TypeError or ValueError if it does not fit."""
         if isinstance(response, Command):
             return self._command(response, call, needs_message=True)
         if isinstance(response, ToolMessage):

@@ -8,7 +8,6 @@ from typing import Any, get_args
 
 from langchain_core.messages import ToolCall
 from langchain_core.runnables import Runnable
-from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as create_tool
 
@@ -25,11 +24,8 @@ from callboard.tools._chain import Chain, Wrapper, chain_of, wrapper_middleware
 from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge
 from callboard.tools._middleware import check_policies, check_tools, offers_of, shown_by, tools_of
 from callboard.tools._on_engine import check_on_engine, on_engine
-from callboard.tools._plan import InjectedArgs, Plan, ToolFacts, inject, injected_args, plan_for
+from callboard.tools._plan import Plan, ToolFacts, injected_args, plan_for
 from callboard.tools._supervision import Supervision
-
-Injecting = Callable[[ToolCall, Any, Any], ToolCall]
-"""Function of a call, the state and the store that returns the call with injected arguments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +52,6 @@ class Setup:
     on_error: OnError
     own_call: Callable[[str], Wrapper] | None
     """Subclass's override around each call, by the kind of the input."""
-    own_injection: Injecting | None
-    """Subclass's override of the injection."""
     actors: ActorSet
     """Actors that have handlers among the node's tools."""
     in_flight: InFlight
@@ -66,10 +60,7 @@ class Setup:
     """Maximum number of calls of one reply that run; `None` for all."""
 
     def plan(self, tool: BaseTool) -> Plan:
-        """Return the plan of a tool for the run's entry mode (sync or async).
-
-        A middleware may pass a tool of its own.
-        """
+        """Return the plan of a tool, which middleware may have passed, for the run's entry mode (sync or async)."""
         # A tool that a middleware makes for one call is not cached: its plan would keep it alive.
         plan = self.plans.of(tool) if self.tools.get(tool.name) is tool else by_reference(plan_for(tool))
         if plan.from_sync is not None and is_sync_entry():
@@ -80,34 +71,6 @@ class Setup:
     def description(self, name: str) -> str | None:
         """Return the description of a tool; `None` for an unknown tool."""
         return getattr(self.tools.get(name), "description", None)
-
-    def inject(self, call: ToolCall, injected: InjectedArgs, runtime: ToolRuntime[Any, Any]) -> ToolCall:
-        """Return a call with its injected arguments.
-
-        Forged values are removed before a subclass's override sees the call.
-        """
-        if self.own_injection is None:
-            return inject(call, injected, runtime, self.messages_key)
-        written = {name: value for name, value in call["args"].items() if name not in injected.forbidden}
-        ready = self.own_injection({**call, "args": written}, runtime.state, runtime.store)
-        if injected.runtime is None:
-            return ready
-        return {**ready, "args": {**ready["args"], injected.runtime: runtime}}
-
-    def injected(self, call: Any, state: Any, store: Any) -> Any:
-        """Return a call with its injected state and store, without a subclass's override of the injection."""
-        if (tool := self.tools.get(call["name"])) is None:
-            return call
-        runtime: ToolRuntime[Any, Any] = ToolRuntime(
-            state=state,
-            tool_call_id=call.get("id"),
-            config=ensure_config(),
-            context=None,
-            store=store,
-            stream_writer=lambda _: None,
-            tools=list(self.tools.values()),
-        )
-        return inject(call, injected_args(tool), runtime, self.messages_key)
 
     def overrides(self, kind: str, entries: Wrapper | None) -> Chain | None:
         """Return a subclass's overrides around each call as a chain, the outermost first; `None` if there are none."""
@@ -146,7 +109,7 @@ class Options:
     on_unknown: OnUnknown | None
 
 
-def setup_of(given: Options, *, own_call: Callable[[str], Wrapper] | None, own_injection: Injecting | None) -> Setup:
+def setup_of(given: Options, *, own_call: Callable[[str], Wrapper] | None) -> Setup:
     """Return the setup of a node, with limits and threads of its own; raises the errors of `ToolNode`."""
     _check_options(given)
     name, middleware = given.name, given.middleware
@@ -188,7 +151,6 @@ def setup_of(given: Options, *, own_call: Callable[[str], Wrapper] | None, own_i
         in_flight=InFlight(f"the node {name!r}"),
         max_calls=given.max_calls,
         own_call=own_call,
-        own_injection=own_injection,
         actors=actors,
     )
 

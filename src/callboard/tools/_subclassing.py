@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from anyio import to_thread
 from langchain_core.messages import ToolCall
@@ -26,21 +26,23 @@ from callboard._loops._entry_mode import entered_from, is_sync_entry
 from callboard.tools._chain import Named, Wrapper
 
 _ONE = "use middleware=[...], awrap_tool_call= or wrap_tool_call=, or override _arun_one or _run_one"
+_RUNTIME = "override _arun_one or _run_one, and pass a runtime with another state or store on"
 _FIXED = "give it to the constructor"
 
 REFUSED = {
     "_parse_input": "override ainvoke or invoke and change the input there; for another key, messages_key=",
     "_combine_tool_outputs": "override ainvoke or invoke and change the result there",
-    "_extract_state": "override _arun_one or _run_one, and pass a runtime with another state on",
+    "_extract_state": _RUNTIME,
     "_execute_tool_sync": _ONE,
     "_execute_tool_async": _ONE,
     "_validate_tool_call": f"{_ONE}; they see calls of tools that do not exist, too",
     "_normalize_tool_response": _ONE,
     "_validate_tool_command": _ONE,
     "_validate_tool_command_list": _ONE,
-    "_inject_tool_args": "override inject_tool_args",
-    "_inject_state": "override inject_tool_args",
-    "_inject_store": "override inject_tool_args",
+    "inject_tool_args": _RUNTIME,
+    "_inject_tool_args": _RUNTIME,
+    "_inject_state": _RUNTIME,
+    "_inject_store": _RUNTIME,
     "tools_by_name": _FIXED,
     "_tools_by_name": _FIXED,
     "_injected_args": _FIXED,
@@ -52,11 +54,10 @@ REFUSED = {
 _ARGUMENTS = {
     "_run_one": ("call", "input_type", "tool_runtime"),
     "_arun_one": ("call", "input_type", "tool_runtime"),
-    "inject_tool_args": ("tool_call", "input", "store"),
 }
 _BY_NAME = {"_func": ("config", "runtime"), "_afunc": ("config", "runtime")}
 """Methods that are called with an input, and with these keyword arguments."""
-_SYNC = ("_run_one", "inject_tool_args", "invoke", "_func")
+_SYNC = ("_run_one", "invoke", "_func")
 
 
 def check_class(cls: type, base: type) -> None:
@@ -91,10 +92,7 @@ def _check_signature(
 
 
 class Unbuilt:
-    """Descriptor in place of an attribute that `__init__` sets.
-
-    Reading it raises an error for a missing `super().__init__`.
-    """
+    """Descriptor in place of an attribute that `__init__` sets; reading it raises an error about `super().__init__`."""
 
     def __get__(self, node: object, owner: type) -> object:
         if node is None:
@@ -370,18 +368,3 @@ def _changed(request: ToolCallRequest, call: ToolCall, runtime: ToolRuntime[Any,
     if not isinstance(runtime, ToolRuntime):
         raise TypeError(f"_run_one and _arun_one take a ToolRuntime as their third argument, got {runtime!r}")
     return ToolCallRequest(tool_call=call, tool=request.tool, state=runtime.state, runtime=runtime)
-
-
-def own_injection(node: Any) -> Callable[[ToolCall, Any, Any], ToolCall] | None:
-    """Return the node's override of `inject_tool_args`; `None` if there is none."""
-    if not overrides(node, "inject_tool_args"):
-        return None
-    name = f"{type(node).__qualname__}.inject_tool_args"
-
-    def injecting(call: ToolCall, state: Any, store: Any) -> ToolCall:
-        ready = node.inject_tool_args(call, state, store)
-        if not isinstance(ready, dict) or not isinstance(ready.get("args"), dict):
-            raise TypeError(f"{name} returned {ready!r} for call {call['id']!r}; it has to return the tool call")
-        return cast("ToolCall", ready)
-
-    return injecting

@@ -103,10 +103,7 @@ class Supervision:
     async def run(
         self, supervised: SupervisedCall[Any], inner: Callable[[], Awaitable[R]], judge: Judge, rework: Rework
     ) -> R | ToolMessage:
-        """Run the inside of a call within its budget; errors become messages by the judge.
-
-        `rework` lets the middleware process such a message, because it did not pass the middleware.
-        """
+        """Run a call within its budget; the judge makes messages of errors, which `rework` lets middleware change."""
         try:
             if supervised.policy.budget is None:
                 running = inner()

@@ -39,7 +39,7 @@ from callboard.tools._chain import Chain, Wrapper
 from callboard.tools._errors import error_message, is_control_flow, raise_invalid_arguments, runs_again, unknown_tool
 from callboard.tools._invoke import filled_in, invoke, manager_for, own_copy, raise_without_key
 from callboard.tools._ledger import CallsInterrupted, Ledger
-from callboard.tools._plan import Plan
+from callboard.tools._plan import Plan, inject
 from callboard.tools._results import Output, Requested, ResultRules, left_of
 from callboard.tools._setup import Setup
 from callboard.tools._supervision import OnFailure, limiter_of_run, untouched
@@ -48,10 +48,7 @@ _log = logging.getLogger("callboard")
 
 
 class ProgressChunks:
-    """Writes progress to a graph's stream, and sends heartbeats for a node with an idle timeout.
-
-    An error of the stream is logged once, and does not affect the call.
-    """
+    """Writer of progress and heartbeats to a graph's stream. An error of the stream is logged once."""
 
     __slots__ = ("_failed", "_runtime")
 
@@ -198,11 +195,7 @@ class ToolBatch:
         return claims
 
     async def run(self) -> Any:
-        """Run the calls that have no result yet.
-
-        Raises GraphInterrupt with all open questions, DrainingError if the node accepts no new runs, or the unhandled
-        error of a call.
-        """
+        """Run the calls without a result; raise GraphInterrupt, DrainingError, or the unhandled error of a call."""
         setup, thread_id = self.setup, self.config["configurable"].get("thread_id")
         around = batch_context(None if self._runtime is NO_RUNTIME else ProgressChunks(self._runtime))
         if around.observers.calls:
@@ -366,15 +359,12 @@ class ReadyTool(NamedTuple):
     plan: Plan
     manager: AsyncCallbackManager
     threads: ThreadPermits | None
-    takes_injected: bool
 
     @classmethod
     def of(cls, batch: ToolBatch, tool: BaseTool, config: RunnableConfig) -> Self:
-        setup = batch.setup
-        plan = setup.plan(tool)
+        plan = batch.setup.plan(tool)
         threads = batch.threads if plan.takes_thread else None
-        takes_injected = setup.own_injection is not None or not plan.injected.none
-        return cls(tool, plan, manager_for(plan, config), threads, takes_injected)
+        return cls(tool, plan, manager_for(plan, config), threads)
 
 
 class _BatchCall(SupervisedCall[Output]):
@@ -456,9 +446,9 @@ class _BatchCall(SupervisedCall[Output]):
         known, ready = batch.ready(tool, self._config, through_middleware=request is not None), call
         # `invoke` modifies the config, and middleware may make another attempt.
         config = self._config if request is None else own_copy(self._config)
-        if known.takes_injected:
+        if not known.plan.injected.none:
             runtime = batch.runtime_for(call, self._config) if request is None else request.runtime
-            ready = setup.inject(call, known.plan.injected, runtime)
+            ready = inject(call, known.plan.injected, runtime, setup.messages_key)
         terms = None
         # A middleware may have changed the arguments, the tool, or the context of key functions.
         if request is not None and (call is not self.call or setup.supervision.takes_context):

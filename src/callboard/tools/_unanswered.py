@@ -35,10 +35,7 @@ def without_answer(calls: Sequence[ToolCall], answers: Sequence[Any]) -> list[To
 
 
 def matching(calls: Sequence[ToolCall], answers: Sequence[Any]) -> Steps[list[ToolCall]]:
-    """Return the calls that have no message, in portions: an answered or rejected call never runs again.
-
-    `calls` belong to one reply, and `answers` follow it. If calls share an id, each message answers one of them.
-    """
+    """Return the calls of a reply that no following message answers, in portions; each message answers one call."""
     given = Counter(message.tool_call_id for message in answers if isinstance(message, ToolMessage))
     return _left(calls, given)
 
@@ -49,10 +46,7 @@ def each_without_answer(calls: Sequence[ToolCall], messages: Sequence[Any]) -> l
 
 
 def seeking(calls: Sequence[ToolCall], messages: Sequence[Any]) -> Steps[list[ToolCall]]:
-    """Return the calls that have no answer after the last reply that contains them, in portions.
-
-    `calls` may belong to any replies. If calls share an id, each message answers one of them.
-    """
+    """Return the calls, of any replies, that have no answer after the last reply that contains them, in portions."""
     if not messages:
         return [*calls]
     sought = {*(yield from each(id_of, calls))}
@@ -95,10 +89,7 @@ def asked_at(call: ToolCall, messages: Sequence[Any]) -> int | None:
 
 
 def answer_of(call: ToolCall, messages: Sequence[Any]) -> ToolMessage | None:
-    """Return the last answer to a call after the last reply that contains it.
-
-    If no reply contains the call, the last message with its id is returned; `None` without an answer.
-    """
+    """Return the last answer to a call after the last reply that contains it, or anywhere if no reply does."""
     for message in reversed(messages):
         if isinstance(message, ToolMessage) and message.tool_call_id == id_of(call):
             return message
@@ -160,10 +151,7 @@ class Exchange:
     """`True` if the answers follow the message directly."""
 
     def answers_by_call(self) -> list[tuple[ToolCall, ToolMessage | None]]:
-        """Return the message's calls in order, each with its answer or `None`.
-
-        Of calls that share an id, each has one of the answers.
-        """
+        """Return the calls in order, each with its answer or `None`; calls that share an id have one answer each."""
         left: dict[str, deque[ToolMessage]] = {}
         for answer in self.answers:
             left.setdefault(answer.tool_call_id, deque()).append(answer)
@@ -181,11 +169,7 @@ class Exchange:
 
 
 def exchanges_in(messages: Sequence[BaseMessage]) -> list[Exchange]:
-    """Return a conversation as exchanges, with every answer at its message, wherever the answer stands.
-
-    Models reuse ids, so an answer belongs to the last message before it that contains the id. An answer to nothing
-    stays a message of its own.
-    """
+    """Return a conversation as exchanges. As models reuse ids, an answer belongs to the last message with its id."""
     exchanges: list[Exchange] = []
     asking: dict[str, list[Exchange]] = {}
     for message in messages:
