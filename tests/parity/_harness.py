@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any
@@ -120,6 +120,22 @@ def alike(scenario: Any = None, /, *, modes: Any = MODES, raises: str | None = N
     return for_each(
         "mode", modes, scenario, lambda mode, given: assert_same(partial(scenario, **given), mode, raises=raises)
     )
+
+
+def tabled(scenarios: Mapping[str, Any], *, modes: Any = MODES, by_version: bool = False) -> Any:
+    """Return a test of each scenario of a table, by its label; a tuple has the error that LangGraph must raise, too.
+
+    With `by_version`, a scenario takes the namespace and the version of the agent.
+    """
+
+    def test(label: str, mode: str, version: str) -> None:
+        given = scenarios[label]
+        scenario, raises = given if isinstance(given, tuple) else (given, None)
+        assert_same(partial(scenario, version=version) if by_version else scenario, mode, raises=raises)
+
+    for axis, values in (("version", ["v1", "v2"] if by_version else [""]), ("mode", modes), ("label", scenarios)):
+        test = pytest.mark.parametrize(axis, values)(test)
+    return test
 
 
 def for_each(axis: str, values: Any, scenario: Any, check: Callable[[str, dict[str, Any]], Any]) -> Any:
