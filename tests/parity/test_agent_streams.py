@@ -6,8 +6,8 @@ are those of the current run, also for calls that an earlier run has sent; and a
 
 import asyncio
 import re
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -25,7 +25,8 @@ from ._prebuilt import candidate, reference
 
 MODES = ["values", "updates", "messages", "custom", "tasks", "checkpoints", "debug", "tools"]
 
-modes = pytest.mark.parametrize("mode", [*MODES, ["updates", "values", "messages", "custom"]], ids=str)
+ALL_MODES: list[Any] = [*MODES, ["updates", "values", "messages", "custom"]]
+OF_SUBGRAPHS: list[Any] = ["values", "updates", "messages", "custom", "tasks", "tools", ["updates", "custom"]]
 
 
 @tool
@@ -143,36 +144,128 @@ def _settled(value: Any) -> Any:
     return {key: _settled(item) for key, item in value.items()}
 
 
-def same_chunks(
-    make: Callable[[Any], Any], mode: Any, *inputs: Any, counted: bool = True, **options: Any
-) -> list[list[Any]]:
-    """Assert that callboard's chunks equal LangGraph's, and return them.
+class Story(NamedTuple):
+    """Runs of an agent, and the streams in which both agents must tell the same."""
 
-    `counted`: whether step numbers are compared.
-    """
-    runs = [asyncio.run(stream(make(ns), mode, inputs, **options)) for ns in (reference(), candidate())]
-    expected, actual = (told(chunks, counted=counted) for chunks in runs)
+    replies: Any
+    inputs: Sequence[Any] = (QUESTION,)
+    agent: Mapping[str, Any] = {}
+    config: Mapping[str, Any] = {}
+    stream: Mapping[str, Any] = {}
+    modes: Sequence[Any] = ALL_MODES
+    versions: Sequence[Any] = ("v1", "v2")
+    shows: Mapping[Any, str] = {}
+    """Text that the chunks of a mode must contain."""
+    counted: bool = True
+    """`True` if step numbers are compared."""
+
+    def of(self, ns: Any, version: str) -> Any:
+        return agent(ns, self.replies, version=version, **self.agent).with_config(self.config)
+
+
+def before(state: Any) -> Any:
+    get_stream_writer()("before")
+    return {"llm_input_messages": state["messages"][-1:]}
+
+
+def after(state: Any) -> Any:
+    return {"mood": "calm"} if len(state["messages"]) < 3 else None
+
+
+class Answer(BaseModel):
+    """The answer."""
+
+    number: int
+
+
+AGAIN = {"messages": [HumanMessage("more", id="h2")]}
+ANSWERED = (QUESTION, Command(resume="yes"))
+STRUCTURED = [*turn("double"), AIMessage("", tool_calls=[call("Answer", {"number": 2}, "s")], id="ai-3")]
+NAMES = [(), ("double",), ("double", "slow"), ("slow", "double"), ("talk",), ("cheer", "slow")]
+QUIET = ("messages", "custom", "tools", "checkpoints")
+"""Modes that do not show questions."""
+
+STORIES: dict[str, Story] = {
+    **{
+        f"a run of {'+'.join(names) or 'nothing'}, {label}": Story(turn(*names), agent={"kept": kept})
+        for names in NAMES
+        for label, kept in (("kept", True), ("in memory", False))
+    },
+    "a second run of a thread": Story(
+        [*turn("double"), AIMessage("again", id="ai-3")], (QUESTION, AGAIN), counted=False
+    ),
+    "a failed call": Story(turn("fails")),
+    "a question and its answer": Story(
+        turn("ask"), ANSWERED, shows={str(mode): "1?" for mode in ALL_MODES if mode not in QUIET}
+    ),
+    # LangGraph's v1 runs the finished call again, which promise 10 forbids.
+    "a question beside a finished call": Story(turn("ask", "double"), ANSWERED, versions=("v2",)),
+    # LangGraph's v1 streams only the first question, which promise 5 forbids.
+    "two questions": Story(
+        turn("ask", "ask"),
+        modes=[mode for mode in MODES if mode not in ("messages", "tools")],
+        versions=("v2",),
+        shows=dict.fromkeys(("values", "updates", "tasks", "debug"), "2?"),
+    ),
+    **{
+        f"{when} {node}": Story(turn("double"), (QUESTION, None, None), agent={when: [node]})
+        for when in ("interrupt_before", "interrupt_after")
+        for node in ("agent", "tools")
+    },
+    **{
+        f"a limit of {limit} steps": Story(turn("double"), config={"recursion_limit": limit}, versions=("v2",))
+        for limit in (1, 2, 3, 4)
+    },
+    # In v1, LangGraph's own agent fails after its post-model hook.
+    "hooks": Story(turn("double"), agent={"pre_model_hook": before, "post_model_hook": after}, versions=("v2",)),
+    "a structured response": Story(
+        STRUCTURED,
+        agent={"response_format": Answer, "state_schema": None},
+        modes=["values", "updates", "tasks", "messages"],
+    ),
+    **{
+        f"subgraphs of {name}, {label}": Story(
+            turn(name),
+            agent={"kept": kept},
+            stream={"subgraphs": True},
+            modes=OF_SUBGRAPHS,
+            shows={str(mode): "tools:" for mode in OF_SUBGRAPHS if name == "delegate" and mode != "tools"},
+        )
+        for name in ("talk", "delegate")
+        for label, kept in (("kept", True), ("in memory", False))
+    },
+    "parts": Story(turn("ask"), ANSWERED, stream={"version": "v2"}),
+    **{
+        f"output keys {keys}": Story(turn("cheer"), stream={"output_keys": keys}, modes=["values", "updates"])
+        for keys in ("messages", "mood", ["messages"], ["mood", "messages"])
+    },
+    "a value of the user beside the place of a checkpoint": Story(
+        turn("double"),
+        config={"configurable": {"user": "ann"}},
+        modes=["checkpoints", "debug"],
+        shows={"checkpoints": "ann", "debug": "ann"},
+    ),
+    "metadata and tags of the user": Story(
+        turn("double"),
+        config={"metadata": {"team": "blue"}, "tags": ["a"]},
+        modes=["tasks", "messages"],
+        shows={"tasks": "blue", "messages": "blue"},
+    ),
+}
+TOLD = [(label, mode, v) for label, story in STORIES.items() for mode in story.modes for v in story.versions]
+
+
+@pytest.mark.parametrize(("label", "mode", "version"), TOLD, ids=str)
+def test_a_stream_tells_the_same(label: str, mode: Any, version: str) -> None:
+    story = STORIES[label]
+    runs = [
+        asyncio.run(stream(story.of(ns, version), mode, story.inputs, **story.stream))
+        for ns in (reference(), candidate())
+    ]
+    expected, actual = (told(chunks, counted=story.counted) for chunks in runs)
 
     assert actual == expected, f"\ncallboard: {actual}\nlanggraph: {expected}"
-    return expected
-
-
-@versions
-@modes
-@pytest.mark.parametrize("kept", [True, False], ids=["kept", "in memory"])
-@pytest.mark.parametrize(
-    "names", [(), ("double",), ("double", "slow"), ("slow", "double"), ("talk",), ("cheer", "slow")], ids="+".join
-)
-def test_a_run_tells_the_same(names: Any, kept: bool, mode: Any, version: str) -> None:
-    same_chunks(lambda ns: agent(ns, turn(*names), kept=kept, version=version), mode, QUESTION)
-
-
-@versions
-@modes
-def test_a_second_run_of_a_thread_tells_the_same(mode: Any, version: str) -> None:
-    more = {"messages": [HumanMessage("more", id="h2")]}
-    replies = [*turn("double"), AIMessage("again", id="ai-3")]
-    same_chunks(lambda ns: agent(ns, replies, version=version), mode, QUESTION, more, counted=False)
+    assert story.shows.get(str(mode), "") in str(expected)
 
 
 @versions
@@ -213,95 +306,7 @@ def test_checkpoints_that_are_stored_at_the_end_are_told_as_those_that_are_store
 
 
 @versions
-@modes
-def test_a_failed_call_tells_the_same(mode: Any, version: str) -> None:
-    same_chunks(lambda ns: agent(ns, turn("fails"), version=version), mode, QUESTION)
-
-
-@versions
-@modes
-def test_a_question_and_its_answer_tell_the_same(mode: Any, version: str) -> None:
-    chunks = same_chunks(lambda ns: agent(ns, turn("ask"), version=version), mode, QUESTION, Command(resume="yes"))
-
-    assert mode in ("messages", "custom", "tools", "checkpoints") or "1?" in str(chunks[0])
-
-
-@modes
-def test_a_question_beside_a_finished_call_tells_the_same(mode: Any) -> None:
-    # LangGraph's v1 runs the finished call again, which promise 10 forbids.
-    same_chunks(lambda ns: agent(ns, turn("ask", "double"), version="v2"), mode, QUESTION, Command(resume="yes"))
-
-
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in ("messages", "tools")])
-def test_two_questions_tell_the_same(mode: Any) -> None:
-    # LangGraph's v1 streams only the first question, which promise 5 forbids.
-    chunks = same_chunks(lambda ns: agent(ns, turn("ask", "ask"), version="v2"), mode, QUESTION)
-
-    assert mode in ("custom", "checkpoints") or ("1?" in str(chunks) and "2?" in str(chunks))
-
-
-@versions
-@modes
-@pytest.mark.parametrize("when", ["interrupt_before", "interrupt_after"])
-@pytest.mark.parametrize("node", ["agent", "tools"])
-def test_a_stop_tells_the_same(node: str, when: str, mode: Any, version: str) -> None:
-    options: dict[str, Any] = {when: [node]}
-    same_chunks(lambda ns: agent(ns, turn("double"), version=version, **options), mode, QUESTION, None, None)
-
-
-@modes
-@pytest.mark.parametrize("limit", [1, 2, 3, 4])
-def test_a_limit_of_steps_tells_the_same(limit: int, mode: Any) -> None:
-    def make(ns: Any) -> Any:
-        return agent(ns, turn("double")).with_config({"recursion_limit": limit})
-
-    same_chunks(make, mode, QUESTION)
-
-
-@modes
-def test_hooks_tell_the_same(mode: Any) -> None:
-    # In v1, LangGraph's own agent fails after its post-model hook.
-    def before(state: Any) -> Any:
-        get_stream_writer()("before")
-        return {"llm_input_messages": state["messages"][-1:]}
-
-    def after(state: Any) -> Any:
-        return {"mood": "calm"} if len(state["messages"]) < 3 else None
-
-    same_chunks(lambda ns: agent(ns, turn("double"), pre_model_hook=before, post_model_hook=after), mode, QUESTION)
-
-
-class Answer(BaseModel):
-    """The answer."""
-
-    number: int
-
-
-@versions
-@pytest.mark.parametrize("mode", ["values", "updates", "tasks", "messages"])
-def test_a_structured_response_tells_the_same(mode: Any, version: str) -> None:
-    replies = [*turn("double"), AIMessage("", tool_calls=[call("Answer", {"number": 2}, "s")], id="ai-3")]
-    same_chunks(
-        lambda ns: agent(ns, replies, response_format=Answer, state_schema=None, version=version), mode, QUESTION
-    )
-
-
-@versions
-@pytest.mark.parametrize(
-    "mode", ["values", "updates", "messages", "custom", "tasks", "tools", ["updates", "custom"]], ids=str
-)
-@pytest.mark.parametrize("kept", [True, False], ids=["kept", "in memory"])
-@pytest.mark.parametrize("name", ["talk", "delegate"])
-def test_subgraphs_tell_the_same(name: str, kept: bool, mode: Any, version: str) -> None:
-    chunks = same_chunks(lambda ns: agent(ns, turn(name), kept=kept, version=version), mode, QUESTION, subgraphs=True)
-
-    assert name == "talk" or mode == "tools" or "tools:" in str(chunks)
-
-
-@versions
-@pytest.mark.parametrize(
-    "mode", ["values", "updates", "messages", "custom", "tasks", "tools", ["updates", "custom"]], ids=str
-)
+@pytest.mark.parametrize("mode", OF_SUBGRAPHS, ids=str)
 @pytest.mark.parametrize("inside", [True, False], ids=["subgraphs", "no subgraphs"])
 @pytest.mark.parametrize("around", [True, False], ids=["watched", "unwatched"])
 def test_an_agent_that_a_node_streams_tells_the_same(around: bool, inside: bool, mode: Any, version: str) -> None:
@@ -323,36 +328,6 @@ def test_an_agent_that_a_node_streams_tells_the_same(around: bool, inside: bool,
         return told([heard, *told_around], counted=False)
 
     assert run(candidate()) == run(reference())
-
-
-@versions
-@modes
-def test_parts_tell_the_same(mode: Any, version: str) -> None:
-    same_chunks(lambda ns: agent(ns, turn("ask"), version=version), mode, QUESTION, Command(resume="yes"), version="v2")
-
-
-@versions
-@pytest.mark.parametrize("mode", ["values", "updates"])
-@pytest.mark.parametrize("keys", ["messages", "mood", ["messages"], ["mood", "messages"]], ids=str)
-def test_output_keys_tell_the_same(keys: Any, mode: Any, version: str) -> None:
-    same_chunks(lambda ns: agent(ns, turn("cheer"), version=version), mode, QUESTION, output_keys=keys)
-
-
-@versions
-@pytest.mark.parametrize("mode", ["checkpoints", "debug"])
-def test_checkpoints_name_their_place_beside_what_the_user_put_there(mode: str, version: str) -> None:
-    def make(ns: Any) -> Any:
-        return agent(ns, turn("double"), version=version).with_config({"configurable": {"user": "ann"}})
-
-    assert "ann" in str(same_chunks(make, mode, QUESTION))
-
-
-@versions
-def test_metadata_and_tags_of_the_user_stand_on_tasks_and_messages(version: str) -> None:
-    config = {"metadata": {"team": "blue"}, "tags": ["a"]}
-    for mode in ("tasks", "messages"):
-        chunks = same_chunks(lambda ns: agent(ns, turn("double"), version=version).with_config(config), mode, QUESTION)
-        assert "blue" in str(chunks)
 
 
 @versions
