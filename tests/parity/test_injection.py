@@ -1,174 +1,64 @@
 """State, store, runtime and call id are injected into tools, and the model can forge none of them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Optional
 
 import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
-from langchain_core.tools import BaseTool, InjectedToolArg, InjectedToolCallId, StructuredTool, tool
+from langchain_core.tools import BaseTool, InjectedToolArg, InjectedToolCallId, StructuredTool
 from langgraph.graph.message import add_messages
+from langgraph.prebuilt import InjectedState, InjectedStore, ToolRuntime
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel, Field
 
-from ._harness import ASYNC_MODES, DIRECT_MODES, Case, MessageList, alike, asks, call, wants
-from .conftest import Same
+from ._harness import ASYNC_MODES, DIRECT_MODES, GRAPH_MODES, Case, MessageList, alike, asks, call, tabled, wants
+
+# Tools, made of functions with the name "peek"
 
 
-class PydanticState(BaseModel):
-    messages: Annotated[list[AnyMessage], add_messages]
-    foo: str = "from model"
+def peeking(fn: Callable[..., Any]) -> Any:
+    return StructuredTool.from_function(fn, name="peek", description="Peek.")
 
 
-@dataclass
-class DataState:
-    messages: Annotated[list[AnyMessage], add_messages] = field(default_factory=list)
-    foo: str = "from data"
+def whole(x: int, state: Annotated[Any, InjectedState]) -> str:
+    if isinstance(state, dict):
+        return f"{x} dict {sorted(state)} {len(state['messages'])}"
+    return f"{x} {type(state).__name__} {len(state.messages)}"
 
 
-def whole(ns: Any) -> Any:
-    @tool
-    def peek(x: int, state: Annotated[Any, ns.InjectedState]) -> str:
-        """Peek."""
-        if isinstance(state, dict):
-            return f"{x} dict {sorted(state)} {len(state['messages'])}"
-        return f"{x} {type(state).__name__} {len(state.messages)}"
-
-    return peek
+def part(x: int, foo: Annotated[str, InjectedState("foo")]) -> str:
+    return f"{x} {foo}"
 
 
-def part(ns: Any) -> Any:
-    @tool
-    def peek(x: int, foo: Annotated[str, ns.InjectedState("foo")]) -> str:
-        """Peek."""
-        return f"{x} {foo}"
-
-    return peek
+def optional(x: int, foo: Annotated[Optional[str], InjectedState("absent")] = "default") -> str:
+    return f"{x} {foo}"
 
 
-def optional(ns: Any) -> Any:
-    @tool
-    def peek(x: int, foo: Annotated[Optional[str], ns.InjectedState("absent")] = "default") -> str:
-        """Peek."""
-        return f"{x} {foo}"
-
-    return peek
+def missing(x: int, foo: Annotated[str, InjectedState("absent")]) -> str:
+    return f"{x} {foo}"
 
 
-def missing(ns: Any) -> Any:
-    @tool
-    def peek(x: int, foo: Annotated[str, ns.InjectedState("absent")]) -> str:
-        """Peek."""
-        return f"{x} {foo}"
-
-    return peek
+def messages_only(x: int, messages: Annotated[list, InjectedState("messages")]) -> str:
+    return f"{x} {len(messages)}"
 
 
-STATES: dict[str, tuple[Any, Any]] = {
-    "a dict": (lambda: wants("peek", {"x": 1}, foo="from dict"), None),
-    "a pydantic state": (lambda: PydanticState(**wants("peek", {"x": 1})), PydanticState),
-    "a dataclass": (lambda: DataState(**wants("peek", {"x": 1})), DataState),
-}
+def two_fields(x: int, a: Annotated[str, InjectedState("a")], b: Annotated[str, InjectedState("b")]) -> str:
+    return a + b
 
 
-def around(label: str, node: Any, **case: Any) -> Case:
-    make, schema = STATES[label]
-    return Case(node, make(), **({"state": schema} if schema else {}), **case)
+def with_id(x: int, tool_call_id: Annotated[str, InjectedToolCallId]) -> str:
+    return f"{x} {tool_call_id}"
 
 
-@pytest.mark.parametrize("make", [whole, part, optional], ids=["the whole", "a field", "an optional field"])
-@pytest.mark.parametrize("label", STATES)
-def test_state_is_injected_from(label: str, make: Any, same: Same) -> None:
-    same(lambda ns: around(label, ns.ToolNode([make(ns)])))
+def only_injected(state: Annotated[dict, InjectedState]) -> str:
+    return str(sorted(state))
 
 
-@pytest.mark.parametrize("label", STATES)
-def test_a_missing_required_field_is_an_error_in(label: str, same: Same) -> None:
-    error = "KeyError" if label == "a dict" else "AttributeError"
-    same(lambda ns: around(label, ns.ToolNode([missing(ns)])), raises=error)
-
-
-def test_a_missing_required_field_is_an_error_also_when_errors_are_handled(same: Same) -> None:
-    same(lambda ns: around("a dict", ns.ToolNode([missing(ns)], handle_tool_errors=True)), raises="KeyError")
-
-
-def as_list(node: Any) -> Case:
-    return Case(node, [HumanMessage("q", id="h"), asks(call("peek", {"x": 1}))], state=MessageList)
-
-
-def test_a_message_list_is_injected_as_a_dict(same: Same) -> None:
-    same(lambda ns: as_list(ns.ToolNode([whole(ns)])))
-
-
-@alike
-def test_the_messages_field_is_injected_from_a_message_list(ns: Any) -> Case:
-    @tool
-    def peek(x: int, messages: Annotated[list, ns.InjectedState("messages")]) -> str:
-        """Peek."""
-        return f"{x} {len(messages)}"
-
-    return as_list(ns.ToolNode([peek]))
-
-
-@pytest.mark.parametrize("make", [part, optional], ids=["required", "optional"])
-def test_another_field_of_a_message_list_is_an_error(make: Any, same: Same) -> None:
-    same(lambda ns: as_list(ns.ToolNode([make(ns)])), raises="ValueError")
-
-
-@alike(raises="ValueError")
-def test_two_fields_of_a_message_list_are_an_error_that_names_them(ns: Any) -> Case:
-    @tool
-    def peek(x: int, a: Annotated[str, ns.InjectedState("a")], b: Annotated[str, ns.InjectedState("b")]) -> str:
-        """Peek."""
-        return a + b
-
-    return as_list(ns.ToolNode([peek]))
-
-
-@alike
-def test_a_call_with_context_injects_its_state(ns: Any) -> Case:
-    payload = {
-        "__type": "tool_call_with_context",
-        "tool_call": call("peek", {"x": 1}),
-        "state": {"messages": [], "foo": "from context"},
-    }
-    return Case(ns.ToolNode([part(ns)]), payload, send=True, seed={"foo": "from graph"})
-
-
-def test_a_list_of_calls_injects_the_state_of_the_graph(same_graph: Same) -> None:
-    seed = {"messages": [HumanMessage("q", id="h")], "foo": "from graph"}
-    same_graph(lambda ns: Case(ns.ToolNode([part(ns)]), [call("peek", {"x": 1})], send=True, seed=seed))
-
-
-def test_a_list_of_calls_outside_a_graph_has_an_empty_state(same_direct: Same) -> None:
-    same_direct(lambda ns: Case(ns.ToolNode([part(ns)]), [call("peek", {"x": 1})]), raises="KeyError")
-
-
-def keeper(ns: Any) -> Any:
-    @tool
-    def keep(key: str, store: Annotated[BaseStore, ns.InjectedStore()]) -> str:
-        """Keep."""
-        store.put(("kept",), key, {"v": 1})
-        return str([item.key for item in store.search(("kept",))])
-
-    return keep
-
-
-def test_the_store_is_injected(same: Same) -> None:
-    same(lambda ns: Case(ns.ToolNode([keeper(ns)]), wants("keep", {"key": "a"}), store=InMemoryStore()))
-
-
-@pytest.mark.parametrize("handled", [True, False])
-def test_a_tool_that_wants_a_store_fails_without_one(handled: bool, same: Same) -> None:
-    same(
-        lambda ns: Case(ns.ToolNode([keeper(ns)], handle_tool_errors=handled), wants("keep", {"key": "a"})),
-        raises="ValueError",
-    )
-
-
-@dataclass
-class Context:
-    user: str = "ann"
+def keeper(key: str, store: Annotated[BaseStore, InjectedStore()]) -> str:
+    store.put(("kept",), key, {"v": 1})
+    return str([item.key for item in store.search(("kept",))])
 
 
 def facts(runtime: Any) -> str:
@@ -187,186 +77,206 @@ def facts(runtime: Any) -> str:
     )
 
 
-def annotated_runtime(ns: Any) -> Any:
-    @tool
-    def peek(x: int, rt: ns.ToolRuntime) -> str:
-        """Peek."""
-        return facts(rt)
-
-    return peek
+@dataclass
+class Context:
+    user: str = "ann"
 
 
-def generic_runtime(ns: Any) -> Any:
-    @tool
-    def peek(x: int, rt: ns.ToolRuntime[Context, dict]) -> str:
-        """Peek."""
-        return facts(rt)
-
-    return peek
+def annotated_runtime(x: int, rt: ToolRuntime) -> str:
+    return facts(rt)
 
 
-def named_runtime(ns: Any) -> Any:
-    @tool
-    def peek(x: int, runtime: Any) -> str:
-        """Peek."""
-        return facts(runtime)
-
-    return peek
+def generic_runtime(x: int, rt: ToolRuntime[Context, dict]) -> str:
+    return facts(rt)
 
 
-def typed_and_named_runtime(ns: Any) -> Any:
-    @tool
-    def peek(x: int, runtime: ns.ToolRuntime) -> str:
-        """Peek."""
-        return facts(runtime)
-
-    return peek
+def named_runtime(x: int, runtime: Any) -> str:
+    return facts(runtime)
 
 
-def optional_runtime(ns: Any) -> Any:
-    @tool
-    def peek(x: int, rt: Optional[ns.ToolRuntime] = None) -> str:
-        """Peek."""
-        return facts(rt)
-
-    return peek
+def typed_and_named_runtime(x: int, runtime: ToolRuntime) -> str:
+    return facts(runtime)
 
 
-RUNTIMES = [annotated_runtime, generic_runtime, named_runtime, typed_and_named_runtime, optional_runtime]
+def optional_runtime(x: int, rt: Optional[ToolRuntime] = None) -> str:
+    return facts(rt)
 
 
-@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
-@pytest.mark.parametrize("make", RUNTIMES, ids=lambda make: make.__name__)
-@alike
-def test_the_runtime_is_injected_by_annotation_or_name(ns: Any, make: Any) -> Case:
-    return Case(
-        ns.ToolNode([make(ns)]),
-        wants("peek", {"x": 1}, foo="f"),
-        store=InMemoryStore(),
-        context=Context(),
-        config={"configurable": {"mine": 7}},
-    )
+# State
 
 
-def test_the_runtime_of_each_call_has_its_own_id(same: Same) -> None:
-    calls = [call("peek", {"x": n}, f"c{n}") for n in range(3)]
-    same(lambda ns: Case(ns.ToolNode([annotated_runtime(ns)]), {"messages": [asks(*calls)]}))
+class PydanticState(BaseModel):
+    messages: Annotated[list[AnyMessage], add_messages]
+    foo: str = "from model"
 
 
-def test_the_call_id_is_injected(same: Same) -> None:
-    @tool
-    def peek(x: int, tool_call_id: Annotated[str, InjectedToolCallId]) -> str:
-        """Peek."""
-        return f"{x} {tool_call_id}"
-
-    same(lambda ns: Case(ns.ToolNode([peek]), wants("peek", {"x": 1, "tool_call_id": "forged"})))
+@dataclass
+class DataState:
+    messages: Annotated[list[AnyMessage], add_messages] = field(default_factory=list)
+    foo: str = "from data"
 
 
-FORGED = {"x": 1, "state": "f", "foo": "f", "store": "f", "rt": "f", "runtime": "f"}
+def peeks(fn: Any, args: Any = None, *, options: Any = None, **more: Any) -> Any:
+    """Return a scenario of a node with one tool, and a state dict in which the model calls it."""
+    given = {"x": 1} if args is None else args
+    return lambda ns: Case(ns.ToolNode([peeking(fn)], **(options or {})), wants("peek", given, foo="f"), **more)
 
 
-@pytest.mark.parametrize(
-    "make", [whole, part, optional, annotated_runtime, named_runtime], ids=lambda make: make.__name__
-)
-def test_forged_values_are_replaced(make: Any, same: Same) -> None:
-    same(lambda ns: Case(ns.ToolNode([make(ns)]), wants("peek", FORGED, foo="real")))
+def reads(fn: Any, input: Any, **more: Any) -> Any:
+    return lambda ns: Case(ns.ToolNode([peeking(fn)]), input(), **more)
 
 
-def test_a_forged_store_is_replaced(same: Same) -> None:
-    forged = {"key": "a", "store": "forged"}
-    same(lambda ns: Case(ns.ToolNode([keeper(ns)]), wants("keep", forged), store=InMemoryStore()))
+def as_list() -> Any:
+    return [HumanMessage("q", id="h"), asks(call("peek", {"x": 1}))]
+
+
+STATES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "a dict": (lambda: wants("peek", {"x": 1}, foo="from dict"), {}),
+    "a pydantic state": (lambda: PydanticState(**wants("peek", {"x": 1})), {"state": PydanticState}),
+    "a dataclass": (lambda: DataState(**wants("peek", {"x": 1})), {"state": DataState}),
+}
+LIST: dict[str, Any] = {"state": MessageList}
+WITH_CONTEXT = {
+    "__type": "tool_call_with_context",
+    "tool_call": call("peek", {"x": 1}),
+    "state": {"messages": [], "foo": "from context"},
+}
+FROM_STATE: dict[str, Any] = {
+    **{
+        f"{fn.__name__} of {label}": reads(fn, make, **more)
+        for label, (make, more) in STATES.items()
+        for fn in (whole, part, optional)
+    },
+    **{
+        f"a missing field of {label}": (
+            reads(missing, make, **more),
+            "KeyError" if label == "a dict" else "AttributeError",
+        )
+        for label, (make, more) in STATES.items()
+    },
+    "a missing field when errors are handled": (peeks(missing, options={"handle_tool_errors": True}), "KeyError"),
+    "a message list as a dict": reads(whole, as_list, **LIST),
+    "the messages of a message list": reads(messages_only, as_list, **LIST),
+    "another field of a message list": (reads(part, as_list, **LIST), "ValueError"),
+    "an optional field of a message list": (reads(optional, as_list, **LIST), "ValueError"),
+    "two fields of a message list, which are named": (reads(two_fields, as_list, **LIST), "ValueError"),
+    "a call with its state": reads(part, lambda: WITH_CONTEXT, send=True, seed={"foo": "from graph"}),
+}
+test_state_is_injected_alike = tabled(FROM_STATE)
+
+
+@alike(modes=GRAPH_MODES)
+def test_a_list_of_calls_injects_the_state_of_the_graph(ns: Any) -> Case:
+    seed = {"messages": [HumanMessage("q", id="h")], "foo": "from graph"}
+    return Case(ns.ToolNode([peeking(part)]), [call("peek", {"x": 1})], send=True, seed=seed)
+
+
+@alike(modes=DIRECT_MODES, raises="KeyError")
+def test_a_list_of_calls_outside_a_graph_has_an_empty_state(ns: Any) -> Case:
+    return Case(ns.ToolNode([peeking(part)]), [call("peek", {"x": 1})])
+
+
+# Store, runtime, call id, and forged values
 
 
 class Secret(InjectedToolArg):
     """An injected argument of a class that the user has defined."""
 
 
-@pytest.mark.parametrize("marker", [Secret, Secret(), InjectedToolArg], ids=["class", "instance", "base"])
-@alike
-def test_a_forged_custom_injected_argument_falls_back_to_its_default(ns: Any, marker: Any) -> Case:
-    @tool
-    def peek(x: int, state: Annotated[dict, ns.InjectedState], secret: Annotated[str, marker] = "safe") -> str:
-        """Peek."""
+def of_marker(marker: Any) -> Any:
+    def peek(x: int, state: Annotated[dict, InjectedState], secret: Annotated[str, marker] = "safe") -> str:
         return f"{x} {secret}"
 
-    return Case(ns.ToolNode([peek]), wants("peek", {"x": 1, "secret": "forged"}))
+    return peek
 
 
-@alike
-def test_injection_is_read_from_an_args_schema(ns: Any) -> Case:
-    class Args(BaseModel):
-        x: int = Field(description="A number")
-        foo: Annotated[str, ns.InjectedState("foo")]
-        store: Annotated[Any, ns.InjectedStore()]
-
-    @tool(args_schema=Args)
-    def peek(x: int, foo: str, store: Any) -> str:
-        """Peek."""
-        return f"{x} {foo} {type(store).__name__}"
-
-    return Case(ns.ToolNode([peek]), wants("peek", {"x": 1}, foo="f"), store=InMemoryStore())
+class Args(BaseModel):
+    x: int = Field(description="A number")
+    foo: Annotated[str, InjectedState("foo")]
+    store: Annotated[Any, InjectedStore()]
 
 
-@alike
-def test_injection_reaches_a_base_tool(ns: Any) -> Case:
-    class Args(BaseModel):
+def by_schema(ns: Any) -> Case:
+    made = StructuredTool.from_function(
+        lambda x, foo, store: f"{x} {foo} {type(store).__name__}", name="peek", description="Peek.", args_schema=Args
+    )
+    return Case(ns.ToolNode([made]), wants("peek", {"x": 1}, foo="f"), store=InMemoryStore())
+
+
+class Peek(BaseTool):
+    class OfState(BaseModel):
         x: int
-        state: Annotated[dict, ns.InjectedState]
+        state: Annotated[dict, InjectedState]
 
-    class Peek(BaseTool):
-        name: str = "peek"
-        description: str = "Peek."
-        args_schema: type[BaseModel] = Args
+    name: str = "peek"
+    description: str = "Peek."
+    args_schema: type[BaseModel] = OfState
 
-        def _run(self, x: int, state: dict) -> str:
-            return f"{x} {sorted(state)}"
-
-    return Case(ns.ToolNode([Peek()]), wants("peek", {"x": 1}, foo="f"))
+    def _run(self, x: int, state: dict) -> str:
+        return f"{x} {sorted(state)}"
 
 
+def peek(x: int, foo: Annotated[str, InjectedState("foo")]) -> str:
+    """Peek."""
+    return f"{x} {foo}"
+
+
+def stored(args: dict[str, Any]) -> Any:
+    return lambda ns: Case(ns.ToolNode([peeking(keeper)]), wants("peek", args), store=InMemoryStore())
+
+
+FORGED = {"x": 1, "state": "f", "foo": "f", "store": "f", "rt": "f", "runtime": "f"}
+THREE = {"messages": [asks(*(call("peek", {"x": n}, f"c{n}") for n in range(3)))]}
+OTHERS: dict[str, Any] = {
+    "a store": stored({"key": "a"}),
+    "a forged store": stored({"key": "a", "store": "forged"}),
+    "a store that is not there": (peeks(keeper, {"key": "a"}), "ValueError"),
+    "a store that is not there when errors are handled": (
+        peeks(keeper, {"key": "a"}, options={"handle_tool_errors": True}),
+        "ValueError",
+    ),
+    "the runtime of each call": lambda ns: Case(ns.ToolNode([peeking(annotated_runtime)]), THREE),
+    "a forged call id": peeks(with_id, {"x": 1, "tool_call_id": "forged"}),
+    **{
+        f"forged values for {fn.__name__}": peeks(fn, FORGED)
+        for fn in (whole, part, optional, annotated_runtime, named_runtime)
+    },
+    **{
+        f"a forged argument of {label}": peeks(of_marker(marker), {"x": 1, "secret": "forged"})
+        for label, marker in (("a class", Secret), ("an instance", Secret()), ("the base class", InjectedToolArg))
+    },
+    "an args schema": by_schema,
+    "a tool of a class": lambda ns: Case(ns.ToolNode([Peek()]), wants("peek", {"x": 1}, foo="f")),
+    "a plain function": lambda ns: Case(ns.ToolNode([peek]), wants("peek", {"x": 1}, foo="f")),
+    "injected arguments only": peeks(only_injected, {"anything": 1}),
+}
+test_arguments_are_injected_alike_for = tabled(OTHERS)
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+@pytest.mark.parametrize(
+    "fn",
+    [annotated_runtime, generic_runtime, named_runtime, typed_and_named_runtime, optional_runtime],
+    ids=lambda fn: fn.__name__,
+)
 @alike
-def test_injection_reaches_a_plain_function(ns: Any) -> Case:
-    def peek(x: int, foo: Annotated[str, ns.InjectedState("foo")]) -> str:
-        """Peek."""
-        return f"{x} {foo}"
-
-    return Case(ns.ToolNode([peek]), wants("peek", {"x": 1}, foo="f"))
+def test_the_runtime_is_injected_by_annotation_or_name(ns: Any, fn: Any) -> Case:
+    config = {"configurable": {"mine": 7}}
+    return peeks(fn, store=InMemoryStore(), context=Context(), config=config)(ns)  # type: ignore[no-any-return]
 
 
 @alike(modes=ASYNC_MODES)
 def test_injection_reaches_an_async_tool(ns: Any) -> Case:
-    @tool
-    async def peek(x: int, foo: Annotated[str, ns.InjectedState("foo")], rt: ns.ToolRuntime) -> str:
+    async def peek(x: int, foo: Annotated[str, InjectedState("foo")], rt: ToolRuntime) -> str:
         """Peek."""
         return f"{x} {foo} {rt.tool_call_id}"
 
     return Case(ns.ToolNode([peek]), wants("peek", {"x": 1}, foo="f"))
 
 
-def test_the_models_schema_hides_what_is_injected() -> None:
-    from ._prebuilt import candidate, reference
-
-    def schema(ns: Any) -> Any:
-        tools = [make(ns) for make in (whole, part, optional, annotated_runtime, keeper)]
-        return [(tool.tool_call_schema.model_json_schema(), sorted(tool.args)) for tool in tools]
-
-    assert schema(candidate()) == schema(reference())
-
-
 @alike(modes=DIRECT_MODES, raises="ValueError")
 def test_two_markers_on_one_argument_are_refused_at_construction(ns: Any) -> Case:
-    def peek(x: int, foo: Annotated[str, ns.InjectedState("a"), ns.InjectedState("b")]) -> str:
+    def peek(x: int, foo: Annotated[str, InjectedState("a"), InjectedState("b")]) -> str:
         return foo
 
-    built = StructuredTool.from_function(func=peek, name="peek", description="d")
-    return Case(ns.ToolNode([built]), {"messages": [AIMessage("done")]})
-
-
-@alike
-def test_a_tool_that_only_takes_injected_arguments_runs(ns: Any) -> Case:
-    @tool
-    def peek(state: Annotated[dict, ns.InjectedState]) -> str:
-        """Peek."""
-        return str(sorted(state))
-
-    return Case(ns.ToolNode([peek]), wants("peek", {"anything": 1}, foo="f"))
+    return Case(ns.ToolNode([peeking(peek)]), {"messages": [AIMessage("done")]})
