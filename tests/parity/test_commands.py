@@ -3,14 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from langchain_core.messages import HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.tools import StructuredTool
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command, Send
 
-from ._harness import DIRECT_MODES, Case, MessageList, alike, asks, call, wants
-from .conftest import Same
+from ._harness import DIRECT_MODES, Case, MessageList, alike, asks, call, tabled, wants
 
 
 def message(id: str = "call-1", content: str = "done") -> ToolMessage:
@@ -21,10 +19,11 @@ def gives(name: str, make: Callable[[], Any]) -> StructuredTool:
     return StructuredTool.from_function(func=make, name=name, description="Give.")
 
 
-def single(ns: Any, make: Callable[[], Any], *, as_list: bool = False, **case: Any) -> Case:
+def single(make: Callable[[], Any], *, as_list: bool = False, **case: Any) -> Any:
+    """Return a scenario of a tool that returns a command; `make` makes it."""
     state = [asks(call("give"))] if as_list else wants("give", foo="bar")
     around: dict[str, Any] = {"state": MessageList} if as_list else {}
-    return Case(ns.ToolNode([gives("give", make)]), state, **around, **case)
+    return lambda ns: Case(ns.ToolNode([gives("give", make)]), state, **around, **case)
 
 
 def clear() -> RemoveMessage:
@@ -56,11 +55,6 @@ DICT_COMMANDS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("label", DICT_COMMANDS)
-def test_a_dict_state_receives(label: str, same: Same) -> None:
-    same(lambda ns: single(ns, DICT_COMMANDS[label]))
-
-
 REFUSED: dict[str, Callable[[], Any]] = {
     "an update without a message": lambda: Command(update={"foo": "new"}),
     "an update with an empty list": lambda: Command(update={"messages": []}),
@@ -80,17 +74,6 @@ REFUSED: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("label", REFUSED)
-def test_a_dict_state_refuses(label: str, same: Same) -> None:
-    same(lambda ns: single(ns, REFUSED[label]), raises="ValueError")
-
-
-@alike
-def test_a_refused_command_can_be_handled(ns: Any) -> Case:
-    node = ns.ToolNode([gives("give", REFUSED["an update without a message"])], handle_tool_errors=True)
-    return Case(node, wants("give"))
-
-
 LIST_COMMANDS: dict[str, Callable[[], Any]] = {
     "a list update with its message": lambda: Command(update=[message()]),
     "a list update and a goto": lambda: Command(update=[message()], goto="other"),
@@ -98,30 +81,6 @@ LIST_COMMANDS: dict[str, Callable[[], Any]] = {
     "a removal of all messages": lambda: Command(update=[clear()]),
     "a list with a message and a goto": lambda: [message(), Command(goto="other")],
 }
-
-
-@pytest.mark.parametrize("label", LIST_COMMANDS)
-def test_a_list_state_receives(label: str, same: Same) -> None:
-    same(lambda ns: single(ns, LIST_COMMANDS[label], as_list=True))
-
-
-@pytest.mark.parametrize(
-    "update", [{"messages": [message()]}, [], [message("other")]], ids=["dict", "empty", "foreign"]
-)
-def test_a_list_state_refuses_the_wrong_update(update: Any, same: Same) -> None:
-    same(lambda ns: single(ns, lambda: Command(update=update), as_list=True), raises="ValueError")
-
-
-@alike
-def test_a_list_of_calls_may_be_answered_with_a_dict_update(ns: Any) -> Case:
-    node = ns.ToolNode([gives("give", DICT_COMMANDS["an update with its message"])])
-    return Case(node, [call("give")], send=True, seed={"foo": "bar"})
-
-
-@alike(raises="ValueError")
-def test_a_list_of_calls_without_a_message_is_told_the_list_example(ns: Any) -> Case:
-    node = ns.ToolNode([gives("give", lambda: Command(update={"foo": "x"}))])
-    return Case(node, [call("give")], send=True)
 
 
 @alike
@@ -141,18 +100,6 @@ def test_commands_and_plain_results_are_lists_for_a_list_state(ns: Any) -> Case:
     return Case(ns.ToolNode(tools), [asks(call("one", id="1"), call("two", id="2"))], state=MessageList)
 
 
-@alike(modes=DIRECT_MODES)
-def test_commands_use_the_custom_messages_key(ns: Any) -> Case:
-    node = ns.ToolNode([gives("give", lambda: Command(update={"chat": [message()]}))], messages_key="chat")
-    return Case(node, {"chat": [asks(call("give"))]})
-
-
-@alike(modes=DIRECT_MODES, raises="ValueError")
-def test_a_message_under_another_key_does_not_count(ns: Any) -> Case:
-    node = ns.ToolNode([gives("give", lambda: Command(update={"messages": [message()]}))], messages_key="chat")
-    return Case(node, {"chat": [asks(call("give"))]})
-
-
 PARENT: dict[str, Callable[[], Any]] = {
     "an update without a message": lambda: Command(graph=Command.PARENT, update={"foo": "up"}),
     "an update and a goto": lambda: Command(graph=Command.PARENT, update={"messages": [message()]}, goto="other"),
@@ -161,9 +108,43 @@ PARENT: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("label", PARENT)
-def test_the_parent_graph_receives(label: str, same: Same) -> None:
-    same(lambda ns: single(ns, PARENT[label], parent=True))
+def given(make: Callable[[], Any], input: Any, *, send: bool = False, seed: Any = None, **options: Any) -> Any:
+    return lambda ns: Case(ns.ToolNode([gives("give", make)], **options), input, send=send, seed=seed or {})
+
+
+COMMANDS: dict[str, Any] = {
+    **{f"{label} for a dict state": single(make) for label, make in DICT_COMMANDS.items()},
+    **{f"{label} for a dict state": (single(make), "ValueError") for label, make in REFUSED.items()},
+    **{f"{label} for a list state": single(make, as_list=True) for label, make in LIST_COMMANDS.items()},
+    **{
+        f"a wrong update for a list state, {label}": (
+            single(lambda update=update: Command(update=update), as_list=True),  # type: ignore[misc]
+            "ValueError",
+        )
+        for label, update in (("dict", {"messages": [message()]}), ("empty", []), ("foreign", [message("other")]))
+    },
+    **{f"{label} for the parent graph": single(make, parent=True) for label, make in PARENT.items()},
+    "a refused command that is handled": given(
+        REFUSED["an update without a message"], wants("give"), handle_tool_errors=True
+    ),
+    "a dict update for a list of calls": given(
+        DICT_COMMANDS["an update with its message"], [call("give")], send=True, seed={"foo": "bar"}
+    ),
+    "no message for a list of calls, with the list example": (
+        given(lambda: Command(update={"foo": "x"}), [call("give")], send=True),
+        "ValueError",
+    ),
+}
+test_a_command_is_obeyed_or_refused_alike = tabled(COMMANDS)
+
+CHAT = {"chat": [asks(call("give"))]}
+test_a_message_counts_under_the_messages_key_only = tabled(
+    {
+        "chat": given(lambda: Command(update={"chat": [message()]}), CHAT, messages_key="chat"),
+        "messages": (given(lambda: Command(update={"messages": [message()]}), CHAT, messages_key="chat"), "ValueError"),
+    },
+    modes=DIRECT_MODES,
+)
 
 
 @alike
@@ -192,4 +173,4 @@ def test_combined_sends_to_the_parent_drop_their_updates_and_stand_last(ns: Any)
 @alike
 def test_a_returned_command_is_not_changed(ns: Any) -> Case:
     kept = Command(update={"messages": [ToolMessage("d", tool_call_id="call-1", id="m")]})
-    return single(ns, lambda: kept, log=[kept])
+    return single(lambda: kept, log=[kept])(ns)  # type: ignore[no-any-return]

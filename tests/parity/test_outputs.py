@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langchain_core.tools import InjectedToolCallId, StructuredTool, tool
+from langchain_core.tools import InjectedToolCallId, StructuredTool
 from pydantic import BaseModel
 
-from ._harness import Case, MessageList, alike, asks, call, wants
-from .conftest import Same
+from ._harness import Case, MessageList, alike, asks, call, tabled, wants
 
 
 class Point(BaseModel):
@@ -61,90 +59,86 @@ OUTPUTS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("label", OUTPUTS)
-def test_the_content_is_the_same_for(label: str, same: Same) -> None:
-    same(lambda ns: returning(ns, OUTPUTS[label]))
+def returning(output: Any, **options: Any) -> Any:
+    """Return a scenario of a tool that returns a value."""
 
-
-def returning(ns: Any, output: Any, **options: Any) -> Case:
     def give() -> Any:
         """Give it."""
         return output
 
-    return Case(ns.ToolNode([give], **options), wants("give"))
+    return lambda ns: Case(ns.ToolNode([give], **options), wants("give"))
 
 
-def with_artifact(output: Any) -> StructuredTool:
-    return StructuredTool.from_function(
+def with_artifact(output: Any, **options: Any) -> Any:
+    made = StructuredTool.from_function(
         func=lambda: output, name="give", description="Give.", response_format="content_and_artifact"
     )
+    return lambda ns: Case(ns.ToolNode([made], **options), wants("give"))
 
 
-ARTIFACTS: dict[str, Any] = {
-    "text and an artifact": ("text", {"raw": [1]}),
-    "a dict and an artifact": ({"a": 1}, b"raw"),
-    "blocks and an artifact": ([{"type": "text", "text": "hi"}], 7),
-    "text and no artifact": ("text", None),
-    "a message and an artifact": (ToolMessage("m", tool_call_id="call-1", id="x"), 7),
-}
+def raw(output: Any, **options: Any) -> Any:
+    """Return a scenario of a tool with its own `invoke`, which returns a value that is no message."""
+
+    class Raw(StructuredTool):
+        def invoke(self, *args: Any, **kwargs: Any) -> Any:
+            return output
+
+        async def ainvoke(self, *args: Any, **kwargs: Any) -> Any:
+            return output
+
+    made = Raw.from_function(func=lambda: "x", name="give", description="d")
+    return lambda ns: Case(ns.ToolNode([made], **options), wants("give"))
 
 
-@pytest.mark.parametrize("label", ARTIFACTS)
-def test_an_artifact_travels_beside_the_content(label: str, same: Same) -> None:
-    same(lambda ns: Case(ns.ToolNode([with_artifact(ARTIFACTS[label])]), wants("give")))
-
-
-@pytest.mark.parametrize("output", ["text", (1, 2, 3), None], ids=repr)
-def test_an_artifact_tool_that_returns_no_pair_is_an_error(output: Any, same: Same) -> None:
-    same(lambda ns: Case(ns.ToolNode([with_artifact(output)]), wants("give")), raises="ValueError")
-
-
-def test_an_artifact_tool_that_returns_no_pair_can_be_handled(same: Same) -> None:
-    same(lambda ns: Case(ns.ToolNode([with_artifact("text")], handle_tool_errors=True), wants("give")))
-
-
-MESSAGES: dict[str, dict[str, Any]] = {
-    "plain": {"content": "done"},
-    "with blocks": {"content": [{"type": "text", "text": "done"}]},
-    "with a list of texts": {"content": ["a", "b"]},
-    "with a name": {"content": "done", "name": "someone"},
-    "with an artifact and an error": {"content": "done", "artifact": {"a": 1}, "status": "error"},
-    "with extras": {"content": "done", "additional_kwargs": {"k": 1}, "response_metadata": {"m": 2}},
-}
-
-
-@pytest.mark.parametrize("label", MESSAGES)
-@alike
-def test_a_tool_message_of_the_tool_is_passed_on(ns: Any, label: str) -> Case:
-    @tool
+def message_with(**fields: Any) -> Any:
     def give(tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
         """Give it."""
-        return ToolMessage(tool_call_id=tool_call_id, id="m", **MESSAGES[label])
+        return ToolMessage(tool_call_id=tool_call_id, id="m", **fields)
 
-    return Case(ns.ToolNode([give]), wants("give"))
+    return lambda ns: Case(ns.ToolNode([give]), wants("give"))
 
 
 def answer(content: str = "a", call_id: str = "call-1") -> ToolMessage:
     return ToolMessage(content, tool_call_id=call_id, id=f"{content} {call_id}")
 
 
-LISTS: dict[str, tuple[Any, str | None]] = {
-    "a single message": ([answer()], None),
-    "a message beside one for another call": ([answer(), answer("b", "other")], None),
-    "two messages for one call": ([answer(), answer("b")], "ValueError"),
-    "no message for the call": ([answer("a", "other")], "ValueError"),
-    "a text": ([answer(), "text"], None),
-    "a message of a human": ([answer(), HumanMessage("h")], None),
-    "nothing": ([answer(), None], None),
-    "an int": ([answer(), 7], None),
-    "an object without text": (Unprintable(), "RuntimeError"),
+HANDLED = {"handle_tool_errors": True}
+RESULTS: dict[str, Any] = {
+    **{label: returning(output) for label, output in OUTPUTS.items()},
+    # pairs of a content and an artifact
+    "text and an artifact": with_artifact(("text", {"raw": [1]})),
+    "a dict and an artifact": with_artifact(({"a": 1}, b"raw")),
+    "blocks and an artifact": with_artifact(([{"type": "text", "text": "hi"}], 7)),
+    "text and no artifact": with_artifact(("text", None)),
+    "a message and an artifact": with_artifact((ToolMessage("m", tool_call_id="call-1", id="x"), 7)),
+    "a text for a pair": (with_artifact("text"), "ValueError"),
+    "a triple for a pair": (with_artifact((1, 2, 3)), "ValueError"),
+    "nothing for a pair": (with_artifact(None), "ValueError"),
+    "a text for a pair, handled": with_artifact("text", **HANDLED),
+    # messages
+    "a message": message_with(content="done"),
+    "a message with blocks": message_with(content=[{"type": "text", "text": "done"}]),
+    "a message with a list of texts": message_with(content=["a", "b"]),
+    "a message with a name": message_with(content="done", name="someone"),
+    "a message with an artifact and an error": message_with(content="done", artifact={"a": 1}, status="error"),
+    "a message with extras": message_with(content="done", additional_kwargs={"k": 1}, response_metadata={"m": 2}),
+    # lists
+    "a single message": returning([answer()]),
+    "a message beside one for another call": returning([answer(), answer("b", "other")]),
+    "two messages for one call": (returning([answer(), answer("b")]), "ValueError"),
+    "no message for the call": (returning([answer("a", "other")]), "ValueError"),
+    "a message and a text": returning([answer(), "text"]),
+    "a message and one of a human": returning([answer(), HumanMessage("h")]),
+    "a message and nothing": returning([answer(), None]),
+    "a message and an int": returning([answer(), 7]),
+    "an object without text": (returning(Unprintable()), "RuntimeError"),
+    # values of a tool's own `invoke`
+    "a raw text": (raw("raw"), "TypeError"),
+    "a raw list, handled": raw(["raw"], **HANDLED),
+    "a raw dict, handled": raw({"a": 1}, **HANDLED),
+    "a raw nothing, handled": raw(None, **HANDLED),
 }
-
-
-@pytest.mark.parametrize("label", LISTS)
-def test_a_list_is_taken_alike_with(label: str, same: Same) -> None:
-    output, raised = LISTS[label]
-    same(lambda ns: returning(ns, output), raises=raised)
+test_a_result_is_taken_alike = tabled(RESULTS)
 
 
 @alike
@@ -156,25 +150,3 @@ def test_a_list_answer_contains_the_messages_of_list_tools_flat(ns: Any) -> Case
 
     calls = asks(call("pair", id="1"), call("pair", id="2"))
     return Case(ns.ToolNode([pair]), [calls], state=MessageList)
-
-
-def raw(ns: Any, output: Any, **options: Any) -> Case:
-    class Raw(StructuredTool):
-        def invoke(self, *args: Any, **kwargs: Any) -> Any:
-            return output
-
-        async def ainvoke(self, *args: Any, **kwargs: Any) -> Any:
-            return output
-
-    return Case(
-        ns.ToolNode([Raw.from_function(func=lambda: "x", name="give", description="d")], **options), wants("give")
-    )
-
-
-def test_an_overridden_invoke_that_returns_a_raw_value_is_a_type_error(same: Same) -> None:
-    same(lambda ns: raw(ns, "raw"), raises="TypeError")
-
-
-@pytest.mark.parametrize("output", [["raw"], {"a": 1}, None], ids=repr)
-def test_an_overridden_invoke_that_returns_a_raw_value_can_be_handled(output: Any, same: Same) -> None:
-    same(lambda ns: raw(ns, output, handle_tool_errors=True))

@@ -2,13 +2,12 @@
 
 from typing import Annotated, Any, Literal
 
-import pytest
-from langchain_core.tools import InjectedToolArg, InjectedToolCallId, StructuredTool, tool
+from langchain_core.tools import InjectedToolArg, InjectedToolCallId, StructuredTool
+from langgraph.prebuilt import InjectedState, InjectedStore, ToolRuntime
 from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from ._harness import Case, alike, asks, call, wants
-from .conftest import Same
+from ._harness import Case, alike, asks, call, tabled, wants
 
 
 class Address(BaseModel):
@@ -61,84 +60,62 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("label", ARGUMENTS)
-def test_the_model_is_told_the_same_about(label: str, same: Same) -> None:
-    same(lambda ns: Case(ns.ToolNode([order_tool()]), wants("order", ARGUMENTS[label])))
+def injected(
+    x: int,
+    y: Annotated[int, Field(ge=0)],
+    state: Annotated[dict, InjectedState],
+    foo: Annotated[str, InjectedState("foo")],
+    store: Annotated[Any, InjectedStore()],
+    runtime: ToolRuntime,
+    call_id: Annotated[str, InjectedToolCallId],
+) -> str:
+    """Work."""
+    return f"{x} {y} {sorted(state)} {foo} {call_id}"
 
 
-def injected(ns: Any) -> Any:
-    @tool
-    def work(
-        x: int,
-        y: Annotated[int, Field(ge=0)],
-        state: Annotated[dict, ns.InjectedState],
-        foo: Annotated[str, ns.InjectedState("foo")],
-        store: Annotated[Any, ns.InjectedStore()],
-        runtime: ns.ToolRuntime,
-        call_id: Annotated[str, InjectedToolCallId],
-    ) -> str:
-        """Work."""
-        return f"{x} {y} {sorted(state)} {foo} {call_id}"
-
-    return work
+def of_wrong_state(x: int, foo: Annotated[int, InjectedState("foo")]) -> str:
+    """Work."""
+    return str(foo)
 
 
-@pytest.mark.parametrize("args", [{}, {"x": "a"}, {"x": 1, "y": -1}, {"x": "a", "y": "b"}, {"x": 1, "y": 2}], ids=repr)
-def test_injected_arguments_are_not_named(args: dict[str, Any], same: Same) -> None:
-    same(lambda ns: Case(ns.ToolNode([injected(ns)]), wants("work", args, foo="f"), store=InMemoryStore()))
+def with_secret(x: int, secret: Annotated[str, InjectedToolArg]) -> str:
+    """Work."""
+    return secret
 
 
-def test_forged_injected_arguments_are_told_as_the_model_gave_them(same: Same) -> None:
-    args = {"x": "a", "y": 1, "foo": "forged", "store": "forged"}
-    same(lambda ns: Case(ns.ToolNode([injected(ns)]), wants("work", args, foo="f"), store=InMemoryStore()))
+def fails_inside(x: int) -> str:
+    """Work."""
+    return str(Address.model_validate({"street": "Main", "number": x}))
 
 
-@alike
-def test_injected_state_of_the_wrong_type_is_not_the_models_fault(ns: Any) -> Case:
-    @tool
-    def work(x: int, foo: Annotated[int, ns.InjectedState("foo")]) -> str:
-        """Work."""
-        return str(foo)
-
-    return Case(ns.ToolNode([work]), wants("work", {"x": 1}, foo="no number"))
+def working(fn: Any, args: dict[str, Any], **state: Any) -> Any:
+    made = StructuredTool.from_function(fn, name="work")
+    return lambda ns: Case(ns.ToolNode([made]), wants("work", args, **{"foo": "f", **state}), store=InMemoryStore())
 
 
-@alike
-def test_injected_state_of_the_wrong_type_beside_a_wrong_argument(ns: Any) -> Case:
-    @tool
-    def work(x: int, foo: Annotated[int, ns.InjectedState("foo")]) -> str:
-        """Work."""
-        return str(foo)
-
-    return Case(ns.ToolNode([work]), wants("work", {"x": "a"}, foo="no number"))
+def ordering(args: dict[str, Any], options: Any = None, **of_tool: Any) -> Any:
+    return lambda ns: Case(ns.ToolNode([order_tool(**of_tool)], **(options or {})), wants("order", args))
 
 
-@alike
-def test_a_missing_custom_injected_argument_is_named(ns: Any) -> Case:
-    @tool
-    def work(x: int, secret: Annotated[str, InjectedToolArg]) -> str:
-        """Work."""
-        return secret
-
-    return Case(ns.ToolNode([work]), wants("work", {"x": 1}))
-
-
-def test_a_validation_error_inside_the_body_looks_like_a_wrong_argument(same: Same) -> None:
-    def work(x: int) -> str:
-        """Work."""
-        return str(Address.model_validate({"street": "Main", "number": x}))
-
-    same(lambda ns: Case(ns.ToolNode([work]), wants("work", {"x": -1})))
-
-
-def test_each_wrong_call_of_a_batch_is_told_by_itself(same: Same) -> None:
-    calls = [call("order", args, label) for label, args in ARGUMENTS.items()]
-    same(lambda ns: Case(ns.ToolNode([order_tool()]), {"messages": [asks(*calls)]}))
-
-
-@alike(raises="ToolInvocationError")
-def test_the_error_is_raised_with_its_facts_when_not_handled(ns: Any) -> Case:
-    return Case(ns.ToolNode([order_tool()], handle_tool_errors=False), wants("order", {}))
+ALL_OF_THEM = {"messages": [asks(*(call("order", args, label) for label, args in ARGUMENTS.items()))]}
+WRONG: dict[str, Any] = {
+    **{label: ordering(args) for label, args in ARGUMENTS.items()},
+    **{
+        f"{args} beside injected arguments": working(injected, args)
+        for args in ({}, {"x": "a"}, {"x": 1, "y": -1}, {"x": "a", "y": "b"}, {"x": 1, "y": 2})
+    },
+    "forged injected arguments": working(injected, {"x": "a", "y": 1, "foo": "forged", "store": "forged"}),
+    "injected state of the wrong type, which is not the model's fault": working(
+        of_wrong_state, {"x": 1}, foo="no number"
+    ),
+    "injected state of the wrong type beside a wrong argument": working(of_wrong_state, {"x": "a"}, foo="no number"),
+    "a missing custom injected argument, which is named": working(with_secret, {"x": 1}),
+    "a validation error inside of the body": working(fails_inside, {"x": -1}),
+    "each call of a batch": lambda ns: Case(ns.ToolNode([order_tool()]), ALL_OF_THEM),
+    "an error that is not handled": (ordering({}, {"handle_tool_errors": False}), "ToolInvocationError"),
+    "an error that the tool itself handles": ordering({}, handle_validation_error="fix it"),
+}
+test_the_model_is_told_the_same_about = tabled(WRONG)
 
 
 @alike
@@ -149,13 +126,5 @@ def test_a_handler_sees_the_filtered_errors(ns: Any) -> Case:
         log.append((type(error).__name__, getattr(error, "filtered_errors", None), getattr(error, "tool_kwargs", None)))
         return "noted"
 
-    return Case(
-        ns.ToolNode([injected(ns)], handle_tool_errors=note),
-        wants("work", {}, foo="f"),
-        store=InMemoryStore(),
-        log=log,
-    )
-
-
-def test_an_own_validation_handler_comes_before_the_node(same: Same) -> None:
-    same(lambda ns: Case(ns.ToolNode([order_tool(handle_validation_error="fix it")]), wants("order", {})))
+    node = ns.ToolNode([StructuredTool.from_function(injected, name="work")], handle_tool_errors=note)
+    return Case(node, wants("work", {}, foo="f"), store=InMemoryStore(), log=log)

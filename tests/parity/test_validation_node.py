@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import BaseTool, StructuredTool, tool
 from pydantic import BaseModel, field_validator
@@ -10,9 +9,8 @@ from pydantic.v1 import BaseModel as BaseModelV1
 from pydantic.v1 import validator
 
 from ._dump import dump
-from ._harness import Case, MessageList, asks, call, wants
+from ._harness import DIRECT_MODES, Case, MessageList, asks, call, tabled, wants
 from ._prebuilt import candidate, reference
-from .conftest import Same
 
 
 class Pick(BaseModel):
@@ -69,70 +67,52 @@ SCHEMAS = {
 ARGS = [{"a": 37}, {"a": "37"}, {"a": 1}, {"a": "no"}, {}, {"a": 37, "extra": 1}, {"a": 37, "note": 7}]
 
 
-@pytest.mark.parametrize("args", ARGS, ids=repr)
-@pytest.mark.parametrize("name", SCHEMAS)
-def test_arguments_are_checked_against(name: str, args: dict[str, Any], same: Same) -> None:
-    same(lambda ns: Case(ns.ValidationNode([SCHEMAS[name]]), wants(name, args)))
+def describe(error: BaseException, a_call: Any, schema: Any) -> str:
+    return f"{type(error).__name__} {a_call['name']} {a_call['args']} {schema.__name__}"
 
 
-def test_a_message_list_is_answered_with_a_list(same: Same) -> None:
-    calls = asks(call("Pick", {"a": 37}, "1"), call("Pick", {"a": 1}, "2"), call("PickV1", {"a": 1}, "3"))
-    same(lambda ns: Case(ns.ValidationNode([Pick, PickV1]), [calls], state=MessageList))
+class Bare(BaseTool):
+    name: str = "bare"
+    description: str = "Bare."
+
+    def _run(self) -> str:
+        return ""
 
 
-def test_many_calls_are_answered_in_their_order(same: Same) -> None:
-    calls = [call("Pick", {"a": 37 if n % 2 else n}, f"c{n}") for n in range(6)]
-    same(lambda ns: Case(ns.ValidationNode([Pick]), {"messages": [asks(*calls)]}))
-
-
-def test_format_error_writes_the_text(same: Same) -> None:
-    def describe(error: BaseException, a_call: Any, schema: Any) -> str:
-        return f"{type(error).__name__} {a_call['name']} {a_call['args']} {schema.__name__}"
-
-    calls = asks(call("Pick", {"a": 1}, "1"), call("PickV1", {"a": 1}, "2"))
-    same(lambda ns: Case(ns.ValidationNode([Pick, PickV1], format_error=describe), {"messages": [calls]}))
-
-
-def test_an_unknown_name_is_a_key_error(same: Same) -> None:
-    same(lambda ns: Case(ns.ValidationNode([Pick]), wants("Other", {})), raises="KeyError")
-
-
-def test_no_calls_give_no_messages(same: Same) -> None:
-    same(lambda ns: Case(ns.ValidationNode([Pick]), {"messages": [AIMessage("done", id="a")]}))
-
-
-@pytest.mark.parametrize(
-    "messages", [[], [HumanMessage("q")], [asks(call("Pick")), HumanMessage("q")]], ids=["none", "human", "human last"]
+DICT_SCHEMA = StructuredTool.from_function(
+    func=lambda: "", name="d", description="d", args_schema={"title": "d", "type": "object", "properties": {}}
 )
-def test_a_dict_that_does_not_end_with_an_ai_message_is_refused(messages: list[Any], same: Same) -> None:
-    same(lambda ns: Case(ns.ValidationNode([Pick]), {"messages": messages}), raises="ValueError")
 
 
-def test_a_list_that_does_not_end_with_an_ai_message_is_refused(same_direct: Same) -> None:
-    same_direct(lambda ns: Case(ns.ValidationNode([Pick]), [HumanMessage("q")]), raises="ValueError")
+def checks(input: Any, schemas: Any = (Pick, PickV1), **more: Any) -> Any:
+    options = {name: more.pop(name) for name in ("format_error",) if name in more}
+    return lambda ns: Case(ns.ValidationNode([*schemas], **options), input, **more)
 
 
-def schemaless() -> Any:
-    class Bare(BaseTool):
-        name: str = "bare"
-        description: str = "Bare."
-
-        def _run(self) -> str:
-            return ""
-
-    return Bare()
-
-
-def dict_schema() -> Any:
-    schema = {"title": "d", "type": "object", "properties": {}}
-    return StructuredTool.from_function(func=lambda: "", name="d", description="d", args_schema=schema)
-
-
-@pytest.mark.parametrize(
-    "wrong", [schemaless(), dict_schema(), 7, "text"], ids=["no schema", "dict schema", "int", "text"]
+MANY = [call("Pick", {"a": 37 if n % 2 else n}, f"c{n}") for n in range(6)]
+THREE = asks(call("Pick", {"a": 37}, "1"), call("Pick", {"a": 1}, "2"), call("PickV1", {"a": 1}, "3"))
+CHECKED: dict[str, Any] = {
+    **{f"{name} and {args}": checks(wants(name, args), [SCHEMAS[name]]) for name in SCHEMAS for args in ARGS},
+    "a message list": checks([THREE], state=MessageList),
+    "many calls, in their order": checks({"messages": [asks(*MANY)]}),
+    "an own text for errors": checks({"messages": [THREE]}, format_error=describe),
+    "an unknown name": (checks(wants("Other", {})), "KeyError"),
+    "no calls": checks({"messages": [AIMessage("done", id="a")]}),
+    "no messages": (checks({"messages": []}), "ValueError"),
+    "a message of a human": (checks({"messages": [HumanMessage("q")]}), "ValueError"),
+    "a message of a human at the end": (checks({"messages": [asks(call("Pick")), HumanMessage("q")]}), "ValueError"),
+}
+test_calls_are_checked_alike = tabled(CHECKED)
+test_a_wrong_use_is_refused_alike = tabled(
+    {
+        "a list that ends with a human": (checks([HumanMessage("q")]), "ValueError"),
+        **{
+            f"a schema that is {label}": (checks({}, [wrong]), "ValueError")
+            for label, wrong in (("none", Bare()), ("a dict", DICT_SCHEMA), ("an int", 7), ("a text", "text"))
+        },
+    },
+    modes=DIRECT_MODES,
 )
-def test_what_has_no_schema_is_refused_at_construction(wrong: Any, same_direct: Same) -> None:
-    same_direct(lambda ns: Case(ns.ValidationNode([wrong]), {}), raises="ValueError")
 
 
 def test_schemas_are_listed_by_name() -> None:
