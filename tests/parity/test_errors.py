@@ -2,11 +2,9 @@
 
 from typing import Any, Union
 
-import pytest
 from langchain_core.tools import StructuredTool, ToolException
 
-from ._harness import DIRECT_MODES, Case, alike, asks, call, wants
-from .conftest import Same
+from ._harness import Case, asks, call, tabled, wants
 
 
 class Custom(ValueError):
@@ -20,21 +18,9 @@ def fails(error: Exception, **options: Any) -> StructuredTool:
     return StructuredTool.from_function(func=body, name="fails", description="Fail.", **options)
 
 
-def failing(ns: Any, error: Exception, args: dict[str, Any] | None = None, **options: Any) -> Case:
-    return Case(ns.ToolNode([fails(error)], **options), wants("fails", args))
-
-
-ERRORS = [ValueError("bad"), KeyError("k"), ToolException("tool says no"), Custom("mine"), ValueError()]
-
-
-@pytest.mark.parametrize("error", ERRORS, ids=repr)
-def test_by_default_an_error_of_the_body_is_raised(error: Exception, same: Same) -> None:
-    same(lambda ns: failing(ns, error), raises=type(error).__name__)
-
-
-@pytest.mark.parametrize("error", ERRORS, ids=repr)
-def test_true_turns_every_error_into_a_message(error: Exception, same: Same) -> None:
-    same(lambda ns: failing(ns, error, handle_tool_errors=True))
+def failing(error: Exception, args: dict[str, Any] | None = None, **options: Any) -> Any:
+    """Return a scenario of a tool that fails."""
+    return lambda ns: Case(ns.ToolNode([fails(error)], **options), wants("fails", args))
 
 
 class Handler:
@@ -118,14 +104,6 @@ PROVOKED: dict[str, tuple[Exception, dict[str, Any] | None, set[str], str]] = {
 }
 
 
-@pytest.mark.parametrize("label", HANDLERS)
-@pytest.mark.parametrize("kind", PROVOKED)
-def test_a_handling_handles_the_errors_of_its_types(kind: str, label: str, same: Same) -> None:
-    error, args, passing, raised = PROVOKED[kind]
-    raises = raised if label in passing else None
-    same(lambda ns: failing(ns, error, args, handle_tool_errors=HANDLERS[label]), raises=raises)
-
-
 def not_an_error(e: int) -> str:
     return "never"
 
@@ -156,64 +134,58 @@ RAISING: dict[str, tuple[Any, Exception, dict[str, Any] | None, str]] = {
 }
 
 
-@pytest.mark.parametrize("label", RAISING)
-def test_an_error_is_raised_with(label: str, same: Same) -> None:
-    handling, error, args, raised = RAISING[label]
-    same(lambda ns: failing(ns, error, args, handle_tool_errors=handling), raises=raised)
-
-
 def only_tool_exceptions(error: ToolException) -> str:
     return f"handled: {error}"
 
 
-OWN_HANDLING: dict[str, tuple[Any, dict[str, Any], str | None]] = {
-    # tool, arguments, and the error that is raised
-    "an exception by its default text": (fails(ToolException("no"), handle_tool_error=True), {}, None),
-    "an exception by an own text": (fails(ToolException("no"), handle_tool_error="own text"), {}, None),
-    "an exception by a function": (fails(ToolException("no"), handle_tool_error=only_tool_exceptions), {}, None),
-    "an exception by blocks": (
-        fails(ToolException("no"), handle_tool_error=lambda _: [{"type": "text", "text": "sorry"}]),
-        {},
-        None,
-    ),
-    "an exception without text": (fails(ToolException(), handle_tool_error=True), {}, None),
-    "no other error": (fails(ValueError("bad"), handle_tool_error=True), {}, "ValueError"),
+def of_tool(error: Exception, args: dict[str, Any] | None = None, **options: Any) -> Any:
+    """Return a scenario of a tool with its own error handling."""
+    return lambda ns: Case(ns.ToolNode([fails(error, **options)]), wants("fails", args))
+
+
+def fine(x: int) -> int:
+    """Fine."""
+    return x
+
+
+CALLS = asks(call("fails", id="1"), call("fine", {"x": 1}, "2"), call("fine", {}, "3"), call("none", id="4"))
+NO, BAD = ToolException("no"), ValueError("bad")
+HANDLED: dict[str, Any] = {
     **{
-        f"wrong arguments by {label}": (fails(ValueError("bad"), handle_validation_error=flag), {"x": "no"}, None)
-        for label, flag in (
-            ("true", True),
-            ("text", "own text"),
-            ("function", lambda error: f"{len(error.errors())} wrong"),
+        f"{error!r} {label}": (failing(error, **options), raised)
+        for error in (BAD, KeyError("k"), ToolException("tool says no"), Custom("mine"), ValueError())
+        for label, options, raised in (
+            ("by default", {}, type(error).__name__),
+            ("and True", {"handle_tool_errors": True}, None),
         )
     },
+    **{
+        f"{kind} and {label}": (failing(error, args, handle_tool_errors=handling), raised if label in passing else None)
+        for kind, (error, args, passing, raised) in PROVOKED.items()
+        for label, handling in HANDLERS.items()
+    },
+    **{
+        label: (failing(error, args, handle_tool_errors=handling), raised)
+        for label, (handling, error, args, raised) in RAISING.items()
+    },
+    "an exception by its default text": of_tool(NO, handle_tool_error=True),
+    "an exception by an own text": of_tool(NO, handle_tool_error="own text"),
+    "an exception by a function": of_tool(NO, handle_tool_error=only_tool_exceptions),
+    "an exception by blocks": of_tool(NO, handle_tool_error=lambda _: [{"type": "text", "text": "sorry"}]),
+    "an exception without text": of_tool(ToolException(), handle_tool_error=True),
+    "no other error": (of_tool(BAD, handle_tool_error=True), "ValueError"),
+    "wrong arguments by True": of_tool(BAD, {"x": "no"}, handle_validation_error=True),
+    "wrong arguments by a text": of_tool(BAD, {"x": "no"}, handle_validation_error="own text"),
+    "wrong arguments by a function": of_tool(
+        BAD, {"x": "no"}, handle_validation_error=lambda error: f"{len(error.errors())} wrong"
+    ),
+    "an error that the tool handles before the node": lambda ns: Case(
+        ns.ToolNode([fails(NO, handle_tool_error="own text")], handle_tool_errors=True), wants("fails")
+    ),
+    "errors beside results, in order": lambda ns: Case(
+        ns.ToolNode([fails(BAD), fine], handle_tool_errors=True), {"messages": [CALLS]}
+    ),
+    "a group": (failing(ExceptionGroup("several", [ValueError("a"), KeyError("b")])), "ExceptionGroup"),
+    "a subclass of a type in a tuple": failing(LookupError("x"), handle_tool_errors=(KeyError, LookupError)),
 }
-
-
-@pytest.mark.parametrize("label", OWN_HANDLING)
-def test_the_tool_itself_handles(label: str, same: Same) -> None:
-    tool, args, raised = OWN_HANDLING[label]
-    same(lambda ns: Case(ns.ToolNode([tool]), wants("fails", args)), raises=raised)
-
-
-def test_the_tool_handles_its_own_error_before_the_node(same: Same) -> None:
-    tool = fails(ToolException("no"), handle_tool_error="own text")
-    same(lambda ns: Case(ns.ToolNode([tool], handle_tool_errors=True), wants("fails")))
-
-
-def test_handled_errors_stand_beside_results_in_order(same: Same) -> None:
-    def fine(x: int) -> int:
-        """Fine."""
-        return x
-
-    calls = asks(call("fails", id="1"), call("fine", {"x": 1}, "2"), call("fine", {}, "3"), call("none", id="4"))
-    same(lambda ns: Case(ns.ToolNode([fails(ValueError("bad")), fine], handle_tool_errors=True), {"messages": [calls]}))
-
-
-def test_an_error_in_a_group_keeps_its_shape(same: Same) -> None:
-    group = ExceptionGroup("several", [ValueError("a"), KeyError("b")])
-    same(lambda ns: failing(ns, group), raises="ExceptionGroup")
-
-
-@alike(modes=DIRECT_MODES)
-def test_a_tuple_covers_its_subclasses(ns: Any) -> Case:
-    return failing(ns, LookupError("x"), handle_tool_errors=(KeyError, LookupError))
+test_an_error_is_handled_or_raised_alike = tabled(HANDLED)

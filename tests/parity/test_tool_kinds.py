@@ -11,8 +11,7 @@ from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool, T
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.v1 import BaseModel as BaseModelV1
 
-from ._harness import Case, alike, asks, call, wants
-from .conftest import Same
+from ._harness import ASYNC_MODES, DIRECT_MODES, Case, alike, asks, call, tabled, wants
 
 Make = Callable[[], Any]
 
@@ -101,7 +100,6 @@ ASYNC_AND_SYNC: dict[str, Make] = {
     "a Tool": lambda: Tool("double", lambda x: f"tool {x!r}", "Double."),
     "a BaseTool with _run": RunOnly,
     "a BaseTool with a schema": WithSchema,
-    "a BaseTool with its own invoke": OwnInvoke,
     "a BaseTool that wraps invoke": AroundInvoke,
     "a BaseTool that wraps run": AroundRun,
     "a dict schema": lambda: StructuredTool.from_function(
@@ -127,47 +125,40 @@ def named(made: Any) -> str:
     return str(getattr(made, "name", None) or made.__name__)
 
 
-def doubling(ns: Any, make: Make, args: dict[str, Any]) -> Case:
-    made = make()
-    return Case(ns.ToolNode([made], handle_tool_errors=True), wants(named(made), args))
-
-
-ARGS = [{"x": 2}, {"x": "3"}, {"x": "no"}, {}, {"x": 1, "extra": 2}]
-
-
-@pytest.mark.filterwarnings("ignore::langchain_core._api.beta_decorator.LangChainBetaWarning")
-@pytest.mark.parametrize("args", ARGS, ids=repr)
-@pytest.mark.parametrize("label", ASYNC_AND_SYNC)
-def test_the_result_is_the_same_of(label: str, args: dict[str, Any], same: Same) -> None:
-    if label == "a BaseTool with its own invoke":
-        same(lambda ns: doubling(ns, ASYNC_AND_SYNC[label], {"x": 2}))
-        return
-    same(lambda ns: doubling(ns, ASYNC_AND_SYNC[label], args))
-
-
-@pytest.mark.parametrize("args", ARGS, ids=repr)
-@pytest.mark.parametrize("label", ASYNC_ONLY)
-def test_the_async_result_is_the_same_of(label: str, args: dict[str, Any], same_async: Same) -> None:
-    same_async(lambda ns: doubling(ns, ASYNC_ONLY[label], args))
-
-
-def test_a_pydantic_v1_schema_is_obeyed(same: Same) -> None:
-    same(lambda ns: doubling(ns, v1_tool, {"x": "4"}))
-
-
-def test_a_pydantic_v1_schema_refuses_with_its_own_error(same: Same) -> None:
-    same(lambda ns: Case(ns.ToolNode([v1_tool()]), wants("double", {"x": "no"})), raises="ValidationError")
-
-
-def test_a_pydantic_v1_error_can_be_handled(same: Same) -> None:
-    same(lambda ns: doubling(ns, v1_tool, {"x": "no"}))
+class ArgsV1(BaseModelV1):
+    x: int
 
 
 def v1_tool() -> StructuredTool:
-    class ArgsV1(BaseModelV1):
-        x: int
-
     return StructuredTool.from_function(func=sync_double, name="double", description="d", args_schema=ArgsV1)
+
+
+def doubling(make: Make, args: dict[str, Any], *, handled: bool = True) -> Any:
+    """Return a scenario of a tool that doubles."""
+
+    def scenario(ns: Any) -> Case:
+        made = make()
+        name = str(getattr(made, "name", None) or made.__name__)
+        return Case(ns.ToolNode([made], handle_tool_errors=True) if handled else ns.ToolNode([made]), wants(name, args))
+
+    return scenario
+
+
+ARGS = [{"x": 2}, {"x": "3"}, {"x": "no"}, {}, {"x": 1, "extra": 2}]
+DOUBLED: dict[str, Any] = {
+    **{f"{label} and {args}": doubling(make, args) for label, make in ASYNC_AND_SYNC.items() for args in ARGS},
+    "a BaseTool with its own invoke": doubling(OwnInvoke, {"x": 2}),
+    "a schema of pydantic 1": doubling(v1_tool, {"x": "4"}),
+    "a schema of pydantic 1 and a wrong argument": doubling(v1_tool, {"x": "no"}),
+    "a schema of pydantic 1, not handled": (doubling(v1_tool, {"x": "no"}, handled=False), "ValidationError"),
+}
+test_the_result_is_the_same_of = pytest.mark.filterwarnings(
+    "ignore::langchain_core._api.beta_decorator.LangChainBetaWarning"
+)(tabled(DOUBLED))
+test_the_async_result_is_the_same_of = tabled(
+    {f"{label} and {args}": doubling(make, args) for label, make in ASYNC_ONLY.items() for args in ARGS},
+    modes=ASYNC_MODES,
+)
 
 
 def nothing() -> str:
@@ -214,12 +205,13 @@ SIGNATURES: list[tuple[Any, list[dict[str, Any]]]] = [
     (nested, [{"point": {"x": 1}}, {"point": {"x": 1}, "points": [{"x": 2}]}, {"point": {"x": -1}}]),
     (untyped, [{"x": 1}, {"x": "a", "y": None}, {}]),
 ]
-CALLS = [(function, args) for function, cases in SIGNATURES for args in cases]
-
-
-@pytest.mark.parametrize(("function", "args"), CALLS, ids=lambda value: getattr(value, "__name__", repr(value)))
-def test_the_signature_decides_what_arrives(function: Any, args: dict[str, Any], same: Same) -> None:
-    same(lambda ns: Case(ns.ToolNode([function], handle_tool_errors=True), wants(function.__name__, args)))
+test_the_signature_decides_what_arrives = tabled(
+    {
+        f"{function.__name__} and {args}": doubling(lambda function=function: function, args)  # type: ignore[misc]
+        for function, cases in SIGNATURES
+        for args in cases
+    }
+)
 
 
 class Aliased(BaseModel):
@@ -241,80 +233,89 @@ class Empty(BaseModel):
     pass
 
 
-@pytest.mark.parametrize("args", [{"x": 1}, {"theX": 1}, {"x": 1, "extra": 2}, {}], ids=repr)
-@pytest.mark.parametrize("schema", [Aliased, Strict, Open, Empty], ids=lambda schema: schema.__name__)
-@alike
-def test_the_schema_decides_what_arrives(ns: Any, schema: type[BaseModel], args: dict[str, Any]) -> Case:
-    made = StructuredTool.from_function(
+def shown(schema: type[BaseModel]) -> Make:
+    return lambda: StructuredTool.from_function(
         func=lambda **kw: str(sorted(kw.items())), name="show", description="d", args_schema=schema
     )
-    return Case(ns.ToolNode([made], handle_tool_errors=True), wants("show", args))
 
 
-@alike
-def test_a_config_parameter_receives_the_config(ns: Any) -> Case:
-    def peek(x: int, config: RunnableConfig) -> str:
-        """Peek."""
-        return f"{x} {config['configurable']['mine']} {config['metadata']['who']} {'user' in config['tags']}"
-
-    config = {"configurable": {"mine": 7}, "metadata": {"who": "ann"}, "tags": ["user"]}
-    return Case(ns.ToolNode([peek], handle_tool_errors=True), wants("peek", {"x": 1}), config=config)
-
-
-def test_a_base_tool_receives_the_config(same: Same) -> None:
-    class Peek(BaseTool):
-        name: str = "peek"
-        description: str = "Peek."
-
-        def _run(self, x: int, config: RunnableConfig) -> str:
-            return f"{x} {config['configurable']['mine']}"
-
-    config = {"configurable": {"mine": 7}}
-    same(lambda ns: Case(ns.ToolNode([Peek()]), wants("peek", {"x": 1}), config=config))
+test_the_schema_decides_what_arrives = tabled(
+    {
+        f"{schema.__name__} and {args}": doubling(shown(schema), args)
+        for schema in (Aliased, Strict, Open, Empty)
+        for args in ({"x": 1}, {"theX": 1}, {"x": 1, "extra": 2}, {})
+    }
+)
 
 
-def test_run_manager_and_callbacks_are_given(same: Same) -> None:
-    class Peek(BaseTool):
-        name: str = "peek"
-        description: str = "Peek."
-
-        def _run(self, x: int, run_manager: Any = None) -> str:
-            return f"{x} {type(run_manager).__name__}"
-
-    def watch(x: int, callbacks: Any = None) -> str:
-        """Watch."""
-        return f"{x} {type(callbacks).__name__}"
-
-    calls = asks(call("peek", {"x": 1}, "1"), call("watch", {"x": 2}, "2"))
-    same(lambda ns: Case(ns.ToolNode([Peek(), watch]), {"messages": [calls]}))
+# Parameters that LangChain fills
 
 
-def test_an_async_base_tool_receives_the_async_run_manager(same_async: Same) -> None:
-    class Peek(RunOnly):
-        async def _arun(self, x: int, run_manager: Any = None) -> str:
-            return f"{x} {type(run_manager).__name__}"
-
-    same_async(lambda ns: Case(ns.ToolNode([Peek()]), wants("double", {"x": 1})))
+def peek(x: int, config: RunnableConfig) -> str:
+    """Peek."""
+    return f"{x} {config['configurable']['mine']} {config['metadata']['who']} {'user' in config['tags']}"
 
 
-def test_a_call_id_reaches_a_base_tool(same: Same) -> None:
+class Peek(BaseTool):
+    name: str = "peek"
+    description: str = "Peek."
+
+    def _run(self, x: int, config: RunnableConfig) -> str:
+        return f"{x} {config['configurable']['mine']}"
+
+
+class Managed(BaseTool):
+    name: str = "peek"
+    description: str = "Peek."
+
+    def _run(self, x: int, run_manager: Any = None) -> str:
+        return f"{x} {type(run_manager).__name__}"
+
+
+class AsyncManaged(RunOnly):
+    async def _arun(self, x: int, run_manager: Any = None) -> str:
+        return f"{x} {type(run_manager).__name__}"
+
+
+def watch(x: int, callbacks: Any = None) -> str:
+    """Watch."""
+    return f"{x} {type(callbacks).__name__}"
+
+
+class WithId(BaseTool):
     class IdArgs(BaseModel):
         x: int
         call_id: Annotated[str, InjectedToolCallId]
 
-    class Peek(BaseTool):
-        name: str = "peek"
-        description: str = "Peek."
-        args_schema: type[BaseModel] = IdArgs
+    name: str = "peek"
+    description: str = "Peek."
+    args_schema: type[BaseModel] = IdArgs
 
-        def _run(self, x: int, call_id: str) -> str:
-            return f"{x} {call_id}"
-
-    same(lambda ns: Case(ns.ToolNode([Peek()]), wants("peek", {"x": 1})))
+    def _run(self, x: int, call_id: str) -> str:
+        return f"{x} {call_id}"
 
 
-def test_a_function_without_docstring_is_refused_at_construction(same_direct: Same) -> None:
+CONFIG = {"configurable": {"mine": 7}, "metadata": {"who": "ann"}, "tags": ["user"]}
+BOTH = {"messages": [asks(call("peek", {"x": 1}, "1"), call("watch", {"x": 2}, "2"))]}
+ONE = wants("peek", {"x": 1})
+test_a_parameter_is_filled_alike_of = tabled(
+    {
+        "a config": lambda ns: Case(ns.ToolNode([peek], handle_tool_errors=True), ONE, config=CONFIG),
+        "a config of a class": lambda ns: Case(ns.ToolNode([Peek()]), ONE, config={"configurable": {"mine": 7}}),
+        "a run manager and callbacks": lambda ns: Case(ns.ToolNode([Managed(), watch]), BOTH),
+        "a call id of a class": lambda ns: Case(ns.ToolNode([WithId()]), ONE),
+    }
+)
+
+
+@alike(modes=ASYNC_MODES)
+def test_an_async_base_tool_receives_the_async_run_manager(ns: Any) -> Case:
+    return Case(ns.ToolNode([AsyncManaged()]), wants("double", {"x": 1}))
+
+
+@alike(modes=DIRECT_MODES, raises="ValueError")
+def test_a_function_without_docstring_is_refused_at_construction(ns: Any) -> Case:
     def bare(x: int) -> int:
         return x
 
-    same_direct(lambda ns: Case(ns.ToolNode([bare]), wants("bare", {"x": 1})), raises="ValueError")
+    return Case(ns.ToolNode([bare]), wants("bare", {"x": 1}))

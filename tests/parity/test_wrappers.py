@@ -4,11 +4,11 @@ from typing import Annotated, Any
 
 import pytest
 from langchain_core.messages import ToolMessage
-from langchain_core.tools import tool
+from langchain_core.tools import StructuredTool, tool
+from langgraph.prebuilt import InjectedState
 from langgraph.types import Command
 
-from ._harness import ASYNC_MODES, Case, alike, asks, call, wants
-from .conftest import Same
+from ._harness import ASYNC_MODES, DIRECT_MODES, Case, alike, asks, call, tabled, wants
 
 Log = list[Any]
 
@@ -115,20 +115,6 @@ DECISIONS = [
 ]
 
 
-@pytest.mark.parametrize("decide", DECISIONS, ids=lambda decide: decide.__name__)
-@alike
-def test_a_sync_wrapper(ns: Any, decide: Any) -> Case:
-    log: Log = []
-    return Case(wrapped(ns, decide, log), wants("count", {"x": 2}, foo="f"), log=log)
-
-
-@pytest.mark.parametrize("decide", DECISIONS, ids=lambda decide: decide.__name__)
-@alike(modes=ASYNC_MODES)
-def test_an_async_wrapper(ns: Any, decide: Any) -> Case:
-    log: Log = []
-    return Case(wrapped(ns, decide, log, sync=False), wants("count", {"x": 2}, foo="f"), log=log)
-
-
 def raises_before(request: Any, log: Log) -> Any:
     raise RuntimeError("wrapper failed")
     yield
@@ -143,20 +129,32 @@ def only_value_errors(e: ValueError) -> str:
     return f"told: {e!r}"
 
 
-@pytest.mark.parametrize("decide", [raises_before, raises_after], ids=lambda decide: decide.__name__)
-@pytest.mark.parametrize("flag", [True, "own text", (KeyError,), ValueError, only_value_errors])
-@alike
-def test_an_error_of_the_wrapper_is_handled(ns: Any, decide: Any, flag: Any) -> Case:
-    log: Log = []
-    return Case(wrapped(ns, decide, log, handle_tool_errors=flag), wants("count", {"x": 2}), log=log)
+def deciding(decide: Any, *, sync: bool = True, **options: Any) -> Any:
+    """Return a scenario of a wrapper that decides so."""
+
+    def scenario(ns: Any) -> Case:
+        log: Log = []
+        return Case(wrapped(ns, decide, log, sync=sync, **options), wants("count", {"x": 2}, foo="f"), log=log)
+
+    return scenario
 
 
-@pytest.mark.parametrize("options", [{}, {"handle_tool_errors": False}], ids=["default", "false"])
-@pytest.mark.parametrize("decide", [raises_before, raises_after], ids=lambda decide: decide.__name__)
-@alike(raises="RuntimeError")
-def test_an_error_of_the_wrapper_is_raised(ns: Any, decide: Any, options: dict[str, Any]) -> Case:
-    log: Log = []
-    return Case(wrapped(ns, decide, log, **options), wants("count", {"x": 2}), log=log)
+FLAGS = [True, "own text", (KeyError,), ValueError, only_value_errors]
+DECIDED: dict[str, Any] = {
+    **{decide.__name__: deciding(decide) for decide in DECISIONS},
+    **{
+        f"{decide.__name__}, handled by {flag}": deciding(decide, handle_tool_errors=flag)
+        for decide in (raises_before, raises_after)
+        for flag in FLAGS
+    },
+    **{
+        f"{decide.__name__}, {options}": (deciding(decide, **options), "RuntimeError")
+        for decide in (raises_before, raises_after)
+        for options in ({}, {"handle_tool_errors": False})
+    },
+}
+test_a_sync_wrapper = tabled(DECIDED)
+test_an_async_wrapper = tabled({one.__name__: deciding(one, sync=False) for one in DECISIONS}, modes=ASYNC_MODES)
 
 
 @pytest.mark.parametrize("handled", [True, False])
@@ -183,71 +181,62 @@ def test_a_wrapper_wraps_every_call(ns: Any) -> Case:
     return Case(wrapped(ns, modifies, []), {"messages": [calls]})
 
 
-def unregistered(ns: Any, wrap: Any, **options: Any) -> Case:
-    return Case(ns.ToolNode([counter([])], wrap_tool_call=wrap, **options), wants("missing", {"x": 1}, foo="f"))
+def with_tools(wrap: Any, tools: Any, name: str, args: dict[str, Any]) -> Any:
+    return lambda ns: Case(ns.ToolNode(tools, wrap_tool_call=wrap), wants(name, args, foo="f"))
 
 
-def test_a_wrapper_answers_for_an_unregistered_tool(same: Same) -> None:
-    def answers(request: Any, execute: Any) -> Any:
-        return ToolMessage(f"tool is {request.tool}", tool_call_id=request.tool_call["id"], name="missing", id="m")
-
-    same(lambda ns: unregistered(ns, answers))
+def answers(request: Any, execute: Any) -> Any:
+    return ToolMessage(f"tool is {request.tool}", tool_call_id=request.tool_call["id"], name="missing", id="m")
 
 
-def test_executing_an_unregistered_tool_says_that_it_is_none(same: Same) -> None:
-    same(lambda ns: unregistered(ns, lambda request, execute: execute(request)))
+def renamed(request: Any, execute: Any) -> Any:
+    return execute(request.override(tool_call={**request.tool_call, "name": "count"}))
 
 
-def test_renaming_an_unregistered_call_without_a_tool_is_a_type_error(same: Same) -> None:
-    def renamed(request: Any, execute: Any) -> Any:
-        return execute(request.override(tool_call={**request.tool_call, "name": "count"}))
-
-    same(lambda ns: unregistered(ns, renamed), raises="TypeError")
+def brings(tool: Any) -> Any:
+    return lambda request, execute: execute(request.override(tool=tool))
 
 
-@alike
-def test_a_wrapper_brings_the_tool_along(ns: Any) -> Case:
-    @tool
-    def missing(x: int, foo: Annotated[str, ns.InjectedState("foo")]) -> str:
-        """Brought along."""
-        return f"brought {x} {foo}"
-
-    return unregistered(ns, lambda request, execute: execute(request.override(tool=missing)))
+def missing(x: int, foo: Annotated[str, InjectedState("foo")]) -> str:
+    """Brought along."""
+    return f"brought {x} {foo}"
 
 
-def test_a_brought_tool_tells_invalid_arguments(same: Same) -> None:
-    @tool
-    def missing(y: int) -> str:
-        """Brought along."""
-        return f"brought {y}"
-
-    same(lambda ns: unregistered(ns, lambda request, execute: execute(request.override(tool=missing))))
+def peek(foo: Annotated[str, InjectedState("foo")]) -> str:
+    """Peek."""
+    return foo
 
 
-@alike
-def test_an_overridden_state_does_not_reach_injection(ns: Any) -> Case:
-    @tool
-    def peek(foo: Annotated[str, ns.InjectedState("foo")]) -> str:
-        """Peek."""
-        return foo
-
-    def wrap(request: Any, execute: Any) -> Any:
-        return execute(request.override(state={"messages": [], "foo": "overridden"}))
-
-    return Case(ns.ToolNode([peek], wrap_tool_call=wrap), wants("peek", {}, foo="original"))
+def with_another_state(request: Any, execute: Any) -> Any:
+    return execute(request.override(state={"messages": [], "foo": "overridden"}))
 
 
-@alike
-def test_forged_values_are_stripped_behind_the_wrapper(ns: Any) -> Case:
-    @tool
-    def peek(foo: Annotated[str, ns.InjectedState("foo")]) -> str:
-        """Peek."""
-        return foo
+def forges(request: Any, execute: Any) -> Any:
+    return execute(request.override(tool_call={**request.tool_call, "args": {"foo": "forged"}}))
 
-    def wrap(request: Any, execute: Any) -> Any:
-        return execute(request.override(tool_call={**request.tool_call, "args": {"foo": "forged"}}))
 
-    return Case(ns.ToolNode([peek], wrap_tool_call=wrap), wants("peek", {}, foo="original"))
+def takes_y(y: int) -> str:
+    """Brought along."""
+    return f"brought {y}"
+
+
+def unregistered(wrap: Any) -> Any:
+    return with_tools(wrap, [counter([])], "missing", {"x": 1})
+
+
+test_a_wrapper_changes_the_tool_or_the_state = tabled(
+    {
+        "an answer for an unregistered tool": unregistered(answers),
+        "an unregistered tool that is executed": unregistered(lambda request, execute: execute(request)),
+        "an unregistered call that is renamed": (unregistered(renamed), "TypeError"),
+        "a tool that is brought along": unregistered(brings(tool(missing))),
+        "a tool that is brought along and refuses arguments": unregistered(
+            brings(StructuredTool.from_function(takes_y, name="missing"))
+        ),
+        "another state, which does not reach injection": with_tools(with_another_state, [peek], "peek", {}),
+        "forged values": with_tools(forges, [peek], "peek", {}),
+    }
+)
 
 
 @alike(modes=ASYNC_MODES)
@@ -271,10 +260,10 @@ def test_an_assigned_attribute_is_used_by_the_execution(ns: Any) -> Case:
     return Case(ns.ToolNode([counter([])], wrap_tool_call=assigns), wants("count", {"x": 1}))
 
 
-@pytest.mark.parametrize("result", ["text", None, 7], ids=repr)
-def test_a_wrapper_that_returns_no_message_is_passed_on_alike(result: Any, same_direct: Same) -> None:
-    same_direct(
-        lambda ns: Case(
-            ns.ToolNode([counter([])], wrap_tool_call=lambda request, execute: result), wants("count", {"x": 1})
-        )
-    )
+test_a_wrapper_that_returns_no_message_is_passed_on_alike = tabled(
+    {
+        repr(result): with_tools(lambda request, execute, result=result: result, [counter([])], "count", {"x": 1})  # type: ignore[misc]
+        for result in ("text", None, 7)
+    },
+    modes=DIRECT_MODES,
+)
