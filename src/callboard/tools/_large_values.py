@@ -81,11 +81,9 @@ def left_of(most: int, value: object, *, each: int = _EACH, character: int = 1) 
 # Text of a result
 
 
-C = TypeVar("C", dict[Any, Any], list[Any])
-
 _PART = 200_000
 """Number of characters per part, or of values that take as long; a part takes one or two milliseconds."""
-_FEW = 20
+_FEW = 100
 """Number of values of a container that are weighed together."""
 
 
@@ -182,51 +180,31 @@ def _write(value: Any, form: _Form, parts: list[str], around: set[int]) -> Steps
         return
     around.add(id(value))
     parts.append(before)
-    inner = _members if isinstance(value, dict) else _elements
-    yield from inner(value, form, parts, around)
+    yield from _write_parts(value, form, parts, around)
     is_lone = form.is_python and kind is tuple and len(value) == 1
     parts[-1] = f",{after}" if is_lone else after  # replaces the last comma
     around.remove(id(value))
 
 
-def _members(value: dict[Any, Any], form: _Form, parts: list[str], around: set[int]) -> Steps[None]:
-    for group, is_large in _groups(value.items(), dict):
-        if is_large:
-            [(key, member)] = group.items()
-            parts.append(form.at_once({key: 0})[1:-2])
-            yield from _write(member, form, parts, around)
-        else:
-            parts.append(form.at_once(group)[1:-1])
-        parts.append(", ")
-        yield
-
-
-def _elements(value: Collection[object], form: _Form, parts: list[str], around: set[int]) -> Steps[None]:
-    for group, is_large in _groups(value, list):
-        if is_large:
-            yield from _write(group[0], form, parts, around)
-        else:
-            parts.append(form.at_once(group)[1:-1])
-        parts.append(", ")
-        yield
-
-
-def _groups(values: Iterable[Any], kind: type[C]) -> Iterator[tuple[C, bool]]:
-    """Yield the values of a container in small containers, each with a flag that it is a single large value."""
-    group, weight = list[Any](), 0
+def _write_parts(value: Any, form: _Form, parts: list[str], around: set[int]) -> Steps[None]:
+    """Write the parts of a container, a few at once, and yield after each portion."""
+    values, kind = (value.items(), dict) if isinstance(value, dict) else (value, list)
+    portion = 0
     for some in _few_at_a_time(values):
-        together = [(some, _weight(kind(some)))]
-        for few, more in together if together[0][1] < _PART else [([one], _weight(kind([one]))) for one in some]:
-            if group and weight + more >= _PART:
-                yield kind(group), False
-                group, weight = [], 0
-            if more >= _PART:
-                yield kind(few), True
+        together = _weight(kind(some))
+        for few, weight in [(some, together)] if together < _PART else [([one], _weight(kind([one]))) for one in some]:
+            if weight < _PART:
+                parts.append(form.at_once(kind(few))[1:-1])
+            elif kind is dict:
+                parts.append(form.at_once({few[0][0]: 0})[1:-2])
+                yield from _write(few[0][1], form, parts, around)
             else:
-                group += few
-                weight += more
-    if group:
-        yield kind(group), False
+                yield from _write(few[0], form, parts, around)
+            parts.append(", ")
+            portion += weight
+            if portion >= _PART:
+                portion = 0
+                yield
 
 
 def _weight(value: object) -> int:
@@ -242,8 +220,7 @@ def _few_at_a_time(values: Iterable[Any]) -> Iterator[list[Any]]:
         raise _ChangedError from error
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _slices_of_json(text: str) -> Iterator[str]:

@@ -32,7 +32,7 @@ from callboard._langgraph import NO_RUNTIME, config_for_calls, read_state, runti
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolRuntime, call_context, context_of
 from callboard._records._events import RunInfo
 from callboard._records._policies import ToolCallLike
-from callboard._util._cooperative import PORTION, Steps, in_portions
+from callboard._util._cooperative import PORTION, in_portions
 from callboard.tools._bounds import admission
 from callboard.tools._call_record import CallRecord, naming
 from callboard.tools._chain import Chain, Wrapper
@@ -162,22 +162,16 @@ class ToolBatch:
         self.keeps = self._on_finish is not None or self.ledger.is_kept
         return self
 
-    def claims(self) -> Awaitable[list[str]]:
-        """Return the keys of the calls to claim together with the storage of the reply, before any body starts."""
-        return in_portions(self._claims())
-
-    def _claims(self) -> Steps[list[str]]:
-        """Return the keys of new calls that can start at once and must not run twice.
-
-        A call that must wait for a permit is claimed when it gets one. If the process is killed before that, the call
-        has not started, and may run. Calls with answers are claimed at that moment too, together with their answers.
-        """
+    async def claims(self) -> list[str]:
+        """Return the keys of new calls that can start at once and must not run twice, before any body starts."""
+        # A call that must wait for a permit is claimed when it gets one. If the process is killed before that, the call
+        # has not started, and may run. Calls with answers are claimed at that moment too, together with their answers.
         started: Counter[str] = Counter()
         claims: list[str] = []
         supervision, at_once = self.setup.supervision, self.config.get("max_concurrency")
         for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
             if index and index % PORTION == 0:
-                yield
+                await checkpoint()
             tool = self.setup.tools.get(call["name"])
             if tool is None or key in self.ledger.records or index in self.refused:
                 continue
@@ -197,7 +191,7 @@ class ToolBatch:
     async def run(self) -> Any:
         """Run the calls without a result; raise GraphInterrupt, DrainingError, or the unhandled error of a call."""
         setup, thread_id = self.setup, self.config["configurable"].get("thread_id")
-        around = batch_context(None if self._runtime is NO_RUNTIME else ProgressChunks(self._runtime))
+        around = batch_context(chunks_for(self._runtime))
         if around.observers.calls:
             around = self._named(around)
         grace = setup.supervision.grace
