@@ -1,4 +1,4 @@
-"""One interrupt at a time behaves as in LangGraph; for several at once see `test_differences.py`."""
+"""One interrupt at a time behaves as in LangGraph; for several at once see promise 5."""
 
 from typing import Any
 
@@ -10,11 +10,9 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
 from ._dump import dump
-from ._harness import State, asks, call
+from ._harness import THREAD, State, asks, call
 from ._model import ReplayModel
 from ._prebuilt import candidate, reference
-
-CONFIG = {"configurable": {"thread_id": "1"}}
 
 
 @tool
@@ -35,81 +33,72 @@ def fine(x: int) -> int:
     return x
 
 
-def in_graph(ns: Any, *calls: Any, **options: Any) -> tuple[Any, Any]:
-    builder: Any = StateGraph(State)
-    builder.add_node("tools", ns.ToolNode([ask, ask_twice, fine], **options))
-    builder.add_edge(START, "tools")
-    return builder.compile(checkpointer=InMemorySaver()), {"messages": [asks(*calls)]}
+def in_graph(*calls: Any, **options: Any) -> Any:
+    def made(ns: Any) -> Any:
+        builder: Any = StateGraph(State)
+        builder.add_node("tools", ns.ToolNode([ask, ask_twice, fine], **options))
+        builder.add_edge(START, "tools")
+        return builder.compile(checkpointer=InMemorySaver()), {"messages": [asks(*calls)]}
+
+    return made
 
 
-def in_agent(ns: Any, version: str, *calls: Any) -> tuple[Any, Any]:
-    model = ReplayModel(asks(*calls), "done")
-    made = ns.create_react_agent(model, [ask, ask_twice, fine], checkpointer=InMemorySaver(), version=version)
-    return made, {"messages": [HumanMessage("q", id="h")]}
+def in_agent(*calls: Any, version: str) -> Any:
+    def made(ns: Any) -> Any:
+        tools, model = [ask, ask_twice, fine], ReplayModel(asks(*calls), "done")
+        agent = ns.create_react_agent(model, tools, checkpointer=InMemorySaver(), version=version)
+        return agent, {"messages": [HumanMessage("q", id="h")]}
+
+    return made
 
 
-def played(graph: Any, payload: Any, *answers: Any) -> Any:
-    """Return the results of the run, and of the resume with each answer."""
-    results = [graph.invoke(payload, CONFIG)]
-    results += [graph.invoke(Command(resume=answer), CONFIG) for answer in answers]
-    return dump([results, graph.get_state(CONFIG).values])
+def passes(request: Any, execute: Any) -> Any:
+    return execute(request)
 
 
-ASKS = {
-    "one question": ([call("ask", {"question": "ok?"})], ["yes"]),
+def asks_itself(request: Any, execute: Any) -> Any:
+    answer = interrupt({"run": request.tool_call["name"]})
+    return execute(request.override(tool_call={**request.tool_call, "args": {"x": answer}}))
+
+
+ASK = call("ask", {"question": "ok?"})
+ASKS: dict[str, tuple[list[Any], list[Any]]] = {
+    "one question": ([ASK], ["yes"]),
     "two questions of one call": ([call("ask_twice", {"question": ""})], ["a", "b"]),
-    "a question beside a result": ([call("fine", {"x": 1}, "1"), call("ask", {"question": "ok?"}, "2")], ["yes"]),
-    "an answer that is a dict": ([call("ask", {"question": "ok?"})], [{"type": "accept"}]),
-    "an answer that is false": ([call("ask", {"question": "ok?"})], [False]),
+    "a question beside a result": ([call("fine", {"x": 1}, "1"), {**ASK, "id": "2"}], ["yes"]),
+    "an answer that is a dict": ([ASK], [{"type": "accept"}]),
+    "an answer that is false": ([ASK], [False]),
+}
+MADE: dict[str, tuple[Any, list[Any]]] = {
+    **{
+        f"{label} of a node, {handled}": (in_graph(*calls, handle_tool_errors=handled), answers)
+        for label, (calls, answers) in ASKS.items()
+        for handled in (True, False)
+    },
+    **{
+        f"{label} of an agent {version}": (in_agent(*calls, version=version), answers)
+        for label, (calls, answers) in ASKS.items()
+        for version in ("v1", "v2")
+    },
+    "a wrapper": (in_graph(ASK, wrap_tool_call=passes, handle_tool_errors=True), ["yes"]),
+    "a wrapper that asks": (
+        in_graph(call("fine", {"x": 1}), wrap_tool_call=asks_itself, handle_tool_errors=True),
+        [5],
+    ),
 }
 
 
-@pytest.mark.parametrize("handled", [True, False])
-@pytest.mark.parametrize("label", ASKS)
-def test_the_node_asks_and_goes_on_with(label: str, handled: bool) -> None:
-    calls, answers = ASKS[label]
+@pytest.mark.parametrize("label", MADE)
+def test_a_person_is_asked_and_the_run_goes_on_alike_with(label: str) -> None:
+    make, answers = MADE[label]
 
-    def play(ns: Any) -> Any:
-        return played(*in_graph(ns, *calls, handle_tool_errors=handled), *answers)
+    def played(ns: Any) -> Any:
+        graph, payload = make(ns)
+        results = [graph.invoke(payload, THREAD)]
+        results += [graph.invoke(Command(resume=answer), THREAD) for answer in answers]
+        return dump([results, graph.get_state(THREAD).values])
 
-    expected = play(reference())
-
-    assert "__interrupt__" in str(expected)
-    assert play(candidate()) == expected
-
-
-@pytest.mark.parametrize("version", ["v1", "v2"])
-@pytest.mark.parametrize("label", ASKS)
-def test_the_agent_asks_and_goes_on_with(label: str, version: str) -> None:
-    calls, answers = ASKS[label]
-
-    def play(ns: Any) -> Any:
-        return played(*in_agent(ns, version, *calls), *answers)
-
-    expected = play(reference())
+    expected = played(reference())
 
     assert "__interrupt__" in str(expected)
-    assert play(candidate()) == expected
-
-
-def test_a_wrapper_does_not_swallow_a_question() -> None:
-    def play(ns: Any) -> Any:
-        def wrap(request: Any, execute: Any) -> Any:
-            return execute(request)
-
-        calls, answers = ASKS["one question"]
-        return played(*in_graph(ns, *calls, wrap_tool_call=wrap, handle_tool_errors=True), *answers)
-
-    assert play(candidate()) == play(reference())
-
-
-def test_a_wrapper_may_ask_itself() -> None:
-    def play(ns: Any) -> Any:
-        def wrap(request: Any, execute: Any) -> Any:
-            answer = interrupt({"run": request.tool_call["name"]})
-            return execute(request.override(tool_call={**request.tool_call, "args": {"x": answer}}))
-
-        graph, payload = in_graph(ns, call("fine", {"x": 1}), wrap_tool_call=wrap, handle_tool_errors=True)
-        return played(graph, payload, 5)
-
-    assert play(candidate()) == play(reference())
+    assert played(candidate()) == expected

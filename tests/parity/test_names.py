@@ -39,9 +39,11 @@ def test_all_other_names_are_langgraphs_own_objects(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["ToolNode", "ValidationNode", "tools_condition", "create_react_agent", "InjectedState"]
 )
-def test_every_parameter_of_langgraph_is_accepted_with_its_default(name: str) -> None:
+def test_every_parameter_of_langgraph_is_accepted_in_its_place_with_its_default(name: str) -> None:
     theirs, ours = (parameters(getattr(ns, name)) for ns in both())
 
+    positional = [p.name for p in theirs.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert [p.name for p in ours.values() if p.kind is p.POSITIONAL_OR_KEYWORD][: len(positional)] == positional
     accepts_anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in ours.values())
     for key, parameter in theirs.items():
         if parameter.kind is parameter.VAR_KEYWORD:
@@ -51,14 +53,6 @@ def test_every_parameter_of_langgraph_is_accepted_with_its_default(name: str) ->
         assert ours[key].kind == parameter.kind
         if not callable(parameter.default):
             assert ours[key].default == parameter.default
-
-
-def test_positional_parameters_stand_in_the_same_order() -> None:
-    for name in ("ToolNode", "ValidationNode", "tools_condition", "create_react_agent"):
-        theirs, ours = (parameters(getattr(ns, name)).values() for ns in both())
-        positional = [p.name for p in theirs if p.kind is p.POSITIONAL_OR_KEYWORD]
-
-        assert [p.name for p in ours if p.kind is p.POSITIONAL_OR_KEYWORD][: len(positional)] == positional
 
 
 def test_a_node_is_named_tools_and_can_be_renamed() -> None:
@@ -79,24 +73,9 @@ def test_tools_by_name_lists_tools_in_their_order_and_wraps_functions() -> None:
     assert ours == theirs
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "AgentState",
-        "AgentStatePydantic",
-        "AgentStateWithStructuredResponse",
-        "AgentStateWithStructuredResponsePydantic",
-    ],
-)
-def test_state_schemas_have_the_same_keys(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in ALL_NAMES if name.startswith(("AgentState", "Human", "Action"))])
+def test_schemas_and_records_have_the_same_keys(name: str) -> None:
     theirs, ours = (list(get_type_hints(getattr(ns, name))) for ns in both())
-
-    assert ours == theirs
-
-
-@pytest.mark.parametrize("name", ["HumanInterrupt", "HumanInterruptConfig", "HumanResponse", "ActionRequest"])
-def test_approval_records_have_the_same_keys(name: str) -> None:
-    theirs, ours = (set(get_type_hints(getattr(ns, name))) for ns in both())
 
     assert ours == theirs
 
