@@ -331,13 +331,15 @@ def test_an_agent_that_a_node_streams_tells_the_same(around: bool, inside: bool,
 
 
 @versions
-@pytest.mark.parametrize("kind", ["debug", "print_mode"])
-def test_the_terminal_shows_the_same(kind: str, version: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("made", "options"),
+    [({"debug": True}, {}), ({}, {"debug": True}), ({}, {"print_mode": ["custom", "updates"]})],
+    ids=["debug", "debug of a run", "print_mode"],
+)
+def test_the_terminal_shows_the_same(made: Any, options: Any, version: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = []
     for ns in (reference(), candidate()):
-        made = agent(ns, turn("talk"), version=version, kept=False, debug=kind == "debug")
-        options = {} if kind == "debug" else {"print_mode": ["custom", "updates"]}
-        asyncio.run(made.ainvoke(QUESTION, **options))
+        asyncio.run(agent(ns, turn("talk"), version=version, kept=False, **made).ainvoke(QUESTION, **options))
         shown.append(re.sub(r", id='[^']*'", "", capsys.readouterr().out))
 
     assert shown[1] == shown[0]

@@ -16,7 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from callboard import create_react_agent
 
-from ._harness import DIRECT_MODES, Case, alike, wants
+from ._harness import DIRECT_MODES, Case, alike, tabled, wants
 
 
 class TwoHalves(BaseChatModel):
@@ -99,10 +99,6 @@ class OfAClass(BaseTool):
     description: str = "Both halves."
     log: list[Any]
 
-    @classmethod
-    def of(cls, log: list[Any]) -> "OfAClass":
-        return cls(log=log)
-
     def _run(self, x: int) -> str:
         self.log.append("tool: sync")
         return "ok"
@@ -124,7 +120,11 @@ class Invoked(OfAClass):
         return await super().ainvoke(*args, **kwargs)
 
 
-@pytest.mark.parametrize("make", [structured, OfAClass.of, Invoked.of], ids=["function", "class", "invoke"])
+def of_class(cls: type[OfAClass]) -> Any:
+    return lambda log: cls(log=log)
+
+
+@pytest.mark.parametrize("make", [structured, of_class(OfAClass), of_class(Invoked)], ids=["func", "class", "invoke"])
 @alike
 def test_a_tool_with_both_halves(p: Any, make: Any) -> Case:
     """Each half may have its own client, and perhaps only one client has the proxy."""
@@ -166,30 +166,30 @@ def test_the_model_the_prompt_and_the_hooks_of_an_agent(p: Any) -> Case:
     )  # fmt: skip
 
 
-@alike(modes=DIRECT_MODES)
-def test_a_model_that_is_a_sequence(p: Any) -> Case:
-    """Each step of the sequence uses the half that the model itself would use."""
+def a_sequence(p: Any) -> Case:
     log: list[Any] = []
     model = TwoHalves(log=log).bind(tools=[{"type": "function", "function": {"name": "both"}}])
     last = RunnableLambda(*halves(log, "last", lambda message: message))
     return agent_of(p, log, model | last)
 
 
-@alike(modes=DIRECT_MODES)
-def test_a_model_that_is_chosen_by_a_sync_function(p: Any) -> Case:
-    """A chosen model uses the same half as a fixed one."""
+def chosen(p: Any) -> Case:
     log: list[Any] = []
     model = TwoHalves(log=log)
     return agent_of(p, log, lambda state, runtime: model)
 
 
-@alike(modes=DIRECT_MODES)
-def test_a_model_that_streams(p: Any) -> Case:
-    """With `invoke`, the tokens come from a thread."""
+def streaming(p: Any) -> Case:
     log: list[Any] = []
     case = agent_of(p, log, StreamsTwoHalves(log=log))
     case.node = case.node.with_config(callbacks=[Tokens(log)])
     return case
+
+
+test_each_half_of_a_model_is_called_alike = tabled(
+    {"a sequence": a_sequence, "a model that is chosen": chosen, "a model that streams, from a thread": streaming},
+    modes=DIRECT_MODES,
+)
 
 
 class Tokens(BaseCallbackHandler):
@@ -200,7 +200,7 @@ class Tokens(BaseCallbackHandler):
         self.log.append(("token", token))
 
 
-def test_a_checkpointer_with_both_halves() -> None:
+async def test_a_checkpointer_with_both_halves() -> None:
     """A connection that sync code has opened must be used by sync code."""
     log: list[Any] = []
     agent = create_react_agent(TwoHalves(log=[]), [structured([])], checkpointer=_recording(log))
@@ -213,17 +213,9 @@ def test_a_checkpointer_with_both_halves() -> None:
 
     assert {half for _, half in log} == {"sync"}
     assert {method for method, _ in log} == {"get_tuple", "list", "put", "put_writes"}
-
-
-async def test_a_checkpointer_with_both_halves_is_awaited_by_async_code() -> None:
-    """`ainvoke` uses the async half of the saver."""
-    log: list[Any] = []
-    agent = create_react_agent(TwoHalves(log=[]), [structured([])], checkpointer=_recording(log))
-    config: Any = {"configurable": {"thread_id": "1"}}
-
+    log.clear()
     await agent.ainvoke({"messages": [("user", "go")]}, config)
     await agent.aget_state(config)
-
     assert {half for _, half in log} == {"async"}
 
 
@@ -334,10 +326,3 @@ def test_an_agent_that_a_tool_runs_has_the_door_of_the_tools_own_choice(p: Any) 
     tool = StructuredTool.from_function(func, coroutine, name="both")
     outer = p.create_react_agent(TwoHalves(log=[]), [tool])
     return Case(outer, given, own_runtime=True, log=log)
-
-
-@alike
-def test_a_wrong_argument_is_told_by_both_halves(p: Any) -> Case:
-    """The two halves of a tool share its schema."""
-    log: list[Any] = []
-    return Case(p.ToolNode([structured(log)]), wants("both", {"x": "many"}), log=log)

@@ -6,8 +6,9 @@ calls have one more segment, which separates their questions; this segment must 
 
 import asyncio
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
@@ -24,8 +25,7 @@ from ._prebuilt import candidate, reference
 
 MODES = ["values", "updates", "messages", "custom", "tasks", "checkpoints", "debug", "tools"]
 
-modes = pytest.mark.parametrize("mode", [*MODES, ["updates", "messages", "custom", "tasks"]], ids=str)
-doors = pytest.mark.parametrize("door", ["stream", "astream"])
+ALL_MODES: list[Any] = [*MODES, ["updates", "messages", "custom", "tasks"]]
 
 
 def inner_graph(*, asks: bool = False, **options: Any) -> Any:
@@ -93,153 +93,145 @@ def _settled(value: Any) -> Any:
     return [_settled(item) for item in value] if isinstance(value, list) else value
 
 
-def same(make: Callable[[Any], Any], mode: Any, door: str, *inputs: Any, ordered: bool = True) -> list[list[Any]]:
-    expected, actual = (told(make(ns), mode, door, *inputs) for ns in (reference(), candidate()))
-    if not ordered:
-        expected, actual = ([sorted(chunks, key=str) for chunks in runs] for runs in (expected, actual))
-
-    assert actual == expected, f"\ncallboard: {actual}\nlanggraph: {expected}"
-    return expected
-
-
 QUESTION = {"messages": [HumanMessage("q", id="q")]}
-
-
-@doors
-@modes
-@pytest.mark.parametrize("send", [True, False], ids=["sent", "state"])
-def test_a_graph_in_a_tool_is_heard_under_the_task(send: bool, mode: Any, door: str) -> None:
-    tools = [delegate_to(inner_graph())]
-    chunks = same(lambda ns: graph_of(ns, tools, call("delegate", {"x": 1}), send=send), mode, door, QUESTION)
-
-    assert mode in ("tools", "checkpoints") or "tools:" in str(chunks)
 
 
 def paths(chunks: Any) -> set[str]:
     return {str(chunk[1]) for chunk in chunks}
 
 
-@doors
-@modes
-def test_two_graphs_of_one_call_are_told_apart_by_a_number(mode: Any, door: str) -> None:
-    @tool
-    def delegate(x: int) -> str:
-        """Delegate twice."""
-        for turn in range(2):
-            inner_graph().invoke({"messages": [HumanMessage(f"{turn}", id=f"h{turn}")]})
-            get_stream_writer()(f"after {turn}")
-        return "done"
-
-    chunks = same(lambda ns: graph_of(ns, [delegate], call("delegate", {"x": 1})), mode, door, QUESTION)
-
-    assert mode in ("tools", "checkpoints") or "'1']" in str(chunks)
+@tool
+def double(x: int) -> int:
+    """Double."""
+    get_stream_writer()("doubling")
+    return 2 * x
 
 
-@modes
-def test_graphs_of_two_calls_are_told_apart_by_a_number(mode: Any) -> None:
-    """The two graphs run concurrently in any order, but their chunks are equal."""
-
-    async def answer(x: int) -> str:
-        result = await inner_graph().ainvoke({"messages": [HumanMessage(f"{x}", id=f"h{x}")]})
-        get_stream_writer()(f"after {x}")
-        return str(result["messages"][-1].content)
-
-    @tool
-    async def first(x: int) -> str:
-        """Delegate."""
-        return await answer(x)
-
-    @tool
-    async def second(x: int) -> str:
-        """Delegate later."""
-        await asyncio.sleep(0.02)
-        return await answer(x)
-
-    calls = [call("first", {"x": 1}, "a"), call("second", {"x": 2}, "b")]
-    chunks = same(lambda ns: graph_of(ns, [first, second], *calls), mode, "astream", QUESTION, ordered=False)
-
-    assert mode in ("tools", "checkpoints") or "'1']" in str(chunks)
+@tool
+def delegate_twice(x: int) -> str:
+    """Delegate twice."""
+    for turn in range(2):
+        inner_graph().invoke({"messages": [HumanMessage(f"{turn}", id=f"h{turn}")]})
+        get_stream_writer()(f"after {turn}")
+    return "done"
 
 
-@doors
-@modes
-def test_an_agent_in_a_tool_is_heard_under_the_task(mode: Any, door: str) -> None:
-    """The agent is LangGraph's in both cases, so that its chunks are comparable."""
-    replies = [AIMessage("", tool_calls=[call("double", {"x": 2}, "inner")], id="i1"), AIMessage("four", id="i2")]
-
-    @tool
-    def double(x: int) -> int:
-        """Double."""
-        get_stream_writer()("doubling")
-        return 2 * x
-
-    def make(ns: Any) -> Any:
-        agent = reference().create_react_agent(ReplayModel(*replies), ns.ToolNode([double]), version="v1")
-        return graph_of(ns, [delegate_to(agent)], call("delegate", {"x": 1}))
-
-    chunks = same(make, mode, door, QUESTION)
-
-    assert mode == "checkpoints" or "tools:" in str(chunks)
+async def answer(x: int) -> str:
+    result = await inner_graph().ainvoke({"messages": [HumanMessage(f"{x}", id=f"h{x}")]})
+    get_stream_writer()(f"after {x}")
+    return str(result["messages"][-1].content)
 
 
-@doors
-@pytest.mark.parametrize("mode", ["values", "updates", "messages", "custom", "tools"])
-def test_an_agent_of_ours_in_a_tool_is_heard_under_the_task(mode: Any, door: str) -> None:
-    replies = [AIMessage("", tool_calls=[call("double", {"x": 2}, "inner")], id="i1"), AIMessage("four", id="i2")]
-
-    @tool
-    def double(x: int) -> int:
-        """Double."""
-        get_stream_writer()("doubling")
-        return 2 * x
-
-    def make(ns: Any) -> Any:
-        agent = ns.create_react_agent(ReplayModel(*replies), [double], version="v1")
-        return graph_of(ns, [delegate_to(agent)], call("delegate", {"x": 1}))
-
-    chunks = same(make, mode, door, QUESTION)
-
-    assert "tools:" in str(chunks) or mode == "tools"
+@tool
+async def first(x: int) -> str:
+    """Delegate."""
+    return await answer(x)
 
 
-@modes
-def test_a_graph_two_nodes_deep_is_heard_under_both_tasks(mode: Any) -> None:
+@tool
+async def second(x: int) -> str:
+    """Delegate later."""
+    await asyncio.sleep(0.02)
+    return await answer(x)
+
+
+REPLIES = [AIMessage("", tool_calls=[call("double", {"x": 2}, "inner")], id="i1"), AIMessage("four", id="i2")]
+DELEGATE = call("delegate", {"x": 1}, "a")
+
+
+def graph_in_a_tool(ns: Any, *, send: bool = False) -> Any:
+    return graph_of(ns, [delegate_to(inner_graph())], DELEGATE, send=send)
+
+
+def langgraphs_agent(ns: Any) -> Any:
+    """An agent of LangGraph on both sides, so that its chunks are comparable in each mode."""
+    agent = reference().create_react_agent(ReplayModel(*REPLIES), ns.ToolNode([double]), version="v1")
+    return graph_of(ns, [delegate_to(agent)], DELEGATE)
+
+
+def own_agent(ns: Any) -> Any:
+    agent = ns.create_react_agent(ReplayModel(*REPLIES), [double], version="v1")
+    return graph_of(ns, [delegate_to(agent)], DELEGATE)
+
+
+def two_calls(ns: Any) -> Any:
+    return graph_of(ns, [first, second], call("first", {"x": 1}, "a"), call("second", {"x": 2}, "b"))
+
+
+def two_nodes_deep(ns: Any) -> Any:
     """A tool runs a graph with a tool node, and a tool of this node runs another graph."""
-
-    def make(ns: Any) -> Any:
-        inner = graph_of(ns, [delegate_to(inner_graph())], call("delegate", {"x": 2}, "b"))
-        return graph_of(ns, [delegate_to(inner)], call("delegate", {"x": 1}, "a"))
-
-    chunks = same(make, mode, "stream", QUESTION)
-
-    assert mode in ("tools", "checkpoints") or any(path.count("tools:") == 2 for path in paths(chunks[0]))
+    inner = graph_of(ns, [delegate_to(inner_graph())], call("delegate", {"x": 2}, "b"))
+    return graph_of(ns, [delegate_to(inner)], DELEGATE)
 
 
-@modes
-def test_a_graph_of_a_node_that_a_tool_runs_is_heard_under_the_task(mode: Any) -> None:
+def node_in_a_tool(ns: Any) -> Any:
     """The tool runs a graph and then a tool node directly, without a graph in between."""
+    inner = ns.ToolNode([delegate_to(inner_graph())])
 
-    def make(ns: Any) -> Any:
-        inner = ns.ToolNode([delegate_to(inner_graph())])
+    @tool
+    async def outer(x: int) -> str:
+        """Run a node."""
+        await inner_graph().ainvoke({"messages": [HumanMessage("first", id="first")]})
+        get_stream_writer()("between")
+        found = await inner.ainvoke([call("delegate", {"x": 2}, "b")])
+        get_stream_writer()("after")
+        return str(found["messages"][-1].content)
 
-        @tool
-        async def outer(x: int) -> str:
-            """Run a node."""
-            await inner_graph().ainvoke({"messages": [HumanMessage("first", id="first")]})
-            get_stream_writer()("between")
-            found = await inner.ainvoke([{**call("delegate", {"x": 2}, "b"), "type": "tool_call"}])
-            get_stream_writer()("after")
-            return str(found["messages"][-1].content)
-
-        return graph_of(ns, [outer], call("outer", {"x": 1}, "a"))
-
-    chunks = same(make, mode, "astream", QUESTION)
-
-    assert mode in ("tools", "checkpoints") or "'1']" in str(chunks)
+    return graph_of(ns, [outer], call("outer", {"x": 1}, "a"))
 
 
-@modes
-@doors
+def one_conversation(ns: Any) -> Any:
+    tools = [delegate_to(inner_graph(checkpointer=True))]
+    return graph_of(ns, tools, DELEGATE, checkpointer=InMemorySaver())
+
+
+class Inside(NamedTuple):
+    """A graph with graphs in its tools, and a text by which its chunks show them."""
+
+    make: Callable[[Any], Any]
+    shows: str
+    modes: Sequence[Any] = ALL_MODES
+    doors: Sequence[str] = ("stream", "astream")
+    silent: Sequence[str] = ("tools", "checkpoints")
+    """Modes whose chunks do not show them."""
+    ordered: bool = True
+
+
+GRAPHS: dict[str, Inside] = {
+    "a graph": Inside(graph_in_a_tool, "tools:"),
+    "a graph of a call that is sent": Inside(partial(graph_in_a_tool, send=True), "tools:"),
+    "two graphs of one call, by a number": Inside(
+        lambda ns: graph_of(ns, [delegate_twice], call("delegate_twice", {"x": 1})), "'1']"
+    ),
+    # The two graphs run concurrently in any order, but their chunks are equal.
+    "graphs of two calls, by a number": Inside(two_calls, "'1']", doors=["astream"], ordered=False),
+    "an agent of LangGraph": Inside(langgraphs_agent, "tools:", silent=["checkpoints"]),
+    "an agent": Inside(own_agent, "tools:", modes=["values", "updates", "messages", "custom", "tools"]),
+    "a graph two nodes deep": Inside(two_nodes_deep, "'tools:<random>', 'tools:", doors=["stream"]),
+    "a graph of a node that a tool runs": Inside(node_in_a_tool, "'1']", doors=["astream"]),
+    "a graph with one conversation, under the node": Inside(
+        one_conversation, "['tuple', 'tools']", modes=["values", "updates", "messages", "custom"], doors=["stream"]
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("label", "mode", "door"),
+    [(label, mode, door) for label, one in GRAPHS.items() for mode in one.modes for door in one.doors],
+    ids=str,
+)
+def test_what_a_tool_runs_is_heard_under_its_task(label: str, mode: Any, door: str) -> None:
+    inside = GRAPHS[label]
+    expected, actual = (told(inside.make(ns), mode, door, QUESTION) for ns in (reference(), candidate()))
+    if not inside.ordered:
+        expected, actual = ([sorted(chunks, key=str) for chunks in runs] for runs in (expected, actual))
+
+    assert actual == expected, f"\ncallboard: {actual}\nlanggraph: {expected}"
+    assert mode in inside.silent or inside.shows in str(expected)
+
+
+@pytest.mark.parametrize("mode", ALL_MODES, ids=str)
+@pytest.mark.parametrize("door", ["stream", "astream"])
 def test_a_question_in_a_graph_of_a_tool_and_its_answer_are_heard_under_the_task(mode: Any, door: str) -> None:
     """The stored namespace includes the call; chunks show it only in the address of a checkpoint."""
 
@@ -252,17 +244,6 @@ def test_a_question_in_a_graph_of_a_tool_and_its_answer_are_heard_under_the_task
 
     assert actual == expected
     assert [paths(chunks) for chunks in runs[1]] == [paths(chunks) for chunks in runs[0]]
-
-
-@pytest.mark.parametrize("mode", ["values", "updates", "messages", "custom"])
-def test_a_graph_that_goes_on_with_one_conversation_is_heard_under_the_node(mode: Any) -> None:
-    def make(ns: Any) -> Any:
-        tools = [delegate_to(inner_graph(checkpointer=True))]
-        return graph_of(ns, tools, call("delegate", {"x": 1}), checkpointer=InMemorySaver())
-
-    chunks = same(make, mode, "stream", QUESTION)
-
-    assert "['tuple', 'tools']" in paths(chunks[0])
 
 
 def test_what_a_stream_says_of_a_checkpoint_is_where_it_is() -> None:

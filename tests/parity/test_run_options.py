@@ -1,27 +1,34 @@
-"""Options of a run besides its input: keywords, and control."""
+"""Options of a run besides its input: keywords, runtime and control; options of a graph for its node of tools."""
 
 import asyncio
-from typing import Any
+from types import SimpleNamespace
+from typing import Annotated, Any
+from unittest.mock import Mock
 
+import anyio
 import pytest
-from langchain_core.tools import tool
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.errors import GraphDrained
+from langgraph.errors import GraphDrained, NodeTimeoutError
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import InjectedStore, ToolRuntime
+from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.runtime import RunControl, Runtime
+from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
+from langgraph.types import RetryPolicy
 
-import callboard
+from callboard import ToolNode
+from callboard.testing import calls, tool_call
 
-from ._harness import QUESTION, THREAD, asks, call, versions, wants
+from ._harness import QUESTION, THREAD, asks, call, double, versions, wants
 from ._model import ReplayModel
 from ._prebuilt import candidate, reference
 
-
-@tool
-async def double(x: int) -> int:
-    """Double."""
-    return 2 * x
+WAIT = 20
+ON_ASYNCIO = pytest.mark.backends("asyncio")
+NODES = (ToolNode, LangGraphToolNode)
 
 
 def replies() -> ReplayModel:
@@ -31,22 +38,22 @@ def replies() -> ReplayModel:
 # --- keywords
 
 
-@pytest.mark.parametrize("door", ["invoke", "ainvoke", "stream", "astream"])
-def test_an_unknown_keyword_of_an_agent_is_an_error(door: str) -> None:
-    """Promise 13: LangGraph ignores `cofig=` silently, and runs without a config."""
-    agent: Any = callboard.create_react_agent(replies(), [double])
+DOORS = [
+    ("create_react_agent", "invoke"),
+    ("create_react_agent", "ainvoke"),
+    ("create_react_agent", "stream"),
+    ("create_react_agent", "astream"),
+    *((kind, door) for kind in ("ToolNode", "ValidationNode") for door in ("invoke", "ainvoke")),
+]
 
+
+@pytest.mark.parametrize(("kind", "door"), DOORS)
+def test_an_unknown_keyword_is_an_error(kind: str, door: str) -> None:
+    """Promise 13: LangGraph's agent and some of its nodes ignore `cofig=` silently, and run without a config."""
+    is_agent, make = kind == "create_react_agent", getattr(candidate(), kind)
+    runner: Any = make(replies(), [double]) if is_agent else make([double])
     with pytest.raises(TypeError, match="'cofig'"):
-        _driven(getattr(agent, door)(QUESTION, cofig=THREAD))
-
-
-@pytest.mark.parametrize("kind", ["ToolNode", "ValidationNode"])
-@pytest.mark.parametrize("door", ["invoke", "ainvoke"])
-def test_an_unknown_keyword_of_a_node_is_an_error(door: str, kind: str) -> None:
-    """Graphs pass no keywords; LangGraph's nodes refuse them, too, except `ValidationNode` in async code."""
-    node = getattr(candidate(), kind)([double])
-    with pytest.raises(TypeError, match="'cofig'"):
-        _driven(getattr(node, door)(wants("double", {"x": 2}), cofig=THREAD))
+        _driven(getattr(runner, door)(QUESTION if is_agent else wants("double", {"x": 2}), cofig=THREAD))
 
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
@@ -69,18 +76,6 @@ def test_a_node_takes_a_runtime_by_keyword_as_langgraphs_does(door: str) -> None
         return seen
 
     assert run(candidate()) == run(reference()) == [("ann", True)]
-
-
-@versions
-def test_debug_of_one_run_prints_the_same(version: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """An earlier version ignored `debug`."""
-    shown = []
-    for ns in (reference(), candidate()):
-        agent = ns.create_react_agent(ReplayModel("done"), [], version=version)
-        asyncio.run(agent.ainvoke(QUESTION, debug=True))
-        shown.append([line for line in capsys.readouterr().out.splitlines() if "[updates]" in line])
-
-    assert [len(lines) for lines in shown] == [1, 1]
 
 
 def _driven(made: Any) -> Any:
@@ -119,31 +114,22 @@ def drained(ns: Any, version: str, drive: Any) -> Any:
     return facts, [(message.type, message.content) for message in result["messages"]], agent.get_state(THREAD).next
 
 
-def _ainvoke(agent: Any, control: RunControl) -> Any:
-    asyncio.run(agent.ainvoke(QUESTION, THREAD, control=control))
-
-
-def _invoke(agent: Any, control: RunControl) -> Any:
-    agent.invoke(QUESTION, THREAD, control=control)
-
-
-def _astream(agent: Any, control: RunControl) -> Any:
-    asyncio.run(_all(agent.astream(QUESTION, THREAD, control=control)))
+DRIVES: dict[str, Any] = {
+    "ainvoke": lambda agent, control: asyncio.run(agent.ainvoke(QUESTION, THREAD, control=control)),
+    "astream": lambda agent, control: asyncio.run(_all(agent.astream(QUESTION, THREAD, control=control))),
+    "invoke": lambda agent, control: agent.invoke(QUESTION, THREAD, control=control),
+}
 
 
 @versions
-@pytest.mark.parametrize("drive", [_ainvoke, _astream], ids=["ainvoke", "astream"])
-def test_a_run_that_is_asked_to_stop_does_so_before_its_next_step_and_can_go_on(version: str, drive: Any) -> None:
+@pytest.mark.parametrize("door", DRIVES)
+def test_a_run_that_is_asked_to_stop_does_so_before_its_next_step_and_can_go_on(version: str, door: str) -> None:
     """For servers that shut down: the current step ends, no further step begins, and no result is lost."""
-    facts = drained(candidate(), version, drive)
+    facts = drained(candidate(), version, DRIVES[door])
 
-    assert facts == drained(reference(), version, drive)
+    # LangGraph's `invoke` does not run the async tool at all.
+    assert facts == drained(reference(), version, DRIVES["ainvoke" if door == "invoke" else door])
     assert facts[0] == ("Graph drained: the machine goes down", "the machine goes down", ("agent",), 1, 2)
-
-
-def test_a_run_from_sync_code_can_be_asked_to_stop() -> None:
-    """LangGraph's `invoke` does not run the async tool at all."""
-    assert drained(candidate(), "v2", _invoke) == drained(candidate(), "v2", _ainvoke)
 
 
 @versions
@@ -189,3 +175,98 @@ def test_an_agent_in_a_graph_stops_when_the_graph_is_asked_to(version: str) -> N
         return stopped, len(model.log), [(message.type, message.content) for message in result["messages"]]
 
     assert run(candidate()) == run(reference())
+
+
+# --- runtimes of another class, as tests put them into a config
+
+
+def look(runtime: ToolRuntime[Any, Any], store: Annotated[BaseStore, InjectedStore()]) -> str:
+    """Return the runtime's values, and write to the stream."""
+    item = store.get(("a",), "b")
+    runtime.stream_writer("seen")
+    return f"{runtime.context} {item and item.value} {runtime.execution_info} {runtime.server_info}"
+
+
+@pytest.mark.parametrize("kind", [Mock, SimpleNamespace])
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+@ON_ASYNCIO
+@pytest.mark.real_clock
+async def test_a_runtime_of_another_class_is_read_by_attributes(kind: Any) -> None:
+    """`Mock().override(...)` returns a mock again, whose store is not a store."""
+    store = InMemoryStore()
+    store.put(("a",), "b", {"c": 1})
+    written: list[Any] = []
+    runtime = kind(store=store, context="ctx", stream_writer=written.append, execution_info=None, server_info="server")
+    config: RunnableConfig = {"configurable": {"__pregel_runtime": runtime}}
+    state = {"messages": [calls(tool_call("look"))]}
+    results: list[str] = []
+    for cls in NODES:
+        with anyio.fail_after(WAIT):
+            result = await cls([look]).ainvoke(state, config)
+        results.append(result["messages"][0].content)
+    assert results == ["ctx {'c': 1} None server"] * 2
+    assert written == ["seen", "seen"]
+
+
+@pytest.mark.real_clock
+async def test_a_runtime_with_nothing_in_it_is_an_error() -> None:
+    """A dict in place of a runtime would otherwise be treated as an empty one."""
+    config: RunnableConfig = {"configurable": {"__pregel_runtime": {"store": InMemoryStore()}}}
+    with anyio.fail_after(WAIT), pytest.raises(TypeError, match="has none of context, store"):
+        await ToolNode([look]).ainvoke({"messages": [calls(tool_call("look"))]}, config)
+
+
+# --- a graph's options for the node
+
+BOTH = pytest.mark.parametrize("node", NODES, ids=["ours", "theirs"])
+
+
+async def ran(node: Any, tool: Any, **options: Any) -> Any:
+    """Run a tool once, as a node of a graph with these options."""
+    builder = StateGraph(MessagesState)
+    builder.add_node("tools", node([StructuredTool.from_function(coroutine=tool)]), **options)
+    builder.add_edge(START, "tools")
+    with anyio.fail_after(WAIT):
+        return await builder.compile().ainvoke({"messages": [asks(call(tool.__name__))]})
+
+
+@BOTH
+@ON_ASYNCIO
+@pytest.mark.real_clock
+async def test_a_graph_may_give_the_node_a_timeout(node: Any) -> None:
+    """The timeout is LangGraph's, and ends the node with LangGraph's error."""
+
+    async def quick() -> str:
+        """Be quick."""
+        return "done"
+
+    async def slow() -> str:
+        """Be slow."""
+        await anyio.sleep(20)
+        return "never"
+
+    found = await ran(node, quick, timeout=5)
+    with pytest.raises(NodeTimeoutError):
+        await ran(node, slow, timeout=0.05)
+
+    assert found["messages"][-1].content == "done"
+
+
+@BOTH
+@ON_ASYNCIO
+@pytest.mark.real_clock
+async def test_a_graph_may_try_the_node_again(node: Any) -> None:
+    """LangGraph's retry policy applies; the node itself raises its tool's error."""
+    tried = []
+
+    async def shaky() -> str:
+        """Fail once."""
+        tried.append(1)
+        if len(tried) == 1:
+            raise ConnectionError("not yet")
+        return "done"
+
+    found = await ran(node, shaky, retry_policy=RetryPolicy(initial_interval=0.001, max_attempts=2, jitter=False))
+
+    assert found["messages"][-1].content == "done"
+    assert len(tried) == 2
