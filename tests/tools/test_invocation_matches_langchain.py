@@ -10,7 +10,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 from uuid import UUID, uuid4
 
@@ -52,12 +51,29 @@ pytestmark = pytest.mark.real_clock
 PARENT = UUID(int=7)
 
 
-@dataclass
 class Notes:
-    """Record of one run, as seen by callback handlers and by the tool body."""
+    """Record of the present run, as seen by callback handlers and by the tool body."""
 
-    events: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
-    saw: list[Any] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str, dict[str, Any]]] = []
+        self.saw: list[Any] = []
+
+    def clear(self) -> None:
+        self.events, self.saw = [], []
+
+
+NOTES = Notes()
+
+
+@pytest.fixture(autouse=True)
+def _no_notes() -> None:
+    NOTES.clear()
+
+
+def note(*seen: Any) -> str:
+    """Record what a body sees; return its result."""
+    NOTES.saw.append(seen)
+    return "done"
 
 
 def plain(value: Any, runs: dict[Any, str]) -> Any:
@@ -80,16 +96,18 @@ def plain(value: Any, runs: dict[Any, str]) -> Any:
 class _Recording:
     """Methods of a recording callback handler, sync or async."""
 
-    def __init__(self, name: str, notes: Notes, *, fails: str | None = None) -> None:
+    def __init__(self, name: str, *, fails: str | None = None, of_tool: bool = False) -> None:
         super().__init__()
         self.name = name
-        self.notes = notes
         self.fails = fails
+        # langchain-core may call a handler after its run has returned; the next run must not have that event.
+        self.events = None if of_tool else NOTES.events
 
     def note(self, event: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # Copied now, because messages may be changed later.
         now = [arg.model_copy() if isinstance(arg, BaseModel) else arg for arg in args]
-        self.notes.events.append((self.name, event, {**dict(enumerate(now)), **kwargs}))
+        events = NOTES.events if self.events is None else self.events
+        events.append((self.name, event, {**dict(enumerate(now)), **kwargs}))
         if event == self.fails:
             raise ZeroDivisionError(f"{self.name} {event}")
 
@@ -139,36 +157,36 @@ class InlineAsyncHandler(AsyncHandler):
     run_inline = True
 
 
-def handlers(notes: Notes) -> list[BaseCallbackHandler]:
-    return [
-        SyncHandler("sync", notes),
-        AsyncHandler("async", notes),
-        InlineHandler("inline", notes),
-        InlineAsyncHandler("inline async", notes),
-        InlineHandler("inline 2", notes),
-    ]
-
-
-HANDLERS: dict[str, Callable[[Notes], list[BaseCallbackHandler]]] = {
-    "none": lambda notes: [],
-    "all": handlers,
-    "sync": lambda notes: [SyncHandler("sync", notes)],
-    "async": lambda notes: [AsyncHandler("async", notes)],
-    "inline": lambda notes: [InlineHandler("inline", notes), InlineHandler("inline 2", notes)],
+Handlers = Callable[[], list[BaseCallbackHandler]]
+HANDLERS: dict[str, Handlers] = {
+    "none": list,
+    "all": lambda: [
+        SyncHandler("sync"),
+        AsyncHandler("async"),
+        InlineHandler("inline"),
+        InlineAsyncHandler("inline async"),
+        InlineHandler("inline 2"),
+    ],
+    "sync": lambda: [SyncHandler("sync")],
+    "async": lambda: [AsyncHandler("async")],
+    "inline": lambda: [InlineHandler("inline"), InlineHandler("inline 2")],
 }
 
-Make = Callable[[Notes], BaseTool]
-CASES: dict[str, tuple[Make, dict[str, Any]]] = {}
+CASES: dict[str, tuple[BaseTool, dict[str, Any]]] = {}
 
 
-def case(args: dict[str, Any] | None = None, name: str | None = None) -> Callable[[Make], Make]:
-    """Declare a case: a function from notes to a tool, and the arguments of the call."""
+def case(made: BaseTool, args: dict[str, Any] | None = None, name: str | None = None) -> None:
+    """Declare a case: a tool, and the arguments of the call."""
+    CASES[name or made.name] = (made, {"x": 1} if args is None else args)
 
-    def declare(make: Make) -> Make:
-        CASES[name or make.__name__] = (make, {"x": 1} if args is None else args)
-        return make
 
-    return declare
+def called_with(**args: Any) -> Callable[[Callable[..., Any]], None]:
+    """Declare a case of a function that becomes a tool, and the arguments of the call; a decorator."""
+    return lambda fn: case(StructuredTool.from_function(**_half(fn), name=fn.__name__, description="Do."), args)
+
+
+def _half(fn: Callable[..., Any]) -> dict[str, Any]:
+    return {"coroutine": fn} if asyncio.iscoroutinefunction(fn) else {"func": fn}
 
 
 def visible(config: RunnableConfig) -> dict[str, Any]:
@@ -214,58 +232,26 @@ def inherited() -> dict[str, Any]:
 # --- functions, sync and async
 
 
-@case()
-def async_function(notes: Notes) -> BaseTool:
-    @tool
-    async def f(x: int, y: str = "why") -> str:
-        """Do."""
-        notes.saw.append((x, y, inherited()))
-        return f"{x}{y}"
-
-    return f
+@called_with(x=1)
+async def async_function(x: int, y: str = "why") -> str:
+    note(x, y, inherited())
+    return f"{x}{y}"
 
 
-@case()
-def sync_function(notes: Notes) -> BaseTool:
-    @tool
-    def f(x: int, y: str = "why") -> str:
-        """Do."""
-        notes.saw.append((x, y, inherited()))
-        return f"{x}{y}"
-
-    return f
+@called_with(x=1)
+def sync_function(x: int, y: str = "why") -> str:
+    note(x, y, inherited())
+    return f"{x}{y}"
 
 
-@case()
-def both_functions(notes: Notes) -> BaseTool:
-    def f(x: int) -> str:
-        return f"sync {x}"
-
-    async def af(x: int) -> str:
-        return f"async {x}"
-
-    return StructuredTool.from_function(func=f, coroutine=af, name="f", description="Do.")
+@called_with()
+async def no_arguments() -> str:
+    return "done"
 
 
-@case({})
-def no_arguments(notes: Notes) -> BaseTool:
-    @tool
-    async def f() -> str:
-        """Do."""
-        return "done"
-
-    return f
-
-
-@case({"x": "3", "extra": "ignored"})
-def coerced_and_extra(notes: Notes) -> BaseTool:
-    @tool
-    async def f(x: int, y: float = 2) -> str:
-        """Do."""
-        notes.saw.append((x, y))
-        return "done"
-
-    return f
+@called_with(x="3", extra="ignored")
+async def coerced_and_extra(x: int, y: float = 2) -> str:
+    return note(x, y)
 
 
 class Deep(BaseModel):
@@ -273,33 +259,27 @@ class Deep(BaseModel):
     b: list[int] = Field(default_factory=lambda: [1])
 
 
-@case({"x": {"a": "1"}, "more": [{"a": 2, "b": [3]}]})
-def nested_models(notes: Notes) -> BaseTool:
-    @tool
-    async def f(x: Deep, more: list[Deep]) -> str:
-        """Do."""
-        notes.saw.append((x, more))
-        return "done"
-
-    return f
+@called_with(x={"a": "1"}, more=[{"a": 2, "b": [3]}])
+async def nested_models(x: Deep, more: list[Deep]) -> str:
+    return note(x, more)
 
 
-@case({"query": "tea"})
-def single_input(notes: Notes) -> BaseTool:
-    return Tool(name="f", description="Do.", func=lambda query: f"sync {query}")
+def sync_half(x: int) -> str:
+    return f"sync {x}"
 
 
-@case({"query": "tea"})
-def single_input_async(notes: Notes) -> BaseTool:
-    async def f(query: str) -> str:
-        return f"async {query}"
-
-    return Tool(name="f", description="Do.", func=None, coroutine=f)
+async def async_half(x: int) -> str:
+    return f"async {x}"
 
 
-@case({"one": 1, "two": 2})
-def single_input_with_two(notes: Notes) -> BaseTool:
-    return Tool(name="f", description="Do.", func=lambda query: "never")
+async def single(query: str) -> str:
+    return f"async {query}"
+
+
+case(StructuredTool.from_function(sync_half, async_half, name="both functions", description="Do."))
+case(Tool(name="single input", description="Do.", func=lambda query: f"sync {query}"), {"query": "tea"})
+case(Tool(name="single input, async", description="Do.", func=None, coroutine=single), {"query": "tea"})
+case(Tool(name="single input with two", description="Do.", func=lambda query: "never"), {"one": 1, "two": 2})
 
 
 # --- schemas
@@ -333,24 +313,21 @@ class Pydantic1(BaseModelV1):
     y: int = 4
 
 
-def schema(name: str, given: Any, args: dict[str, Any]) -> None:
-    def make(notes: Notes) -> BaseTool:
-        async def f(**kwargs: Any) -> str:
-            notes.saw.append(kwargs)
-            return "done"
-
-        return StructuredTool(name="f", description="Do.", coroutine=f, args_schema=given)
-
-    case(args, name=f"schema: {name}")(make)
+async def noting(**kwargs: Any) -> str:
+    return note(kwargs)
 
 
-as_json = {"title": "f", "type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
-schema("variable arguments", Two, {"x": 1, "y": 2})
-schema("a dict", as_json, {"x": 1, "free": "yes"})
-schema("aliases", Aliased, {"ex": 5})
-schema("extra allowed", Open, {"x": 1, "y": 2})
-schema("serializer and excluded", Serialized, {"x": 1, "y": 2})
-schema("pydantic 1", Pydantic1, {"x": 1})
+AS_JSON = {"title": "f", "type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+for _name, _schema, _args in (
+    ("variable arguments", Two, {"x": 1, "y": 2}),
+    ("a dict", AS_JSON, {"x": 1, "free": "yes"}),
+    ("aliases", Aliased, {"ex": 5}),
+    ("extra allowed", Open, {"x": 1, "y": 2}),
+    ("serializer and excluded", Serialized, {"x": 1, "y": 2}),
+    ("pydantic 1", Pydantic1, {"x": 1}),
+):
+    _made = StructuredTool(name=f"schema: {_name}", description="Do.", coroutine=noting, args_schema=_schema)
+    case(_made, _args)
 
 
 # --- classes
@@ -372,7 +349,6 @@ def described(manager: Any) -> list[Any]:
 class Own(BaseTool):
     name: str = "own"
     description: str = "Do."
-    notes: Notes
 
     def _run(self, x: int) -> str:
         raise NotImplementedError
@@ -380,20 +356,20 @@ class Own(BaseTool):
 
 class WithRun(Own):
     def _run(self, x: int, run_manager: CallbackManagerForToolRun | None = None) -> str:
-        self.notes.saw.append(described(run_manager))
+        note(*described(run_manager))
         return f"run {x}"
 
 
 class WithArun(Own):
     async def _arun(self, x: int, run_manager: AsyncCallbackManagerForToolRun | None = None) -> str:
         assert run_manager is not None
-        self.notes.saw += [described(run_manager), run_manager.get_child("step").parent_run_id]
+        note(*described(run_manager), run_manager.get_child("step").parent_run_id)
         return f"arun {x}"
 
 
 class WithConfig(Own):
     async def _arun(self, x: int, config: RunnableConfig) -> str:
-        self.notes.saw.append((visible(config), inherited()))
+        note(visible(config), inherited())
         return f"arun {x}"
 
 
@@ -404,99 +380,59 @@ class WithItsOwnAinvoke(WithRun):
         return message
 
 
-for kind in (WithRun, WithArun, WithConfig, WithItsOwnAinvoke):
-    case(name=f"class {kind.__name__}")(lambda notes, kind=kind: kind(notes=notes))  # type: ignore[misc]
+for _kind in (WithRun, WithArun, WithConfig, WithItsOwnAinvoke):
+    case(_kind(), name=f"class {_kind.__name__}")
 
 
 # --- parameters that langchain-core fills
 
 
-@case()
-def config_parameter(notes: Notes) -> BaseTool:
-    @tool
-    async def f(x: int, config: RunnableConfig) -> str:
-        """Do."""
-        notes.saw.append((visible(config), inherited()))
-        return "done"
-
-    return f
+@called_with(x=1)
+async def config_parameter(x: int, config: RunnableConfig) -> str:
+    return note(visible(config), inherited())
 
 
-@case()
-def sync_config_parameter(notes: Notes) -> BaseTool:
-    @tool
-    def f(x: int, config: RunnableConfig) -> str:
-        """Do."""
-        notes.saw.append((visible(config), inherited()))
-        return "done"
-
-    return f
+@called_with(x=1)
+def sync_config_parameter(x: int, config: RunnableConfig) -> str:
+    return note(visible(config), inherited())
 
 
-@case()
-def callbacks_parameter(notes: Notes) -> BaseTool:
-    @tool
-    async def f(x: int, callbacks: Callbacks) -> str:
-        """Do."""
-        manager: Any = callbacks
-        notes.saw.append((manager.parent_run_id, [h.name for h in manager.handlers], sorted(manager.tags)))
-        return "done"
-
-    return f
+@called_with(x=1)
+async def callbacks_parameter(x: int, callbacks: Callbacks) -> str:
+    manager: Any = callbacks
+    return note(manager.parent_run_id, [h.name for h in manager.handlers], sorted(manager.tags))
 
 
-@case()
-def call_id_parameter(notes: Notes) -> BaseTool:
-    @tool
-    async def f(x: int, tool_call_id: Annotated[str, InjectedToolCallId]) -> str:
-        """Do."""
-        notes.saw.append(tool_call_id)
-        return tool_call_id
-
-    return f
+@called_with(x=1)
+async def call_id_parameter(x: int, tool_call_id: Annotated[str, InjectedToolCallId]) -> str:
+    return note(tool_call_id)
 
 
-@case()
-def call_id_under_another_name(notes: Notes) -> BaseTool:
-    class Args(BaseModel):
-        x: int
-        mine: Annotated[str, InjectedToolCallId]
-
-    @tool(args_schema=Args)
-    async def f(x: int, mine: Annotated[str, InjectedToolCallId]) -> str:
-        """Do."""
-        notes.saw.append(mine)
-        return mine
-
-    return f
+@called_with(x=1)
+async def call_id_under_another_name(x: int, mine: Annotated[str, InjectedToolCallId]) -> str:
+    return note(mine)
 
 
-@case()
-def private_parameter(notes: Notes) -> BaseTool:
-    @tool
-    async def f(x: int, private: Annotated[str, InjectedToolArg] = "mine") -> str:
-        """Do."""
-        notes.saw.append(private)
-        return "done"
-
-    return f
+@called_with(x=1)
+async def private_parameter(x: int, private: Annotated[str, InjectedToolArg] = "mine") -> str:
+    return note(private)
 
 
 # --- results
 
 
-def returning(name: str, value: Any) -> None:
-    def make(notes: Notes) -> BaseTool:
-        @tool
-        async def f(x: int) -> Any:
-            """Do."""
-            return value() if callable(value) else value
+def returning(name: str, value: Any, *, sync: bool = False, **options: Any) -> None:
+    async def f(x: int) -> Any:
+        return value() if callable(value) else value
 
-        return f
+    def sync_f(x: int) -> Any:
+        return value
 
-    case(name=f"returns {name}")(make)
+    made = StructuredTool.from_function(**_half(sync_f if sync else f), name=name, description="Do.", **options)
+    case(made, name=f"returns {name}")
 
 
+PAIR: Any = {"response_format": "content_and_artifact"}
 returning("a number", 3)
 returning("None", None)
 returning("a dict", {"a": [1, None], "b": "ü"})
@@ -508,29 +444,14 @@ returning("a model", lambda: Deep(a=1))
 returning("an object", object())
 returning("a message", lambda: ToolMessage("own", tool_call_id="call_1", artifact=[1], status="error"))
 returning("a list of a message", lambda: [ToolMessage("own", tool_call_id="call_1")])
-returning("a command", lambda: Command(update=[ToolMessage("own", tool_call_id="call_1", name="f")]))
+returning("a command", lambda: Command(update=[ToolMessage("own", tool_call_id="call_1", name="a command")]))
 
 
-def artifact(name: str, value: Any, *, sync: bool = False) -> None:
-    def make(notes: Notes) -> BaseTool:
-        async def f(x: int) -> Any:
-            """Do."""
-            return value
-
-        def sync_f(x: int) -> Any:
-            """Do."""
-            return value
-
-        return tool(response_format="content_and_artifact")(sync_f if sync else f)
-
-    case(name=f"artifact: {name}")(make)
-
-
-artifact("a pair", ("text", {"rows": 1}))
-artifact("a pair in a thread", ("text", [1]), sync=True)
-artifact("no pair", "text")
-artifact("a list of two", ["text", 1])
-artifact("a triple", (1, 2, 3))
+returning("a pair", ("text", {"rows": 1}), **PAIR)
+returning("a pair in a thread", ("text", [1]), sync=True, **PAIR)
+returning("no pair", "text", **PAIR)
+returning("a list of two", ["text", 1], **PAIR)
+returning("a triple", (1, 2, 3), **PAIR)
 
 
 # --- errors
@@ -545,19 +466,15 @@ class Inner(BaseModel):
 
 
 def raising(name: str, error: Callable[[], Exception], args: dict[str, Any] | None = None, **options: Any) -> None:
-    def make(sync: bool, notes: Notes) -> BaseTool:
-        def f(x: int) -> str:
-            raise error()
+    def f(x: int) -> str:
+        raise error()
 
-        async def af(x: int) -> str:
-            raise error()
+    async def af(x: int) -> str:
+        raise error()
 
-        if sync:
-            return StructuredTool.from_function(func=f, name="f", description="Do.", **options)
-        return StructuredTool.from_function(coroutine=af, name="f", description="Do.", **options)
-
-    case(args, name=f"raises {name}")(lambda notes: make(False, notes))
-    case(args, name=f"raises {name} in a thread")(lambda notes: make(True, notes))
+    for fn, where in ((af, ""), (f, " in a thread")):
+        made = StructuredTool.from_function(**_half(fn), name="f", description="Do.", **options)
+        case(made, args, f"raises {name}{where}")
 
 
 def invalid() -> Exception:
@@ -602,39 +519,37 @@ raising(
 # --- attributes of tools
 
 
-@case()
-def tags_metadata_and_callbacks_of_the_tool(notes: Notes) -> BaseTool:
-    @tool
-    async def f(x: int) -> str:
-        """Do."""
-        notes.saw.append(inherited())
-        return "done"
-
-    f.tags, f.metadata = ["of the tool"], {"tool": 1, "both": "tool"}
-    f.callbacks = [InlineHandler("of the tool", notes)]
-    return f
+@tool
+async def tags_metadata_and_callbacks_of_the_tool(x: int) -> str:
+    """Do."""
+    return note(inherited())
 
 
-@case()
-def described_at_length(notes: Notes) -> BaseTool:
-    @tool("another name", return_direct=True, parse_docstring=True)
-    async def f(x: int) -> str:
-        """Do what has to be done.
+tags_metadata_and_callbacks_of_the_tool.tags = ["of the tool"]
+tags_metadata_and_callbacks_of_the_tool.metadata = {"tool": 1, "both": "tool"}
+tags_metadata_and_callbacks_of_the_tool.callbacks = [InlineHandler("of the tool", of_tool=True)]
+case(tags_metadata_and_callbacks_of_the_tool)
 
-        Args:
-            x: a number
-        """
-        return "done"
 
-    return f
+@tool("another name", return_direct=True, parse_docstring=True)
+async def described_at_length(x: int) -> str:
+    """Do what has to be done.
+
+    Args:
+        x: a number
+    """
+    return "done"
+
+
+case(described_at_length)
 
 
 # --- running each case with both runners
 
 
-def config_for(kind: str, notes: Notes, **more: Any) -> RunnableConfig:
+def config_for(kind: str, **more: Any) -> RunnableConfig:
     return {
-        "callbacks": HANDLERS[kind](notes) or None,
+        "callbacks": HANDLERS[kind]() or None,
         "tags": ["of the config"],
         "metadata": {"config": 1, "both": "config"},
         "configurable": {"user": "me"},
@@ -645,63 +560,49 @@ def config_for(kind: str, notes: Notes, **more: Any) -> RunnableConfig:
 Result = dict[str, Any]
 
 
-def shown(notes: Notes, outcome: Any) -> Result:
-    """Return the record of one run in a form that can be compared with another run."""
+def shown(outcome: Any) -> Result:
+    """Return the record of the run in a form that can be compared with another run."""
     runs: dict[Any, str] = {}
     by_handler: dict[str, list[Any]] = defaultdict(list)
-    for name, event, content in notes.events:
+    for name, event, content in NOTES.events:
         by_handler[name].append((event, plain(content, runs)))
     # Compared among sync handlers only: for sync tools, langchain-core calls async handlers at the end.
-    inline = [(name, event) for name, event, _ in notes.events if name in {"inline", "inline 2"}]
-    return {
-        "outcome": plain(outcome, runs),
-        "events": dict(by_handler),
-        "inline order": inline,
-        "saw": plain(notes.saw, runs),
-    }
+    inline = [(name, event) for name, event, _ in NOTES.events if name in {"inline", "inline 2"}]
+    # A list of one message is returned as that message, as by LangGraph's node.
+    found = plain(outcome[0] if isinstance(outcome, list) and len(outcome) == 1 else outcome, runs)
+    result = {"outcome": found, "events": dict(by_handler), "inline order": inline, "saw": plain(NOTES.saw, runs)}
+    NOTES.clear()
+    return result
 
 
 def call_of(args: dict[str, Any], name: str) -> Any:
     return tool_call(name, "call_1", **args)
 
 
-async def by_langchain(make: Make, args: dict[str, Any], kind: str, **more: Any) -> Result:
-    notes, outcome = Notes(), None
-    one = make(notes)
+async def by_langchain(one: BaseTool, args: dict[str, Any], config: RunnableConfig) -> Result:
     try:
-        outcome = await one.ainvoke(call_of(args, one.name), config_for(kind, notes, **more))
+        outcome = await one.ainvoke(call_of(args, one.name), config)
         if isinstance(outcome, ToolMessage):  # as LangGraph's ToolNode treats it
             outcome.content = msg_content_output(outcome.content)
     except Exception as error:
         outcome = error
-    return shown(notes, outcome)
+    return shown(outcome)
 
 
-async def by_us(make: Make, args: dict[str, Any], kind: str, **more: Any) -> Result:
-    notes, outcome = Notes(), None
-    one = make(notes)
-    call = call_of(args, one.name)
-    node = ToolNode([one], handle_tool_errors=False)
+async def by_us(one: BaseTool, args: dict[str, Any], config: RunnableConfig) -> Result:
+    node, outcome = ToolNode([one], handle_tool_errors=False), None
     try:
-        (output,) = await node.ainvoke([AIMessage("", tool_calls=[call])], config_for(kind, notes, **more))
-        outcome = output
+        (outcome,) = await node.ainvoke([AIMessage("", tool_calls=[call_of(args, one.name)])], config)
     except Exception as error:
         outcome = error
-    return shown(notes, outcome)
+    return shown(outcome)
 
 
-def expected_of(make: Make, args: dict[str, Any], kind: str, **more: Any) -> Result:
-    """Return the result of langchain-core, run in its own asyncio loop because the test may run on trio."""
-    expected = asyncio.run(by_langchain(make, args, kind, **more))
-    return normalised(expected)
-
-
-def normalised(result: Result) -> Result:
-    """Return a record without the intended differences of a `ToolNode`, which LangGraph's node has, too."""
-    outcome = result["outcome"]
-    if isinstance(outcome, list) and len(outcome) == 1:
-        result["outcome"] = outcome[0]  # a list of one message is returned as that message
-    return result
+async def both(one: BaseTool, args: dict[str, Any], config: Callable[[], RunnableConfig]) -> tuple[Result, Result]:
+    """Run a tool by langchain-core in its own asyncio loop, because the test may run on trio, and by a node."""
+    expected = await anyio.to_thread.run_sync(lambda: asyncio.run(by_langchain(one, args, config())))
+    with anyio.fail_after(10):
+        return expected, await by_us(one, args, config())
 
 
 def test_there_are_enough_cases() -> None:
@@ -712,73 +613,56 @@ def test_there_are_enough_cases() -> None:
 @pytest.mark.parametrize("name", CASES)
 async def test_a_tool_is_run_as_langchain_runs_it(name: str, kind: str) -> None:
     """Promise 12: the events, their order and contents, the result or error, and the body's context are the same."""
-    make, args = CASES[name]
-    expected = await anyio.to_thread.run_sync(expected_of, make, args, kind)
-    with anyio.fail_after(10):
-        actual = normalised(await by_us(make, args, kind))
+    expected, actual = await both(*CASES[name], lambda: config_for(kind))
     assert actual == expected
 
 
 @pytest.mark.parametrize("name", ["async_function", "sync_function", "class WithArun", "raises an error"])
 async def test_names_ids_and_limits_of_the_run(name: str) -> None:
     """Promise 12: `run_name`, `run_id`, `max_concurrency` and `recursion_limit` of the config have the same effect."""
-    make, args = CASES[name]
     more = {"run_name": "a name", "run_id": uuid4(), "max_concurrency": 3, "recursion_limit": 11}
-    expected = await anyio.to_thread.run_sync(lambda: expected_of(make, args, "all", **more))
-    actual = normalised(await by_us(make, args, "all", **more))
+    expected, actual = await both(*CASES[name], lambda: config_for("all", **more))
     assert actual == expected
     assert expected["events"]["sync"][0][1]["name"] == "'a name'"
 
 
+async def run_by_us(name: str, config: RunnableConfig) -> None:
+    one, args = CASES[name]
+    await ToolNode([one]).ainvoke([call_of(args, one.name)], config)
+
+
 async def test_the_run_id_of_the_config_is_that_of_the_run() -> None:
-    notes, run_id = Notes(), uuid4()
-    node = ToolNode([CASES["async_function"][0](notes)])
-    await node.ainvoke([call_of({"x": 1}, "f")], config_for("all", notes, run_id=run_id))
-    assert {content["run_id"] for _, _, content in notes.events} == {run_id}
+    run_id = uuid4()
+    await run_by_us("async_function", config_for("all", run_id=run_id))
+    assert {content["run_id"] for _, _, content in NOTES.events} == {run_id}
+
+
+def with_parent() -> RunnableConfig:
+    inheritable = [SyncHandler("sync"), AsyncHandler("async")]
+    manager = AsyncCallbackManager(
+        handlers=[*inheritable, InlineHandler("inline local")],
+        inheritable_handlers=inheritable,
+        parent_run_id=PARENT,
+        tags=["local"],
+        inheritable_tags=["inheritable"],
+        metadata={"local": 1},
+        inheritable_metadata={"inheritable": 1},
+    )
+    return {"callbacks": manager, "tags": ["of the config"], "metadata": {"config": 1}}
 
 
 @pytest.mark.parametrize("name", ["async_function", "sync_function", "config_parameter", "class WithRun"])
 async def test_the_parent_run_is_passed_on(name: str) -> None:
     """Promise 12: a callback manager keeps its parent run, own and inheritable handlers, tags and metadata."""
-    make, args = CASES[name]
-
-    def manager(notes: Notes) -> AsyncCallbackManager:
-        inheritable = [SyncHandler("sync", notes), AsyncHandler("async", notes)]
-        return AsyncCallbackManager(
-            handlers=[*inheritable, InlineHandler("inline local", notes)],
-            inheritable_handlers=inheritable,
-            parent_run_id=PARENT,
-            tags=["local"],
-            inheritable_tags=["inheritable"],
-            metadata={"local": 1},
-            inheritable_metadata={"inheritable": 1},
-        )
-
-    async def run(how: Callable[..., Any]) -> Result:
-        notes = Notes()
-        one = make(notes)
-        config: RunnableConfig = {"callbacks": manager(notes), "tags": ["of the config"], "metadata": {"config": 1}}
-        return shown(notes, await how(one, config))
-
-    async def langchains(one: BaseTool, config: RunnableConfig) -> Any:
-        return await one.ainvoke(call_of(args, one.name), config)
-
-    async def ours(one: BaseTool, config: RunnableConfig) -> Any:
-        (message,) = await ToolNode([one]).ainvoke([AIMessage("", tool_calls=[call_of(args, one.name)])], config)
-        return message
-
-    expected = await anyio.to_thread.run_sync(lambda: asyncio.run(run(langchains)))
-    actual = await run(ours)
+    expected, actual = await both(*CASES[name], with_parent)
     assert actual == expected
     assert expected["events"]["sync"][0][1]["parent_run_id"] == "parent"
 
 
 async def test_the_input_of_handlers_has_no_injected_arguments() -> None:
     """Promise 9: as in langchain-core, handlers do not see injected arguments."""
-    notes = Notes()
-    make, _ = CASES["call_id_parameter"]
-    await ToolNode([make(notes)]).ainvoke([call_of({"x": 1}, "f")], config_for("sync", notes))
-    start = notes.events[0][2]
+    await run_by_us("call_id_parameter", config_for("sync"))
+    start = NOTES.events[0][2]
     assert (start["inputs"], start[1], start["tool_call_id"]) == ({"x": 1}, "{'x': 1}", "call_1")
 
 
@@ -802,63 +686,54 @@ async def test_what_an_inline_handler_sets_is_seen_by_the_body_of_its_call(sync:
     def sync_body() -> str:
         return position.get()
 
-    functions: Any = {"func": sync_body} if sync else {"coroutine": body}
-    one = StructuredTool.from_function(**functions, name="f", description="Do.")
-    node = ToolNode([one])
+    node = ToolNode([StructuredTool.from_function(**_half(sync_body if sync else body), name="f", description="Do.")])
     asked = [tool_call("f", "a"), tool_call("f", "b")]
-    output = await node.ainvoke(asked, {"callbacks": [Positioned("inline", Notes())]})
+    output = await node.ainvoke(asked, {"callbacks": [Positioned("inline")]})
     assert [message.content for message in output["messages"]] == ["inside a", "inside b"]
     assert position.get() == "outside"
 
 
-def sends_events(notes: Notes) -> BaseTool:
-    @tool
-    async def f(x: int, config: RunnableConfig) -> str:
-        """Do."""
-        await adispatch_custom_event("progress", {"done": x})
-        return "done"
-
-    return f
+@tool
+async def sends_events(x: int, config: RunnableConfig) -> str:
+    """Do."""
+    await adispatch_custom_event("progress", {"done": x})
+    return "done"
 
 
-def sends_events_in_a_thread(notes: Notes) -> BaseTool:
-    @tool
-    def f(x: int) -> str:
-        """Do."""
-        dispatch_custom_event("progress", {"done": x})
-        return "done"
-
-    return f
+@tool
+def sends_events_in_a_thread(x: int) -> str:
+    """Do."""
+    dispatch_custom_event("progress", {"done": x})
+    return "done"
 
 
-@pytest.mark.parametrize("make", [sends_events, sends_events_in_a_thread])
-async def test_custom_events_are_sent_below_the_run_of_the_tool(make: Make) -> None:
-    """Promise 12: custom events need a parent run, whether or not the tool has handlers."""
-    if make is sends_events and current_async_library() == "trio":
+INNER = RunnableLambda(lambda x: x + 1, name="inner")
+
+
+@tool
+def runs_a_runnable(x: int) -> str:
+    """Do."""
+    return str(INNER.invoke(x))
+
+
+@tool
+def runs_a_runnable_with_a_config(x: int, config: RunnableConfig) -> str:
+    """Do."""
+    return str(INNER.invoke(x, {"tags": ["explicit"]}))
+
+
+@pytest.mark.parametrize("kind", ["none", "sync", "inline"])
+@pytest.mark.parametrize(
+    "one",
+    [sends_events, sends_events_in_a_thread, runs_a_runnable, runs_a_runnable_with_a_config],
+    ids=lambda t: t.name,
+)
+async def test_what_a_body_starts_or_sends_stands_below_the_run_of_the_tool(one: BaseTool, kind: str) -> None:
+    """Promise 12: custom events and runs have the tool's run as parent, with inherited tags and metadata."""
+    if one is sends_events and current_async_library() == "trio":
         pytest.skip("langchain-core cannot dispatch them on trio")
-    for kind in ("none", "sync", "inline"):
-        expected = await anyio.to_thread.run_sync(expected_of, make, {"x": 1}, kind)
-        assert normalised(await by_us(make, {"x": 1}, kind)) == expected
-
-
-@pytest.mark.parametrize("explicit", [False, True], ids=["from the context", "handed over"])
-async def test_a_runnable_in_a_sync_body_is_a_child_of_the_tool(explicit: bool) -> None:
-    """Promise 12: the runnable's run has the tool's run as parent, with inherited tags and metadata."""
-
-    def make(notes: Notes) -> BaseTool:
-        inner = RunnableLambda(lambda x: x + 1, name="inner")
-
-        @tool
-        def f(x: int, config: RunnableConfig) -> str:
-            """Do."""
-            return str(inner.invoke(x, {"tags": ["explicit"]} if explicit else None))
-
-        return f
-
-    for kind in ("sync", "inline"):
-        expected = await anyio.to_thread.run_sync(expected_of, make, {"x": 1}, kind)
-        actual = normalised(await by_us(make, {"x": 1}, kind))
-        assert actual == expected
+    expected, actual = await both(one, {"x": 1}, lambda: config_for(kind))
+    assert actual == expected
 
 
 @pytest.mark.parametrize("event", ["start", "end", "error"])
@@ -866,20 +741,14 @@ async def test_a_runnable_in_a_sync_body_is_a_child_of_the_tool(explicit: bool) 
 @pytest.mark.parametrize("kind", ["sync", "async", "inline"])
 async def test_a_handler_that_fails(kind: str, strict: bool, event: str) -> None:
     """Promise 12: a handler's error is logged, or raised if the handler asks for it. Other handlers still run."""
-    make, args = CASES["raises an error" if event == "error" else "async_function"]
 
-    def failing(notes: Notes) -> list[BaseCallbackHandler]:
+    def failing() -> RunnableConfig:
         cls: Any = {"sync": SyncHandler, "async": AsyncHandler, "inline": InlineHandler}[kind]
-        broken = cls("broken", notes, fails=event)
+        broken = cls("broken", fails=event)
         broken.raise_error = strict
-        return [broken, SyncHandler("sync", notes), InlineHandler("inline", notes)]
+        return {"callbacks": [broken, SyncHandler("sync"), InlineHandler("inline")]}
 
-    HANDLERS["failing"] = failing
-    try:
-        expected = await anyio.to_thread.run_sync(expected_of, make, args, "failing")
-        actual = normalised(await by_us(make, args, "failing"))
-    finally:
-        del HANDLERS["failing"]
+    expected, actual = await both(*CASES["raises an error" if event == "error" else "async_function"], failing)
     assert actual["outcome"] == expected["outcome"]
     # langchain-core may return before all handlers were called. A node waits for them.
     told = [name for name, _ in actual["events"].get("sync", ())]
@@ -891,68 +760,58 @@ async def test_a_handler_that_fails(kind: str, strict: bool, event: str) -> None
 
 
 async def test_a_handler_that_ignores_agents_hears_nothing() -> None:
-    notes = Notes()
-
     class Ignoring(SyncHandler):
         ignore_agent = True
 
-    config: RunnableConfig = {"callbacks": [Ignoring("ignoring", notes), SyncHandler("sync", notes)]}
-    await ToolNode([CASES["async_function"][0](notes)]).ainvoke([call_of({"x": 1}, "f")], config)
-    assert {name for name, _, _ in notes.events} == {"sync"}
+    await run_by_us("async_function", {"callbacks": [Ignoring("ignoring"), SyncHandler("sync")]})
+    assert {name for name, _, _ in NOTES.events} == {"sync"}
 
 
-@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
-async def test_an_error_of_the_tools_own_error_handler_ends_the_run(sync: bool) -> None:
+async def refuses() -> str:
+    raise ToolException("no")
+
+
+def refuses_in_a_thread() -> str:
+    raise ToolException("no")
+
+
+def stops() -> str:
+    raise StopIteration("no")
+
+
+@pytest.mark.parametrize("fn", [refuses, refuses_in_a_thread])
+async def test_an_error_of_the_tools_own_error_handler_ends_the_run(fn: Any) -> None:
     """langchain-core does not report this error, so handlers never see the end of the run. A node reports it."""
-
-    def body() -> str:
-        raise ToolException("no")
-
-    async def abody() -> str:
-        raise ToolException("no")
-
-    functions: Any = {"func": body} if sync else {"coroutine": abody}
-    one = StructuredTool.from_function(**functions, name="f", description="Do.", handle_tool_error=lambda _: 1 // 0)
-    notes = Notes()
+    one = StructuredTool.from_function(**_half(fn), name="f", description="Do.", handle_tool_error=lambda _: 1 // 0)
     with pytest.raises(ZeroDivisionError):
-        await ToolNode([one]).ainvoke([call_of({}, "f")], config_for("sync", notes))
-    assert [event for _, event, _ in notes.events] == ["start", "error"]
+        await ToolNode([one]).ainvoke([call_of({}, "f")], config_for("sync"))
+    assert [event for _, event, _ in NOTES.events] == ["start", "error"]
 
 
 async def test_stop_iteration_in_a_thread_becomes_a_runtime_error() -> None:
     """The error is the same as in langchain-core, apart from its text, which is empty there."""
-
-    def body() -> str:
-        raise StopIteration("no")
-
-    one = StructuredTool.from_function(func=body, name="f", description="Do.")
-    notes = Notes()
+    one = StructuredTool.from_function(func=stops, name="f", description="Do.")
     with pytest.raises(RuntimeError, match="StopIteration") as caught:
-        await ToolNode([one]).ainvoke([call_of({}, "f")], config_for("sync", notes))
+        await ToolNode([one]).ainvoke([call_of({}, "f")], config_for("sync"))
     assert isinstance(caught.value.__cause__, StopIteration)
-    assert [event for _, event, _ in notes.events] == ["start", "error"]
+    assert [event for _, event, _ in NOTES.events] == ["start", "error"]
 
 
-async def test_the_config_of_the_caller_stays_as_it_is() -> None:
+async def test_the_config_and_the_context_of_the_caller_stay_as_they_are() -> None:
     """Promise 12: neither the batch nor a body that changes its config modifies the caller's object."""
 
-    def make(notes: Notes) -> BaseTool:
-        @tool
-        async def f(x: int, config: RunnableConfig) -> str:
-            """Do."""
-            for one in (config, ensure_config()):
-                one["tags"].append("changed")
-                one["metadata"]["changed"] = 1
-                one["configurable"]["changed"] = 1
-            return "done"
+    async def f(x: int, config: RunnableConfig) -> str:
+        """Do."""
+        for one in (config, ensure_config()):
+            one["tags"].append("changed")
+            one["metadata"]["changed"] = 1
+            one["configurable"]["changed"] = 1
+        return "done"
 
-        return f
-
-    notes = Notes()
-    config = config_for("none", notes)
-    node = ToolNode([make(notes)])
-    await node.ainvoke([tool_call("f", "a", x=1), tool_call("f", "b", x=1)], config)
-    assert config == config_for("none", notes)
+    before, config = var_child_runnable_config.get(), config_for("none")
+    await ToolNode([f]).ainvoke([tool_call("f", "a", x=1), tool_call("f", "b", x=1)], config)
+    assert config == config_for("none")
+    assert var_child_runnable_config.get() is before
 
 
 async def test_the_arguments_of_the_message_stay_as_they_are() -> None:
@@ -966,13 +825,6 @@ async def test_the_arguments_of_the_message_stay_as_they_are() -> None:
     call = tool_call("f", "a", values=[1], options={"old": 1})
     await ToolNode([f]).ainvoke([call])
     assert call["args"] == {"values": [1], "options": {"old": 1}}
-
-
-async def test_the_context_of_the_caller_stays_as_it_is() -> None:
-    before = var_child_runnable_config.get()
-    notes = Notes()
-    await ToolNode([CASES["async_function"][0](notes)]).ainvoke([call_of({"x": 1}, "f")], config_for("all", notes))
-    assert var_child_runnable_config.get() is before
 
 
 async def test_the_message_of_a_text_is_the_one_that_pydantic_would_validate() -> None:
