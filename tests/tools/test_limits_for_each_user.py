@@ -20,7 +20,6 @@ from callboard import (
     CallPolicy,
     InjectedState,
     Limit,
-    Rate,
     ToolCallWithContext,
     ToolNode,
     create_react_agent,
@@ -343,30 +342,3 @@ async def test_a_key_that_stumbles_over_wrong_arguments_is_the_models_affair() -
     assert (message.status, "host" in message.content) == ("error", True)
     assert "canary" not in message.content
     assert "Ann" not in message.content
-
-
-async def test_a_rate_is_kept_for_each_user() -> None:
-    """Promise 7: the rate of one user does not limit the others."""
-    rec = Recorder()
-    node = ToolNode([rec.tool("work")], limit=Limit(rate=Rate(1, per=10.0), key=by_config))
-
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as tasks:
-            for user in USERS:
-                tasks.start_soon(node.ainvoke, two_calls(user), config_of(user))
-
-    for user in USERS:
-        assert rec.times("started", query=user) == pytest.approx([0, 10])
-
-
-async def test_users_share_what_a_key_of_the_call_does_not_tell_apart() -> None:
-    """Promise 7: a key function with one parameter still gets the call only."""
-    rec = Recorder()
-    node = ToolNode([rec.tool("work", seconds=1)], limit=Limit(concurrency=1, key=lambda call: call["name"]))
-
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as tasks:
-            for user in USERS:
-                tasks.start_soon(node.ainvoke, two_calls(user), config_of(user))
-
-    assert rec.peak == 1

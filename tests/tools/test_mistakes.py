@@ -1,5 +1,6 @@
 """Common mistakes of newcomers: the error names the wrong value, and the right form."""
 
+import asyncio
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,11 +17,24 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.errors import InvalidUpdateError
 from langgraph.store.memory import InMemoryStore
 
-from callboard import CallPolicy, IdleMiddlewareWarning, Limit, ToolNode, create_react_agent
+from callboard import (
+    Actor,
+    CallboardWarning,
+    CallPolicy,
+    IdleMiddlewareWarning,
+    Limit,
+    ToolNode,
+    child,
+    create_react_agent,
+    handler,
+    running,
+)
 from callboard.exceptions import CallRejectedError
 from callboard.guards import Redact, Results, Sanitize, Url
 from callboard.middleware import Cache, CircuitBreaker, Fallback, RequireApproval, Retry, Supervise
 from callboard.testing import Recorder, ScriptedModel, tool_call
+
+from .test_nested_limits import Store
 
 WAIT = 30
 
@@ -39,6 +53,17 @@ async def aquery(query: str) -> str:
 def query(query: str) -> str:
     """Search."""
     return query
+
+
+class Counter(Actor):
+    @handler
+    async def put(self, number: int) -> int:
+        """Put a number."""
+        return number
+
+
+def transfer(amount: int) -> str:
+    return str(amount)
 
 
 class AsyncKey:
@@ -196,6 +221,22 @@ MISTAKES: dict[str, tuple[Make, str] | tuple[Make, str, type[Exception]]] = {
     "a port as text": (lambda: Url(ports=["443"]), r"Url\(ports=...\) is a whole number, got '443'"),
     "a scheme with its colon": (lambda: Url(schemes=["https://"]), "such as 'https'; got 'https://'", ValueError),
     "a sync resolver": (lambda: Url(resolve=lambda host, port: []), r"Url\(resolve=...\) takes True or an"),
+    "an actor that does not run": (lambda: ToolNode([running(Counter())]), r"first: `async with running\(Counter\)"),
+    "a handler of an actor that does not run": (
+        lambda: running(Counter()).put,
+        r"`async with running\(Counter\) as actor: await actor.put\(...\)`",
+        AttributeError,
+    ),
+    "a handler of a description": (
+        lambda: child(Counter).put,
+        r"child\(Counter\) describes an actor and has no 'put'.*`async with",
+        AttributeError,
+    ),
+    "a function without a docstring": (
+        lambda: ToolNode([transfer]),
+        r"(?s)docstring.*'transfer' has no docstring.*below `def transfer\(...\)`",
+        ValueError,
+    ),
     "a middleware of one argument": (lambda: ToolNode([search], middleware=[query]), r"\(request, call_next\), and"),
 }
 """Mistake, text of the error, and the type of the error; by default TypeError."""
@@ -232,49 +273,39 @@ def test_middleware_may_come_from_a_generator() -> None:
     assert recorder.order == []
 
 
-async def test_a_tool_that_needs_asyncio_is_named_on_trio() -> None:
-    """The error names the tool and a remedy; asyncio's own error only says that no event loop is running."""
-    import asyncio
+async def uses_asyncio(query: str) -> str:
+    """Use asyncio itself."""
+    asyncio.get_running_loop()
+    return query
 
-    @tool
-    async def native(query: str) -> str:
-        """Use asyncio itself."""
-        asyncio.get_running_loop()
-        return query
 
-    node = ToolNode([native])
+class Foreign:
+    def __await__(self) -> Any:
+        loop = asyncio.new_event_loop()
+        try:
+            yield loop.create_future()
+        finally:
+            loop.close()
 
+
+async def awaits_a_future(query: str) -> str:
+    """Await what only asyncio knows."""
+    await Foreign()
+    return query
+
+
+@pytest.mark.parametrize("fn", [uses_asyncio, awaits_a_future])
+async def test_a_tool_that_needs_asyncio_is_named_on_trio(fn: Any) -> None:
+    """The error names the tool and a remedy; asyncio's and trio's own errors do not name the tool."""
+    node, calls = ToolNode([fn]), [tool_call(fn.__name__, "7", query="tea")]
     with anyio.fail_after(WAIT):
-        if sniffio.current_async_library() == "asyncio":
-            await node.ainvoke([tool_call("native", "7", query="tea")])
-            return
-        with pytest.raises(RuntimeError, match=r"tool 'native' \(call '7'\) needs asyncio.*Run the agent") as caught:
-            await node.ainvoke([tool_call("native", "7", query="tea")])
-        assert str(caught.value.__cause__) == "no running event loop"
-
-
-async def test_a_tool_that_awaits_a_future_of_asyncio_is_named_on_trio() -> None:
-    """trio's own error about a foreign future does not name the tool; callboard's error does."""
-    import asyncio
-
-    class Foreign:
-        def __await__(self) -> Any:
-            loop = asyncio.new_event_loop()
-            try:
-                yield loop.create_future()
-            finally:
-                loop.close()
-
-    @tool
-    async def native(query: str) -> str:
-        """Await what only asyncio knows."""
-        await Foreign()
-        return query
-
-    if sniffio.current_async_library() == "asyncio":
-        return
-    with anyio.fail_after(WAIT), pytest.raises(RuntimeError, match=r"tool 'native' .*needs asyncio"):
-        await ToolNode([native]).ainvoke([tool_call("native", "7", query="tea")])
+        if sniffio.current_async_library() == "trio":
+            words = rf"tool '{fn.__name__}' \(call '7'\) needs asyncio.*Run the agent"
+            with pytest.raises(RuntimeError, match=words) as caught:
+                await node.ainvoke(calls)
+            assert "asyncio" in str(caught.value.__cause__) or "event loop" in str(caught.value.__cause__)
+        elif fn is uses_asyncio:
+            await node.ainvoke(calls)
 
 
 class Unspeakable:
@@ -284,20 +315,25 @@ class Unspeakable:
     __repr__ = __str__
 
 
-async def test_a_result_that_cannot_be_a_text_names_its_tool_and_call() -> None:
-    """The error keeps its type, as in LangGraph, and a note names the tool and the call."""
+async def pay() -> object:
+    """Pay."""
+    return Unspeakable()
 
-    @tool
-    async def odd(query: str) -> Any:
-        """Return something odd."""
-        return Unspeakable()
 
-    with anyio.fail_after(WAIT), pytest.raises(LookupError, match="no words") as caught:
-        await ToolNode([odd]).ainvoke([tool_call("odd", "7", query="tea")])
+async def test_a_result_that_cannot_be_a_text_is_told_as_a_tool_that_has_run() -> None:
+    """The error has a note with the tool and the call; a model that read only an error would call again."""
+    with anyio.fail_after(WAIT):
+        with pytest.raises(LookupError, match="no words") as caught:
+            await ToolNode([pay]).ainvoke([tool_call("pay", "7")])
+        (answer,) = (await ToolNode([pay], handle_tool_errors=True).ainvoke([tool_call("pay")]))["messages"]
 
     (note,) = caught.value.__notes__
-    assert "the tool 'odd' returned for the call '7'" in note
+    assert "the tool 'pay' returned for the call '7'" in note
     assert "Unspeakable" in note
+    assert answer.status == "error"
+    assert "The tool 'pay' has run and finished, but its result is lost" in str(answer.content)
+    assert "Do not assume that it had no effect" in str(answer.content)
+    assert "mistakes" not in str(answer.content)
 
 
 def test_retry_says_when_a_node_is_built_that_it_does_nothing() -> None:
@@ -335,3 +371,75 @@ async def test_retry_says_once_of_each_tool_that_it_does_nothing_for_it() -> Non
 
     assert len(told) == 1
     assert recorder.count("started") == 6
+
+
+async def failing() -> str:
+    """Fail."""
+    raise LookupError("nothing there")
+
+
+@pytest.mark.parametrize("handling", [True, (Exception,), TimeoutError])
+async def test_a_timeout_is_not_told_as_a_mistake_of_the_model(handling: Any) -> None:
+    """A timeout is not the model's mistake, so the message does not ask it to fix its arguments."""
+    node = ToolNode([Recorder().tool("search", hang=True)], timeout=1, handle_tool_errors=handling)
+    with anyio.fail_after(WAIT):
+        (answer,) = (await node.ainvoke([tool_call("search")]))["messages"]
+    assert answer.content == "Error: Tool 'search' did not finish within its timeout of 1 s."
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_a_key_of_a_limit_that_fails_names_limit_tool_and_call(shared: bool) -> None:
+    """A bare `KeyError` would say neither where it comes from nor what to do."""
+    limit = Limit(concurrency=1, key=lambda call: call["args"]["user"], shared=Store(1) if shared else None)
+    search = Recorder().tool("search")
+    for node, of in (
+        (ToolNode([search], limit=limit, name="desk"), "node 'desk'"),
+        (ToolNode([search], policies={"search": CallPolicy(limit=limit)}), "tool 'search'"),
+    ):
+        with anyio.fail_after(WAIT), pytest.raises(KeyError, match="user") as caught:
+            await node.ainvoke([tool_call("search", "c7")])
+        note = caught.value.__notes__[0]
+        assert note.startswith(f"Raised by Limit(key=...) of {of}, asked for the key of the tool call 'search'")
+        assert "(call 'c7')" in note
+        assert "Return a key for every call" in note
+
+
+async def test_each_error_of_a_group_has_a_note_of_its_own() -> None:
+    """With `on_error="finish"` several errors are raised together, and each has its own note."""
+    with anyio.fail_after(WAIT), pytest.raises(ExceptionGroup) as caught:
+        await ToolNode([failing], on_error="finish").ainvoke([tool_call("failing", f"c{n}") for n in range(2)])
+    assert [error.__notes__ for error in caught.value.exceptions] == [
+        [f"In tool 'failing' (call 'c{n}')."] for n in range(2)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("build", "name"),
+    [
+        (lambda tool: ToolNode([tool], timeout=30000), "ToolNode(timeout=...)"),
+        (lambda tool: ToolNode([tool], policies={"t": CallPolicy(budget=5000)}), "CallPolicy(budget=...)"),
+        (lambda tool: ToolNode([tool], policies={"t": CallPolicy(idle_timeout=1e4)}), "CallPolicy(idle_timeout=...)"),
+        (lambda tool: create_react_agent(ScriptedModel(["x"]), [tool], budget=60000), "create_react_agent(budget=...)"),
+    ],
+)
+def test_a_number_of_seconds_that_looks_like_milliseconds_is_asked_about(build: Any, name: str) -> None:
+    """A timeout of 30000 was probably meant in milliseconds: it would be more than eight hours."""
+    with pytest.warns(CallboardWarning, match="hours; for .* ms write") as caught:
+        build(Recorder().tool("t"))
+    (text,) = [str(one.message) for one in caught if issubclass(one.category, CallboardWarning)]
+    assert name in text
+
+
+@pytest.mark.parametrize("seconds", [0.5, 30, 999, 1000, 3600, 7200, 86400, 604800, 4500])
+def test_a_long_time_that_somebody_may_mean_is_taken(seconds: float) -> None:
+    """A plausible long timeout causes no warning, which would be an error in tests."""
+    ToolNode([Recorder().tool("t")], timeout=seconds, policies={"t": CallPolicy(timeout=seconds, budget=seconds)})
+
+
+def test_a_timeout_that_is_longer_than_the_budget_is_told_of() -> None:
+    """A timeout above the budget can never end a call, so one of the numbers is wrong."""
+    with pytest.warns(CallboardWarning, match=r"timeout=10 s, but the whole call has budget=1 s.*larger budget"):
+        ToolNode([Recorder().tool("t")], policies={"t": CallPolicy(timeout=10, budget=1)})
+    ToolNode(
+        [Recorder().tool("t")], timeout=10, policies={"t": CallPolicy(budget=1)}
+    )  # the node's applies to all tools
