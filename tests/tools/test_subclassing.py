@@ -49,6 +49,11 @@ async def adelete(path: str) -> str:
     return f"deleted {path}"
 
 
+def ask(path: str) -> str:
+    """Ask."""
+    return f"{path}: {interrupt('really?')}"
+
+
 def reply(*names: str, **args: Any) -> Any:
     return calls(*(tool_call(name, **(args or {"path": "/"})) for name in names))
 
@@ -59,6 +64,15 @@ def contents(result: Any) -> list[str]:
 
 def denied(call: Any) -> ToolMessage:
     return ToolMessage("denied", name=call["name"], tool_call_id=call["id"])
+
+
+async def answered(node: ToolNode, answer: str, *names: str) -> list[str]:
+    """Return the contents after a run that asks and a run with the answer."""
+    state = {"messages": [reply(*names)]}
+    with anyio.fail_after(WAIT):
+        with pytest.raises(CallsInterrupted) as asked:
+            await node.ainvoke(state)
+        return contents(await node.ainvoke(state, ledger=asked.value.ledger, resume=answer))
 
 
 async def standalone(node: ToolNode) -> Any:
@@ -77,6 +91,13 @@ def agent_by(version: Any, *, sync: bool) -> Callable[[ToolNode], Any]:
         return await agent.ainvoke({"messages": [("user", "go")]})
 
     return run
+
+
+async def in_agent(node: ToolNode, version: Any, *names: str, **options: Any) -> Any:
+    """Return the state of an agent after these calls."""
+    agent = create_react_agent(ScriptedModel([reply(*names or ("delete",)), "done"]), node, version=version, **options)
+    with anyio.fail_after(WAIT):
+        return await agent.ainvoke({"messages": [("user", "go")]})
 
 
 async def graph_sync(node: ToolNode) -> Any:
@@ -253,10 +274,6 @@ async def test_an_override_sees_the_message_that_langgraph_would_show_it() -> No
 async def test_an_override_cannot_swallow_a_question(name: str) -> None:
     """Promise 4: `except Exception` in public subclasses would turn an interrupt into a message."""
 
-    def ask(path: str) -> str:
-        """Ask."""
-        return f"{path}: {interrupt('really?')}"
-
     def swallow(name: str, base: Any, call: Any, *args: Any) -> Any:
         async def later() -> Any:
             try:
@@ -269,12 +286,7 @@ async def test_an_override_cannot_swallow_a_question(name: str) -> None:
         except Exception as error:
             return ToolMessage(repr(error), tool_call_id=call["id"])
 
-    node, state = overriding(swallow, name)([ask]), {"messages": [reply("ask")]}
-    with anyio.fail_after(WAIT):
-        with pytest.raises(CallsInterrupted) as asked:
-            await node.ainvoke(state)
-        result = await node.ainvoke(state, ledger=asked.value.ledger, resume="yes")
-    assert contents(result) == ["/: yes"]
+    assert await answered(overriding(swallow, name)([ask]), "yes", "ask") == ["/: yes"]
 
 
 async def test_an_override_may_ask_and_its_time_is_the_calls() -> None:
@@ -288,12 +300,8 @@ async def test_an_override_may_ask_and_its_time_is_the_calls() -> None:
             return denied(call) if answer == "no" else await super()._arun_one(call, input_type, tool_runtime)
 
     node = Asking([delete, adelete], policies={"adelete": CallPolicy(budget=0.05)})
-    state = {"messages": [reply("delete")]}
+    assert await answered(node, "no", "delete") == ["denied"]
     with anyio.fail_after(WAIT):
-        with pytest.raises(CallsInterrupted) as asked:
-            await node.ainvoke(state)
-        result = await node.ainvoke(state, ledger=asked.value.ledger, resume="no")
-        assert contents(result) == ["denied"]
         result = await node.ainvoke({"messages": [reply("adelete")]})
     assert "budget" in contents(result)[0]
     assert RAN == []
@@ -441,58 +449,67 @@ async def test_entries_that_call_each_other_run_once(cls: type[ToolNode], door: 
     assert RAN.count("/") == 2
 
 
+class Noted(AgentState):
+    note: str
+
+
+class AddingInEntry(ToolNode):
+    async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
+        result = await super().ainvoke(input, config, **kwargs)
+        for message in result["messages"]:
+            message.content += "!"
+        return [result, Command(update={"note": "seen"})]
+
+
+def elsewhere(call: Any) -> Any:
+    return {**call, "args": {"path": "/!"}}
+
+
+class ChangingRun(ToolNode):
+    async def _afunc(self, given: Any, config: RunnableConfig, runtime: Runtime) -> Any:
+        if "tool_call" in given:
+            changed = {"tool_call": elsewhere(given["tool_call"])}
+        else:
+            *before, last = given["messages"]
+            reply = AIMessage("", tool_calls=[elsewhere(call) for call in last.tool_calls], id=last.id)
+            changed = {"messages": [*before, reply]}
+        result = await super()._afunc({**given, **changed}, config, runtime)
+        return [Command(update={"messages": result["messages"], "note": "seen"})]
+
+
+@pytest.mark.parametrize("cls", [AddingInEntry, ChangingRun])
 @pytest.mark.parametrize("version", ["v1", "v2"])
-async def test_what_an_entry_adds_reaches_the_state_of_the_agent(version: Any) -> None:
-    """In LangGraph a node's result is a state update: changed messages, other keys and commands count."""
-
-    class Adding(ToolNode):
-        async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
-            result = await super().ainvoke(input, config, **kwargs)
-            for message in result["messages"]:
-                message.content += "!"
-            return [result, Command(update={"note": "seen"})]
-
-    class Noted(AgentState):
-        note: str
-
-    agent = create_react_agent(
-        ScriptedModel([reply("delete"), "done"]), Adding([delete]), version=version, state_schema=Noted
-    )
-    with anyio.fail_after(WAIT):
-        state = await agent.ainvoke({"messages": [("user", "go")]})
+async def test_what_an_override_adds_or_changes_reaches_the_state_of_the_agent(cls: Any, version: Any) -> None:
+    """In LangGraph a node's result is a state update, and the input that an override passes on is what runs."""
+    state = await in_agent(cls([delete]), version, state_schema=Noted)
     assert contents(state) == ["deleted /!"]
     assert state["note"] == "seen"
+
+
+class Dropping(ToolNode):
+    async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
+        return {"messages": []}
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 async def test_an_entry_that_leaves_a_call_without_a_message_is_named(version: Any) -> None:
     """Promise 2: providers refuse a conversation with an unanswered call, so the error names the method."""
+    with pytest.raises(ValueError, match=r"Dropping\.ainvoke returned no message for call"):
+        await in_agent(Dropping([delete]), version)
 
-    class Dropping(ToolNode):
-        async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
-            return {"messages": []}
 
-    agent = create_react_agent(ScriptedModel([reply("delete"), "done"]), Dropping([delete]), version=version)
-    with anyio.fail_after(WAIT), pytest.raises(ValueError, match=r"Dropping\.ainvoke returned no message for call"):
-        await agent.ainvoke({"messages": [("user", "go")]})
+class GuardOfFirst(ToolNode):
+    def invoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
+        *before, last = input["messages"]
+        first, second = last.tool_calls
+        rest = last.model_copy(update={"tool_calls": [second]})
+        result = super().invoke({**input, "messages": [*before, rest]}, config, **kwargs)
+        return {"messages": [denied(first), *result["messages"]]}
 
 
 async def test_an_entry_may_run_some_of_the_calls() -> None:
     """Public guards answer repeated calls themselves and pass the others on."""
-
-    class Guarded(ToolNode):
-        def invoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
-            *before, last = input["messages"]
-            first, second = last.tool_calls
-            rest = last.model_copy(update={"tool_calls": [second]})
-            result = super().invoke({**input, "messages": [*before, rest]}, config, **kwargs)
-            return {"messages": [denied(first), *result["messages"]]}
-
-    agent = create_react_agent(
-        ScriptedModel([reply("delete", "adelete"), "done"]), Guarded([delete, adelete]), version="v1"
-    )
-    with anyio.fail_after(WAIT):
-        state = await agent.ainvoke({"messages": [("user", "go")]})
+    state = await in_agent(GuardOfFirst([delete, adelete]), "v1", "delete", "adelete")
     assert contents(state) == ["denied", "deleted /"]
     assert RAN == ["/"]
 
@@ -533,51 +550,12 @@ async def test_sync_code_reaches_the_sync_half_of_a_tool_through_an_own_run(vers
     assert (contents(state), seen) == (["deleted /"], ["_func"])
 
 
-@pytest.mark.parametrize("version", ["v1", "v2"])
-async def test_what_an_own_run_changes_reaches_the_state_of_the_agent(version: Any) -> None:
-    """Public subclasses merge commands and add keys. The input that they pass on is what runs."""
-
-    def elsewhere(call: Any) -> Any:
-        return {**call, "args": {"path": "/elsewhere"}}
-
-    class Changing(ToolNode):
-        async def _afunc(self, given: Any, config: RunnableConfig, runtime: Runtime) -> Any:
-            if "tool_call" in given:
-                changed = {"tool_call": elsewhere(given["tool_call"])}
-            else:
-                *before, last = given["messages"]
-                reply = AIMessage("", tool_calls=[elsewhere(call) for call in last.tool_calls], id=last.id)
-                changed = {"messages": [*before, reply]}
-            result = await super()._afunc({**given, **changed}, config, runtime)
-            return [Command(update={"messages": result["messages"], "note": "seen"})]
-
-    class Noted(AgentState):
-        note: str
-
-    agent = create_react_agent(
-        ScriptedModel([reply("delete"), "done"]), Changing([delete]), version=version, state_schema=Noted
-    )
-    with anyio.fail_after(WAIT):
-        state = await agent.ainvoke({"messages": [("user", "go")]})
-    assert contents(state) == ["deleted /elsewhere"]
-    assert state["note"] == "seen"
-
-
 @pytest.mark.parametrize("name", RUNS)
 async def test_a_run_within_an_own_one_keeps_its_ledger(name: str) -> None:
     """Calls that finished before a question do not run again, although the override knows nothing of ledgers."""
 
-    def ask(path: str) -> str:
-        """Ask."""
-        return f"{path}: {interrupt('really?')}"
-
     cls, _ = counting(name)
-    node, state = cls([ask, delete]), {"messages": [reply("ask", "delete")]}
-    with anyio.fail_after(WAIT):
-        with pytest.raises(CallsInterrupted) as asked:
-            await node.ainvoke(state)
-        result = await node.ainvoke(state, ledger=asked.value.ledger, resume="yes")
-    assert contents(result) == ["/: yes", "deleted /"]
+    assert await answered(cls([ask, delete]), "yes", "ask", "delete") == ["/: yes", "deleted /"]
     assert RAN == ["/"]
 
 
@@ -594,23 +572,18 @@ async def test_the_base_methods_run_by_themselves() -> None:
 @pytest.mark.parametrize("version", ["v1", "v2"])
 async def test_a_mock_on_the_class_is_called_by_the_agent(name: str, version: Any) -> None:
     """Public tests use `patch.object(ToolNode, ...)` to keep tools from running. A missed patch would run them."""
-    answer = {"messages": [ToolMessage("mocked", tool_call_id="c1")]}
-    agent = create_react_agent(ScriptedModel([reply_with_id(), "done"]), ToolNode([delete]), version=version)
-    with anyio.fail_after(WAIT), patch.object(ToolNode, name, AsyncMock(return_value=answer)) as mock:
-        state = await agent.ainvoke({"messages": [("user", "go")]})
+    answer = {"messages": [ToolMessage("mocked", tool_call_id="call_1")]}
+    with patch.object(ToolNode, name, AsyncMock(return_value=answer)) as mock:
+        state = await in_agent(ToolNode([delete]), version)
     assert contents(state) == ["mocked"]
     assert mock.await_count == 1
     assert RAN == []
 
 
-def reply_with_id() -> AIMessage:
-    return AIMessage("", tool_calls=[tool_call("delete", "c1", path="/")])
-
-
 async def test_a_mock_of_the_inner_method_is_called_by_the_node() -> None:
     """LangGraph's `ainvoke` only calls the inner method, so tests patch it, on the class or an instance."""
-    answer = {"messages": [ToolMessage("mocked", tool_call_id="c1")]}
-    node, state = ToolNode([delete]), {"messages": [reply_with_id()]}
+    answer = {"messages": [ToolMessage("mocked", tool_call_id="call_1")]}
+    node, state = ToolNode([delete]), {"messages": [reply("delete")]}
     with anyio.fail_after(WAIT):
         with patch.object(ToolNode, "_afunc", AsyncMock(return_value=answer)):
             assert contents(await node.ainvoke(state)) == ["mocked"]
