@@ -218,7 +218,7 @@ class OutcomeUnknown(GraphInterrupt):
 
 def question_instead(policy: CallPolicy, name: str, args: dict[str, Any], error: Exception) -> OutcomeUnknown | None:
     """Return the interrupt that replaces an error with unknown outcome; `None` if the policy does not ask a person."""
-    if policy.on_unknown != "ask" or policy.idempotent:
+    if policy.on_unknown != "ask":
         return None
     if not isinstance(error, (ActorDiedError, EngineError)) or error.ended != "unknown":
         return None

@@ -34,7 +34,6 @@ from callboard.exceptions import CallError
 from callboard.tools._callbacks import LazyAsyncManager, LazySyncManager, ToolRun
 from callboard.tools._errors import (
     REPEATS,
-    OutcomeUnknown,
     is_lost,
     note_without_text,
     question_instead,
@@ -112,13 +111,13 @@ async def invoke(
         else:
             output = _formatted(content, artifact, call, tool, status)
     except Exception as error:
-        told = _of_other_loop(error, plan, call) or _if_unknown(error, plan, call)
+        again, told = _outcome_of(error, plan, call, left)
         if run is not None:
             # Handlers hear of the failure before a rerun starts: each run that began for them also ends.
             await run.failed(told or error, call["id"])
         if told is not None:
             raise told from error
-        if not left or not _runs_again(error, plan):
+        if not again:
             raise
         note("rerun")
         return await invoke(attempt, plan, call, config, manager, left=left - 1)
@@ -177,18 +176,15 @@ async def _formatted_in_parts(content: Any, artifact: Any, call: ToolCall, tool:
     return message
 
 
-def _if_unknown(error: Exception, plan: Plan, call: ToolCall) -> OutcomeUnknown | None:
-    """Return the question to a person about a lost call; `None` unless the call's policy asks."""
+def _outcome_of(error: Exception, plan: Plan, call: ToolCall, left: int) -> tuple[bool, Exception | None]:
+    """Return whether a failed call runs again because its actor or worker died, and the error to raise instead."""
     if not isinstance(error, CallError) or (supervised := current_call()) is None:
-        return None
-    return question_instead(supervised.policy, plan.tool.name, written_args(call, plan.injected), error)
-
-
-def _runs_again(error: Exception, plan: Plan) -> bool:
-    """Return whether to run a tool again after its actor or worker died; `False` if its function does that itself."""
-    if not isinstance(error, CallError) or hasattr(plan.fn, REPEATS) or (supervised := current_call()) is None:
-        return False
-    return is_lost(error) and runs_again(supervised.policy)
+        return False, _of_other_loop(error, plan, call)
+    policy = supervised.policy
+    # A function with `REPEATS` runs lost work again by itself.
+    if left and not hasattr(plan.fn, REPEATS) and is_lost(error) and runs_again(policy):
+        return True, None
+    return False, question_instead(policy, plan.tool.name, written_args(call, plan.injected), error)
 
 
 def _of_other_loop(error: Exception, plan: Plan, call: ToolCall) -> RuntimeError | None:

@@ -5,23 +5,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NoReturn, cast
 
-from langchain_core.messages import ToolCall
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 
-from callboard._calls._call import SupervisedCall, current_call, note, own_attempt
+from callboard._calls._call import SupervisedCall, current_call, own_attempt
 from callboard._calls._call_context import BodyRaisedError
 from callboard._langgraph._vocabulary import ToolRuntime
 from callboard._records._policies import Body, Engine, actor_behind
 from callboard.actors._actor_set import ActorSet
 from callboard.actors._engine_runner import grace_there
-from callboard.exceptions import EngineError
-from callboard.tools._errors import REPEATS, OutcomeUnknown, runs_again
 from callboard.tools._in_worker import await_with_config, run_with_config
-from callboard.tools._plan import Plan, written_args
+from callboard.tools._plan import Plan
 
-_MOST_ATTEMPTS = 3
-"""Maximum number of bodies of one call that are started, if each is lost."""
 _OF_CONFIG = ("tags", "recursion_limit", "max_concurrency", "run_name")
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -57,34 +52,21 @@ class EngineBody:
         self._plan = plan
         self._engine = engine
         self._actors = actors
-        setattr(self, REPEATS, True)
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        attempt, session, supervised = own_attempt(self._plan.tool.name), self._actors.session(), current_call()
-        body = self._body(args, kwargs, supervised)
-        for left in reversed(range(_MOST_ATTEMPTS)):
-            # The attempt's timeout stops while the body waits for a worker, and starts again at `turn.begin`.
-            turn = None if attempt is None else attempt.waits()
-            try:
-                if session is not None:
-                    await session.engines.hold(self._engine, body.title)
-                return await self._engine.run_body(body if turn is None else replace(body, on_begin=turn.begin))
-            except BodyRaisedError as raised:
-                raise raised.error from raised.error.__cause__
-            except EngineError as error:
-                if error.ended != "unknown" or supervised is None:
-                    raise
-                if left and not error.recurs and runs_again(supervised.policy):
-                    # A body that killed its worker itself (`recurs`) would kill the next one, too.
-                    note("rerun")
-                    continue
-                if supervised.policy.on_unknown == "ask":
-                    self._ask(supervised, error)
-                raise
-            finally:
-                if turn is not None:
-                    turn.end()
-        raise AssertionError("the last one returns or raises")
+        attempt, session = own_attempt(self._plan.tool.name), self._actors.session()
+        body = self._body(args, kwargs, current_call())
+        # The attempt's timeout stops while the body waits for a worker, and starts again at `turn.begin`.
+        turn = None if attempt is None else attempt.waits()
+        try:
+            if session is not None:
+                await session.engines.hold(self._engine, body.title)
+            return await self._engine.run_body(body if turn is None else replace(body, on_begin=turn.begin))
+        except BodyRaisedError as raised:
+            raise raised.error from raised.error.__cause__
+        finally:
+            if turn is not None:
+                turn.end()
 
     def _body(self, args: tuple[Any, ...], kwargs: dict[str, Any], supervised: SupervisedCall[Any] | None) -> Body:
         config = portable(var_child_runnable_config.get() or {})
@@ -100,10 +82,6 @@ class EngineBody:
             grace=None if supervised is None else grace_there(supervised.grace),
             subject=self._plan.fn,
         )
-
-    def _ask(self, supervised: SupervisedCall[Any], error: EngineError) -> NoReturn:
-        written = written_args(cast("ToolCall", supervised.call), self._plan.injected)
-        raise OutcomeUnknown(self._plan.tool.name, written, error.reason) from error
 
 
 class _LocalOnly:
