@@ -60,23 +60,29 @@ class Till:
         return pay
 
 
-async def test_two_runs_of_one_request_have_two_keys() -> None:
+AT: Any = {"configurable": {"thread_id": "t"}}
+GO = {"messages": [("user", "go")]}
+
+
+def asking() -> Any:
+    """Return a new message, because the state knows a message by its id."""
+    return calls(("pay", {"amount": 5, "ask": True}))
+
+
+async def test_two_calls_and_two_runs_of_one_request_have_two_keys() -> None:
     """Models restart their call ids in each run, and paying the same amount again is meant as a second payment."""
     till = Till()
     node = till.node()
     with anyio.fail_after(WAIT):
-        for thread in (None, None, "t", "t"):
-            config: Any = None if thread is None else {"configurable": {"thread_id": thread}}
-            await node.ainvoke([tool_call("pay", "1", amount=5)], config)
-    assert len(set(till.keys)) == 4
+        for config in (None, None, AT, AT):
+            await node.ainvoke([tool_call("pay", call, amount=5) for call in "12"], config)
+    assert len(set(till.keys)) == 8
 
 
-async def test_two_calls_of_one_batch_have_two_keys() -> None:
-    """Two equal calls of one batch are two requests."""
-    till = Till()
-    with anyio.fail_after(WAIT):
-        await till.node().ainvoke([tool_call("pay", call, amount=5) for call in "12"])
-    assert len(set(till.keys)) == 2
+def check_two_turns(keys: list[str]) -> None:
+    """Check that a call keeps its key when its question is answered, and that the next turn has another one."""
+    first, second, third, fourth = keys
+    assert first == second != third == fourth
 
 
 async def test_every_attempt_of_a_call_has_the_same_key() -> None:
@@ -92,8 +98,7 @@ async def test_every_attempt_of_a_call_has_the_same_key() -> None:
     node = ToolNode([pay], middleware=[Retry(3, initial=0.01)], policies=policies, handle_tool_errors=True)
     with anyio.fail_after(WAIT):
         await node.ainvoke([tool_call("pay", "1", amount=5)])
-    assert len(keys) == 3
-    assert len(set(keys)) == 1
+    assert keys == [keys[0]] * 3
 
 
 async def test_an_attempt_with_other_arguments_has_another_key() -> None:
@@ -118,27 +123,20 @@ async def test_the_key_stays_when_a_standalone_call_is_begun_anew_after_its_answ
         with pytest.raises(CallsInterrupted) as stopped:
             await node.ainvoke(request)
         await node.ainvoke(request, ledger=stopped.value.ledger, resume="yes")
-    assert len(till.keys) == 2
-    assert len(set(till.keys)) == 1
+    assert till.keys == [till.keys[0]] * 2
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 async def test_an_agent_keeps_the_key_over_an_interrupt_and_gives_another_in_the_next_turn(version: Any) -> None:
     """The call keeps its key when the interrupt is answered. In the next turn the same call id means a new request."""
     till = Till()
-    ask = calls(("pay", {"amount": 5, "ask": True}))
-    agent = create_react_agent(
-        ScriptedModel([ask, "done", ask, "done"]), [till.pay], checkpointer=InMemorySaver(), version=version
-    )
-    config: RunnableConfig = {"configurable": {"thread_id": "t"}}
+    model = ScriptedModel([asking(), "done", asking(), "done"])
+    agent = create_react_agent(model, [till.pay], checkpointer=InMemorySaver(), version=version)
     with anyio.fail_after(WAIT):
         for _ in range(2):
-            await agent.ainvoke({"messages": [("user", "go")]}, config)
-            await agent.ainvoke(Command(resume="yes"), config)
-    first, second, third, fourth = till.keys
-    assert first == second
-    assert third == fourth
-    assert first != third
+            await agent.ainvoke(GO, AT)
+            await agent.ainvoke(Command(resume="yes"), AT)
+    check_two_turns(till.keys)
 
 
 async def test_an_agent_keeps_the_key_of_a_call_that_is_run_again_because_its_end_is_unknown() -> None:
@@ -158,15 +156,13 @@ async def test_an_agent_keeps_the_key_of_a_call_that_is_run_again_because_its_en
     agent = create_react_agent(
         ScriptedModel([calls(("pay", {"amount": 5})), "done"]), node, checkpointer=InMemorySaver()
     )
-    config: RunnableConfig = {"configurable": {"thread_id": "t"}}
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
-            group.start_soon(agent.ainvoke, {"messages": [("user", "go")]}, config)
+            group.start_soon(agent.ainvoke, GO, AT)
             await begun.wait()
             group.cancel_scope.cancel()
-        await agent.ainvoke(None, config)
-    assert len(keys) == 2
-    assert len(set(keys)) == 1
+        await agent.ainvoke(None, AT)
+    assert keys == [keys[0]] * 2
 
 
 @pytest.mark.backends("asyncio")
@@ -174,21 +170,17 @@ async def test_a_graph_of_langgraph_keeps_the_key_over_an_interrupt() -> None:
     """The node works with LangGraph's own interrupts, so the key must be stable there, too."""
     till = Till()
     graph = StateGraph(MessagesState)
-    graph.add_node("agent", lambda state: {"messages": [calls(("pay", {"amount": 5, "ask": True}))]})
+    graph.add_node("agent", lambda state: {"messages": [asking()]})
     graph.add_node("tools", till.node())
     graph.add_edge(START, "agent")
     graph.add_edge("agent", "tools")
     graph.add_edge("tools", END)
     app = graph.compile(checkpointer=InMemorySaver())
-    config: RunnableConfig = {"configurable": {"thread_id": "t"}}
     with anyio.fail_after(WAIT):
         for _ in range(2):
-            await app.ainvoke({"messages": [("user", "go")]}, config)
-            await app.ainvoke(Command(resume="yes"), config)
-    first, second, third, fourth = till.keys
-    assert first == second
-    assert third == fourth
-    assert first != third
+            await app.ainvoke(GO, AT)
+            await app.ainvoke(Command(resume="yes"), AT)
+    check_two_turns(till.keys)
 
 
 @pytest.mark.parametrize("inner", ["node", "agent"])
@@ -207,7 +199,7 @@ async def test_calls_within_a_call_have_keys_of_their_own(inner: str) -> None:
             await till.node().ainvoke(asked, config)
         else:
             model = ScriptedModel([calls(("pay", {"amount": 5})), "done"])
-            await create_react_agent(model, [till.pay]).ainvoke({"messages": [("user", "go")]}, config)
+            await create_react_agent(model, [till.pay]).ainvoke(GO, config)
         return "done"
 
     with anyio.fail_after(WAIT):
@@ -217,24 +209,25 @@ async def test_calls_within_a_call_have_keys_of_their_own(inner: str) -> None:
     assert len(set(till.keys)) == 4
 
 
-async def test_a_handler_has_the_key_of_the_call_that_it_works_for() -> None:
-    """An actor calls the service on behalf of the tool call that asks it."""
+class Desk(Actor):
+    """Asks."""
 
-    class Desk(Actor):
-        """Asks."""
-
-        @handler
-        async def key(self) -> str:
-            """The key."""
-            return idempotency_key()
-
-    async def own() -> str:
+    @handler
+    async def key(self) -> str:
         """The key."""
         return idempotency_key()
 
+
+def in_thread() -> str:
+    """The key."""
+    return idempotency_key()
+
+
+async def test_handlers_and_sync_tools_have_the_key_of_the_call_that_they_work_for() -> None:
+    """An actor calls the service on behalf of a call; a sync tool runs in a thread."""
     with anyio.fail_after(WAIT):
-        async with ToolNode([Desk(), own]) as node:
-            found = await node.ainvoke([tool_call("key", "1"), tool_call("key", "2"), tool_call("own", "3")])
+        async with ToolNode([Desk(), in_thread]) as node:
+            found = await node.ainvoke([tool_call("key", "1"), tool_call("key", "2"), tool_call("in_thread", "3")])
     keys = [message.content for message in found["messages"]]
     assert all(len(key) == 64 for key in keys)
     assert len(set(keys)) == 3
@@ -247,22 +240,8 @@ async def test_the_key_goes_along_to_an_engine() -> None:
     NOTED.clear()
     with anyio.fail_after(WAIT):
         await node.ainvoke([tool_call("note", "1")])
-    assert len(NOTED) == 2
-    assert len(set(NOTED)) == 1
+    assert [NOTED[0]] * 2 == NOTED
     assert len(NOTED[0]) == 64
-
-
-async def test_a_sync_tool_has_a_key() -> None:
-    """A sync tool runs in a thread with the context variables of its call."""
-
-    @tool
-    def say() -> str:
-        """Say the key."""
-        return idempotency_key()
-
-    with anyio.fail_after(WAIT):
-        found = await ToolNode([say]).ainvoke([tool_call("say", "1")])
-    assert len(found["messages"][0].content) == 64
 
 
 def test_outside_a_call_there_is_none_and_the_error_says_where_there_is() -> None:
@@ -298,15 +277,14 @@ async def test_a_call_that_langchains_agent_runs_has_a_key(door: str) -> None:
     supervise = Supervise(middleware=[Retry(2, initial=0.01)], policies={"pay": CallPolicy(idempotent=True)})
     ask = calls(("pay", {"amount": 5}), ("pay", {"amount": 5}))
     agent = create_agent(ScriptedModel([ask, "done"]), [pay], middleware=[supervise], checkpointer=InMemorySaver())
-    config: RunnableConfig = {"configurable": {"thread_id": "t"}}
 
     async def run(given: Any) -> Any:
         with anyio.fail_after(WAIT):
             if door == "ainvoke":
-                return await agent.ainvoke(given, config)
-            return await anyio.to_thread.run_sync(agent.invoke, given, config)
+                return await agent.ainvoke(given, AT)
+            return await anyio.to_thread.run_sync(agent.invoke, given, AT)
 
-    paused = await run({"messages": [("user", "go")]})
+    paused = await run(GO)
     await run(Command(resume={one.id: "yes" for one in paused["__interrupt__"]}))
     assert len(keys) == 5  # two attempts and one attempt, and each again after its answer
     assert len(set(keys)) == 2
