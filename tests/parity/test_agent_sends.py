@@ -4,7 +4,6 @@ Streams list tasks in the order in which they end, and LangGraph runs the tasks 
 compare the final messages, the requests to the model, and the next tasks.
 """
 
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import pytest
@@ -80,16 +79,46 @@ def both(*replies: AIMessage, given: tuple[Any, ...], **options: Any) -> tuple[S
     return found[0], found[1]
 
 
+def everything(state: Any) -> Any:
+    return {"llm_input_messages": state["messages"]}
+
+
+END, OTHER = AIMessage("end", id="3"), Send("agent", other())
+SENDS: dict[str, tuple[tuple[AIMessage, ...], tuple[Any, ...], int, dict[str, Any]]] = {
+    # replies, inputs, requests to the model, options of the agent
+    "to the model, whose reply continues the conversation": (
+        (HI, asks("2", call("double", {"x": 4}, "k")), END),
+        (question(), Command(goto=[OTHER])),
+        3,
+        {},
+    ),
+    # The hook selects messages of the conversation; the model that gets a send is asked with the sent messages.
+    "to the model, with a hook before it": (
+        (HI, AIMessage("end", id="2")),
+        (question(), Command(goto=[OTHER])),
+        2,
+        {"pre_model_hook": everything},
+    ),
+    # The task that ran with the state comes first, then the sends in their order.
+    "two sends and the node itself": (
+        (HI, HI),
+        (question(), Command(goto=[Send("agent", other("a")), Send("agent", other("b")), "agent"])),
+        4,
+        {},
+    ),
+    "on a new thread": ((HI, HI), (Command(update=question(), goto=[OTHER]),), 2, {}),
+}
+
+
 @versions
-def test_the_model_is_asked_what_is_sent(version: str) -> None:
-    """The model's reply is added to the conversation, which continues from it."""
-    replies = HI, asks("2", call("double", {"x": 4}, "k")), AIMessage("end", id="3")
-    command = Command(goto=[Send("agent", other())])
-    theirs, ours = both(*replies, given=(question(), command), version=version)
+@pytest.mark.parametrize("kind", SENDS)
+def test_the_model_is_asked_what_is_sent(kind: str, version: str) -> None:
+    replies, given, asked, options = SENDS[kind]
+    theirs, ours = both(*replies, given=given, version=version, **options)
 
     assert ours.everything == theirs.everything
-    assert [text for _, text, _ in ours.result] == ["q", "hi", "", "8", "end"]
-    assert ours.asked[1][1] == [("human", "other", None)]
+    assert len(ours.asked) == asked
+    assert any(messages[-1][1] in ("other", "a") for _, messages, _ in ours.asked)
 
 
 PAYLOADS: dict[str, Any] = {
@@ -131,27 +160,6 @@ def test_a_hook_gets_what_it_is_sent(hook: str, version: str) -> None:
     assert (["messages"], ["other"]) in seen
 
 
-@versions
-def test_a_hook_before_the_model_does_not_choose_for_what_is_sent(version: str) -> None:
-    """The hook selects messages of the conversation; the model that gets a send is asked with the sent messages."""
-    given = (question(), Command(goto=[Send("agent", other())]))
-    hook: Callable[[Any], Any] = lambda state: {"llm_input_messages": state["messages"]}
-    theirs, ours = both(HI, AIMessage("end", id="2"), given=given, version=version, pre_model_hook=hook)
-
-    assert ours.everything == theirs.everything
-    assert ours.asked[1][1] == [("human", "other", None)]
-
-
-@versions
-def test_two_sends_and_the_node_itself_are_three_tasks(version: str) -> None:
-    """The task that ran with the state comes first, then the sends in their order."""
-    sends = [Send("agent", other("a")), Send("agent", other("b")), "agent"]
-    theirs, ours = both(HI, HI, given=(question(), Command(goto=sends)), version=version)
-
-    assert ours.everything == theirs.everything
-    assert len(ours.asked) == 4
-
-
 def test_the_calls_of_each_of_two_replies_run() -> None:
     """Version v2 only: in v1 LangGraph runs the calls of the last reply, and then fails on the others."""
     sends = [Send("agent", other("a")), Send("agent", other("b"))]
@@ -189,16 +197,6 @@ def test_a_tool_sends_to_a_node_beside_what_follows_it(payload: Any, stops: bool
     assert ours.everything == theirs.everything
     if stops:
         assert ours.places[1][0] == (send.node, "agent")
-
-
-@versions
-def test_on_a_new_thread_the_turn_begins_beside_what_is_sent(version: str) -> None:
-    """The first input and the send are both input of the new thread."""
-    command = Command(update=question(), goto=[Send("agent", other())])
-    theirs, ours = both(HI, HI, given=(command,), version=version)
-
-    assert ours.everything == theirs.everything
-    assert len(ours.asked) == 2
 
 
 @versions

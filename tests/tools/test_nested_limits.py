@@ -75,15 +75,6 @@ async def test_four_calls_that_run_calls_of_the_same_node_share_its_four_places(
     assert nest.peak == 4
 
 
-async def test_a_call_lends_its_one_place_to_one_call_at_a_time() -> None:
-    """An inner batch shares the one place of its outer call and runs one call at a time, so the limit holds."""
-    nest = Nest(Limit(concurrency=1))
-    with anyio.fail_after(60):
-        answers = await nest.ask([[[], [], []]])
-    assert [answer.content for answer in answers] == ["batch"]
-    assert (nest.peak, nest.begun) == (1, 4)
-
-
 async def test_a_batch_within_a_call_uses_free_places_beside_the_lent_one() -> None:
     """A loan is an additional way to a place and does not reduce a wide limit to one."""
     nest = Nest(Limit(concurrency=3))

@@ -31,28 +31,12 @@ def search() -> StructuredTool:
     return Recorder().tool("search")
 
 
-def test_a_tool_is_looked_at_once() -> None:
-    """Inspecting a signature takes longer than a call."""
-    tool, look = search(), Looks()
-    facts = ToolFacts(look)
-    assert [facts.of(tool), facts.of(tool)] == ["fact 1", "fact 1"]
-    assert look.at == ["search"]
-
-
-def test_two_tools_of_one_name_have_facts_of_their_own() -> None:
-    """Nodes that share a middleware may each have a different tool "search"."""
+def test_each_tool_is_looked_at_once() -> None:
+    """Inspecting a signature takes longer than a call; nodes may share a middleware, and have tools of one name."""
     one, other, look = search(), search(), Looks()
     facts = ToolFacts(look)
-    assert [facts.of(tool) for tool in (one, other, one, other)] == ["fact 1", "fact 2", "fact 1", "fact 2"]
-
-
-@pytest.mark.parametrize("field", ["coroutine", "func"])
-def test_a_tool_whose_function_was_assigned_is_looked_at_again(field: str) -> None:
-    """Users wrap `tool.func` and `tool.coroutine` by assignment."""
-    tool, facts = search(), ToolFacts(Looks())
-    assert facts.of(tool) == "fact 1"
-    setattr(tool, field, lambda query: query)
-    assert facts.of(tool) == "fact 2"
+    assert [facts.of(tool) for tool in (one, one, other, one, other)] == [f"fact {n}" for n in (1, 1, 2, 1, 2)]
+    assert look.at == ["search"] * 2
 
 
 def test_what_cannot_be_found_out_is_asked_for_again() -> None:
@@ -91,24 +75,27 @@ def test_facts_that_lead_to_their_tools_have_a_bound(monkeypatch: pytest.MonkeyP
     assert len(facts) <= 6
 
 
-def test_a_function_that_equals_the_one_before_is_another_one() -> None:
-    """A client object's `__eq__` may ignore its connection, so functions are compared by identity."""
+class Client:
+    """Client whose `__eq__` ignores its connection."""
 
-    class Client:
-        def __call__(self, query: str) -> str:
-            return query
+    def __call__(self, query: str) -> str:
+        return query
 
-        def __eq__(self, other: object) -> bool:
-            return isinstance(other, Client)
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Client)
 
-        def __hash__(self) -> int:
-            return 0
+    def __hash__(self) -> int:
+        return 0
 
+
+@pytest.mark.parametrize("field", ["coroutine", "func"])
+def test_a_tool_whose_function_was_assigned_is_looked_at_again(field: str) -> None:
+    """Users wrap `tool.func` and `tool.coroutine` by assignment; functions are compared by identity."""
     tool, facts = search(), ToolFacts(Looks())
-    tool.func = Client()
     assert facts.of(tool) == "fact 1"
-    tool.func = Client()
-    assert facts.of(tool) == "fact 2"
+    for number in (2, 3):
+        setattr(tool, field, Client())
+        assert facts.of(tool) == f"fact {number}"
 
 
 async def test_a_tool_that_middleware_makes_for_one_call_is_not_kept() -> None:

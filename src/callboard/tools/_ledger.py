@@ -395,12 +395,9 @@ class Ledger:
 class CallsInterrupted(GraphInterrupt):
     """Raised by a `ToolNode` outside of a LangGraph graph if calls wait for a person.
 
-    Pass `ledger` back to `ToolNode.ainvoke`, together with the same input and the answers. The ledger contains only
-    plain dicts, messages and LangGraph types, so any LangGraph serializer can store it.
-
-    Args:
-        interrupts: open questions of all calls.
-        ledger: results, answers and questions so far.
+    `interrupts` are the open questions of all calls. Pass `ledger` back to `ToolNode.ainvoke`, together with the same
+    input and the answers. It contains only plain dicts, messages and LangGraph types: any LangGraph serializer can
+    store it.
     """
 
     def __init__(self, interrupts: Sequence[Interrupt], ledger: Mapping[str, object]) -> None:
@@ -424,11 +421,9 @@ def answered_question(is_mine: Callable[[object], bool] | None = None) -> object
     that it needs for that can be part of the question, and is stored with it. The next `interrupt()` returns the
     answer. Answers to earlier questions are skipped.
 
-    It is also `None` for a second attempt after the answer was taken, and after the process was killed since then.
-
-    Args:
-        is_mine: returns whether the question was asked by the present part of the body, if several parts ask. If it
-            returns `False`, no answer is skipped, and the result is `None`.
+    It is also `None` for a second attempt after the answer was taken, and after the process was killed since then. If
+    several parts of a body ask, `is_mine` returns whether the present part asked a question; if not, no answer is
+    skipped, and the result is `None`.
     """
     scope = scope_of(var_child_runnable_config.get() or {})
     question = None if scope is None else scope.answered_question()

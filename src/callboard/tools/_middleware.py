@@ -35,10 +35,8 @@ class Order:
     The kinds of callboard's middleware are "output", "repair", "sanitize", "approval", "fallback", "cache", "breaker",
     "retry" and "redact". `order = Cache.order` treats a middleware as a cache, with all reasons.
 
-    Args:
-        kind: word by which other middleware refer to this one; empty for none.
-        not_around: reasons why this middleware must not be outside of others, by their kind.
-        not_inside: reasons why it must not be inside of others, by their kind.
+    `not_around` has reasons why this middleware must not be outside of others, by their kind, and `not_inside` why it
+    must not be inside of them.
     """
 
     kind: str = ""
@@ -63,11 +61,9 @@ class Middleware:
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Run around a call: return the output of `call_next`, or another one.
 
-        Middleware in sync code has the method `wrap_tool_call` instead, which runs in a worker thread.
-
-        Args:
-            request: the call. `request.override(...)` makes a changed copy.
-            call_next: one attempt at the call, within all inner middleware. It may be called any number of times.
+        `request.override(...)` makes a changed copy. `call_next` makes one attempt at the call, within all inner
+        middleware, and may be called any number of times. Sync middleware has `wrap_tool_call` instead, which runs in a
+        worker thread.
         """
         return await call_next(request)
 

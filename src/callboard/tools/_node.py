@@ -70,13 +70,9 @@ class ManyInputs(Runnable[Any, Any]):
     ) -> list[Any]:
         """Run several inputs concurrently, and return their outputs in order.
 
-        Args:
-            inputs: inputs as for `ainvoke`.
-            config: one config for all inputs, or one for each. `max_concurrency` of the first limits the number of
-                concurrent runs.
-            return_exceptions: `True` to return errors in place of outputs. Otherwise the first error cancels the other
-                runs and is raised.
-            kwargs: further arguments of `ainvoke`.
+        `config` is one for all inputs, or one for each; `max_concurrency` of the first limits the number of concurrent
+        runs. With `return_exceptions`, errors stand in place of outputs; otherwise the first error cancels the other
+        runs and is raised. `kwargs` are further arguments of `ainvoke`.
         """
         if not inputs:
             return []
@@ -215,14 +211,9 @@ class ToolNode(ManyInputs):
     async def drain(self, timeout: float = PATIENCE) -> Drained:
         """Refuse new runs, let running calls finish, and return the counts of finished and ended runs.
 
-        A run that is ended raises `DrainingError` at its caller; its finished results are in its ledger. If the task
-        that calls `drain()` is cancelled, running calls are cancelled at once. `async with node` accepts runs again.
-
-        Args:
-            timeout: seconds for running calls to finish. After that they are cancelled, and have their grace.
-
-        Raises:
-            ValueError: for a number out of range.
+        After `timeout` seconds the running calls are cancelled, and have their grace; at once if the task that calls
+        `drain()` is cancelled. A run that is ended raises `DrainingError` at its caller; its finished results are in
+        its ledger. `async with node` accepts runs again. Raises ValueError for a number out of range.
         """
         return await self._setup.in_flight.drain(timeout)
 
@@ -285,8 +276,7 @@ class ToolNode(ManyInputs):
             config: LangChain config; its `max_concurrency` limits this run.
             ledger: outside of a graph, a dict that is updated when calls finish or ask; empty at first, or the `ledger`
                 of a `CallsInterrupted`. Calls that finished in an earlier run with the same input do not run again.
-            resume: answers: `{interrupt.id: answer}` for any of the open questions, or the answer itself if one
-                question is open. In a LangGraph graph, resume the graph instead.
+            resume: outside of a graph, `{interrupt.id: answer}`, or the answer itself if one question is open.
             runtime: outside of a graph, LangGraph's runtime for the tools, with a context and a store.
 
         Raises:

@@ -143,12 +143,7 @@ def _checked(call: Any) -> ToolCall:
 def tools_condition(state: Any, messages_key: str = "messages") -> Literal["tools", "__end__"]:
     """Return the next node of a graph: "tools" if the last message has tool calls, else "__end__".
 
-    Args:
-        state: a list of messages, or a state (dict or object) that contains one.
-        messages_key: key of the messages in the state.
-
-    Raises:
-        ValueError: if there are no messages.
+    `state` is a list of messages, or a dict or object that contains one. Raises ValueError if there are no messages.
     """
     messages = state if isinstance(state, list) else messages_in(state, messages_key)
     if not messages:

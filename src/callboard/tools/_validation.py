@@ -24,14 +24,8 @@ class ValidationNode(Runnable[Any, Any]):
     The output has one message for each call: the validated arguments as JSON, or the validation error. An error message
     has `is_error` in its `additional_kwargs`.
 
-    Args:
-        schemas: pydantic models (version 1 or 2), tools with a schema, or functions to make a schema of.
-        format_error: function of an error, a call and its schema that returns the text for the model.
-        name: name of the node in a graph.
-        tags: tags of the node's runs.
-
-    Raises:
-        ValueError: for a schema of another type.
+    `schemas` are pydantic models (version 1 or 2), tools with a schema, or functions to make a schema of; any other
+    type raises ValueError. `format_error` returns the text for the model.
     """
 
     def __init__(
@@ -50,15 +44,10 @@ class ValidationNode(Runnable[Any, Any]):
     def invoke(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         self, input: Any, config: RunnableConfig | None = None
     ) -> Any:
-        """Validate the calls of the last message.
+        """Validate the calls of the last message of a list, or of a dict with a list under `messages`.
 
-        Args:
-            input: a list of messages, or a dict with one under `messages`.
-            config: LangChain config; not used.
-
-        Raises:
-            ValueError: if there are no messages, or the last one is no AIMessage.
-            KeyError: if a call names a tool without a schema.
+        Raises ValueError if there are no messages, or the last one is no AIMessage, and KeyError if a call names a tool
+        without a schema.
         """
         is_list = isinstance(input, list)
         messages = input if is_list else input.get("messages", [])
