@@ -18,10 +18,9 @@ from typing_extensions import TypedDict
 from callboard import AgentState, AgentStatePydantic
 
 from ._dump import dump
-from ._harness import ASYNC_MODES, DIRECT_MODES, QUESTION, Case, alike, call, double, tabled, versions
+from ._harness import ASYNC_MODES, DIRECT_MODES, QUESTION, Case, alike, assert_same, call, double, tabled, versions
 from ._model import ReplayModel
 from ._prebuilt import candidate, reference
-from .conftest import Same
 
 
 @tool(return_direct=True)
@@ -176,9 +175,10 @@ test_an_agent_of_both_versions_is_the_same_with = tabled(IN_BOTH_VERSIONS, modes
 
 
 @versions
+@pytest.mark.parametrize("mode", DIRECT_MODES)
 @pytest.mark.parametrize("limit", [2, 4, 6, 10])
-def test_an_even_recursion_limit_makes_it_apologise(limit: int, version: str, same_direct: Same) -> None:
-    seen = same_direct(of_agent(FOREVER, version=version, config={"recursion_limit": limit}))
+def test_an_even_recursion_limit_makes_it_apologise(limit: int, mode: str, version: str) -> None:
+    seen = assert_same(of_agent(FOREVER, version=version, config={"recursion_limit": limit}), mode)
 
     assert "Sorry, need more steps to process this request." in str(seen)
 

@@ -15,10 +15,9 @@ from typing_extensions import TypedDict
 from callboard import create_react_agent
 
 from ._dump import dump
-from ._harness import DIRECT_MODES, Case, MessageList, alike, asks, call, wants
+from ._harness import DIRECT_MODES, Case, MessageList, alike, asks, call, tabled, wants
 from ._model import ReplayModel
 from ._prebuilt import candidate, reference
-from .conftest import Same
 
 Messages = Annotated[list[AnyMessage], add_messages]
 
@@ -85,16 +84,6 @@ ANSWERED: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def given(ns: Any, input: Any, node: dict[str, Any], **case: Any) -> Case:
-    return Case(ns.ToolNode(**{"tools": [double, shout], **node}), input, **case)
-
-
-@pytest.mark.parametrize("label", ANSWERED)
-def test_an_input_is_answered(label: str, same: Same) -> None:
-    payload, node, case = ANSWERED[label]
-    same(lambda ns: given(ns, payload, node, **case))
-
-
 REFUSED: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "a dict with an empty message list": (state(), {}, {}),
     "messages without an AI message": (state(HUMAN), {}, {}),
@@ -103,15 +92,23 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("label", REFUSED)
-def test_an_input_is_refused(label: str, same: Same) -> None:
-    payload, node, case = REFUSED[label]
-    same(lambda ns: given(ns, payload, node, **case), raises="ValueError")
+def given(input: Any, node: dict[str, Any], case: dict[str, Any]) -> Any:
+    return lambda ns: Case(ns.ToolNode(**{"tools": [double, shout], **node}), input, **case)
 
 
-@pytest.mark.parametrize("input", [{"foo": "x"}, object()], ids=["a dict without messages", "a plain object"])
-def test_an_input_that_no_graph_accepts_is_refused(input: Any, same_direct: Same) -> None:
-    same_direct(lambda ns: given(ns, input, {}), raises="ValueError")
+test_an_input_is_answered_or_refused_alike = tabled(
+    {
+        **{label: given(*one) for label, one in ANSWERED.items()},
+        **{label: (given(*one), "ValueError") for label, one in REFUSED.items()},
+    }
+)
+test_an_input_that_no_graph_accepts_is_refused = tabled(
+    {
+        "a dict without messages": (given({"foo": "x"}, {}, {}), "ValueError"),
+        "a plain object": (given(object(), {}, {}), "ValueError"),
+    },
+    modes=DIRECT_MODES,
+)
 
 
 @alike
@@ -131,18 +128,16 @@ def test_an_id_that_is_a_number_goes_on_as_text(ns: Any, call_id: Any) -> Case:
 
 
 @pytest.mark.parametrize("name", [None, b"double"])
-def test_a_name_that_is_no_text_is_that_of_no_tool(same_direct: Same, name: Any) -> None:
+@alike(modes=DIRECT_MODES)
+def test_a_name_that_is_no_text_is_that_of_no_tool(ns: Any, name: Any) -> Case:
     """The call's message says so, and the other calls run."""
 
     def told(state: Any) -> list[Any]:
         return [(one.content, one.tool_call_id, one.status) for one in state["messages"]]
 
-    def scenario(ns: Any) -> Case:
-        message = asks(call("double", {"x": 2}, "good"), call("double", {"x": 3}, "bad"))
-        message.tool_calls[1]["name"] = name
-        return Case(ns.ToolNode([double]) | RunnableLambda(told), {"messages": [message]})
-
-    same_direct(scenario)
+    message = asks(call("double", {"x": 2}, "good"), call("double", {"x": 3}, "bad"))
+    message.tool_calls[1]["name"] = name
+    return Case(ns.ToolNode([double]) | RunnableLambda(told), {"messages": [message]})
 
 
 class Careless(ReplayModel):
@@ -213,12 +208,3 @@ def test_the_route_is_the_same_for(label: str) -> None:
             return dump(error)
 
     assert route(candidate()) == route(reference())
-
-
-def test_both_routes_and_the_error_occur_in_the_table() -> None:
-    ns = reference()
-
-    assert ns.tools_condition([WANTS]) == "tools"
-    assert ns.tools_condition([DONE]) == "__end__"
-    with pytest.raises(ValueError, match="No messages found in input state to tool_edge"):
-        ns.tools_condition({})

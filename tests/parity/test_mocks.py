@@ -14,7 +14,6 @@ from callboard import ToolNode
 
 from ._harness import ASYNC_MODES, DIRECT_MODES, SYNC, Case, alike, asks, assert_same, call, wants
 from ._model import ReplayModel
-from .conftest import Same
 
 
 class Empty(BaseModel):
@@ -46,25 +45,16 @@ def test_a_mock_that_raises_is_handled_like_a_tool(ns: Any) -> Case:
     return Case(ns.ToolNode([made], handle_tool_errors=True), wants("search", {"q": "x"}))
 
 
-def test_a_mock_made_of_a_tool_is_called(same: Same) -> None:
+@alike
+def test_a_mock_made_of_a_tool_is_called(ns: Any) -> Case:
     """`create_autospec(tool)` copies the signatures of a real tool."""
-
-    @tool
-    def search(q: str) -> str:
-        """Search."""
-        return f"found {q}"
-
-    def scenario(ns: Any) -> Case:
-        with warnings.catch_warnings(action="ignore"):  # it reads every attribute, deprecated ones too
-            made = create_autospec(search, instance=True)
-        made.name = "search"
-        made.get_input_schema.return_value = Empty
-        answer = ToolMessage("mocked", tool_call_id="call-1")
-        made.invoke.return_value = answer
-        made.ainvoke = AsyncMock(return_value=answer)
-        return Case(ns.ToolNode([made]), wants("search", {"q": "x"}))
-
-    same(scenario)
+    with warnings.catch_warnings(action="ignore"):  # it reads every attribute, deprecated ones too
+        made = create_autospec(Search(), instance=True)
+    made.name = "search"
+    made.get_input_schema.return_value = Empty
+    answer = ToolMessage("mocked", tool_call_id="call-1")
+    made.invoke.return_value, made.ainvoke = answer, AsyncMock(return_value=answer)
+    return Case(ns.ToolNode([made]), wants("search", {"q": "x"}))
 
 
 class Search(BaseTool):
@@ -77,40 +67,39 @@ class Search(BaseTool):
         raise AssertionError("the real tool was run")
 
 
-@pytest.mark.parametrize("name", ["_run", "invoke", "ainvoke"])
-def test_a_method_that_is_replaced_on_the_class_is_called(same: Same, name: str) -> None:
+REPLACED = {
+    "_run": lambda self, q: f"replaced {q}",
+    "invoke": MagicMock(return_value=ToolMessage("replaced", tool_call_id="call-1")),
+    "ainvoke": AsyncMock(return_value=ToolMessage("replaced", tool_call_id="call-1")),
+}
+
+
+@pytest.mark.parametrize("name", REPLACED)
+@alike
+def test_a_method_that_is_replaced_on_the_class_is_called(ns: Any, name: str) -> Case:
     """This includes a node that has run the tool before, so its cached results must be dropped."""
 
     class Own(Search):
         def _run(self, q: str) -> str:
             return f"real {q}"
 
-    replaced = {
-        "_run": lambda self, q: f"replaced {q}",
-        "invoke": MagicMock(return_value=ToolMessage("replaced", tool_call_id="call-1")),
-        "ainvoke": AsyncMock(return_value=ToolMessage("replaced", tool_call_id="call-1")),
-    }
-
     def told(*messages: Any) -> ToolMessage:
         return ToolMessage(", ".join(message.content for message in messages), tool_call_id="call-1")
 
     def wrap(request: Any, execute: Any) -> Any:
         first = execute(request)
-        with patch.object(Own, name, replaced[name]):
+        with patch.object(Own, name, REPLACED[name]):
             second = execute(request)
         return told(first, second, execute(request))
 
     async def awrap(request: Any, execute: Any) -> Any:
         first = await execute(request)
-        with patch.object(Own, name, replaced[name]):
+        with patch.object(Own, name, REPLACED[name]):
             second = await execute(request)
         return told(first, second, await execute(request))
 
-    def scenario(ns: Any) -> Case:
-        node = ns.ToolNode([Own()], wrap_tool_call=wrap, awrap_tool_call=awrap)
-        return Case(node, wants("search", {"q": "x"}))
-
-    same(scenario)
+    node = ns.ToolNode([Own()], wrap_tool_call=wrap, awrap_tool_call=awrap)
+    return Case(node, wants("search", {"q": "x"}))
 
 
 @alike(modes=ASYNC_MODES)

@@ -69,19 +69,20 @@ async def test_of_calls_that_share_an_id_one_answer_in_the_graph_answers_one() -
     assert [event.query for event in rec.events if event.kind == "started"] == ["second"]
 
 
-def work_of(run: Callable[[], object]) -> int:
-    """Return the number of Python and C function calls, which is deterministic."""
+def work_of(run: Callable[[], object], *events: str) -> int:
+    """Return the number of function calls of these kinds, or of Python and C functions; it is deterministic."""
     count = 0
 
     def note(frame: object, event: str, arg: object) -> None:
         nonlocal count
-        count += event in ("call", "c_call")
+        count += event in (events or ("call", "c_call"))
 
+    before = sys.getprofile()
     sys.setprofile(note)
     try:
         run()
     finally:
-        sys.setprofile(None)
+        sys.setprofile(before)
     return count
 
 

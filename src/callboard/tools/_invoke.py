@@ -142,7 +142,7 @@ def _formatted(content: Any, artifact: Any, call: ToolCall, tool: BaseTool, stat
     call_id = call["id"]
     if content.__class__ is str and call_id.__class__ is str and status == "success":
         # pydantic would change none of these values, and its validation takes a sixth of the time of a call.
-        message = copy(_TEXT_MESSAGE)
+        message: Any = copy(_TEXT_MESSAGE)
         message.__dict__.update(
             content=content,
             artifact=artifact,

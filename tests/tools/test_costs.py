@@ -1,18 +1,55 @@
-"""A batch leaves no reference cycles: a garbage collection would stop the event loop."""
+"""Cost of building a node, memory of a waiting call, and reference cycles of a batch.
+
+Web servers build a node for each request. A host of agents may hold very many calls. A garbage collection would stop
+the event loop.
+"""
 
 import contextlib
 import gc
+from collections.abc import Callable
 from typing import Any
 
 import anyio
+import langgraph.prebuilt
 import pytest
+from langchain_core.tools import BaseTool, tool
 from langgraph.types import interrupt
 
 from callboard import CallPolicy, CallsInterrupted, ToolNode
 from callboard.testing import calls, tool_call
-from tests.helpers import litter
+from tests.helpers import litter, weighed
+
+from ._weight import LIMITS
+from .test_unanswered import work_of
 
 WAIT = 60
+AT_MOST = 6 * 1024
+"""Limit of a waiting call in bytes. A call of LangGraph takes 9.7 KB on asyncio."""
+
+
+@tool
+async def look_up(query: str) -> str:
+    """Look something up."""
+    return query
+
+
+def work_of_building(build: Callable[[list[BaseTool]], object]) -> int:
+    """Return how many functions run while a node of one tool is built, after one build as warm-up."""
+    build([look_up])
+    return work_of(lambda: build([look_up]), "call")
+
+
+def test_building_a_node_takes_no_more_steps_than_langgraphs() -> None:
+    """Signatures are inspected and threads prepared by the first call. Only mistakes are checked while building."""
+    assert work_of_building(ToolNode) <= work_of_building(langgraph.prebuilt.ToolNode)
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.exhaustive
+def test_a_waiting_call_weighs_at_most_6_kilobytes(backend: str, limit: str) -> None:
+    """At this size 100,000 waiting calls need 600 MB, whether they wait in their bodies or for a place."""
+    assert 0 < weighed("tests.tools._weight", backend, limit) <= AT_MOST
 
 
 async def fine(query: str) -> str:
