@@ -45,7 +45,6 @@ class CallRecord(NamedTuple):
 
     @property
     def is_finished(self) -> bool:
-        """`True` if the call has a result."""
         return self.output is not NOT_YET
 
     @property

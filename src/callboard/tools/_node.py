@@ -396,7 +396,6 @@ class NodeAccess:
 
     @property
     def messages_key(self) -> str:
-        """Key of the messages in a state."""
         return self._node._setup.messages_key
 
     @property
@@ -406,7 +405,6 @@ class NodeAccess:
 
     @property
     def actors(self) -> ActorSet:
-        """Actors among the tools, and their sessions."""
         return self._node._setup.actors
 
     @property
@@ -421,11 +419,9 @@ class NodeAccess:
         return self._node._setup.supervision.grace
 
     def tool(self, name: str) -> BaseTool | None:
-        """Return a tool by its name; `None` if there is none."""
         return self._node.tools_by_name.get(name)
 
     def policy(self, call: ToolCall) -> CallPolicy:
-        """Return the policy that applies to a call."""
         return self._node._setup.supervision.terms(call).policy
 
     async def batch(

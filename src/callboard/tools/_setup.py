@@ -69,7 +69,6 @@ class Setup:
         return plan if engine is None else on_engine(plan, engine, self.actors)
 
     def description(self, name: str) -> str | None:
-        """Return the description of a tool; `None` for an unknown tool."""
         return getattr(self.tools.get(name), "description", None)
 
     def overrides(self, kind: str, entries: Wrapper | None) -> Chain | None:

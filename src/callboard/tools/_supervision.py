@@ -117,7 +117,6 @@ class Supervision:
             return await _reworked(supervised, message, judge, rework)
 
     def policy(self, name: str) -> CallPolicy:
-        """Return the policy of a tool."""
         return self.policies.get(name, self.default)
 
     def rooms(self, name: str) -> dict[str, float]:
@@ -139,7 +138,6 @@ class Supervision:
             self.policies[tool] = replace(policy, idempotent=True)
 
     def policies_of(self, tools: Iterable[str]) -> dict[str, CallPolicy]:
-        """Return the policy of each tool, by name."""
         return {name: self.policies.get(name, self.default) for name in tools}
 
     def statistics(self) -> Statistics:

@@ -74,10 +74,8 @@ def chunks_for(runtime: Runtime[Any]) -> OnProgress | None:
     return None if runtime is NO_RUNTIME else ProgressChunks(runtime)
 
 
-OnClaim = Callable[[str, CallRecord], Awaitable[None]]
-"""Callback with the key and record of a call just before its body starts."""
-OnAsk = Callable[[str, CallRecord], Awaitable[None]]
-"""Callback with the key and record of a call that asks a question."""
+OnRecord = Callable[[str, CallRecord], Awaitable[None]]
+"""Callback with the key and record of a call just before its body starts, or when it asks a question."""
 OnFinish = Callable[[str, Output, bool], Awaitable[None]]
 """Callback with the key of a call, its output, and whether it is the last one of the batch to end."""
 
@@ -92,11 +90,11 @@ class Reports(TypedDict, total=False):
 
     on_finish: OnFinish
     """Called with each result as soon as it exists, before the next step can depend on it."""
-    on_claim: OnClaim | None
+    on_claim: OnRecord | None
     """Called for each call that must not run twice, before its body starts."""
     claims_only_said: bool
     """`True` to call `on_claim` only for calls whose policy sets `on_unknown`."""
-    on_ask: OnAsk
+    on_ask: OnRecord
     """Called for each question of a call, when it is asked."""
     around: Around | None
     """Runs each call, for a caller that observes the call from its beginning to its end."""
