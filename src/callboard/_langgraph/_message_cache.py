@@ -6,6 +6,7 @@ message in place, so the fields of all old messages are packed together and comp
 much less time than packing the messages.
 """
 
+import marshal
 import sys
 import threading
 from collections import OrderedDict
@@ -128,11 +129,6 @@ def array_header(count: int) -> bytes:
 ROOM = 32 * 1024 * 1024
 """Maximum size of one cache of a checkpointer, that of messages or that of conversations, in bytes."""
 
-_DEEPEST = 64
-"""Maximum nesting depth of a cached message's content."""
-
-_CONSTANT = frozenset((str, int, float, bool, bytes, type(None)))  # exact types: a subclass may be mutable
-
 _new = object.__new__
 
 # Cache
@@ -145,43 +141,23 @@ _set_fields, _set_extra, _set_names, _set_private = (
 )
 
 
-class _Pattern(NamedTuple):
-    """Template of a plain dict or list, from which deep copies are made quickly."""
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """Parsed message, from which equal messages are made quickly."""
 
-    whole: Any
-    """Dict or list with `None` in place of mutable values."""
-    shallow: Sequence[tuple[Any, Any]]
-    """Keys and values of the dicts and lists that contain only constants."""
-    deep: Sequence[tuple[Any, "_Pattern"]]
-    """Keys and templates of all other dicts and lists."""
+    kind: type[BaseMessage]
+    fields: bytes
+    """Fields in the format of `marshal`, which accepts plain data only."""
+    fields_set: frozenset[str]
     size: int
     """Memory in bytes."""
 
-    def copied(self) -> Any:
-        """Return a deep copy."""
-        made = self.whole.copy()
-        for key, part in self.shallow:
-            made[key] = part.copy()
-        for key, pattern in self.deep:
-            made[key] = pattern.copied()
-        return made
-
-
-@dataclass(frozen=True, slots=True)
-class Remembered:
-    """Template of a message; its dicts and lists are never given to other code."""
-
-    kind: type[BaseMessage]
-    fields: _Pattern
-    fields_set: set[str]
-    size: int
-
     def message(self) -> BaseMessage:
-        """Return a new message, equal to one that is parsed from the bytes."""
+        """Return a new message, equal to one that is parsed from the bytes; nobody else has its dicts and lists."""
         made = _new(self.kind)
-        _set_fields(made, self.fields.copied())
+        _set_fields(made, marshal.loads(self.fields))  # noqa: S302 (made by this process, from plain data)
         _set_extra(made, {})
-        _set_names(made, self.fields_set.copy())
+        _set_names(made, set(self.fields_set))
         _set_private(made, None)
         return made
 
@@ -238,12 +214,13 @@ def _remembered(made: Any, data: bytes) -> Remembered | None:
     """Return the template of a parsed message; `None` if its bytes alone do not determine it."""
     if type(made) is not _kind(data) or made.__pydantic_extra__ != {} or made.__pydantic_private__ is not None:
         return None
-    fields = _pattern(vars(made), set(), 0)
-    if fields is None:
+    try:
+        fields = marshal.dumps(vars(made))
+    except ValueError:  # nested too deeply
         return None
-    fields_set = set(made.__pydantic_fields_set__)
-    whole = fields.size + sys.getsizeof(fields_set) + 2 * sys.getsizeof(data)  # the key, and as much for the entry
-    return Remembered(type(made), fields, fields_set, whole)
+    # The key, and as much for the entry.
+    size = len(fields) + sum(map(sys.getsizeof, made.__pydantic_fields_set__)) + 2 * sys.getsizeof(data)
+    return Remembered(type(made), fields, frozenset(made.__pydantic_fields_set__), size)
 
 
 def _kind(data: bytes) -> type[BaseMessage] | None:
@@ -253,34 +230,6 @@ def _kind(data: bytes) -> type[BaseMessage] | None:
         return KINDS.get((content[0], content[1]))
     except Exception:  # contains an object, or is no message: parsed like any other value
         return None
-
-
-def _pattern(value: Any, seen: set[int], depth: int) -> _Pattern | None:
-    """Return the template of a dict or list; `None` if it is not plain, or contains the same dict or list twice."""
-    # The same object twice (or a cycle) would become two objects in a copy, which could then be changed separately.
-    kind = type(value)
-    if kind not in (dict, list) or id(value) in seen or depth > _DEEPEST:
-        return None
-    seen.add(id(value))
-    whole, size = value.copy(), sys.getsizeof(value)
-    shallow: list[tuple[Any, Any]] = []
-    deep: list[tuple[Any, _Pattern]] = []
-    for key, part in value.items() if kind is dict else enumerate(value):
-        if type(key) not in _CONSTANT:
-            return None
-        size += sys.getsizeof(key)
-        if type(part) in _CONSTANT:
-            size += sys.getsizeof(part)
-            continue
-        if (pattern := _pattern(part, seen, depth + 1)) is None:
-            return None
-        whole[key] = None
-        size += pattern.size
-        if pattern.shallow or pattern.deep:
-            deep.append((key, pattern))
-        else:
-            shallow.append((key, pattern.whole))
-    return _Pattern(whole, shallow, deep, size)
 
 
 # Conversations

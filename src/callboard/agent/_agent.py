@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, Self, TypedDict, Unpack, cast, overload
+from typing import Any, Literal, Required, Self, TypedDict, Unpack, cast, overload
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.schema import StreamEvent
@@ -34,21 +34,66 @@ from callboard.conversations._snapshots import history_of, snapshot_of, update
 from callboard.tools._node import ManyInputs, NodeAccess, ToolNode
 
 StreamModes = str | Sequence[str]
+Config = RunnableConfig | None
 NodeNames = Sequence[str] | Literal["*"] | None
 
 
 class RunOptions(TypedDict, total=False):
-    """Keywords that all four methods accept."""
+    """Options of every run."""
 
     context: Any
+    """`runtime.context` of tools, hooks and prompts."""
     print_mode: StreamModes
+    """Modes whose chunks are also printed."""
     interrupt_before: NodeNames
+    """Nodes before which to stop, instead of the agent's own."""
     interrupt_after: NodeNames
+    """Nodes after which to stop, instead of the agent's own."""
     durability: Durability | None
+    """When events are stored: before the run goes on ("sync"), in the background ("async"), or at its end ("exit")."""
     control: RunControl | None
+    """LangGraph's control object; it can request a stop before the next step."""
     budget: float | None
+    """Seconds for the whole run, instead of the agent's own budget."""
     debug: bool | None
+    """Print each step."""
     subgraphs: bool
+    """Also stream chunks of graphs that tools run; every chunk then has its namespace."""
+
+
+class StreamOptions(RunOptions, total=False):
+    """Options that decide the form of a run's result, besides those of every run."""
+
+    stream_mode: StreamModes | None
+    """One or several of LangGraph's modes: of `ainvoke` by default "values", of `astream` "updates"."""
+    output_keys: Keys | None
+    """State keys in the result, and in `values` and `updates`; a single string gives the bare value."""
+    version: Literal["v1", "v2"]
+    """With "v2", the result is a `GraphOutput`, and every chunk a part, `{"type": ..., "ns": ..., "data": ...}`."""
+
+
+class PartOptions(RunOptions, total=False):
+    """Options of a stream of parts."""
+
+    stream_mode: StreamModes | None
+    output_keys: Keys | None
+    version: Required[Literal["v2"]]
+
+
+class OutputOptions(RunOptions, total=False):
+    """Options of a run that returns a `GraphOutput`."""
+
+    stream_mode: Literal["values"]
+    output_keys: Keys | None
+    version: Required[Literal["v2"]]
+
+
+class StateOptions(RunOptions, total=False):
+    """Options of a run that returns its state as a dict."""
+
+    stream_mode: Literal["values"]
+    output_keys: list[str] | tuple[str, ...] | None
+    version: Literal["v1"]
 
 
 def checked_modes(modes: StreamModes) -> frozenset[str]:
@@ -101,84 +146,33 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
 
     @overload  # type: ignore[override]
     async def ainvoke(
-        self,
-        input: Any,
-        config: RunnableConfig | None = None,
-        *,
-        stream_mode: Literal["values"] = ...,
-        output_keys: Keys | None = ...,
-        version: Literal["v2"],
-        **options: Unpack[RunOptions],
+        self, input: Any, config: Config = None, **options: Unpack[OutputOptions]
     ) -> GraphOutput[Any]: ...
 
     @overload
-    async def ainvoke(
-        self,
-        input: Any,
-        config: RunnableConfig | None = None,
-        *,
-        stream_mode: Literal["values"] = ...,
-        output_keys: list[str] | tuple[str, ...] | None = ...,
-        version: Literal["v1"] = ...,
-        **options: Unpack[RunOptions],
-    ) -> dict[str, Any]: ...
+    async def ainvoke(self, input: Any, config: Config = None, **options: Unpack[StateOptions]) -> dict[str, Any]: ...
 
     @overload
-    async def ainvoke(
-        self,
-        input: Any,
-        config: RunnableConfig | None = None,
-        *,
-        stream_mode: StreamModes = ...,
-        output_keys: Keys | None = ...,
-        version: Literal["v1", "v2"] = ...,
-        **options: Unpack[RunOptions],
-    ) -> Any: ...
+    async def ainvoke(self, input: Any, config: Config = None, **options: Unpack[StreamOptions]) -> Any: ...
 
     async def ainvoke(
         self,
         input: Any,
-        config: RunnableConfig | None = None,
+        config: Config = None,
         *,
-        context: Any = None,
-        stream_mode: StreamModes = "values",
-        print_mode: StreamModes = (),
+        stream_mode: StreamModes | None = "values",
         output_keys: Keys | None = None,
-        interrupt_before: NodeNames = None,
-        interrupt_after: NodeNames = None,
-        durability: Durability | None = None,
-        control: RunControl | None = None,
-        budget: float | None = None,
-        debug: bool | None = None,
-        subgraphs: bool = False,
         version: Literal["v1", "v2"] = "v1",
+        **options: Unpack[RunOptions],
     ) -> Any:
-        """Run until the model gives an answer, or a person has to be asked.
+        """Run until the model gives an answer, or a person has to be asked; return the state.
 
-        Args:
-            input: a dict with `messages`, in any form that LangChain accepts, and other keys of the state; a `Command`;
-                or `None` to resume the thread.
-            config: a LangChain config. `recursion_limit` bounds the steps, `max_concurrency` the concurrent calls of a
-                batch.
-            context: `runtime.context` of tools, hooks and prompts.
-            stream_mode: "values" returns the final state; any other mode a list of chunks.
-            print_mode: modes whose chunks are also printed.
-            output_keys: state keys to return; by default all.
-            interrupt_before: nodes before which to stop, instead of the agent's own.
-            interrupt_after: nodes after which to stop, instead of the agent's own.
-            durability: when events are stored: before the run goes on ("sync"), in the background ("async", the
-                default), or when the run stops ("exit").
-            control: LangGraph's control object; it can request a stop before the next step.
-            budget: seconds for the whole run, instead of the agent's own budget.
-            debug: print each step.
-            subgraphs: see `astream`; for modes other than "values".
-            version: "v2" returns a `GraphOutput`, or a list of parts; see `astream`.
-
-        Returns:
-            The state. If calls wait for a person, `__interrupt__` has their questions.
+        If calls wait for a person, `__interrupt__` has their questions. `input` is a dict with `messages`, in any form
+        that LangChain accepts, and other keys of the state; a `Command`; or `None` to resume the thread. Other modes
+        than "values" return a list of chunks; for the options see `RunOptions` and `StreamOptions`.
 
         Raises:
-            GraphRecursionError: if the recursion limit is reached.
+            GraphRecursionError: if the `recursion_limit` of the config is reached.
             GraphDrained: if `control` requested a stop; the thread can be resumed with `None`.
             EmptyInputError: if the input has no value for the state.
             RunDeadlineExceededError: if the budget is used up. Calls in flight have got error messages, and the thread
@@ -186,104 +180,40 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
             UnknownInterruptError: if an answer matches no open question.
             BaseException: the error of a call, if nothing handles it.
         """
-        given: RunOptions = {
-            "context": context,
-            "print_mode": print_mode,
-            "interrupt_before": interrupt_before,
-            "interrupt_after": interrupt_after,
-            "durability": durability,
-            "control": control,
-            "budget": budget,
-            "debug": debug,
-            "subgraphs": subgraphs,
-        }
         if stream_mode != "values":
             stream = self.astream(
-                input, config, stream_mode=stream_mode, output_keys=output_keys, version=version, **given
+                input, config, stream_mode=stream_mode, output_keys=output_keys, version=version, **options
             )
             async with aclosing(stream):
                 return [chunk async for chunk in stream]
-        run = await self._runner.run(self.checkpointer, self._request(input, config, (), output_keys, given), None)
+        request = self._request(input, config, (), output_keys, **options)
+        run = await self._runner.run(self.checkpointer, request, None)
         return _result(run, output_keys, version, self._runner.plan.schema)
 
     @overload  # type: ignore[override]
     def astream(
-        self,
-        input: Any,
-        config: RunnableConfig | None = None,
-        *,
-        stream_mode: StreamModes | None = ...,
-        output_keys: Keys | None = ...,
-        version: Literal["v2"],
-        **options: Unpack[RunOptions],
+        self, input: Any, config: Config = None, **options: Unpack[PartOptions]
     ) -> AsyncGenerator[dict[str, Any]]: ...
 
     @overload
-    def astream(
-        self,
-        input: Any,
-        config: RunnableConfig | None = None,
-        *,
-        stream_mode: StreamModes | None = ...,
-        output_keys: Keys | None = ...,
-        version: Literal["v1", "v2"] = ...,
-        **options: Unpack[RunOptions],
-    ) -> AsyncGenerator[Any]: ...
+    def astream(self, input: Any, config: Config = None, **options: Unpack[StreamOptions]) -> AsyncGenerator[Any]: ...
 
     async def astream(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         input: Any,
-        config: RunnableConfig | None = None,
+        config: Config = None,
         *,
-        context: Any = None,
         stream_mode: StreamModes | None = None,
-        print_mode: StreamModes = (),
         output_keys: Keys | None = None,
-        interrupt_before: NodeNames = None,
-        interrupt_after: NodeNames = None,
-        durability: Durability | None = None,
-        control: RunControl | None = None,
-        budget: float | None = None,
-        debug: bool | None = None,
-        subgraphs: bool = False,
         version: Literal["v1", "v2"] = "v1",
+        **options: Unpack[RunOptions],
     ) -> AsyncGenerator[Any]:
-        """Run, and yield chunks while the run goes on.
+        """Run as `ainvoke` does, and yield chunks while the run goes on.
 
-        If the reader leaves early, the run is cancelled, and has ended when `aclose()` returns.
-
-        Args:
-            input: see `ainvoke`.
-            config: see `ainvoke`.
-            context: see `ainvoke`.
-            stream_mode: one or several of LangGraph's modes; by default "updates".
-            print_mode: modes whose chunks are also printed.
-            output_keys: state keys in `values` and `updates`; a single string gives the bare value.
-            interrupt_before: see `ainvoke`.
-            interrupt_after: see `ainvoke`.
-            durability: see `ainvoke`.
-            control: see `ainvoke`.
-            budget: see `ainvoke`.
-            debug: see `ainvoke`.
-            subgraphs: also yield chunks of graphs that tools run; every chunk then has its namespace.
-            version: "v2" yields every chunk as a part, `{"type": ..., "ns": ..., "data": ...}`.
-
-        Raises:
-            ValueError: for an unknown mode.
-            BaseException: see `ainvoke`.
+        If the reader leaves early, the run is cancelled, and has ended when `aclose()` returns. Raises ValueError for
+        an unknown mode, and the errors of `ainvoke`.
         """
-        given: RunOptions = {
-            "context": context,
-            "print_mode": print_mode,
-            "interrupt_before": interrupt_before,
-            "interrupt_after": interrupt_after,
-            "durability": durability,
-            "control": control,
-            "budget": budget,
-            "debug": debug,
-            "subgraphs": subgraphs,
-        }
-        request = self._request(input, config, stream_mode, output_keys, given)
+        request = self._request(input, config, stream_mode, output_keys, **options)
         modes = stream_mode or ("values" if is_nested(request.config) else "updates")
         wanted, shape = checked_modes(modes), self._runner.plan.schema.shaped
         request = replace(request, modes=request.modes | wanted)
@@ -291,45 +221,20 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
         async with aclosing(chunks_of(partial(self._runner.run, self.checkpointer, request))) as chunks:
             async for chunk in chunks:
                 if chunk[1] in wanted:
-                    yield as_part(chunk, shape) if version == "v2" else shaped(chunk, modes, subgraphs=subgraphs)
+                    yield (
+                        as_part(chunk, shape) if version == "v2" else shaped(chunk, modes, subgraphs=request.subgraphs)
+                    )
 
     @overload  # type: ignore[override]
-    def invoke(
-        self,
-        input: Any,
-        config: RunnableConfig | None = None,
-        *,
-        stream_mode: Literal["values"] = ...,
-        output_keys: Keys | None = ...,
-        version: Literal["v2"],
-        **options: Unpack[RunOptions],
-    ) -> GraphOutput[Any]: ...
+    def invoke(self, input: Any, config: Config = None, **options: Unpack[OutputOptions]) -> GraphOutput[Any]: ...
 
     @overload
-    def invoke(
-        self,
-        input: Any,
-        config: RunnableConfig | None = None,
-        *,
-        stream_mode: Literal["values"] = ...,
-        output_keys: list[str] | tuple[str, ...] | None = ...,
-        version: Literal["v1"] = ...,
-        **options: Unpack[RunOptions],
-    ) -> dict[str, Any]: ...
+    def invoke(self, input: Any, config: Config = None, **options: Unpack[StateOptions]) -> dict[str, Any]: ...
 
     @overload
-    def invoke(
-        self,
-        input: Any,
-        config: RunnableConfig | None = None,
-        *,
-        stream_mode: StreamModes = ...,
-        output_keys: Keys | None = ...,
-        version: Literal["v1", "v2"] = ...,
-        **options: Unpack[RunOptions],
-    ) -> Any: ...
+    def invoke(self, input: Any, config: Config = None, **options: Unpack[StreamOptions]) -> Any: ...
 
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Any:
+    def invoke(self, input: Any, config: Config = None, **options: Any) -> Any:
         """Do the same as `ainvoke`, from sync code.
 
         May be called in the thread of a running event loop, which is blocked until the run ends. Models, tools, hooks,
@@ -338,47 +243,23 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
         return run_from_sync(partial(Agent.ainvoke, self._from_sync(), input, config, **options))
 
     @overload  # type: ignore[override]
-    def stream(
-        self,
-        input: Any,
-        config: RunnableConfig | None = None,
-        *,
-        stream_mode: StreamModes | None = ...,
-        output_keys: Keys | None = ...,
-        version: Literal["v2"],
-        **options: Unpack[RunOptions],
-    ) -> Iterator[dict[str, Any]]: ...
+    def stream(self, input: Any, config: Config = None, **options: Unpack[PartOptions]) -> Iterator[dict[str, Any]]: ...
 
     @overload
-    def stream(
-        self,
-        input: Any,
-        config: RunnableConfig | None = None,
-        *,
-        stream_mode: StreamModes | None = ...,
-        output_keys: Keys | None = ...,
-        version: Literal["v1", "v2"] = ...,
-        **options: Unpack[RunOptions],
-    ) -> Iterator[Any]: ...
+    def stream(self, input: Any, config: Config = None, **options: Unpack[StreamOptions]) -> Iterator[Any]: ...
 
     def stream(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, input: Any, config: RunnableConfig | None = None, **options: Any
+        self, input: Any, config: Config = None, **options: Any
     ) -> Iterator[Any]:
         """Do the same as `astream`, from sync code."""
         return pulled(Agent.astream(self._from_sync(), input, config, **options))
 
     async def astream_events(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, input: Any, config: RunnableConfig | None = None, **options: Any
+        self, input: Any, config: Config = None, **options: Any
     ) -> AsyncIterator[StreamEvent]:
-        """Yield LangChain's events of a run; on asyncio only.
+        """Yield LangChain's events of a run; `options` are LangChain's and those of `astream`.
 
-        Args:
-            input: see `ainvoke`.
-            config: see `ainvoke`.
-            options: LangChain's options, and those of `astream`.
-
-        Raises:
-            RuntimeError: on trio, where LangChain's implementation does not run.
+        Raises RuntimeError on trio, where LangChain's implementation does not run.
         """
         if current_loop().name == "trio":
             raise RuntimeError(
@@ -392,28 +273,36 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
     def _request(
         self,
         input: Any,
-        config: RunnableConfig | None,
+        config: Config,
         modes: StreamModes | None,
         output_keys: Keys | None,
-        given: RunOptions,
+        *,
+        context: Any = None,
+        print_mode: StreamModes = (),
+        interrupt_before: NodeNames = None,
+        interrupt_after: NodeNames = None,
+        durability: Durability | None = None,
+        control: RunControl | None = None,
+        budget: float | None = None,
+        debug: bool | None = None,
+        subgraphs: bool = False,
     ) -> Request:
-        check_seconds("budget", given["budget"], zero=False)
+        check_seconds("budget", budget, zero=False)
         keys = () if output_keys is None else [output_keys] if isinstance(output_keys, str) else output_keys
         if unknown := [key for key in keys if key not in self._runner.plan.schema.specs]:
             raise ValueError(f"The state has no key {', '.join(map(repr, unknown))}; see output_keys={output_keys!r}")
-        debug = self._runner.debug or given["debug"]
-        prints = checked_modes(("updates", "values") if debug else given["print_mode"])
+        prints = checked_modes(("updates", "values") if self._runner.debug or debug else print_mode)
         return Request(
             input=input,
             config=run_config(self.config, config),
-            context=given["context"],
-            stops=self._stops.or_else(given["interrupt_before"], given["interrupt_after"]),
-            durability=given["durability"],
-            control=given["control"],
-            budget=self._budget if given["budget"] is None else given["budget"],
+            context=context,
+            stops=self._stops.or_else(interrupt_before, interrupt_after),
+            durability=durability,
+            control=control,
+            budget=self._budget if budget is None else budget,
             modes=prints | checked_modes(modes or ()),
             door=self._door,
-            subgraphs=given["subgraphs"],
+            subgraphs=subgraphs,
             prints=prints,
             output_keys=output_keys,
         )
@@ -428,10 +317,7 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
 
         Args:
             timeout: seconds to wait. Runs that have not finished by then are cancelled, and get their grace for
-                clean-up.
-
-        Raises:
-            ValueError: if `timeout` is out of range.
+                clean-up. Raises ValueError if it is out of range.
         """
         return await self._runner.in_flight.drain(timeout)
 
@@ -439,9 +325,7 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
         """Wait for the current runs, as `drain` does, and close the databases that were opened for the agent's URLs.
 
         A closed agent can be used again, and then opens its databases again. A drained agent stays drained.
-
-        Args:
-            timeout: seconds to wait for runs.
+        `timeout` is the number of seconds to wait for runs.
         """
         await self._ended(timeout)
 
@@ -478,12 +362,9 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
     async def aget_state(self, config: RunnableConfig, *, subgraphs: bool = False) -> StateSnapshot:
         """Return the state of a thread: its values, its next tasks, and its open questions.
 
-        Args:
-            config: names the thread by `thread_id`; `checkpoint_id` selects an earlier position.
-            subgraphs: accepted for compatibility with LangGraph, and ignored.
-
-        Raises:
-            ValueError: if there is no checkpointer, no `thread_id`, or no such checkpoint.
+        `config` names the thread by `thread_id`; `checkpoint_id` selects an earlier position. `subgraphs` is accepted
+        for compatibility with LangGraph, and ignored. Raises ValueError if there is no checkpointer, no `thread_id`, or
+        no such checkpoint.
         """
         past = "checkpoint_id" in config.get("configurable", {})
         return snapshot_of(await self._saved(config, looks=past), by_call=self._by_call, past=past)
@@ -499,13 +380,10 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
         """Yield every position of a thread, the latest first. A run can go on from any of them.
 
         Args:
-            config: names the thread by `thread_id`.
+            config: names the thread by `thread_id`. Raises ValueError as `aget_state` does.
             filter: required metadata, such as `{"source": "input"}`.
             before: config with a `checkpoint_id`; only earlier positions are returned.
             limit: largest number of positions.
-
-        Raises:
-            ValueError: see `aget_state`.
         """
         until = None if before is None else before["configurable"]["checkpoint_id"]
         thread = await self._saved(config)
@@ -517,7 +395,7 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
     async def aupdate_state(
         self, config: RunnableConfig, values: Any, as_node: str | None = None, task_id: str | None = None
     ) -> RunnableConfig:
-        """Change the state of a thread from outside of a run.
+        """Change the state of a thread from outside of a run; return the config of the changed thread.
 
         Args:
             config: names the thread by `thread_id`; with a `checkpoint_id`, a new branch starts at that position.
@@ -525,9 +403,6 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
             as_node: node to attribute the change to; its successor runs next. `__end__`: nothing runs next. Default:
                 the node that ran last.
             task_id: accepted for compatibility with LangGraph, and ignored.
-
-        Returns:
-            The config of the changed thread.
 
         Raises:
             ValueError: see `aget_state`.
@@ -541,12 +416,8 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
     ) -> RunnableConfig:
         """Apply several updates to a thread, one after the other; return the config of the changed thread.
 
-        Args:
-            config: see `aupdate_state`.
-            updates: lists of updates, each with values and a node.
-
-        Raises:
-            ValueError: if there are no updates; see also `aupdate_state`.
+        `updates` are lists of updates, each with values and a node. Raises ValueError if there are none, and as
+        `aupdate_state` does.
         """
         if not any(updates):
             raise ValueError("No supersteps provided" if not updates else "No updates provided")
