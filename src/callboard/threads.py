@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from callboard._util._lazy import lazy
 
 if TYPE_CHECKING:
-    from callboard.conversations._connect import masked as masked
+    from callboard.conversations._database import masked as masked
     from callboard.conversations._stored_thread import CallState as CallState
     from callboard.conversations._stored_thread import StoredThread as StoredThread
     from callboard.conversations._stored_thread import Threads as Threads
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "callboard.conversations._stored_thread": ("CallState", "StoredThread", "Threads"),
-    "callboard.conversations._connect": ("masked",),
+    "callboard.conversations._database": ("masked",),
     "callboard.tools._unanswered": ("Exchange", "unanswered"),
 }
 

@@ -22,8 +22,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.memory import InMemoryStore
 
 from callboard import InjectedStore, StorageError, create_react_agent
-from callboard.conversations._connect import masked, saver_of, store_of
-from callboard.conversations._database import LazySaver, LazyStore, close
+from callboard.conversations._database import LazySaver, LazyStore, close, masked, saver_of, store_of
 from callboard.testing import Recorder, ScriptedModel, calls
 
 from ._savers import scripted
@@ -424,7 +423,7 @@ def test_a_process_may_end_without_closing(tmp_path: Path) -> None:
         "logging.getLogger('asyncio').setLevel('ERROR')\n"  # the duration of a step depends on the machine
         "from callboard import create_react_agent\n"
         "from callboard.testing import ScriptedModel\n"
-        "from callboard.conversations._connect import saver_of, store_of\n"
+        "from callboard.conversations._database import saver_of, store_of\n"
         f"url = 'sqlite:///{tmp_path / 'agent.db'}'\n"
         "store_of(url).put(('a',), 'b', {'c': 1})\n"
         "agent = create_react_agent(ScriptedModel(['hi']), [], checkpointer=url)\n"

@@ -18,8 +18,7 @@ from psycopg.rows import DictRow, dict_row
 
 from callboard import InjectedStore, StorageError, create_react_agent
 from callboard._loops._bridge import run_on_asyncio
-from callboard.conversations._connect import saver_of, store_of
-from callboard.conversations._database import close
+from callboard.conversations._database import close, saver_of, store_of
 from callboard.conversations._postgresql import CONNECTIONS
 from callboard.testing import Recorder, ScriptedModel, calls
 

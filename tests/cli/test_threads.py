@@ -17,7 +17,7 @@ from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
 from callboard import Actor, AgentState, ToolNode, child, create_react_agent, handler
-from callboard.conversations._connect import saver_of
+from callboard.conversations._database import saver_of
 from callboard.testing import ScriptedModel, calls, tool_call
 
 from ._commands import Project

@@ -139,21 +139,14 @@ class GraphTask:
         # so this write replaces the previous one.
         if not self.durable:
             return
-        saver, task_id = self.conf[CONFIG_KEY_CHECKPOINTER], self.conf[CONFIG_KEY_TASK_ID]
-        namespace = self._namespace
-        checkpoint_id = self.conf[CONFIG_KEY_CHECKPOINT_MAP][namespace]
         where: dict[str, Any] = {
-            CONF: {
-                CONFIG_KEY_THREAD_ID: self.conf[CONFIG_KEY_THREAD_ID],
-                CONFIG_KEY_CHECKPOINT_NS: namespace,
-                "checkpoint_id": checkpoint_id,
-            }
+            CONFIG_KEY_THREAD_ID: self.conf[CONFIG_KEY_THREAD_ID],
+            CONFIG_KEY_CHECKPOINT_NS: self._namespace,
+            "checkpoint_id": self.conf[CONFIG_KEY_CHECKPOINT_MAP][self._namespace],
         }
-        writes = [(RESUME, resume)]
-        await AwaitedSaver(saver).call(
-            "put_writes",
-            lambda known: known.put_writes(where, writes, task_id),
-            lambda known: known.aput_writes(where, writes, task_id),
+        args = ({CONF: where}, [(RESUME, resume)], self.conf[CONFIG_KEY_TASK_ID])
+        await AwaitedSaver(self.conf[CONFIG_KEY_CHECKPOINTER]).call(
+            "put_writes", lambda saver: saver.put_writes(*args), lambda saver: saver.aput_writes(*args)
         )
 
     async def shielded(self, work: Callable[[], Awaitable[None]]) -> None:

@@ -110,11 +110,11 @@ async def _awaited(saver: Any, awork: Callable[[Any], Awaitable[T]]) -> T:
 
 def _on_loop(home: asyncio.AbstractEventLoop, awork: Callable[[Any], Awaitable[T]], saver: Any) -> T:
     """Await a saver's method on the event loop that it belongs to; called in a worker thread."""
-    return asyncio.run_coroutine_threadsafe(_coroutine(awork, saver), home).result()
 
+    async def coroutine() -> T:
+        return await awork(saver)
 
-async def _coroutine(awork: Callable[[Any], Awaitable[T]], saver: Any) -> T:
-    return await awork(saver)
+    return asyncio.run_coroutine_threadsafe(coroutine(), home).result()
 
 
 # PostgreSQL savers
@@ -178,6 +178,15 @@ async def aclock(saver: Any) -> float:
 _MESSAGE = AIMessage("")
 
 
+def with_serde(saver: Any, serde: Any) -> Any:
+    """Return a saver with this serializer: itself, or a copy, made as LangGraph makes such copies."""
+    if saver.serde is serde:
+        return saver
+    copied = copy.copy(saver)
+    copied.serde = serde
+    return copied
+
+
 def reading_objects(saver: Any) -> Any:
     """Return a checkpointer that parses stored values into objects instead of dicts.
 
@@ -189,9 +198,8 @@ def reading_objects(saver: Any) -> Any:
         return saver
     if isinstance(serde.loads_typed(serde.dumps_typed(_MESSAGE)), AIMessage):
         return saver
-    other, plain = copy.copy(saver), copy.copy(serde)
+    plain = copy.copy(serde)
     allowed: Any = plain._allowed_msgpack_modules
     plain._unpack_ext_hook = _create_msgpack_ext_hook(allowed)
     plain._custom_unpack_ext_hook = False
-    other.serde = plain
-    return other
+    return with_serde(saver, plain)

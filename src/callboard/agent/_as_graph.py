@@ -5,7 +5,7 @@ passes runs, reads and changes of a thread on to the agent.
 """
 
 import copy
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Any, NoReturn, Self, cast
@@ -22,7 +22,7 @@ from callboard._langgraph import merged_configs
 from callboard._langgraph._savers import reading_objects
 from callboard.agent._run_context import Breakpoints
 from callboard.agent._runner import Runner
-from callboard.conversations._connect import saver_of, store_of
+from callboard.conversations._database import saver_of, store_of
 from callboard.tools._node import ManyInputs
 
 Builder = StateGraph[Any, Any, Any, Any]
@@ -49,12 +49,7 @@ class AgentBuilder(StateGraph[Any, Any, Any, Any]):
     def compile(self, checkpointer: Any = None, **options: Any) -> "AgentGraph":
         """Return the agent as a compiled graph; see `StateGraph.compile`.
 
-        Args:
-            checkpointer: stores the threads: a LangGraph saver or a URL.
-            options: LangGraph's options; `store` may be a URL.
-
-        Raises:
-            ValueError: for an option that an agent does not have.
+        `checkpointer` and `store` may be URLs. Raises ValueError for an option that an agent does not have.
         """
         store = store_of(options.pop("store", None))
         compiled = super().compile(saver_of(checkpointer), store=store, **options)
@@ -227,11 +222,7 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
         return self
 
     def clear_cache(self, nodes: Sequence[str] | None = None) -> None:
-        """Raise ValueError, like a LangGraph graph without a cache.
-
-        Raises:
-            ValueError: always.
-        """
+        """Raise ValueError, like a LangGraph graph without a cache."""
         raise ValueError(
             "No cache is set for this graph. Cannot clear cache. The results of calls are cached by "
             "callboard.middleware.Cache."
@@ -264,20 +255,10 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
         """Type of the output, for LangChain."""
         return self._drawn.OutputType
 
-    def get_subgraphs(self, *, namespace: str | None = None, recurse: bool = False) -> Iterator[tuple[str, Any]]:
-        """Yield the hooks that are graphs, with the names of their nodes."""
-        return cast("Iterator[tuple[str, Any]]", self._drawn.get_subgraphs(namespace=namespace, recurse=recurse))
-
-    async def aget_subgraphs(
-        self, *, namespace: str | None = None, recurse: bool = False
-    ) -> AsyncIterator[tuple[str, Any]]:
-        """Do the same as `get_subgraphs`, from async code."""
-        for one in self.get_subgraphs(namespace=namespace, recurse=recurse):
-            yield one
-
-    def get_context_jsonschema(self) -> dict[str, Any] | None:
-        """Return the JSON schema of the context; `None` if the agent has none."""
-        return cast("dict[str, Any] | None", self._drawn.get_context_jsonschema())
+    # Nested graphs, which can only be hooks, and the schema of the context are those of the drawing.
+    get_subgraphs = _called("get_subgraphs", "_drawn")
+    aget_subgraphs = _called("aget_subgraphs", "_drawn")
+    get_context_jsonschema = _called("get_context_jsonschema", "_drawn")
 
     @property
     def builder(self) -> AgentBuilder:

@@ -25,7 +25,7 @@ from callboard.agent._model import ChosenModel, FixedModel, ModelChoice, Prompt
 from callboard.agent._run_context import AgentPlan, Breakpoints
 from callboard.agent._runner import Runner
 from callboard.conversations._channels import Schema
-from callboard.conversations._connect import saver_of, store_of
+from callboard.conversations._database import saver_of, store_of
 from callboard.conversations._flow import (
     AFTER,
     BEFORE,

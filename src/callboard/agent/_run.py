@@ -6,7 +6,7 @@ The edges of a step's nodes lead to the nodes of the next step.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from anyio.lowlevel import checkpoint
 from langchain_core.messages import AIMessage, BaseMessage
@@ -15,7 +15,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import ErrorCode, GraphDrained, GraphInterrupt, GraphRecursionError, create_error_message
 from langgraph.types import Interrupt, Send
 
-from callboard._langgraph._node_scope import PULL, PUSH, NodePlace
+from callboard._langgraph._node_scope import NodePlace
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard.agent._model import lending, run_user_code
@@ -114,8 +114,8 @@ class Run:
         self.thread = context.thread
         self.tell = context.tell
         self._plan = context.plan
-        self._stops = context.conditions.stops
-        self._resumed = context.conditions.resumed
+        self._stops = context.stops
+        self._resumed = context.resumed
         self.reporter: RunReporter
         """Reports the run to observers; set before `go`."""
         self.interrupts: list[Interrupt] = []
@@ -158,7 +158,12 @@ class Run:
 
     def _check_steps(self) -> None:
         if self.thread.step + 1 > self.context.stop:
-            _raise_exhausted(self.context.config["recursion_limit"])
+            message = (
+                f"Recursion limit of {self.context.config['recursion_limit']} reached without hitting a stop "
+                "condition. You can increase the limit by setting the `recursion_limit` config key."
+            )
+            code = ErrorCode.GRAPH_RECURSION_LIMIT
+            raise GraphRecursionError(create_error_message(message=message, error_code=code))
 
     def _stopped(self) -> None:
         self.has_stopped = bool(self.thread.coming)
@@ -224,21 +229,16 @@ class Run:
         record = self.thread.known_of(name)
         # Stored by an earlier run of this step: it is not run again.
         if record.is_finished:
-            self.tell.cached(self._place_of(task), [record.output])
+            self.tell.cached(self.context.place_of(task), [record.output])
         else:
             await self._plain(task, node, name, ends_step=ends_step)
         return [name]
-
-    def _place_of(self, task: str | Sent) -> NodePlace:
-        if isinstance(task, Sent):
-            return self.context.place(task.node, PUSH, str(task.number))
-        return self.context.place(task, PULL, f"branch:to:{task}")
 
     async def _plain(self, task: str | Sent, node: str, name: str, *, ends_step: bool) -> None:
         """Run a node that is a single task."""
         if task == AGENT:
             await self._repair()
-        place = self._place_of(task)
+        place = self.context.place_of(task)
         given = task.payload if isinstance(task, Sent) else self.context.given(node)
         config = self.context.config_at(place)
         ledger = self._ledger(name, config, place)
@@ -297,7 +297,7 @@ class Run:
         LangGraph.
         """
         given = self.thread.state.get("llm_input_messages") if self._plan.flow.before else None
-        messages = given or self._messages()
+        messages = given or _messages(self.thread.state)
         whole = self._whole if given is None and messages == self._whole else repaired(messages)
         if given is None and whole == messages:
             return state
@@ -319,13 +319,10 @@ class Run:
 
     async def _repair(self) -> None:
         """Answer calls without a result, since providers refuse such a conversation."""
-        messages = self._messages()
+        messages = _messages(self.thread.state)
         self._whole = whole = repaired(messages, self._whole)
         if len(whole) != len(messages):
             await self.thread.amend([self.thread.state.replacing("messages", whole)], None, "repair")
-
-    def _messages(self) -> list[BaseMessage]:
-        return self.thread.state.get("messages") or []
 
     def values(self) -> dict[str, Any]:
         """Return the state as the run's result, including finished tasks of an unfinished step."""
@@ -358,13 +355,3 @@ async def _in_place(body: Body, config: RunnableConfig) -> Any:
             return await body(config)
     finally:
         var_child_runnable_config.reset(token)
-
-
-def _raise_exhausted(limit: int) -> NoReturn:
-    raise GraphRecursionError(
-        create_error_message(
-            message=f"Recursion limit of {limit} reached without hitting a stop condition. You can increase the "
-            "limit by setting the `recursion_limit` config key.",
-            error_code=ErrorCode.GRAPH_RECURSION_LIMIT,
-        )
-    )

@@ -12,7 +12,7 @@ from callboard.agent._model import ChosenModel, FixedModel
 from callboard.agent._run_events import Body, traced_node
 from callboard.agent._stream import Teller
 from callboard.conversations._channels import Clock, Schema
-from callboard.conversations._flow import TOOLS, Flow
+from callboard.conversations._flow import TOOLS, Flow, Sent
 from callboard.conversations._thread import Thread
 from callboard.tools._node import NodeAccess, ToolNode
 
@@ -42,22 +42,6 @@ def _meets(stops: Nodes, nodes: Sequence[str]) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResumeState:
-    """Conditions under which a run goes on and stops."""
-
-    answers: Mapping[str, Any]
-    """Answers to open questions, by interrupt id."""
-    stops: Breakpoints
-    """Nodes at which to stop."""
-    resumed: bool
-    """`True` if the run resumes from a stop, which must not stop it again at once."""
-    outer: Outer | None
-    """Graph around the agent, if any."""
-    checkpointer: Any
-    """Checkpointer for graphs within the agent."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPlan:
     """Parts of an agent, prepared for its runs."""
 
@@ -73,7 +57,11 @@ class AgentPlan:
 
 
 class RunContext:
-    """Parts of a run that its nodes and calls use; `config` has the run's callbacks."""
+    """Parts of a run that its nodes and calls use; `config` has the run's callbacks.
+
+    `answers` are those to open questions, by interrupt id. A `resumed` run goes on from a stop, which must not stop it
+    again at once. `outer` is the graph around the agent, and `checkpointer` serves graphs within the agent.
+    """
 
     def __init__(
         self,
@@ -83,7 +71,11 @@ class RunContext:
         runtime: Runtime[Any],
         tell: Teller,
         *,
-        conditions: ResumeState,
+        answers: Mapping[str, Any],
+        stops: Breakpoints,
+        resumed: bool,
+        outer: Outer | None,
+        checkpointer: Any,
     ) -> None:
         self.plan = plan
         self.tools = NodeAccess(plan.tools)
@@ -93,12 +85,15 @@ class RunContext:
         self.config = config
         self.runtime = runtime
         self.tell = tell
-        self.conditions = conditions
-        self.outer = conditions.outer
-        self.goes_on = conditions.resumed
+        self.stops = stops
+        self.resumed = resumed
+        self.outer = outer
+        self._answers = answers
+        self._checkpointer = checkpointer
+        self.goes_on = resumed
         """`True` while nested graphs resume, too: in the first step of a resumed run."""
         # LangGraph counts the limit from two steps after the stored position; new input has taken both already.
-        self.stop = thread.step + config["recursion_limit"] + (2 if conditions.resumed else 0)
+        self.stop = thread.step + config["recursion_limit"] + (2 if resumed else 0)
         self.is_traced = True
         """`True` if callback handlers listen; to look for them costs as much as a call."""
 
@@ -116,11 +111,17 @@ class RunContext:
 
     def answers_for(self, tasks: Iterable[str]) -> dict[str, Any]:
         """Return the answers to the open questions of some tasks."""
-        known, answers = self.thread.records, self.conditions.answers
+        known, answers = self.thread.records, self._answers
         if not answers:
             return {}
         asked = [question.id for task in tasks if task in known for question in known[task].pending]
         return {name: answers[name] for name in asked if name in answers}
+
+    def place_of(self, task: str | Sent) -> NodePlace:
+        """Return the position of a node that runs as a single task."""
+        if isinstance(task, Sent):
+            return self.place(task.node, PUSH, str(task.number))
+        return self.place(task, PULL, f"branch:to:{task}")
 
     def place(self, node: str, kind: str, *rest: str) -> NodePlace:
         thread, step = self.thread, self.thread.step + 1
@@ -145,7 +146,7 @@ class RunContext:
             self.config,
             runtime=self.runtime,
             channels=self.thread.state.channels,
-            checkpointer=self.conditions.checkpointer,
+            checkpointer=self._checkpointer,
             resuming=self.goes_on,
         )
 

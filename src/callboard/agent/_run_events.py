@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mappi
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from langchain_core.callbacks import AsyncCallbackManager, AsyncCallbackManagerForChainRun, BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig
@@ -112,7 +112,7 @@ def traced(
     if not manager.handlers and not handlers:
         return run(config)
     manager.add_metadata({key: value for key, value in (metadata or {}).items() if key not in manager.metadata})
-    return _ChainRun(manager, config, config.get("run_name") or name, handlers).surround(run, given)
+    return _in_chain_run(run, given, config, config.get("run_name") or name, manager, further=handlers)
 
 
 def traced_node(
@@ -129,11 +129,7 @@ def traced_node(
     manager = _manager(config, [f"graph:step:{config['metadata']['langgraph_step']}"])
     if not manager.handlers:
         return run(config)
-    return _ChainRun(manager, config, name).surround(run, given, shown=shown or _as_it_is, streams=True)
-
-
-def _as_it_is(output: Any) -> Any:
-    return output
+    return _in_chain_run(run, given, config, name, manager, shown=shown, streams=True)
 
 
 def _manager(config: RunnableConfig, tags: Sequence[str]) -> AsyncCallbackManager:
@@ -145,68 +141,51 @@ def _manager(config: RunnableConfig, tags: Sequence[str]) -> AsyncCallbackManage
     )
 
 
-class _ChainRun:
-    """Chain run as seen by callback handlers; `handlers` are further handlers for nested runs."""
+async def _in_chain_run(
+    run: Body,
+    given: Any,
+    config: RunnableConfig,
+    name: str,
+    around: AsyncCallbackManager,
+    *,
+    further: Sequence[BaseCallbackHandler] = (),
+    shown: Callable[[Any], Any] | None = None,
+    streams: bool = False,
+) -> Any:
+    """Run a body as a chain run; `further` are handlers for nested runs only."""
+    run_id = config.get("run_id") or uuid7()
+    about = {"run_id": run_id, "parent_run_id": around.parent_run_id, "tags": around.tags}
 
-    def __init__(
-        self,
-        manager: AsyncCallbackManager,
-        config: RunnableConfig,
-        name: str,
-        handlers: Sequence[BaseCallbackHandler] = (),
-    ) -> None:
-        self._around = manager
-        self._id = config.get("run_id") or uuid7()
-        self._config = config
-        self._name = name
-        self._more = handlers
+    def report(event: str, *args: object, **more: object) -> Awaitable[None]:
+        return tell(around.handlers, event, "ignore_chain", *args, **about, **more)
 
-    async def surround(
-        self, run: Body, given: Any, *, shown: Callable[[Any], Any] = _as_it_is, streams: bool = False
-    ) -> Any:
-        """Run the body and report its start and its end."""
-        with own_span():
-            await self.started(given, self._name)
-            try:
-                result = await run(patch_config(self._config, callbacks=self._child()))
-            except (Exception, current_loop().cancelled_class) as error:
-                # Also after a cancellation, within its grace: tracers show a run only once its end was reported.
-                with cleanup():
-                    await self.failed(error)
-                raise
-            output = shown(result)
-            if streams:
-                await run_on_asyncio(partial(self.streamed, output))
-            await self.ended(output)
-        return result
+    with own_span():
+        await report("on_chain_start", None, given, metadata=around.metadata, name=name)
+        try:
+            inner = manager_of_run(AsyncCallbackManagerForChainRun, around, run_id, further).get_child()
+            result = await run(patch_config(config, callbacks=inner))
+        except (Exception, current_loop().cancelled_class) as error:
+            # Also after a cancellation, within its grace: tracers show a run only once its end was reported.
+            with cleanup():
+                await report("on_chain_error", _as_langgraph_raises(error))
+            raise
+        output = result if shown is None else shown(result)
+        if streams:
+            await run_on_asyncio(partial(_streamed, around.handlers, run_id, output))
+        await report("on_chain_end", output)
+    return result
 
-    def _child(self) -> AsyncCallbackManager:
-        """Return the callbacks of nested runs, with the further handlers."""
-        return manager_of_run(AsyncCallbackManagerForChainRun, self._around, self._id, self._more).get_child()
 
-    async def started(self, given: Any, name: str) -> None:
-        await self._tell("on_chain_start", None, given, metadata=self._around.metadata, name=name)
+async def _streamed(handlers: Sequence[BaseCallbackHandler], run_id: UUID, output: Any) -> None:
+    """Pass an output to `astream_events` handlers as the only chunk of a stream, as LangGraph does."""
 
-    async def ended(self, output: Any) -> None:
-        await self._tell("on_chain_end", output)
+    async def only() -> AsyncIterator[Any]:
+        yield output
 
-    async def failed(self, error: BaseException) -> None:
-        await self._tell("on_chain_error", _as_langgraph_raises(error))
-
-    async def streamed(self, output: Any) -> None:
-        """Pass an output to `astream_events` handlers as the only chunk of a stream, as LangGraph does."""
-
-        async def only() -> AsyncIterator[Any]:
-            yield output
-
-        for handler in self._around.handlers:
-            if isinstance(handler, _StreamingCallbackHandler):
-                async for _ in handler.tap_output_aiter(self._id, only()):
-                    pass
-
-    async def _tell(self, event: str, *args: Any, **kwargs: Any) -> None:
-        about = {"run_id": self._id, "parent_run_id": self._around.parent_run_id, "tags": self._around.tags}
-        await tell(self._around.handlers, event, "ignore_chain", *args, **about, **kwargs)
+    for handler in handlers:
+        if isinstance(handler, _StreamingCallbackHandler):
+            async for _ in handler.tap_output_aiter(run_id, only()):
+                pass
 
 
 def _as_langgraph_raises(error: BaseException) -> BaseException:

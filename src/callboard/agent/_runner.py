@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 from anyio.lowlevel import cancel_shielded_checkpoint
-from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import EmptyInputError, ErrorCode, GraphInterrupt, InvalidUpdateError, create_error_message
@@ -27,7 +26,7 @@ from callboard._loops._entry_mode import Door, entered_from
 from callboard._loops._side_tasks import beside
 from callboard._util._suggestions import did_you_mean
 from callboard.agent._run import Run
-from callboard.agent._run_context import AgentPlan, Breakpoints, ResumeState, RunContext
+from callboard.agent._run_context import AgentPlan, Breakpoints, RunContext
 from callboard.agent._run_events import reported, traced
 from callboard.agent._stream import Chunk, Emit, Emitter, Keys, Teller, handlers_for, printing, together
 from callboard.conversations._actor_states import ActorJournal
@@ -123,7 +122,7 @@ Put = Callable[[Chunk], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Parameters of one run."""
+    """Parameters of one run; see `RunOptions`."""
 
     input: Any
     config: RunnableConfig
@@ -131,20 +130,15 @@ class Request:
     context: Any
     stops: Breakpoints
     durability: Durability | None
-    """Durability of entries; by default as in the graph around the agent, or "async"."""
+    """`None` for that of the graph around the agent, or "async"."""
     control: RunControl | None
-    """LangGraph's control object to request a stop; by default that of the graph around the agent."""
+    """`None` for that of the graph around the agent."""
     budget: float | None
-    """Seconds for the whole run."""
-    modes: frozenset[str] = frozenset()
-    door: Door = "async"
-    """Entry mode: started from sync or from async code."""
-    subgraphs: bool = False
-    """`True` to stream chunks of nested graphs, too."""
-    prints: frozenset[str] = frozenset()
-    """Stream modes to print."""
-    output_keys: Keys | None = None
-    """State keys in the chunks."""
+    modes: frozenset[str]
+    door: Door
+    subgraphs: bool
+    prints: frozenset[str]
+    output_keys: Keys | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +184,7 @@ class Runner:
             request = replace(request, config=config)
         saver = saver_for(checkpointer, config, outer)
         durability = request.durability or (outer and outer.durability) or "async"
+        path = () if outer is None else outer.path
         thread = await opened(self.plan, saver, config, outer, durability)
         with reported(self.name, config, thread.namespace, thread.mark, request.input) as reporter:
             if outer is None:
@@ -199,7 +194,9 @@ class Runner:
                 run = await self._begun(thread, saver, request, put, outer)
                 async with self._with_states(thread):
                     run.reporter = reporter
-                    handlers = _handlers(request, put, outer)
+                    handlers = (
+                        [] if put is None else handlers_for(request.modes, put, path, subgraphs=request.subgraphs)
+                    )
                     # The renewal ends with the run and before `stop`, which gives the thread up.
                     async with beside(thread.keep_holding if thread.is_held else None):
                         go, about = partial(_go, run, request.budget), {"ls_integration": "langgraph"}
@@ -226,17 +223,26 @@ class Runner:
         )
 
     async def _begun(self, thread: Thread, saver: Any, request: Request, put: Put | None, outer: Outer | None) -> Run:
-        answers, resumed = await self._taken_in(request.input, thread, outer)
-        tell = Teller(_emit(request, put, outer, thread), self.plan.schema, request.output_keys, request.config)
-        conditions = ResumeState(answers=answers, stops=request.stops, resumed=resumed, outer=outer, checkpointer=saver)
-        runtime = self._runtime(request, put, outer)
-        return Run(RunContext(self.plan, thread, request.config, runtime, tell, conditions=conditions))
-
-    async def _taken_in(self, given: Any, thread: Thread, outer: Outer | None) -> tuple[Any, bool]:
+        """Apply the input to the thread, and return the run that goes on from there."""
+        answers: Answers
         if outer is not None and outer.is_resuming and thread.exists:
             # A resumed outer graph passes its input again. This thread has taken it in before the interrupt.
-            return outer.answers([question.id for question in thread.questions]), True
-        return await apply_input(given, thread, self.plan.flow)
+            answers, resumed = outer.answers([question.id for question in thread.questions]), True
+        else:
+            answers, resumed = await apply_input(request.input, thread, self.plan.flow)
+        context = RunContext(
+            self.plan,
+            thread,
+            request.config,
+            self._runtime(request, put, outer),
+            Teller(_emit(request, put, outer, thread), self.plan.schema, request.output_keys, request.config),
+            answers=answers,
+            stops=request.stops,
+            resumed=resumed,
+            outer=outer,
+            checkpointer=saver,
+        )
+        return Run(context)
 
     def _runtime(self, request: Request, put: Put | None, outer: Outer | None) -> Runtime[Any]:
         """Return the run's runtime, merged with that of the graph around the agent."""
@@ -258,16 +264,8 @@ def _emit(request: Request, put: Put | None, outer: Outer | None, thread: Thread
     readers: list[tuple[Collection[str], Put]] = [] if put is None else [(request.modes, put)]
     if outer is not None and outer.stream is not None:
         readers.append((outer.stream.modes, outer.stream))
-    return together([Emitter(modes, _path(outer), tell, lambda: thread.step + 1) for modes, tell in readers])
-
-
-def _handlers(request: Request, put: Put | None, outer: Outer | None) -> list[BaseCallbackHandler]:
-    """Return callback handlers that stream the output of models and tools."""
-    return [] if put is None else handlers_for(request.modes, put, _path(outer), subgraphs=request.subgraphs)
-
-
-def _path(outer: Outer | None) -> tuple[str, ...]:
-    return () if outer is None else outer.path
+    path = () if outer is None else outer.path
+    return together([Emitter(modes, path, tell, lambda: thread.step + 1) for modes, tell in readers])
 
 
 async def _go(run: Run, budget: float | None, config: RunnableConfig) -> dict[str, Any]:

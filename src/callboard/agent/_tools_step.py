@@ -16,7 +16,7 @@ from langchain_core.runnables.config import ensure_config
 from langgraph.errors import GraphInterrupt
 from langgraph.types import Command
 
-from callboard._langgraph._node_scope import PULL, PUSH, NodePlace, to_parent
+from callboard._langgraph._node_scope import PUSH, NodePlace, to_parent
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolCallWithContext
 from callboard._loops._deadline import cleanup
 from callboard._util._cooperative import in_portions
@@ -42,7 +42,7 @@ async def run_calls(run: RunContext, *, ends_step: bool) -> list[str]:
     """
     state = run.given(TOOLS)
     step = await _step_of_reply(run, state, ends_step=ends_step)
-    place = run.place(TOOLS, PULL, f"branch:to:{TOOLS}")
+    place = run.place_of(TOOLS)
     if run.by_call and run.is_watched:
         step.tell_beginning()
     # Before the batch: calls that began in a killed process must not start again before their policy has decided.
@@ -91,7 +91,7 @@ async def run_sent_calls(run: RunContext, send: Sent) -> list[str]:
     requested = send.requested(thread.state.get(run.tools.messages_key) or [], run.tools.messages_key)
     keys = keys_of(requested.calls)
     tasks = {key: send.task_of(key) for key in keys}
-    place = run.place(send.node, PUSH, number)
+    place = run.place_of(send)
     if tasks and all(thread.known_of(task).is_finished for task in tasks.values()):
         run.tell.cached(place, [dict(thread.written(tasks.values()))])
     else:

@@ -50,24 +50,13 @@ NOTES = "__callboard__"
 The notes are a JSON text in the place of a channel name, with version 0: a node that has seen nothing, to LangGraph.
 """
 
-OF = "of"
-"""Note: id of the annotated checkpoint. LangGraph copies the notes into checkpoints that it makes from ours."""
-
-PARENT = "parent"
-"""Note: id of the previous position, which may be that of an entry."""
-
-NEXT = "next"
-"""Note of a thin checkpoint: id of the checkpoint that has its messages."""
-
-COUNT = "count"
-"""Note of a thin checkpoint: number of its messages."""
-
-
-ACTORS = "actors"
-"""Note: the states of actors and where they are stored. Valid for the following checkpoints, too."""
-
-SENDS = "sends"
-"""Note: number of sends that are not calls of the conversation."""
+# Names of the notes.
+OF = "of"  # id of the annotated checkpoint: LangGraph copies the notes into checkpoints that it makes from ours
+PARENT = "parent"  # id of the previous position, which may be that of an entry
+NEXT = "next"  # of a thin checkpoint: id of the checkpoint that has its messages
+COUNT = "count"  # of a thin checkpoint: number of its messages
+ACTORS = "actors"  # states of actors and where they are stored; valid for the following checkpoints, too
+SENDS = "sends"  # number of sends that are not calls of the conversation
 
 _OWN_METADATA = frozenset(("source", "step", "parents", "writes"))
 
@@ -127,11 +116,8 @@ def holders_of(found: CheckpointTuple) -> list[Held | Left]:
 
 def _stored_entries(found: CheckpointTuple) -> list[Any]:
     # Savers need not keep the order of writes; sorted by their zero-padded task ids, writes are in order again.
-    commits = sorted(
-        ((task_id, value) for task_id, channel, value in found.pending_writes or () if channel == CHANNEL),
-        key=itemgetter(0),
-    )
-    return [stored for _, together in commits for stored in together]
+    commits = sorted((one for one in found.pending_writes or () if one[1] == CHANNEL), key=itemgetter(0))
+    return [stored for _, _, together in commits for stored in together]
 
 
 @contextmanager

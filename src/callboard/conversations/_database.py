@@ -1,23 +1,28 @@
-"""LangGraph savers and stores on connections that are opened on first use; independent of the database."""
+"""LangGraph savers and stores from URLs, such as `checkpointer="sqlite:///agent.db"`, and their connections.
 
-import copy
+A connection is opened on first use. The modules of the databases import this one.
+"""
+
+import importlib
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import wraps
 from json import JSONDecodeError
-from typing import Any, Generic, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from anyio import to_thread
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import (
-    BaseCheckpointSaver,
-    CheckpointTuple,
-)
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import BaseStore, GetOp, ListNamespacesOp, Op, Result, SearchOp
+from langgraph.store.memory import InMemoryStore
+from langgraph.types import ensure_valid_checkpointer
 
-from callboard._langgraph._savers import clock, keeps_values
+from callboard._langgraph._savers import clock, keeps_values, with_serde
 from callboard._langgraph._serializers import MEND, StrictSerializer, described
 from callboard.exceptions import StorageError
 
@@ -120,7 +125,8 @@ class LazySaver(BaseCheckpointSaver[str]):
         self._lazily.close()
 
     def _call(self, work: Callable[[BaseCheckpointSaver[str]], R]) -> R:
-        return self._lazily.call(lambda saver: work(self._like_this(saver)))
+        # With this saver's serializer: `with_allowlist` makes copies with another one.
+        return self._lazily.call(lambda saver: work(with_serde(saver, self.serde)))
 
     def _read(self, work: Callable[[BaseCheckpointSaver[str]], R]) -> R:
         """Read from the database; any error but `StorageError` is reported as damaged data."""
@@ -131,13 +137,6 @@ class LazySaver(BaseCheckpointSaver[str]):
         except Exception as error:
             reason = f"holds what is no conversation: {described(error)}. {MEND}"
             raise StorageError(str(self.place), reason) from error
-
-    def _like_this(self, saver: BaseCheckpointSaver[str]) -> BaseCheckpointSaver[str]:
-        """Return the saver with this saver's serializer; `with_allowlist` makes copies with another one."""
-        if saver.serde is not self.serde:
-            saver = copy.copy(saver)
-            saver.serde = self.serde
-        return saver
 
     def now(self) -> float | None:
         """Return the time of the database's clock in seconds since 1970, or `None` for a file. Blocks."""
@@ -225,3 +224,117 @@ async def close(*things: object) -> None:
     for thing in things:
         if isinstance(thing, (LazySaver, LazyStore)):
             await to_thread.run_sync(thing.close)
+
+
+# Databases by URL
+
+
+Types = Callable[[], Iterable[type]]
+"""Function that collects the types that a database may contain."""
+
+FORMS = (
+    "sqlite:///relative.db, sqlite:////absolute/path.db, postgresql://user:password@host:port/database, "
+    "or memory for nothing that lasts"
+)
+
+_FILE = re.compile(r"[^:?@]*([./\\])[^:?@]*")
+"""Matches text that looks like a file path: it has a suffix or a folder, and no part of a URL."""
+
+
+def saver_of(checkpointer: object, types: Types = tuple) -> "BaseCheckpointSaver[Any] | bool | None":
+    """Return the saver for a URL; return any other value unchanged.
+
+    Touches neither disk nor network: the database is opened on first use, in a worker thread. It is closed with the
+    saver, at the latest when the saver is garbage-collected.
+
+    Other values are those that LangGraph accepts: a saver, None, True or False. `types` is asked only for a URL; its
+    types may be stored besides those of LangGraph and of LangChain's messages. Raises ImportError that names the extra
+    to install, TypeError or ValueError.
+    """
+    if not isinstance(checkpointer, str):
+        _check_made("checkpointer", checkpointer, BaseCheckpointSaver)
+        return ensure_valid_checkpointer(cast("Any", checkpointer))
+    kind, where = _kind_of(checkpointer)
+    if kind == "memory":
+        return InMemorySaver(serde=StrictSerializer("The database in memory", types()))
+    saver: LazySaver = _driver(kind, checkpointer).open_saver(where, types())
+    return saver
+
+
+def store_of(store: object) -> BaseStore | None:
+    """Return the store for a URL; return any other value unchanged. Raises as `saver_of` does."""
+    if isinstance(store, str):
+        kind, where = _kind_of(store)
+        opened: BaseStore = InMemoryStore() if kind == "memory" else _driver(kind, store).open_store(where)
+        return opened
+    _check_made("store", store, BaseStore)
+    if store is not None and not isinstance(store, BaseStore):
+        raise TypeError(f"A store is one of LangGraph's or a URL ({FORMS}), got {type(store).__name__}")
+    return store
+
+
+def _driver(kind: str, url: str) -> Any:
+    """Return the module of a kind of database; raise ImportError if its driver, which is optional, is missing."""
+    try:
+        return importlib.import_module(f"callboard.conversations._{kind}")
+    except ModuleNotFoundError as error:
+        extra = "postgres" if kind == "postgresql" else kind
+        raise ImportError(
+            f"{masked(url)!r} needs {error.name}, which is not installed: pip install 'callboard[{extra}]'"
+        ) from error
+
+
+def _check_made(option: str, given: object, kind: type) -> None:
+    """Raise TypeError for a class, a path or a context manager in place of a saver or store."""
+    if isinstance(given, type) and issubclass(given, kind):
+        told = f"takes an object, and {given.__name__} is a class: write {given.__name__}(...)"
+    elif isinstance(given, Path):
+        told = f"takes a URL; for this file write {f'sqlite:///{given}'!r}"
+    elif isinstance(given, (AbstractContextManager, AbstractAsyncContextManager)) and not isinstance(
+        given, (BaseCheckpointSaver, BaseStore)
+    ):
+        told = f"takes what `with` or `async with` gives: `async with ... as {option}:`, and {option}={option} inside"
+    elif isinstance(given, (BaseCheckpointSaver, BaseStore)) and not isinstance(given, kind):
+        other = "store" if option == "checkpointer" else "checkpointer"
+        told = f"does not take a {other}: write {other}=..."
+    else:
+        return
+    known = "Invalid checkpointer" if option == "checkpointer" else f"A store is one of LangGraph's or a URL ({FORMS})"
+    raise TypeError(f"{known}: {option}=... {told}; got {given!r}")
+
+
+def _kind_of(url: str) -> tuple[str, str]:
+    """Return the kind of database of a URL, and its path or URL."""
+    scheme, separator, rest = url.partition("://")
+    scheme = scheme.lower()
+    if url.lower() in ("memory", "memory://", "sqlite://", "sqlite:///:memory:"):
+        return "memory", ""
+    if scheme == "sqlite" and separator:
+        return "sqlite", _sqlite_path(url, rest)
+    if scheme in ("postgresql", "postgres") and separator:
+        return "postgresql", url
+    path = url.removeprefix("sqlite:")
+    hint = f"; for a file write {f'sqlite:///{path}'!r}" if _FILE.fullmatch(path) else ""
+    raise ValueError(f"There is no database {masked(url)!r}; known are {FORMS}{hint}")
+
+
+def _sqlite_path(url: str, rest: str) -> str:
+    """Return the absolute path of a SQLite file, relative to the current directory."""
+    if not rest.startswith("/"):
+        raise ValueError(
+            f"{masked(url)!r} has a host, and SQLite has none; for a file write 'sqlite:///{masked(rest)}'"
+        )
+    if not (name := rest[1:]):
+        raise ValueError(f"{masked(url)!r} names no file; 'sqlite:///agent.db' does, and 'memory' needs none")
+    if "?" in name:
+        raise ValueError(
+            f"{masked(url)!r} has options, of which none is known; write 'sqlite:///{masked(name.partition('?')[0])}'"
+        )
+    # Now, not on first use: the process may change its directory in between.
+    return str(Path(name).absolute())
+
+
+def masked(url: str) -> str:
+    """Return a URL, or text that was meant to be one, without its password."""
+    without = re.sub(r"^([a-zA-Z][\w+.-]*:/{0,3}[^:/@]*|[^:/@]*):.*@", r"\1:***@", url, flags=re.DOTALL)
+    return re.sub(r"(?i)(password\s*=\s*)('[^']*'|[^&\s]*)", r"\1***", without)

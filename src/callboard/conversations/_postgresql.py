@@ -43,14 +43,14 @@ _AGAIN = 0.05
 """Seconds between two attempts to get that lock."""
 
 
-def postgres_saver(url: str, types: Iterable[type]) -> LazySaver:
+def open_saver(url: str, types: Iterable[type]) -> LazySaver:
     """Return a saver on a PostgreSQL server, restricted to the allowed types; raise ValueError for an invalid URL."""
     # Called without a saver: the method does not use it, and no connection is open yet.
     next_version = partial(PostgresSaver.get_next_version, cast("Any", None))
     return LazySaver(PostgresServer(url, _saver, "checkpoint_migrations"), next_version, types)
 
 
-def postgres_store(url: str) -> LazyStore:
+def open_store(url: str) -> LazyStore:
     """Return a store on a PostgreSQL server; raise ValueError for an invalid URL."""
     return LazyStore(PostgresServer(url, _store, "store_migrations"))
 

@@ -1,16 +1,24 @@
 """LangGraph checkpointer, awaited on asyncio and on trio."""
 
-import copy
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointMetadata, CheckpointTuple
 
 from callboard._langgraph._message_cache import MessageMemory, StoredConversations
-from callboard._langgraph._savers import AwaitedSaver, aclock, aforget, clock, forget, gone_values, keeps_values
+from callboard._langgraph._savers import (
+    AwaitedSaver,
+    aclock,
+    aforget,
+    clock,
+    forget,
+    gone_values,
+    keeps_values,
+    with_serde,
+)
 from callboard._langgraph._serializers import OutlineSerializer, can_be_outlined, remembering
 from callboard.conversations._checkpoint import check_checkpoint, reading_stored_data
 from callboard.conversations._database import LazySaver
@@ -55,18 +63,15 @@ class Saver:
         return self._checked(await self._get(config, seen))
 
     async def outline(self) -> CheckpointTuple | None:
-        """Return the latest checkpoint with `None` in place of objects; plain data are complete.
-
-        Most of the time to read a long thread is spent on making message objects.
-        """
+        """Return the latest checkpoint with `None` in place of objects: to make messages takes most of the time."""
         return self._checked(await self._get(self.config(), partial(_outlined, place=self._place)), outlined=True)
 
     async def _get(self, config: RunnableConfig, seen: Callable[[Any], Any]) -> CheckpointTuple | None:
-        async def aget(saver: Any) -> CheckpointTuple | None:
-            found: CheckpointTuple | None = await seen(saver).aget_tuple(config)
-            return found
-
-        return await self._awaited.call("get_tuple", lambda saver: seen(saver).get_tuple(config), aget)
+        return await self._awaited.call(
+            "get_tuple",
+            lambda saver: cast("CheckpointTuple | None", seen(saver).get_tuple(config)),
+            lambda saver: cast("Awaitable[CheckpointTuple | None]", seen(saver).aget_tuple(config)),
+        )
 
     async def before(self, checkpoint_id: str | None, limit: int | None) -> list[CheckpointTuple]:
         """Return the thread's checkpoints, the latest first: at most `limit`, and only older than `checkpoint_id`."""
@@ -84,7 +89,7 @@ class Saver:
 
     def told(self, found: CheckpointTuple) -> str:
         """Return a checkpoint in words, for errors."""
-        return self.described_at(_id_of(found))
+        return self.described_at(cast("Any", found.config).get("configurable", {}).get("checkpoint_id"))
 
     def described_at(self, checkpoint_id: str) -> str:
         """Return a checkpoint id in words, for errors."""
@@ -150,18 +155,15 @@ class Saver:
 
     async def _write(self, name: str, args: tuple[Any, ...], seen: Callable[[Any], Any] = lambda saver: saver) -> None:
         # Unlike reads, writes go through `store`: if the caller is cancelled, they go on within its grace.
-        async def acall(saver: Any) -> None:
-            await getattr(seen(saver), f"a{name}")(*args)
-
-        await self._awaited.store(name, lambda saver: getattr(seen(saver), name)(*args), acall)
+        await self._awaited.store(
+            name,
+            lambda saver: getattr(seen(saver), name)(*args),
+            lambda saver: getattr(seen(saver), f"a{name}")(*args),
+        )
 
 
 async def _no_clock(saver: Any) -> float | None:
     raise NotImplementedError
-
-
-def _id_of(found: CheckpointTuple) -> Any:
-    return found.config.get("configurable", {}).get("checkpoint_id")
 
 
 _KEPT: WeakKeyDictionary[Any, StoredConversations] = WeakKeyDictionary()
@@ -181,23 +183,16 @@ def _remembering(saver: Any, place: Place | None = None) -> Any:
         return saver
     kept = _kept(saver)
     serde = remembering(saver.serde, kept.memory, None if place is None else kept.at(place))
-    return saver if serde is saver.serde else _with_serde(saver, serde)
+    return with_serde(saver, serde)
 
 
 def _outlined(saver: Any, place: Place) -> Any:
     """Return the saver with a serializer that makes no objects."""
     if not _is_known(saver) or not can_be_outlined(saver.serde):
         return saver
-    return _with_serde(saver, OutlineSerializer(_kept(saver).at(place)))
+    return with_serde(saver, OutlineSerializer(_kept(saver).at(place)))
 
 
 def _is_known(saver: Any) -> bool:
     """Return whether a saver may be copied: those of LangGraph and callboard may. A user's class may forbid it."""
     return type(saver).__module__.partition(".")[0] in ("langgraph", "callboard")
-
-
-def _with_serde(saver: Any, serde: Any) -> Any:
-    """Return a copy of a saver with another serializer, made as LangGraph makes such copies."""
-    copied = copy.copy(saver)
-    copied.serde = serde
-    return copied

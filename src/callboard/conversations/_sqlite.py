@@ -24,14 +24,14 @@ _AGAIN = 0.05
 """Seconds between two attempts to create the tables."""
 
 
-def sqlite_saver(path: str, types: Iterable[type]) -> LazySaver:
+def open_saver(path: str, types: Iterable[type]) -> LazySaver:
     """Return a saver on a SQLite file, restricted to the allowed types."""
     # Called without a saver: the method does not use it, and the file is not open yet.
     next_version = partial(SqliteSaver.get_next_version, cast("Any", None))
     return LazySaver(SqliteFile(path, _saver), next_version, types)
 
 
-def sqlite_store(path: str) -> LazyStore:
+def open_store(path: str) -> LazyStore:
     """Return a store on a SQLite file."""
     return LazyStore(SqliteFile(path, _store))
 

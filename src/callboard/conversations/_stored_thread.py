@@ -21,8 +21,7 @@ from callboard._langgraph._node_scope import INTERRUPT
 from callboard._langgraph._serializers import StrictSerializer
 from callboard.conversations._channels import Schema
 from callboard.conversations._checkpoint import base_of, entries_of
-from callboard.conversations._connect import masked, saver_of
-from callboard.conversations._database import LazySaver
+from callboard.conversations._database import LazySaver, masked, saver_of
 from callboard.conversations._flow import AgentState, Flow, drawing
 from callboard.conversations._journal import SavedThread
 from callboard.conversations._journal_entries import Amended, Entry
