@@ -68,6 +68,7 @@ async def test_calls_that_finish_in_the_same_turn_share_a_write(monkeypatch: pyt
     assert counted.sizes[-1] >= 49
 
 
+@pytest.mark.real_clock
 async def test_a_shared_write_is_made_even_if_the_run_is_cancelled() -> None:
     """Calls that finish during a write return at once, and leave their results to the next write."""
     saver, ended = Saver(), list[str]()

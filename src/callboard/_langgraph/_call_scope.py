@@ -185,7 +185,6 @@ class CallScratchpad(PregelScratchpad):
 
     @property
     def run(self) -> str:
-        """Unique name of the run of the call's batch."""
         return "" if self._run is None else self._run.text
 
     @property
@@ -239,7 +238,6 @@ class CallScratchpad(PregelScratchpad):
         return self._asked >= len(self.resume)
 
     def answers_left(self) -> int:
-        """Return the number of answers that the call has not taken yet."""
         return max(0, len(self.resume) - self._asked)
 
     def answered_question(self) -> object:

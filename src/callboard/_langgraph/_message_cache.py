@@ -115,12 +115,10 @@ def contents_in(array: bytes) -> list[bytes | None]:
 
 
 def items_of(array: bytes, count: int) -> bytes:
-    """Return the packed items of an array of this length, without its header."""
     return array[len(array_header(count)) :]
 
 
 def array_header(count: int) -> bytes:
-    """Return the msgpack header of an array of this length."""
     if count < 16:
         return bytes((0x90 | count,))
     return b"\xdc" + count.to_bytes(2) if count < 2**16 else b"\xdd" + count.to_bytes(4)
@@ -197,7 +195,6 @@ class MessageMemory:
         return code == EXT_PYDANTIC_V2 and data in self._found
 
     def remembered(self, data: bytes) -> Remembered | None:
-        """Return the template of the message with these bytes, if it is cached."""
         return self._found.get(data)
 
     def _keep(self, data: bytes, new: Remembered) -> None:
@@ -380,7 +377,6 @@ class StoredConversation:
         return data
 
     def _unchanged(self, messages: list[Any]) -> _Stored | None:
-        """Return the stored conversation if the list begins with its messages, unchanged."""
         stored = self._kept.stored(self._place).get(messages[0].id)
         return stored if stored is not None and stored.begins(messages) else None
 

@@ -77,7 +77,6 @@ class Outer:
 
     @property
     def is_resuming(self) -> bool:
-        """True if the outer graph resumes after an interrupt."""
         return bool(self.conf.get(CONFIG_KEY_RESUMING))
 
     @property
@@ -92,7 +91,6 @@ class Outer:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """Namespace of the agent's chunks, as a path."""
         return tuple(self.namespace.split(NS_SEP))
 
     @property
@@ -116,7 +114,6 @@ class Outer:
 
 
 def with_stream(config: RunnableConfig, put: Callable[[Any], None], modes: frozenset[str]) -> RunnableConfig:
-    """Return a config in which inner graphs send their chunks to `put`."""
     stream = StreamProtocol(put, cast("Any", set(modes)))
     return cast("RunnableConfig", {**config, CONF: {**config.get(CONF, {}), CONFIG_KEY_STREAM: stream}})
 
@@ -214,7 +211,6 @@ def task_id_of(checkpoint_id: str, graph_ns: str, step: int, node: str, *path: s
 
 
 def to_parent(command: "Command[Any]", outer: Outer | None) -> ParentCommand:
-    """Return the exception that passes a command to the outer graph."""
     if outer is not None and command.graph == Command.PARENT:
         command = replace(command, graph=outer.task_ns)
     return ParentCommand(command)
@@ -236,5 +232,4 @@ def writer_of_run(put: Callable[[tuple[tuple[str, ...], str, Any]], None]) -> St
 
 
 def command_writes(command: Command[Any]) -> Sequence[tuple[str, Any]]:
-    """Return the writes of a command's update as pairs of channel and value."""
     return command._update_as_tuples()

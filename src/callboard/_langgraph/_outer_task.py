@@ -46,7 +46,6 @@ def run_config(*configs: RunnableConfig | None) -> RunnableConfig:
 
 
 def merged_configs(*configs: RunnableConfig | None) -> RunnableConfig:
-    """Return several configs merged into one."""
     # LangChain's own function would ignore a recursion limit of 25, which is its default value.
     return _merge_graph_configs(*configs)
 
@@ -116,7 +115,6 @@ class GraphTask:
 
     @property
     def _namespace(self) -> str:
-        """Namespace of the graph; that of the task is one segment longer."""
         return str(self.conf.get(CONFIG_KEY_CHECKPOINT_NS, "")).rpartition(NS_SEP)[0]
 
     @property

@@ -151,25 +151,21 @@ def gone_values(thread_id: str, namespace: str, checkpoint: Checkpoint, versions
 
 
 def forget(saver: Any, values: Sequence[Value]) -> None:
-    """Delete values with a sync saver."""
     with saver._cursor() as cursor:
         cursor.executemany(_FORGET, values)
 
 
 async def aforget(saver: Any, values: Sequence[Value]) -> None:
-    """Delete values with an async saver."""
     async with saver._cursor() as cursor:
         await cursor.executemany(_FORGET, values)
 
 
 def clock(saver: Any) -> float:
-    """Return the server's time in seconds since 1970, with a sync saver."""
     with saver._cursor() as cursor:
         return float(cursor.execute(_CLOCK).fetchone()["now"])
 
 
 async def aclock(saver: Any) -> float:
-    """Return the server's time in seconds since 1970, with an async saver."""
     async with saver._cursor() as cursor:
         await cursor.execute(_CLOCK)
         return float((await cursor.fetchone())["now"])

@@ -58,7 +58,6 @@ class StrictSerializer(JsonPlusSerializer):
         self.conversation: StoredConversation | None = None
 
     def with_types(self, types: Iterable[type]) -> "StrictSerializer":
-        """Return a copy of the serializer that allows more types."""
         other = copy.copy(self)
         other._types = {**self._types, **_by_name(types)}
         return other

@@ -80,12 +80,10 @@ class AgentGraph(ManyInputs, CompiledStateGraph[Any, Any, Any, Any]):
 
     @property
     def _set_up(self) -> Any:
-        """The agent with the settings of this graph."""
         self._check()
         return self.agent.set_up_as(self)
 
     def copy(self, update: dict[str, Any] | None = None) -> Self:
-        """Return a copy of the graph with other attributes."""
         return self.__class__(**{**_attributes(self), **(update or {})})
 
     # LangGraph's name of the parameter is not the agent's.
@@ -229,7 +227,6 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
         )
 
     async def aclear_cache(self, nodes: Sequence[str] | None = None) -> None:
-        """Do the same as `clear_cache`, from async code."""
         self.clear_cache(nodes)
 
     @property
@@ -242,7 +239,6 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
         return cast("Graph", self._drawn.get_graph(config, xray=xray))
 
     async def aget_graph(self, config: RunnableConfig | None = None, *, xray: int | bool = False) -> Graph:
-        """Do the same as `get_graph`, from async code."""
         return self.get_graph(config, xray=xray)
 
     @property

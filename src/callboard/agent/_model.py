@@ -88,7 +88,6 @@ def _init_chat_model(name: str) -> BaseChatModel:
 
 
 def _has_tools(model: Runnable[Any, Any], tools: Sequence[BaseTool], at_provider: int) -> bool:
-    """Return whether the model has tools bound already; raise ValueError if they are not the agent's."""
     model = _step_with_tools(model)
     if not isinstance(model, RunnableBinding) or "tools" not in model.kwargs:
         return False
@@ -144,7 +143,6 @@ class FixedModel:
         return run_model(*self._prompt.asked(model, state), config)
 
     def _knowing(self, offered: Sequence[BaseTool]) -> Model:
-        """Return the model with only the offered tools bound."""
         if isinstance(self._all, RunnableBinding) and self._all is self._model:
             names = {tool.name for tool in self._tools} - {tool.name for tool in offered}
             kept = [tool for tool in self._all.kwargs["tools"] if _bound_name(tool) not in names]
@@ -152,7 +150,6 @@ class FixedModel:
         return model_with_tools(self._model, offered, self._provider_tools)
 
     async def respond(self, state: Any, config: RunnableConfig, response_format: Any) -> object:
-        """Return the conversation as a value of a schema; see `structured`."""
         return await structured(self._all, state, config, response_format)
 
 
@@ -208,7 +205,6 @@ class _Prompt:
             raise ValueError(f"Got unexpected type for `prompt`: {type(prompt)}")
 
     def asked(self, model: Model, state: Any) -> tuple[Model, Any]:
-        """Return the model to run, and its input."""
         if self._make is not None:
             return self._make | model, state
         # A plain list: a `RunnableSequence` would take as long as the rest of the turn.
@@ -245,7 +241,6 @@ def _step_with_tools(model: Any) -> Any:
 
 
 def messages_of(state: Any) -> list[BaseMessage]:
-    """Return the conversation of a state as the model sees it."""
     found = value_in(state, "llm_input_messages")
     return list(value_in(state, "messages") or () if found is None else found)
 
@@ -293,7 +288,6 @@ def run_model(model: Runnable[Any, T], given: Any, config: RunnableConfig) -> Aw
 
 
 async def run_function(fn: Callable[[], T], name: str) -> T:
-    """Run a sync function in a worker thread."""
     # Without a limit of threads: the function may run agents, and they would wait for the thread that it holds.
     return await run_in_thread(current_loop(), fn, name, _Nobody())
 

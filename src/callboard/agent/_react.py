@@ -148,7 +148,6 @@ def create_react_agent(
 
 
 def _types_in(given: Iterable[type], schemas: Iterable[Any]) -> frozenset[type]:
-    """Return the types that the agent's database may contain."""
     return frozenset({*given, *named_types(*schemas)})
 
 
@@ -203,7 +202,6 @@ _OF_NODE = ("limit", "policies", "on_error", "grace", "handle_tool_errors", "wra
 
 
 def _unexpected(options: Mapping[str, object]) -> str:
-    """Return the error text for unknown options."""
     told = f"create_react_agent() got unexpected keyword arguments: {dict(options)}"
     known = list(inspect.signature(create_react_agent).parameters)[:-1]
     for name in options:
@@ -217,7 +215,6 @@ def _unexpected(options: Mapping[str, object]) -> str:
 
 
 def _checked_hooks(before: object, after: object) -> dict[str, Any]:
-    """Return the hooks by the names of their nodes."""
     for option, hook in (("pre_model_hook", before), ("post_model_hook", after)):
         if hook is not None and not isinstance(hook, (Runnable, dict)) and not callable(hook):
             raise TypeError(f"{option} is a function or a Runnable, got {hook!r}")

@@ -126,7 +126,6 @@ class Run:
         """Conversation that was last checked or repaired."""
 
     async def go(self) -> None:
-        """Run steps until none is left, or the run has to wait."""
         thread, is_heard = self.thread, self.tell.is_heard
         if is_heard:
             self._tell_place(thread.arrival())
@@ -235,7 +234,6 @@ class Run:
         return [name]
 
     async def _plain(self, task: str | Sent, node: str, name: str, *, ends_step: bool) -> None:
-        """Run a node that is a single task."""
         if task == AGENT:
             await self._repair()
         place = self.context.place_of(task)
@@ -318,7 +316,6 @@ class Run:
         return (remaining < 1 and all_direct) or bool(reply.tool_calls)
 
     async def _repair(self) -> None:
-        """Answer calls without a result, since providers refuse such a conversation."""
         messages = _messages(self.thread.state)
         self._whole = whole = repaired(messages, self._whole)
         if len(whole) != len(messages):

@@ -27,7 +27,6 @@ class Breakpoints:
     after: Nodes = ()
 
     def or_else(self, before: Nodes | None, after: Nodes | None) -> "Breakpoints":
-        """Return the stops given for one run, or these as defaults."""
         return Breakpoints(before=before or self.before, after=after or self.after)
 
     def stop_before(self, nodes: Sequence[str]) -> bool:
@@ -103,7 +102,6 @@ class RunContext:
         return self.is_traced or self.tell.is_heard
 
     def given(self, node: str) -> Any:
-        """Return the state as input of a node."""
         sent = node == TOOLS and self.by_call
         # LangGraph sends such calls in the step before theirs, and their `remaining_steps` counts from it.
         clock = Clock(self.thread.step + (0 if sent else 1), self.stop)
@@ -140,7 +138,6 @@ class RunContext:
         )
 
     def config_at(self, place: NodePlace) -> RunnableConfig:
-        """Return the config for code that runs at a position in the graph."""
         return config_at(
             place,
             self.config,

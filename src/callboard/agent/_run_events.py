@@ -41,7 +41,6 @@ class RunReporter:
         self._loop = loop
 
     def tell(self, phase: RunPhase, **facts: Any) -> None:
-        """Send an event to all observers."""
         event = RunEvent(phase=phase, run=self._info, time=self._loop.now(), **facts)
         for observer in self._observers:
             observer(event)

@@ -80,7 +80,6 @@ def printing(put: Callable[[Chunk], None] | None, modes: Collection[str]) -> Cal
 
 
 def together(emits: Sequence[Emit]) -> Emit:
-    """Return a function that sends each event to all given receivers."""
     if len(emits) < 2:
         return emits[0] if emits else emit_nothing
 
@@ -114,7 +113,6 @@ class Outbox:
             self._wakeup.set()
 
     async def get(self) -> Chunk | None:
-        """Return the next chunk, or `None` after the last one."""
         while True:
             with self._lock:
                 if self._chunks:
@@ -226,7 +224,6 @@ class Teller:
             self._emit("values", lambda: self._read(state))
 
     def started(self, place: NodePlace, given: object) -> None:
-        """Report the start of a task."""
         if not self.is_heard:
             return
         self._emit(
@@ -241,7 +238,6 @@ class Teller:
         )
 
     def ended(self, place: NodePlace, outputs: Sequence[object]) -> None:
-        """Report the writes of a task that has ended."""
         if not self.is_heard:
             return
         writes = self._writes(outputs)
@@ -254,22 +250,18 @@ class Teller:
         self._emit("updates", lambda: {place.node: _update(writes, self._keys), "__metadata__": {"cached": True}})
 
     def failed(self, place: NodePlace, error: BaseException) -> None:
-        """Report the error of a task."""
         self._emit("tasks", lambda: _result(place, error=error))
 
     def asked(self, place: NodePlace, questions: Sequence[Interrupt], state: State) -> None:
-        """Report the questions of a task that waits for a person."""
         mark = {INTERRUPT: tuple(questions)}
         self._emit("updates", lambda: mark)
         self._emit("values", lambda: mark if isinstance(self._keys, str) else {**self._read(state), **mark})
         self._emit("tasks", lambda: _result(place, interrupts=[asdict(question) for question in questions]))
 
     def stopped(self) -> None:
-        """Report a stop before or after a node."""
         self._emit("updates", lambda: {INTERRUPT: ()})
 
     def checkpoint(self, snapshot: Callable[[], StateSnapshot], state: State, config: RunnableConfig) -> None:
-        """Report a position of the thread that a run can start from."""
         self._emit("checkpoints", lambda: _checkpoint(snapshot(), state.read(self._schema.specs), config))
 
     def _read(self, state: State) -> Any:
@@ -327,7 +319,6 @@ def _checkpoint(snapshot: StateSnapshot, values: Mapping[str, Any], config: Runn
 
 
 def _located(place: RunnableConfig, config: RunnableConfig) -> RunnableConfig:
-    """Return the config of a checkpoint, with the user's own keys."""
     own = {key: value for key, value in config.get("configurable", {}).items() if not key.startswith("__pregel_")}
     return {"configurable": {**own, **place["configurable"]}}
 

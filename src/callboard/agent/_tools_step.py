@@ -59,7 +59,6 @@ async def answer_open_calls(run: RunContext, reason: str) -> list[str]:
 
 
 async def _step_of_reply(run: RunContext, state: Any, *, ends_step: bool = False) -> "CallStep":
-    """Return the step of the last reply's calls that are still to run."""
     key = run.tools.messages_key
     requested = await in_portions(reading(state, key))
     requested = replace(requested, calls=run.thread.schema.flow.open_calls(messages_in(state, key)))
@@ -166,7 +165,6 @@ class CallStep:
                 await thread.asked({task: record._replace(pending=(question,))})
 
     async def answer_open(self, reason: str) -> None:
-        """Answer every unfinished call with the reason, unless it waits for a person."""
         for (key, task), call in zip(self.tasks.items(), self._requested.calls, strict=True):
             record = self._run.thread.known_of(task)
             if not record.is_finished and not record.pending:
@@ -277,7 +275,6 @@ class CallStep:
                 self._run.tell.asked(self._places[key], ledger.records[key].pending, self._run.thread.state)
 
     async def _call(self, ledger: Ledger, index: int, body: CallBody) -> Any:
-        """Run one call as a task of its own, and report its outcome."""
         run, key, call = self._run, self._keys[index], self._requested.calls[index]
         place = self._places[key]
         try:

@@ -32,8 +32,6 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class StateAt:
-    """State of an actor and where it is stored."""
-
     digest: str
     at: str | None
     """Id of the checkpoint whose entries have the state; `None` for the current checkpoint."""
@@ -55,12 +53,10 @@ class ActorStates:
 
     @classmethod
     def read(cls, notes: NotedStates) -> Self:
-        """Return the states that a checkpoint has noted."""
         found = {(actor, key): StateAt(digest, at) for actor, key, digest, at in notes}
         return cls(found, found)
 
     def noted(self) -> NotedStates:
-        """Return the states of the position, in the form of a checkpoint's notes."""
         return [[*name, one.digest, one.at] for name, one in sorted(self.here.items())]
 
     def kept(self) -> list[ActorState]:
@@ -69,12 +65,10 @@ class ActorStates:
         return [ActorState(*name, one.digest, at=one.at) for name, one in changed]
 
     def changed(self, entry: ActorState) -> "ActorStates":
-        """Return the states after a call has changed one of them."""
         written = StateAt(entry.digest, entry.at, entry if entry.at is None else None)
         return ActorStates(self.here, {**self.now, name_of(entry): written})
 
     def at_next(self) -> "ActorStates":
-        """Return the states at the next position."""
         return ActorStates(self.now, self.now)
 
     def before_calls(self) -> "ActorStates":
@@ -91,7 +85,6 @@ def _written_at(states: ByName, checkpoint_id: str | None) -> ByName:
 
 
 def name_of(entry: ActorState) -> Name:
-    """Return the actor name and key of a stored state."""
     return entry.actor, entry.key
 
 
@@ -159,7 +152,6 @@ class ActorJournal:
         return self._saver.thread_id
 
     def version(self, actor: str, key: str) -> str | None:
-        """Return the digest of an actor's state, or `None` if it has none."""
         found = self._states.get((actor, key))
         return None if found is None else found.digest
 

@@ -54,16 +54,13 @@ class Schema:
 
     @property
     def entry(self) -> str:
-        """Return the first node of a turn."""
         return self.flow.entry
 
     @property
     def nodes(self) -> Collection[str]:
-        """Return the names of the agent's nodes."""
         return self._builder.nodes.keys()
 
     def adds_messages(self, name: str) -> bool:
-        """Return whether a channel collects messages with `add_messages`."""
         spec = self.specs.get(name)
         return isinstance(spec, BinaryOperatorAggregate) and spec.operator is add_messages
 
@@ -153,7 +150,6 @@ class State:
         return channel.get() if channel is not None and channel.is_available() else None
 
     def read(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return the values of the non-empty channels among `names`."""
         found: dict[str, Any] = {}
         for name in names:
             channel = self._channels.get(name)
@@ -162,7 +158,6 @@ class State:
         return found
 
     def with_writes(self, writes: Sequence[Write]) -> "State":
-        """Return a copy of the state with the writes applied."""
         other = self.copy()
         other.apply(writes)
         return other
@@ -205,7 +200,6 @@ def _longer(conversation: BaseChannel[Any, Any, Any], values: list[Any]) -> list
 
 
 def _only_adds(before: Any, new: Any) -> bool:
-    """Return whether `add_messages` would only append these messages."""
     if type(before) is not list or type(new) is not list:
         return False
     if not (_KINDS.issuperset(map(type, before)) and _KINDS.issuperset(map(type, new))):

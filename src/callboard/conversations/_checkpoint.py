@@ -84,7 +84,6 @@ class Base:
 
     @property
     def about(self) -> dict[str, Any]:
-        """Return the metadata that the user gave in the config."""
         return {name: value for name, value in self.metadata.items() if name not in _OWN_METADATA}
 
     @property
@@ -97,13 +96,11 @@ class Base:
 
 
 def base_of(found: CheckpointTuple) -> Base:
-    """Return a checkpoint that was read as a base for entries."""
     around: Any = found.parent_config or {}
     return Base(found.checkpoint, cast("Any", found.metadata), around.get("configurable", {}).get("checkpoint_id"))
 
 
 def entries_of(found: CheckpointTuple) -> list[Entry]:
-    """Return the entries on a checkpoint, in order."""
     return [entry_of(stored) for stored in _stored_entries(found)]
 
 
@@ -190,13 +187,11 @@ def input_in(entry: Entry) -> Amended | None:
 
 
 def holder_in(entries: Sequence[Entry]) -> Mapping[str, Any] | None:
-    """Return the holder of the thread after these entries, or `None` if it is free."""
     last = next((entry for entry in reversed(entries) if isinstance(entry, (Held, Left))), None)
     return last.holder if isinstance(last, Held) else None
 
 
 def commits_in(found: CheckpointTuple) -> int:
-    """Return the number of entry writes on a checkpoint."""
     return sum(channel == CHANNEL for _, channel, _ in found.pending_writes or ())
 
 
@@ -206,7 +201,6 @@ def is_damaged(found: CheckpointTuple | None, checkpoint_id: str, commits: int) 
 
 
 def last_id(found: CheckpointTuple, entries: Sequence[Entry]) -> str:
-    """Return the id of the position after these entries."""
     ids = [entry.id for entry in entries if isinstance(entry, Move)]
     return ids[-1] if ids else found.checkpoint["id"]
 

@@ -82,7 +82,6 @@ class _Lazily(Generic[T]):
             return self._opened
 
     def close(self) -> None:
-        """Close the connection; the next use opens it again."""
         self._close(self._opened)
 
     def _close(self, opened: T | None) -> None:
@@ -121,7 +120,6 @@ class LazySaver(BaseCheckpointSaver[str]):
         return str(self.place)
 
     def close(self) -> None:
-        """Close the connection; the next use opens it again. Blocks."""
         self._lazily.close()
 
     def _call(self, work: Callable[[BaseCheckpointSaver[str]], R]) -> R:
@@ -195,7 +193,6 @@ class LazyStore(BaseStore):
         return f"LazyStore({self._place})"
 
     def close(self) -> None:
-        """Close the connection; the next use opens it again. Blocks."""
         self._lazily.close()
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
@@ -285,7 +282,6 @@ def _driver(kind: str, url: str) -> Any:
 
 
 def _check_made(option: str, given: object, kind: type) -> None:
-    """Raise TypeError for a class, a path or a context manager in place of a saver or store."""
     if isinstance(given, type) and issubclass(given, kind):
         told = f"takes an object, and {given.__name__} is a class: write {given.__name__}(...)"
     elif isinstance(given, Path):

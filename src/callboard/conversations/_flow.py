@@ -38,8 +38,6 @@ class AgentState(TypedDict):
 
 
 class AgentStatePydantic(BaseModel):
-    """`AgentState` as a pydantic model."""
-
     messages: Annotated[Sequence[BaseMessage], add_messages]
     remaining_steps: RemainingSteps = 25
 
@@ -51,8 +49,6 @@ class AgentStateWithStructuredResponse(AgentState):
 
 
 class AgentStateWithStructuredResponsePydantic(AgentStatePydantic):
-    """`AgentStatePydantic` of an agent with a response format."""
-
     structured_response: StructuredResponse
 
 
@@ -140,7 +136,6 @@ def _asks(messages: Sequence[BaseMessage], call: ToolCall) -> bool:
 
 
 def _goes_on(messages: Sequence[BaseMessage]) -> bool:
-    """Return whether only tool results came after the model's last reply."""
     place = last_reply(messages)
     return place is not None and all(isinstance(message, ToolMessage) for message in messages[place + 1 :])
 
@@ -179,7 +174,6 @@ class Sent:
         return f"{_SENT}{self.number}"
 
     def task_of(self, key: str) -> str:
-        """Return the task name of one of its calls."""
         return f"{self.task}|{key}"
 
     def requested(self, messages: Sequence[BaseMessage], messages_key: str) -> Requested:
@@ -210,7 +204,6 @@ class Sent:
 
 
 def numbered(sends: Iterable[Send]) -> tuple[Sent, ...]:
-    """Return the sends of a step with their numbers."""
     return tuple(map(Sent, count(), sends))
 
 

@@ -35,7 +35,6 @@ def repaired(messages: Sequence[BaseMessage], whole: Sequence[BaseMessage] = ())
 
 
 def _made_whole(exchange: Exchange) -> Sequence[BaseMessage]:
-    """Return the message of an exchange and an answer to each of its calls."""
     missing = [_unanswered(call) for call in exchange.open_calls()]
     if exchange.is_in_order and not missing:
         return (exchange.message, *exchange.answers)

@@ -116,7 +116,6 @@ class SavedThread(Thread):
 
     @property
     def exists(self) -> bool:
-        """Return whether the checkpointer has anything of the thread."""
         return self._base is not None
 
     @property
@@ -139,7 +138,6 @@ class SavedThread(Thread):
 
     @property
     def parent_config(self) -> RunnableConfig | None:
-        """Return the config of the previous position, or `None` for the first."""
         return None if self.parent_id is None else self.saver.config(self.parent_id)
 
     async def open(self, checkpoint_id: str | None, *, looks: bool = False) -> None:
@@ -164,7 +162,6 @@ class SavedThread(Thread):
         self.holder = holder  # the latest one: a run that goes on now also bars an earlier place
 
     async def _go_back(self, past: "HistoryPlace", *, looks: bool) -> None:
-        """Load an earlier position; `looks` as in `open`."""
         self.play(await whole(self.saver, past.found), past.entries)
         if past.given is not None:
             self.receive(past.given)  # sets the records of the tasks, too
@@ -353,7 +350,6 @@ class SavedThread(Thread):
         self._sending = [entry for entry in self._sending if entry not in left_out]
 
     async def _check_lease(self) -> None:
-        """Raise `ThreadBusyError` if the lease may have expired and another run has taken the thread."""
         if self._mine is None or not self._lease.may_be_over:
             return
         # Another token, or none: this run did not renew in time, and the thread is no longer its own.
@@ -497,7 +493,6 @@ class SavedThread(Thread):
 
 
 def _stored(entries: Iterable[Entry]) -> list[Write]:
-    """Return entries as one write to the checkpointer."""
     return [(CHANNEL, [stored_form(entry) for entry in entries])]
 
 
@@ -564,7 +559,6 @@ async def whole(
 
 
 def no_checkpoint(checkpoint_id: str) -> ValueError:
-    """Return the error for an unknown checkpoint id."""
     return ValueError(f"The thread has no checkpoint {checkpoint_id!r}")
 
 

@@ -107,8 +107,6 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Error of a task of the step, in words."""
-
     KIND: ClassVar[str] = "failed"
     task: str
     error: str
@@ -197,7 +195,6 @@ _FIELDS: Mapping[type, Sequence[tuple[str, bool]]] = {
 
 
 def stored_form(entry: Entry) -> dict[str, Any]:
-    """Return an entry as it is stored."""
     found: dict[str, Any] = {"kind": entry.KIND}
     for name, required in _FIELDS[type(entry)]:
         value = getattr(entry, name)
@@ -220,7 +217,6 @@ def entry_of(stored: Any) -> Entry:
 
 
 def kind_of(stored: Any) -> str:
-    """Return the kind of a stored entry; raise ValueError for an unknown kind."""
     kind = stored.get("kind") if isinstance(stored, dict) else None
     if not isinstance(kind, str) or kind not in _TYPES:
         raise ValueError(f"it has an entry that a newer version of callboard wrote, or that is damaged: {stored!r}")
@@ -252,5 +248,4 @@ def new_id(step: int) -> str:
 
 
 def now() -> str:
-    """Return the current time in the format of checkpoints."""
     return datetime.now(UTC).isoformat()

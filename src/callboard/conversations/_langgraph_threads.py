@@ -31,7 +31,6 @@ def open_calls(thread: Thread) -> list[tuple[str, ToolCall]]:
 
 
 def next_nodes(thread: Thread) -> dict[str, Any]:
-    """Return the next nodes as LangGraph's channels."""
     if START in thread.next:
         return {START: thread.records[START].output}
     channels: dict[str, Any] = {BRANCH + node: None for node in thread.next if node != TOOLS}
@@ -96,7 +95,6 @@ def read_next_nodes(thread: Thread, found: CheckpointTuple) -> None:
 
 
 def _node_here(thread: Thread, name: str) -> str | None:
-    """Return this agent's node that matches a node of another agent, or `None`."""
     if name in thread.schema.nodes:
         return name
     if name in (MODEL, AGENT, BEFORE) or name.endswith((".before_agent", ".before_model")):
@@ -167,7 +165,6 @@ def _read_sends(thread: Thread, found: CheckpointTuple) -> Numbered:
 
 
 def _read_sent(thread: Thread, writes: Sequence[tuple[str, Any]], one: Sent) -> None:
-    """Read LangGraph's writes of one send."""
     if one.node != TOOLS:
         if output := {channel: value for channel, value in writes if channel in thread.schema.specs}:
             thread.records[one.task] = CallRecord(output=output)

@@ -58,7 +58,6 @@ def new_holder(now: float | None = None) -> dict[str, Any]:
 
 
 def prolonged(holder: Mapping[str, Any], now: float | None = None) -> dict[str, Any]:
-    """Return the holder entry with a new end of its lease."""
     return {**holder, "until": _until(now)}
 
 

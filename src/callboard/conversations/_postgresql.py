@@ -51,7 +51,6 @@ def open_saver(url: str, types: Iterable[type]) -> LazySaver:
 
 
 def open_store(url: str) -> LazyStore:
-    """Return a store on a PostgreSQL server; raise ValueError for an invalid URL."""
     return LazyStore(PostgresServer(url, _store, "store_migrations"))
 
 

@@ -88,11 +88,9 @@ class Saver:
         return [found for found in map(self._checked, listed) if found is not None]
 
     def told(self, found: CheckpointTuple) -> str:
-        """Return a checkpoint in words, for errors."""
         return self.described_at(cast("Any", found.config).get("configurable", {}).get("checkpoint_id"))
 
     def described_at(self, checkpoint_id: str) -> str:
-        """Return a checkpoint id in words, for errors."""
         saver = self._saver
         keeper = saver.where if isinstance(saver, LazySaver) else f"The checkpointer, of type {type(saver).__name__},"
         return f"{keeper} has thread {self.thread_id!r}, whose checkpoint {checkpoint_id!r}"
@@ -142,11 +140,9 @@ class Saver:
         return kind, bytes(data)
 
     def unpacked(self, kind: str, data: bytes) -> object:
-        """Deserialize a value that `packed` returned."""
         return self._saver.serde.loads_typed((kind, data))
 
     def can_store(self, value: object) -> bool:
-        """Return whether the checkpointer's serializer accepts a value."""
         try:
             self._saver.serde.dumps_typed(value)
         except Exception:  # of any type; the caller reports the write's error instead
@@ -187,7 +183,6 @@ def _remembering(saver: Any, place: Place | None = None) -> Any:
 
 
 def _outlined(saver: Any, place: Place) -> Any:
-    """Return the saver with a serializer that makes no objects."""
     if not _is_known(saver) or not can_be_outlined(saver.serde):
         return saver
     return with_serde(saver, OutlineSerializer(_kept(saver).at(place)))

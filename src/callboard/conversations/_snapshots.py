@@ -65,7 +65,6 @@ def _asked_here(thread: Thread) -> Asked:
 
 
 def _tasks(thread: Thread, node: str, asked: Asked, *, by_call: bool) -> list[PregelTask]:
-    """Return the tasks of a node of the next step."""
     if node != TOOLS:
         return [_task(thread, node, [node], asked, (PULL, node))]
     calls = [key for key, _ in open_calls(thread)]
@@ -77,7 +76,6 @@ def _tasks(thread: Thread, node: str, asked: Asked, *, by_call: bool) -> list[Pr
 
 
 def _sent(thread: Thread) -> Iterator[tuple[Sent, list[str]]]:
-    """Yield the sends of the next step with the names of their tasks."""
     messages = thread.state.get(MESSAGES) or []
     for one in thread.sends:
         yield one, one.tasks(messages, MESSAGES)

@@ -32,7 +32,6 @@ def open_saver(path: str, types: Iterable[type]) -> LazySaver:
 
 
 def open_store(path: str) -> LazyStore:
-    """Return a store on a SQLite file."""
     return LazyStore(SqliteFile(path, _store))
 
 
@@ -47,8 +46,6 @@ def _store(path: str) -> SqliteStore:
 
 
 class SqliteFile(Generic[T]):
-    """Database in a file."""
-
     def __init__(self, path: str, connect: Callable[[str], T]) -> None:
         self._path = path
         self._connect = connect
@@ -69,7 +66,6 @@ class SqliteFile(Generic[T]):
         return opened
 
     def _prepare(self, opened: T) -> None:
-        """Create the tables if they are missing."""
         # In WAL mode, readers do not wait for a writer. The file keeps the mode, so all processes use it.
         _patiently(partial(opened.conn.execute, "PRAGMA journal_mode=WAL"))
         _patiently(opened.setup)

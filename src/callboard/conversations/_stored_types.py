@@ -45,7 +45,6 @@ def _is_stored_by_name(kind: type) -> bool:
 
 
 def _within(annotation: Any) -> Iterable[Any]:
-    """Return the parts of an annotation."""
     origin = get_origin(annotation)
     if origin is Annotated:
         return get_args(annotation)[:1]
@@ -99,12 +98,10 @@ def checked_types(types: Iterable[Any], checkpointer: object) -> list[type]:
 
 
 def tracked_writes(writes: Iterable[Write], untracked: Collection[str]) -> list[Write]:
-    """Return the writes without untracked keys."""
     return [(name, value) for name, value in writes if name not in untracked]
 
 
 def tracked_entry(entry: Entry, schema: Schema) -> Entry:
-    """Return an entry without untracked keys."""
     # The common case: the entry itself, uncopied.
     if not schema.untracked:
         return entry
@@ -118,7 +115,6 @@ def tracked_entry(entry: Entry, schema: Schema) -> Entry:
 
 
 def _tracked(output: Any, schema: Schema) -> Any:
-    """Return a node's output without untracked keys, also in its sends."""
     if isinstance(output, dict):
         return {name: value for name, value in output.items() if name not in schema.untracked}
     if isinstance(output, (list, tuple)):

@@ -97,7 +97,6 @@ class Thread:
 
     @property
     def has_begun(self) -> bool:
-        """Return whether the thread can be resumed; a thread that was only held, and never changed, cannot."""
         return self.exists
 
     @property
@@ -106,17 +105,14 @@ class Thread:
         return (*(one.node for one in self.sends), *self.next) if self.sends else self.next
 
     def sent_tasks(self) -> list[str]:
-        """Return the task names of all sends, in order."""
         messages = self.state.get(self._messages_key) or []
         return [task for one in self.sends for task in one.tasks(messages, self._messages_key)]
 
     @property
     def questions(self) -> list[Interrupt]:
-        """Return the open questions of the next step's tasks."""
         return [question for record in self.records.values() for question in record.pending]
 
     def known_of(self, task: str) -> CallRecord:
-        """Return the record of a task of the next step; an empty record if nothing is known."""
         return self.records.get(task, NOTHING_KNOWN)
 
     @property
@@ -192,7 +188,6 @@ class Thread:
         await self.record(Finished(task, self.identified(output)), later=later)
 
     async def asked(self, records: Mapping[str, CallRecord]) -> None:
-        """Record the open questions and accepted answers of tasks."""
         await self.record(Asked(dict(records)))
 
     async def claimed(self, task: str, known: CallRecord) -> None:
@@ -218,7 +213,6 @@ class Thread:
         return writes
 
     def written(self, order: Iterable[str]) -> list[Write]:
-        """Return the writes of finished tasks of the step, in the given order."""
         writes: list[Write] = []
         for task in order:
             record = self.records.get(task)
