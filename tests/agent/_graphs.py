@@ -11,7 +11,6 @@ from langgraph.types import Command, Send, interrupt
 
 from callboard.testing import calls, tool_call
 
-WAIT = 20
 QUESTION: Any = {"messages": [("user", "go")]}
 AT: Any = {"configurable": {"thread_id": "1"}}
 

@@ -1,10 +1,13 @@
-"""PostgreSQL server for tests of agents, if one is installed."""
+"""Checkpointers for tests of agents, and a PostgreSQL server, if one is installed."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ._postgres import Server, programs
+from ._savers import SAVERS, saver_of
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +29,10 @@ def postgres_url(postgres_server: Server) -> Iterator[str]:
     url = postgres_server.new_database()
     yield url
     postgres_server.drop(url)
+
+
+@pytest.fixture(params=SAVERS)
+async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
+    """Each kind of checkpointer."""
+    async with saver_of(request.param, tmp_path / "db") as made:
+        yield made

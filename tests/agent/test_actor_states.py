@@ -18,7 +18,6 @@ from langgraph.warnings import LangGraphDeprecatedSinceV10
 
 from callboard import (
     Actor,
-    CallPolicy,
     SnapshotError,
     ThreadBusyError,
     ToolNode,
@@ -156,26 +155,6 @@ async def test_what_another_process_has_done_meanwhile_counts(saver: Any) -> Non
     assert said == "said a,b,c"
 
 
-@pytest.mark.parametrize("is_open", [False, True])
-async def test_an_update_from_outside_is_a_fork_with_the_state_of_its_place(saver: Any, is_open: bool) -> None:
-    """The update may change or copy a past place, with or without open calls; the fork has the state of that place."""
-    agent = scribe(saver)
-    async with agent if is_open else nullcontext():
-        await agent.ainvoke(say("a"), AT)
-        await agent.ainvoke(say("b"), AT)
-        places = [place async for place in agent.aget_state_history(AT)]
-        said = []
-        for place in places:
-            if place.next == ("tools",):  # this call has not run at that place, so its line is not in the notebook
-                await agent.aupdate_state(place.config, None, "__copy__")
-                said.append(last(await agent.ainvoke(None, AT)))
-            elif not place.next:
-                await agent.aupdate_state(place.config, {"messages": [("ai", "well")]})
-                said.append(last(await agent.ainvoke(say("x"), AT)))
-
-    assert said == ["said a,b,x", "said a,b", "said a,x", "said a"]
-
-
 async def test_each_thread_has_its_own_and_each_key_within_it(saver: Any) -> None:
     notebook = child(Notebook, key=lambda call: call["args"]["line"][0], snapshots="journal", cap=1)
     agent = scripted([reply], [notebook], loop=True, checkpointer=saver)
@@ -256,95 +235,6 @@ async def test_a_state_that_cannot_be_stored_is_an_error_that_names_the_actor(sa
     assert said == "said a"
 
 
-class Picky(Notebook):
-    """Has a handler that fails after it has changed the state."""
-
-    fatal = (ZeroDivisionError,)
-
-    @handler
-    async def append(self, line: str) -> str:
-        """Append a line; `slow` takes too long, `bad` fails, `worse` ends the actor."""
-        self.lines.append(line)
-        if line == "slow":
-            await anyio.sleep_forever()
-        if line == "bad":
-            raise ValueError(line)
-        if line == "worse":
-            raise ZeroDivisionError
-        return ",".join(self.lines)
-
-
-@pytest.mark.parametrize("is_open", [False, True])
-async def test_a_call_that_failed_has_left_its_state_too_and_one_that_the_actor_died_of_has_not(
-    saver: Any, is_open: bool
-) -> None:
-    """An actor that survives an error keeps the change; an actor that dies of it is restored from the state before."""
-    policies = {"append": CallPolicy(on_unknown="fail", timeout=0.5)}
-    node = ToolNode([child(Picky, snapshots="journal")], handle_tool_errors=True, policies=policies)
-    agent = scripted([reply], node, loop=True, checkpointer=saver)
-    async with agent if is_open else nullcontext():
-        said = [last(await agent.ainvoke(say(text), AT)) for text in ("a", "bad", "slow", "worse", "b")]
-
-    assert said[0] == "said a"
-    assert "bad" in said[1]
-    assert "did not finish within its timeout" in said[2]
-    assert "Whether it had its effect is unknown" in said[3]
-    assert said[4].startswith("said a,bad,slow,b")
-
-
-async def test_a_call_that_waits_for_a_person_leaves_the_others_with_their_effect(saver: Any) -> None:
-    """While one call waits for a person, the states after its finished neighbours are stored."""
-
-    @tool
-    def ask() -> str:
-        """Ask."""
-        return str(interrupt("well?"))
-
-    script = [calls(("append", {"line": "a"}), "ask"), calls(("append", {"line": "b"})), "done"]
-    notebook = child(Notebook, snapshots="journal")
-    agent = scripted(script, [notebook, ask], checkpointer=saver)
-    await agent.ainvoke(say("go"), AT)
-    result = await agent.ainvoke(Command(resume="yes"), AT)
-    await agent.aclose()
-
-    assert [one.content for one in result["messages"] if one.type == "tool"] == ["a", "yes", "a,b"]
-
-
-@pytest.mark.parametrize("is_open", [False, True])
-@pytest.mark.parametrize("when", ["open", "answered"])
-async def test_calls_that_run_again_at_their_place_find_the_state_before_them(
-    saver: Any, when: str, is_open: bool
-) -> None:
-    """In a fork or a copy, the actor does not have the effects of calls that will run again there."""
-
-    @tool
-    def ask() -> str:
-        """Ask."""
-        return str(interrupt("well?"))
-
-    def reply(sent: list[Any]) -> Any:
-        return calls(("append", {"line": "a"}), "ask") if sent[-1].type == "human" else "done"
-
-    def results(result: Any) -> list[str]:
-        return [one.content for one in result["messages"] if one.type == "tool"]
-
-    agent = scripted([reply], [child(Notebook, snapshots="journal"), ask], loop=True, checkpointer=saver)
-    async with agent if is_open else nullcontext():
-        await agent.ainvoke(say("go"), AT)
-        found = []
-        if when == "answered":
-            await agent.ainvoke(Command(resume="yes"), AT)
-            place = [one async for one in agent.aget_state_history(AT) if "tools" in one.next][-1]
-            await agent.ainvoke(None, place.config)
-            found.append(results(await agent.ainvoke(Command(resume="no"), AT)))
-        place = [one async for one in agent.aget_state_history(AT) if "tools" in one.next][-1]
-        await agent.aupdate_state(place.config, None, "__copy__")
-        await agent.ainvoke(None, AT)
-        found.append(results(await agent.ainvoke(Command(resume="no"), AT)))
-
-    assert found == [["a", "no"]] * (1 + (when == "answered"))
-
-
 async def test_a_deleted_thread_takes_its_states_along() -> None:
     saver = InMemorySaver()
     agent = scribe(saver)
@@ -354,20 +244,6 @@ async def test_a_deleted_thread_takes_its_states_along() -> None:
         said = last(await agent.ainvoke(say("b"), AT))
 
     assert said == "said b"
-
-
-async def test_a_thread_that_was_copied_has_the_states(tmp_path: Path) -> None:
-    async with saver_of("sqlite", tmp_path / "db") as saver:
-        agent = scribe(saver)
-        await agent.ainvoke(say("a"), AT)
-        await agent.ainvoke(say("b"), AT)
-        for table in ("checkpoints", "writes"):
-            columns = [row[1] for row in saver.conn.execute(f"PRAGMA table_info({table})")]
-            taken = ", ".join("'2'" if name == "thread_id" else name for name in columns)
-            saver.conn.execute(f"INSERT INTO {table} SELECT {taken} FROM {table}")
-        said = last(await agent.ainvoke(say("c"), {"configurable": {"thread_id": "2"}}))
-
-    assert said == "said a,b,c"
 
 
 async def test_a_state_that_somebody_has_deleted_is_missed(tmp_path: Path) -> None:
@@ -610,20 +486,6 @@ async def test_a_call_that_waits_for_a_person_runs_again_on_the_state_before_it(
     async with agent if is_open else nullcontext():
         await agent.ainvoke(GO, AT)
         assert results(await agent.ainvoke(Command(resume="yes"), AT)) == ["yes a"]
-
-
-async def test_a_state_that_cannot_be_stored_is_no_state_for_the_next_call() -> None:
-    """The actor is restarted with the last stored state, and the model is told."""
-    saver = InMemorySaver()
-    async with agent_with(asking(tool_call("append", "c1", line="a")), saver) as agent:
-        await agent.ainvoke(GO, AT)
-    async with agent_with(asking(tool_call("spoil", "c2")), saver) as agent:
-        spoilt = results(await agent.ainvoke(GO, AT))[-1]
-    async with agent_with(asking(tool_call("append", "c3", line="b")), saver) as agent:
-        after = results(await agent.ainvoke(GO, AT))[-1]
-
-    assert "cannot be kept" in spoilt
-    assert after == "a,b"
 
 
 async def test_within_a_run_the_actor_comes_back_with_the_state_that_is_kept() -> None:

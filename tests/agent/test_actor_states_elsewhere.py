@@ -1,6 +1,6 @@
 """Actors whose states are stored with a thread, within calls and graphs, and without a thread."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -43,13 +43,6 @@ said: list[str] = []
 @pytest.fixture(autouse=True)
 def _nothing_said() -> None:
     said.clear()
-
-
-@pytest.fixture(params=SAVERS)
-async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
-    """Each kind of checkpointer."""
-    async with saver_of(request.param, tmp_path / "db") as made:
-        yield made
 
 
 class Notebook(Actor):

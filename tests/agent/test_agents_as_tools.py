@@ -3,18 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
-from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
 from callboard import ToolNode, agent_model, create_react_agent
-from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from callboard.testing import ScriptedModel, calls, tool_call
 
 from ._graphs import AT, QUESTION, Desk, chain, delegate, ids
 from ._savers import complaint, saver_of, scripted, shape
@@ -94,41 +91,6 @@ async def test_a_call_that_asks_after_its_agent_has_ended_does_not_run_the_agent
     assert len(inner_model.requests) == 2
 
 
-async def test_a_sync_tool_has_an_agent_do_it() -> None:
-    """With `invoke` in a worker thread, the inner conversation and its question still belong to the call."""
-    desk = Desk()
-    inner_model = ScriptedModel([calls(tool_call("ask", "1", query="a")), "inner done"])
-    inner = create_react_agent(inner_model, desk.tools())
-
-    @tool
-    def delegated() -> str:
-        """Have it done."""
-        return str(inner.invoke(QUESTION)["messages"][-1].content)
-
-    model = ScriptedModel([calls(tool_call("delegated", "1")), "done"])
-    agent = create_react_agent(model, [delegated], checkpointer=InMemorySaver())
-    assert list(ids(await agent.ainvoke(QUESTION, AT))) == ["a"]
-    result = await agent.ainvoke(Command(resume="yes"), AT)
-
-    assert shape(result["messages"])[2:] == ["tool:inner done", "ai:done"]
-    assert desk.log == ["ask a", "ask a", "answered a"]
-    assert len(inner_model.requests) == 2
-
-
-async def test_the_inner_agent_ends_with_the_run_of_the_outer_one() -> None:
-    """Promise 1: when a run is cancelled, no task of an agent two levels deep is left."""
-    recorder = Recorder()
-    inner = scripted([calls("hangs")], [recorder.tool("hangs", hang=True)])
-    agent = scripted([calls(("inner", {"query": "x"}))], [delegate(inner, "inner")])
-    async with anyio.create_task_group() as group:
-        group.start_soon(agent.ainvoke, QUESTION)
-        await recorder.wait_for("started")
-        group.cancel_scope.cancel()
-
-    assert recorder.running == 0
-    assert recorder.count("cancelled") == 1
-
-
 @pytest.mark.backends("asyncio")
 @pytest.mark.parametrize("kind", ["memory", "aiosqlite"])
 async def test_a_graph_of_langgraph_as_a_tool_asks_and_goes_on_where_it_was(kind: str, tmp_path: Path) -> None:
@@ -168,38 +130,7 @@ async def _answered(agent: Any) -> Any:
     return await agent.ainvoke(Command(resume="T"), AT)
 
 
-async def test_a_supervisor_hands_tasks_out_and_puts_the_answers_together() -> None:
-    """With agents as tools that run in parallel, the supervisor sees their answers, and not their conversations."""
-    desk = Desk()
-    experts = {
-        name: scripted([calls(tool_call("work", "1", query=name)), f"{name} found"], desk.tools())
-        for name in ("maths", "law")
-    }
-    both = calls(tool_call("maths", "1", query="q1"), tool_call("law", "2", query="q2"))
-    model = ScriptedModel([both, "answer"])
-    supervisor = create_react_agent(model, [delegate(agent, name) for name, agent in experts.items()])
-    result = await supervisor.ainvoke(QUESTION)
-
-    assert shape(result["messages"]) == ["human:go", "ai:", "tool:maths found", "tool:law found", "ai:answer"]
-    assert sorted(desk.log) == ["work law", "work maths"]
-
-
 # --- agents one after the other
-
-
-async def test_a_structured_response_leaves_nothing_behind_either() -> None:
-    """The last step, which asks the model for a structured response, restores the context, too."""
-    schema = {"title": "Answer", "description": "An answer.", "type": "object", "properties": {"x": {"type": "string"}}}
-
-    class Structured(ScriptedModel):
-        def with_structured_output(self, schema: Any, **kwargs: Any) -> Any:
-            return self | (lambda message: {"x": message.content})
-
-    agent = create_react_agent(Structured(["one", "two"]), [], response_format=schema)
-    result = await agent.ainvoke(QUESTION)
-
-    assert result["structured_response"] == {"x": "two"}
-    assert var_child_runnable_config.get() is None
 
 
 async def test_a_tool_that_had_an_agent_do_it_asks_in_its_own_name() -> None:
@@ -288,18 +219,6 @@ async def test_the_nearest_agent_counts() -> None:
     assert all(found is outer for found in around)
 
 
-@pytest.mark.backends("asyncio")
-async def test_within_a_graph_of_langgraph_it_is_known_too() -> None:
-    """The agent is a node of the graph, and its calls belong to it."""
-    looking, model = Looking(), model_that_looks()
-    graph = StateGraph(MessagesState)
-    graph.add_node("agent", create_react_agent(model, looking.of()))
-    graph.set_entry_point("agent")
-    await graph.compile().ainvoke(GO)
-
-    assert [found is model for found in looking.found] == [True, True]
-
-
 async def test_where_no_one_model_is_known_there_is_none() -> None:
     """A node has no model, and a model that is chosen for each step is not recorded."""
     looking, model = Looking(), model_that_looks()
@@ -308,11 +227,3 @@ async def test_where_no_one_model_is_known_there_is_none() -> None:
     await create_react_agent(chosen, looking.of()).ainvoke(GO)
 
     assert looking.found == [None, None, None]
-
-
-def test_by_the_sync_door_it_is_known_too() -> None:
-    """With `invoke`, the model is also known in the threads of sync tools."""
-    looking, model = Looking(), model_that_looks()
-    create_react_agent(model, looking.of()).invoke(GO)
-
-    assert [found is model for found in looking.found] == [True, True]

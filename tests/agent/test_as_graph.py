@@ -340,12 +340,6 @@ async def test_an_agent_takes_langgraphs_own_node(version: Any) -> None:
     assert isinstance(agent.tools, ToolNode)
 
 
-async def test_langgraphs_own_default_for_errors_stays_the_default() -> None:
-    agent = scripted([calls(tool_call("fail", wrong=1)), calls(tool_call("fail", path="/"))], LangGraphToolNode([fail]))
-    with pytest.raises(ValueError, match=r"^/\nIn tool 'fail' \(call 'call_2'\)\.$"):
-        await agent.ainvoke(GO)
-
-
 def test_a_subclass_of_langgraphs_node_is_refused_with_a_remedy() -> None:
     """Methods that the subclass overrides would not be called."""
 
@@ -437,13 +431,6 @@ def test_a_model_that_is_chosen_has_to_be_one() -> None:
 
     with pytest.raises(TypeError, match="has to return a chat model for the state, got 3"):
         one.invoke(say("go"))
-
-
-def test_the_drawing_is_that_of_langgraph() -> None:
-    ours, theirs = (agent(side, "hi").get_graph().draw_mermaid() for side in SIDES)
-
-    assert ours == theirs
-    assert "double" in ours
 
 
 @pytest.mark.parametrize("side", SIDES, ids=["langgraph", "callboard"])
@@ -553,20 +540,6 @@ async def test_several_conversations_run_at_once_on_any_loop() -> None:
     with anyio.fail_after(60):
         results = await agent(callboard, "a", "b").abatch([say("go"), say("go")])
     assert sorted(texts(result["messages"])[-1] for result in results) == ["a", "b"]
-
-
-@pytest.mark.real_clock
-async def test_an_error_of_one_conversation_ends_the_others_or_takes_its_place() -> None:
-    inputs = [[], [callboard.testing.tool_call("double", "1", x=2)]]
-    node = callboard.ToolNode([double])
-
-    with anyio.fail_after(60):
-        with pytest.raises(ValueError, match="No message found"):
-            await node.abatch(inputs)
-        error, output = await node.abatch(inputs, return_exceptions=True)
-
-    assert isinstance(error, ValueError)
-    assert output["messages"][0].content == "4"
 
 
 @pytest.mark.parametrize("number", range(1, 7))

@@ -1,7 +1,6 @@
 """Agents as nodes of LangGraph's graphs (promises 4, 5, 10 and 11)."""
 
 import asyncio
-import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,6 @@ from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.errors import GraphRecursionError
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, Send
 
@@ -63,27 +60,6 @@ async def test_questions_in_a_nested_agent_are_answered_one_by_id_and_one_plainl
     assert len(model.requests) == 2
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_a_graph_in_sync_code_has_the_same_nested_agent(kind: str, tmp_path: Path) -> None:
-    desk, model = Desk(), ScriptedModel([busy(), "done"])
-    connection = sqlite3.connect(tmp_path / "db", check_same_thread=False)
-    saver: Any = InMemorySaver() if kind == "memory" else SqliteSaver(connection)
-    agent = create_react_agent(model, desk.tools())
-    graph = chain(("before", desk.sync_node("before")), ("worker", agent), saver=saver)
-    try:
-        open_ids = ids(graph.invoke(QUESTION, AT))
-        inner = graph.get_state(AT, subgraphs=True).tasks[0].state
-        assert [question.value for question in inner.interrupts] == ["a", "b"]
-        graph.invoke(Command(resume={open_ids["a"]: "yes"}), AT)
-        *_, (_, last) = graph.stream(Command(resume="no"), AT, stream_mode="values", subgraphs=True)
-    finally:
-        connection.close()
-
-    assert shape(last["messages"]) == ["human:go", "ai:", "tool:did x", "tool:a: yes", "tool:b: no", "ai:done"]
-    assert desk.log.count("before") == desk.log.count("work x") == 1
-    assert len(model.requests) == 2
-
-
 @pytest.mark.parametrize("version", ["v1", "v2"])
 async def test_the_state_of_a_nested_agent_is_seen_through_the_graph(saver: Any, version: Any) -> None:
     """`get_state(subgraphs=True)` shows the inner state, and its config can be used to read it again."""
@@ -116,16 +92,6 @@ async def test_the_checkpoints_of_a_nested_agent_are_in_the_savers_of_the_graph(
     }
     await agent.ainvoke(QUESTION, AT)
     assert list(own.list(AT))
-
-
-async def test_a_graph_without_a_checkpointer_shows_the_questions_all_the_same() -> None:
-    """Without a checkpointer the questions cannot be answered, as with LangGraph's own agents."""
-    desk = Desk()
-    graph = chain(("worker", scripted([busy()], desk.tools())))
-    result = await graph.ainvoke(QUESTION)
-
-    assert list(ids(result)) == ["a", "b"]
-    assert shape(result["messages"]) == ["human:go"]
 
 
 async def test_an_agent_that_is_visited_twice_has_two_inner_conversations(saver: Any) -> None:
@@ -261,16 +227,6 @@ async def test_a_cancelled_graph_takes_the_nested_agent_along(saver: Any) -> Non
     assert len(model.requests) == 2
 
 
-async def test_the_recursion_limit_of_the_graph_holds_inside_too() -> None:
-    desk = Desk()
-    model = ScriptedModel([calls(tool_call("work", query="x"))], loop=True)
-    graph = chain(("worker", create_react_agent(model, desk.tools())), saver=InMemorySaver())
-    with pytest.raises(GraphRecursionError):
-        await graph.ainvoke(QUESTION, {**AT, "recursion_limit": 5})
-
-    assert len(desk.log) <= 3
-
-
 async def test_a_fork_of_the_graph_runs_the_agent_anew(saver: Any) -> None:
     """A fork knows nothing of the other branch, and asks a question with a new id."""
     desk = Desk()
@@ -365,20 +321,6 @@ async def test_an_agent_that_keeps_its_conversation_goes_on_with_it_at_the_next_
         await agent.ainvoke(QUESTION, AT)
 
     assert shape(model.requests[-1]) == ["human:go", "ai:one", "human:more"]
-
-
-async def test_a_node_streams_the_tokens_of_an_agent_by_hand() -> None:
-    """`astream(stream_mode="messages")` in a function of a node yields the agent's own tokens."""
-    agent = scripted(["one two"], [])
-    seen: list[str] = []
-
-    async def node(state: Any, config: RunnableConfig) -> None:
-        async for message, _ in agent.astream(state, config, stream_mode="messages"):
-            seen.append(message.content)
-
-    await chain(("node", node)).ainvoke(QUESTION)
-
-    assert "".join(seen) == "one two"
 
 
 # --- commands for the graph around

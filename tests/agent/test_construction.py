@@ -12,11 +12,9 @@ from typing import Annotated, Any
 
 import anyio
 import pytest
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage, SystemMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.tools import InjectedToolCallId
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import add_messages
 from langgraph.managed import RemainingSteps
 from langgraph.runtime import Runtime
@@ -37,7 +35,6 @@ pytestmark = pytest.mark.real_clock
 
 WAIT = 10
 QUESTION = {"messages": [("user", "go")]}
-THREAD: RunnableConfig = {"configurable": {"thread_id": "1"}}
 
 
 def shape(result: Any) -> list[str]:
@@ -61,13 +58,6 @@ DONE = ["human:go", "ai:", "tool:work", "ai:done"]
 
 
 # The model.
-
-
-async def test_a_model_is_told_of_the_tools() -> None:
-    model = script()
-
-    assert shape(await run(create_react_agent(model, [work()]))) == DONE
-    assert model.requested_tools == [("work",), ("work",)]
 
 
 async def test_a_sequence_that_ends_in_a_bound_model_is_taken_as_it_is() -> None:
@@ -162,39 +152,6 @@ async def test_a_name_is_looked_up_by_langchain(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "langchain_openai", package)
 
     assert shape(await run(create_react_agent("openai:small", []))) == ["human:go", "ai:I am small"]
-
-
-# The tools.
-
-
-async def test_tools_may_be_functions_sync_and_async() -> None:
-    def first(query: str = "") -> str:
-        """Sync."""
-        return "first"
-
-    async def second(query: str = "") -> str:
-        """Async."""
-        return "second"
-
-    model = ScriptedModel([calls("first", "second"), "done"])
-
-    assert shape(await run(create_react_agent(model, [first, second])))[2:] == ["tool:first", "tool:second", "ai:done"]
-
-
-async def test_middleware_is_around_every_call() -> None:
-    seen: list[str] = []
-
-    def middleware(name: str) -> Any:
-        async def note(request: Any, call_next: Any) -> Any:
-            seen.append(f"{name} before {request.tool_call['name']}")
-            return await call_next(request)
-
-        return note
-
-    agent = create_react_agent(script(), [work()], middleware=[middleware("outer"), middleware("inner")])
-
-    assert shape(await run(agent)) == DONE
-    assert seen == ["outer before work", "inner before work"]
 
 
 # The prompt.
@@ -435,17 +392,6 @@ async def test_a_json_schema_gives_a_dict() -> None:
     assert result["structured_response"] == {"number": 4}
 
 
-# Stops.
-
-
-async def test_a_run_may_have_stops_of_its_own() -> None:
-    agent = create_react_agent(script(), [work()], checkpointer=InMemorySaver(), interrupt_before=["agent"])
-
-    await run(agent, config=THREAD, interrupt_before=["tools"])
-
-    assert (await agent.aget_state(THREAD)).next == ("tools",)
-
-
 # The rest.
 
 
@@ -516,47 +462,17 @@ class Watch:
         self.loop_ran.set()
 
 
-def sync_prompt(watch: Watch, model: BaseChatModel) -> Any:
-    def prompt(state: Any) -> Any:
-        watch()
-        return state["messages"]
-
-    return create_react_agent(model, [], prompt=prompt)
-
-
-def sync_hook(name: str) -> Any:
-    def build(watch: Watch, model: BaseChatModel) -> Any:
-        def hook(state: Any) -> Any:
-            watch()
-            return {}
-
-        options: dict[str, Any] = {name: hook}
-        return create_react_agent(model, [], **options)
-
-    return build
-
-
-def sync_choice(watch: Watch, model: BaseChatModel) -> Any:
-    def choose(state: Any, runtime: Any) -> Any:
-        watch()
-        return model
-
-    return create_react_agent(choose, [])
-
-
-@pytest.mark.parametrize(
-    "build",
-    [
-        pytest.param(sync_prompt, id="prompt"),
-        pytest.param(sync_hook("pre_model_hook"), id="pre_model_hook"),
-        pytest.param(sync_hook("post_model_hook"), id="post_model_hook"),
-        pytest.param(sync_choice, id="model"),
-    ],
-)
-async def test_what_is_sync_does_not_block_the_loop(build: Any) -> None:
+@pytest.mark.parametrize("option", ["prompt", "pre_model_hook", "post_model_hook", "model"])
+async def test_what_is_sync_does_not_block_the_loop(option: str) -> None:
     """A prompt may read a file, and a model chooser may query a database."""
-    watch = Watch()
-    agent = build(watch, ScriptedModel(["done"]))
+    watch, model = Watch(), ScriptedModel(["done"])
+
+    def sync(state: Any, runtime: Any = None) -> Any:
+        watch()
+        return {"prompt": state["messages"], "model": model}.get(option, {})
+
+    options: dict[str, Any] = {"model": model, option: sync}
+    agent = create_react_agent(tools=[], **options)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch.tick)

@@ -30,6 +30,10 @@ OURS = ("ours", "ours v1")
 BY_CALL = ("react v2", "langchain")
 """Kinds of LangGraph's agents in which each call is a task of its own."""
 THEIRS = (*BY_CALL, "react v1")
+PAIRS = pytest.mark.parametrize(
+    "pair", [pair for theirs in THEIRS for pair in ((theirs, "ours"), ("ours", theirs))], ids=" > ".join
+)
+"""Each agent of LangGraph's before, and after, one of ours."""
 
 
 @pytest.fixture(params=["memory", "aiosqlite"])
@@ -90,26 +94,6 @@ async def test_a_thread_goes_back_and_forth_turn_by_turn(saver: Any, theirs: str
     assert desk.log == [f"work {n}" for n in range(5)]
     for request, following in pairwise(model.requests):
         assert following[: len(request)] == request
-
-
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_a_thread_goes_back_and_forth_in_sync_code(kind: str, tmp_path: Path) -> None:
-    desk = Desk()
-    model = ScriptedModel(["one", "two", "three"])
-
-    async def shared() -> None:
-        async with saver_of(kind, tmp_path / "db") as saver:
-            both = [agent(each, model, desk.tools(), checkpointer=saver) for each in ("react v2", "ours")]
-            await asyncio.to_thread(talk, both)
-
-    def talk(both: list[Any]) -> None:
-        for one in (*both, both[0]):
-            one.invoke(QUESTION, AT)
-        states = [one.get_state(AT).values["messages"] for one in both]
-        assert states[0] == states[1]
-        assert shape(states[0]) == ["human:go", "ai:one", "human:go", "ai:two", "human:go", "ai:three"]
-
-    asyncio.run(shared())
 
 
 # --- in the middle of a batch
@@ -215,8 +199,7 @@ async def test_a_batch_that_v1_stopped_in_is_begun_anew(saver: Any) -> None:
     assert len(model.requests) == 2
 
 
-@pytest.mark.parametrize("pair", [*((theirs, "ours") for theirs in THEIRS), *(("ours", theirs) for theirs in THEIRS)],
-                         ids=" > ".join)  # fmt: skip
+@PAIRS
 async def test_a_call_that_failed_runs_again_under_the_other(saver: Any, pair: tuple[str, str]) -> None:
     """A finished neighbour does not run again, if the earlier agent stored results by call."""
     desk, errors = Desk(), [ValueError("no")]
@@ -279,8 +262,7 @@ async def test_a_cancelled_batch_is_ended_by_the_other(saver: Any, pair: tuple[s
 
 
 @pytest.mark.parametrize("when", ["interrupt_before", "interrupt_after"])
-@pytest.mark.parametrize("pair", [*((theirs, "ours") for theirs in THEIRS), *(("ours", theirs) for theirs in THEIRS)],
-                         ids=" > ".join)  # fmt: skip
+@PAIRS
 async def test_a_stop_at_the_tools_is_passed_by_the_other(saver: Any, pair: tuple[str, str], when: str) -> None:
     """At the stop, none or all of the calls have run; the other agent continues correctly."""
     desk = Desk()
@@ -299,8 +281,7 @@ async def test_a_stop_at_the_tools_is_passed_by_the_other(saver: Any, pair: tupl
 
 
 @pytest.mark.parametrize("after_tools", [False, True], ids=["at once", "after tools"])
-@pytest.mark.parametrize("pair", [*((theirs, "ours") for theirs in THEIRS), *(("ours", theirs) for theirs in THEIRS)],
-                         ids=" > ".join)  # fmt: skip
+@PAIRS
 async def test_a_model_that_failed_is_asked_again_by_the_other(
     saver: Any, pair: tuple[str, str], after_tools: bool
 ) -> None:
@@ -349,8 +330,7 @@ async def test_nothing_is_left_to_do_after_a_node_of_another_name() -> None:
 # --- changes from outside, and a new message instead of an answer
 
 
-@pytest.mark.parametrize("pair", [*((theirs, "ours") for theirs in THEIRS), *(("ours", theirs) for theirs in THEIRS)],
-                         ids=" > ".join)  # fmt: skip
+@PAIRS
 async def test_what_one_side_changes_by_hand_the_other_goes_on_with(saver: Any, pair: tuple[str, str]) -> None:
     """A message edited by id between two turns appears once in the next request, with its change."""
     model = ScriptedModel(["one", "two"])

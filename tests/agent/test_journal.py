@@ -22,20 +22,13 @@ from callboard import AgentState, StorageError, create_react_agent
 from callboard.conversations._history import UNANSWERED
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
-from ._savers import ON_DISK, SAVERS, complaint, saver_of, scripted, shape
+from ._savers import ON_DISK, complaint, saver_of, scripted, shape
 
 pytestmark = pytest.mark.real_clock
 
 WAIT = 20
 QUESTION = {"messages": [("user", "go")]}
 MORE = {"messages": [("user", "more")]}
-
-
-@pytest.fixture(params=SAVERS)
-async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
-    """Each kind of checkpointer."""
-    async with saver_of(request.param, tmp_path / "db") as made:
-        yield made
 
 
 def at(thread_id: str = "1", **place: str) -> Any:
@@ -61,41 +54,6 @@ async def feel(query: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> 
 
 
 # --- stored data
-
-
-async def test_a_thread_goes_on_where_it_stands_with_another_agent(saver: Any) -> None:
-    model = ScriptedModel([calls(("work", {"query": "a"})), "one", "two"])
-
-    for given in (QUESTION, MORE):
-        agent = create_react_agent(model, [Recorder().tool("work")], checkpointer=saver)
-        result = await agent.ainvoke(given, at())
-
-    assert shape(result["messages"]) == ["human:go", "ai:", "tool:a", "ai:one", "human:more", "ai:two"]
-    assert shape(model.requests[-1]) == shape(result["messages"][:-1])
-
-
-@pytest.mark.exhaustive
-async def test_threads_know_nothing_of_each_other(saver: Any) -> None:
-    recorder = Recorder()
-    model = ScriptedModel(
-        [lambda sent: calls(("work", {"query": sent[0].content})) if len(sent) == 1 else sent[-1].content], loop=True
-    )
-    agent = create_react_agent(model, [recorder.tool("work")], checkpointer=saver)
-
-    async def talk(number: int) -> None:
-        await agent.ainvoke({"messages": [("user", f"n{number}")]}, at(str(number)))
-
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as group:
-            for number in range(100):
-                group.start_soon(talk, number)
-        states = [await agent.aget_state(at(str(number))) for number in range(100)]
-
-    for number, state in enumerate(states):
-        name = f"n{number}"
-        assert shape(state.values["messages"]) == [f"human:{name}", "ai:", f"tool:{name}", f"ai:{name}"]
-        assert state.next == ()
-    assert recorder.count("started") == 100
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
@@ -158,24 +116,6 @@ async def test_storage_grows_with_the_number_of_turns(database: tuple[Any, Calla
     conversation = 50 * 2 * len(TEXT)
     assert sizes[50] / sizes[25] < 2.2
     assert sizes[50] < 4 * conversation
-
-
-@pytest.mark.backends("asyncio", "trio")
-async def test_storage_grows_with_the_number_of_calls_in_a_turn(database: tuple[Any, Callable[[], int]]) -> None:
-    """Thirty steps of five calls take twice the space of fifteen steps."""
-    saver, size = database
-    sizes, before = {}, 0
-
-    with anyio.fail_after(60):
-        for steps in (15, 30):
-            model = ScriptedModel([*[calls(*[("work", {"query": TEXT})] * 5)] * steps, "done"])
-            agent = create_react_agent(model, [Recorder().tool("work")], checkpointer=saver)
-            await agent.ainvoke(QUESTION, {**at(str(steps)), "recursion_limit": 100})
-            sizes[steps], before = size() - before, size()
-
-    conversation = 30 * 5 * 2 * len(TEXT)  # the argument and the result
-    assert sizes[30] / sizes[15] < 2.2
-    assert sizes[30] < 4 * conversation
 
 
 async def test_an_old_place_of_a_long_thread_is_read_without_reading_the_thread_again_and_again() -> None:
@@ -287,26 +227,6 @@ async def test_after_a_cancelled_run_the_next_message_finds_what_had_finished(sa
     assert shape(model.requests[-1]) == ["human:go", "ai:", "tool:a", f"tool:{UNANSWERED}", "tool:b", "human:more"]
     assert complaint(result["messages"]) is None
     assert recorder.count("started", "work") == 2
-
-
-async def test_a_cancelled_run_goes_on_with_what_had_not_finished(saver: Any) -> None:
-    """With `None`, only the cancelled call runs again, if the agent allows that."""
-    recorder = Recorder()
-    model = ScriptedModel([calls(("work", {"query": "a"}), "slow"), "fine"])
-
-    agent = create_react_agent(model, [recorder.tool("work"), recorder.tool("slow", hang=True)], checkpointer=saver)
-    async with anyio.create_task_group() as group:
-        group.start_soon(agent.ainvoke, QUESTION, at())
-        await recorder.wait_for("finished", tool="work")
-        await recorder.wait_for("started", tool="slow")
-        group.cancel_scope.cancel()
-    tools = [recorder.tool("work"), recorder.tool("slow")]
-    agent = create_react_agent(model, tools, checkpointer=saver, on_unknown="rerun")
-    result = await agent.ainvoke(None, at())
-
-    assert shape(result["messages"]) == ["human:go", "ai:", "tool:a", "tool:slow", "ai:fine"]
-    assert recorder.count("started", "work") == 1
-    assert len(model.requests) == 2
 
 
 # --- failures

@@ -3,19 +3,17 @@
 from typing import Annotated, Any
 
 import pytest
-from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import InjectedToolCallId, StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config
 from langgraph.errors import EmptyInputError, GraphRecursionError, InvalidUpdateError, ParentCommand
-from langgraph.types import Command, interrupt
+from langgraph.types import Command
 from pydantic import BaseModel
 
-from callboard import AgentState, CallPolicy, InjectedState, Limit, ToolNode, create_react_agent
-from callboard.conversations._history import UNANSWERED
+from callboard import AgentState, InjectedState, ToolNode, create_react_agent
 from callboard.middleware import CircuitBreaker
 from callboard.testing import Recorder, ScriptedModel, calls
 
@@ -61,18 +59,6 @@ async def cheer(tool_call_id: CallId) -> Command[Any]:
 async def mood(mood: Annotated[str, InjectedState("mood")]) -> str:
     """Tell."""
     return mood
-
-
-@versions
-async def test_a_command_stands_beside_plain_results(version: Any) -> None:
-    recorder = Recorder()
-    model = ScriptedModel([calls("work", "cheer", "work"), "done"])
-    agent = create_react_agent(model, [cheer, recorder.tool("work")], state_schema=Moods, version=version)
-
-    result = await run(agent)
-
-    assert shape(result) == ["human:go", "ai:", "tool:work", "tool:cheered", "tool:work", "ai:done"]
-    assert result["mood"] == "glad"
 
 
 @versions
@@ -141,15 +127,6 @@ def direct(name: str = "final", returns: str = "final") -> StructuredTool:
         return returns
 
     return StructuredTool.from_function(coroutine=body, name=name, description=name, return_direct=True)
-
-
-@versions
-async def test_a_direct_tool_that_was_not_called_changes_nothing(version: Any) -> None:
-    """Only results of direct tools themselves end the run."""
-    model = ScriptedModel([calls("work"), "done"])
-    agent = create_react_agent(model, [direct(), Recorder().tool("work")], version=version)
-
-    assert shape(await run(agent)) == ["human:go", "ai:", "tool:work", "ai:done"]
 
 
 class Answer(BaseModel):
@@ -272,33 +249,6 @@ async def test_a_run_leaves_no_config_behind(label: str) -> None:
     assert var_child_runnable_config.get() is None
 
 
-async def test_a_failed_run_leaves_no_config_behind() -> None:
-    with pytest.raises(ConnectionError):
-        await run(scripted([ConnectionError("down")], []))
-
-    assert var_child_runnable_config.get() is None
-
-
-class Ears(BaseCallbackHandler):
-    """Counts the models whose events it receives."""
-
-    def __init__(self) -> None:
-        self.models = 0
-
-    def on_chat_model_start(self, serialized: Any, messages: Any, **kwargs: Any) -> None:
-        self.models += 1
-
-
-async def test_handlers_hear_nothing_of_the_next_run() -> None:
-    ears = Ears()
-    agent = scripted(["hi"], [], loop=True)
-
-    await run(agent, config={"callbacks": [ears]})
-    await run(agent)
-
-    assert ears.models == 1
-
-
 @versions
 async def test_a_failed_call_is_shown_where_the_thread_stands(version: Any) -> None:
     """`get_state` shows the failed task with its error; continuing runs only this call again."""
@@ -317,87 +267,10 @@ async def test_a_failed_call_is_shown_where_the_thread_stands(version: Any) -> N
     assert [recorder.count("started", "work"), recorder.count("started", "flaky")] == [1, 2]
 
 
-async def test_policies_hold_within_the_loop() -> None:
-    recorder = Recorder()
-    node = ToolNode([recorder.tool("slow", hang=True)], policies={"slow": CallPolicy(timeout=0.05)})
-
-    result = await run(scripted([calls("slow"), "done"], node))
-
-    assert [message.status for message in result["messages"] if isinstance(message, ToolMessage)] == ["error"]
-    assert shape(result)[-1] == "ai:done"
-
-
-async def test_input_beside_an_unfinished_batch_counts_after_it() -> None:
-    """Finished results are kept, unfinished calls are answered, and the new input follows."""
-    recorder = Recorder()
-
-    @tool
-    def ask() -> str:
-        """Ask."""
-        return str(interrupt("sure?"))
-
-    model = ScriptedModel([calls("work", "ask"), "fine"])
-    agent = create_react_agent(model, [recorder.tool("work"), ask], checkpointer=InMemorySaver())
-
-    await run(agent, config=THREAD)
-    result = await run(agent, {"messages": [HumanMessage("never mind")]}, THREAD)
-
-    kinds = [message.type for message in result["messages"]]
-    assert kinds == ["human", "ai", "tool", "tool", "human", "ai"]
-    assert recorder.count("started") == 1
-
-
 # Basic behaviour of the ReAct agent on every loop; `tests/parity` compares it with LangGraph's.
 
 
 # On trio the model runs on the background loop, in another thread, for which a virtual clock does not wait.
-
-
-async def test_a_tool_node_brings_its_limits_along() -> None:
-    """Policies belong to the node, and also apply inside an agent."""
-    recorder = Recorder()
-    node = ToolNode(
-        [recorder.tool("work", seconds=0.02), recorder.tool("stuck", hang=True)],
-        policies={"work": CallPolicy(limit=Limit(concurrency=2)), "stuck": CallPolicy(timeout=0.05)},
-    )
-    model = ScriptedModel([calls(*["work"] * 6, "stuck"), "done"])
-
-    result = await create_react_agent(model, node).ainvoke(QUESTION)
-
-    statuses = [message.status for message in result["messages"] if isinstance(message, ToolMessage)]
-    assert statuses == ["success"] * 6 + ["error"]
-    assert recorder.peak_of("work") == 2
-
-
-async def test_max_concurrency_of_the_config_bounds_each_batch() -> None:
-    """Promise 7: the limit applies on every path."""
-    recorder = Recorder()
-    model = ScriptedModel([calls(*["work"] * 5), "done"])
-
-    await create_react_agent(model, [recorder.tool("work", seconds=0.01)]).ainvoke(QUESTION, {"max_concurrency": 1})
-
-    assert recorder.peak == 1
-
-
-async def test_an_unanswered_call_in_the_history_is_answered_where_it_was_asked() -> None:
-    """Promise 2: LangGraph would refuse the thread from then on."""
-    history = [
-        HumanMessage("first"),
-        calls(("work", {"query": "a"}), ("work", {"query": "b"})),
-        ToolMessage("a", tool_call_id="call_1"),
-        HumanMessage("never mind"),
-    ]
-    for number, call in enumerate(history[1].tool_calls, start=1):
-        call["id"] = f"call_{number}"
-    recorder, model = Recorder(), ScriptedModel(["fine"])
-
-    result = await create_react_agent(model, [recorder.tool("work")]).ainvoke({"messages": history})
-
-    assert shape(result) == ["human:first", "ai:", "tool:a", f"tool:{UNANSWERED}", "human:never mind", "ai:fine"]
-    assert [message.content for message in model.requests[0]] == [message.content for message in result["messages"]][
-        :-1
-    ]
-    assert recorder.count("started") == 0
 
 
 @pytest.mark.parametrize("given", [{}, {"question": "hi"}, None], ids=repr)

@@ -1,7 +1,5 @@
 """People in the loop: questions, answers, stops, and changes from outside (promises 2, 5 and 10)."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -9,14 +7,13 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import UnknownInterruptError
-from langgraph.graph import END
 from langgraph.types import Command, Interrupt, interrupt
 from pydantic import ValidationError
 
-from callboard import AgentState, create_react_agent
+from callboard import create_react_agent
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
-from ._savers import SAVERS, complaint, saver_of, scripted, shape
+from ._savers import complaint, scripted, shape
 
 pytestmark = pytest.mark.real_clock
 
@@ -24,13 +21,6 @@ QUESTION = {"messages": [("user", "go")]}
 MORE = {"messages": [("user", "more")]}
 AT: Any = {"configurable": {"thread_id": "1"}}
 NEW_MESSAGE_INSTEAD = "Error: this call has no result"
-
-
-@pytest.fixture(params=SAVERS)
-async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
-    """Each kind of checkpointer."""
-    async with saver_of(request.param, tmp_path / "db") as made:
-        yield made
 
 
 class Asking:
@@ -108,26 +98,6 @@ async def test_three_questions_beside_two_finished_calls_are_answered_one_by_one
     assert len(model.requests) == 2
 
 
-async def test_two_questions_of_one_call_come_one_after_the_other(saver: Any) -> None:
-    asking = Asking()
-    model = ScriptedModel([calls(("ask_twice", {"query": "a"}), ("ask", {"query": "b"})), "done"])
-    agent = create_react_agent(model, asking.tools(), checkpointer=saver)
-
-    first = ids(await agent.ainvoke(QUESTION, AT))
-    second = ids(await agent.ainvoke(Command(resume={first["a 1"]: "eins"}), AT))
-    assert list(second) == ["a 2", "b"]
-    assert second["a 2"] not in first.values()
-    with pytest.raises(UnknownInterruptError, match=first["a 1"]):
-        await agent.ainvoke(Command(resume={first["a 1"]: "again"}), AT)
-    last = ids(await agent.ainvoke(Command(resume={second["b"]: "no"}), AT))
-    assert list(last) == ["a 2"]
-    result = await agent.ainvoke(Command(resume="zwei"), AT)
-
-    assert shape(result["messages"])[2:] == ["tool:a: eins, zwei", "tool:b: no", "ai:done"]
-    assert asking.started.count("a") == 3
-    assert asking.started.count("b") == 2
-
-
 @pytest.mark.parametrize(
     ("answer", "by_id"),
     [(answer, True) for answer in (None, False, "", {}, [], {"a": 1}, 0)]
@@ -187,21 +157,6 @@ async def test_an_answer_without_a_checkpointer_is_refused() -> None:
         await agent.ainvoke(Command(resume="yes"), AT)
 
 
-@pytest.mark.parametrize("given", [None, Command(resume={})], ids=["nothing", "no answers"])
-async def test_going_on_without_an_answer_asks_again_and_runs_nothing(saver: Any, given: Any) -> None:
-    """Promise 5: an unanswered call does not run again until answered."""
-    asking, recorder = Asking(), Recorder()
-    model = ScriptedModel([calls(("ask", {"query": "a"}), "work"), "done"])
-    agent = create_react_agent(model, [*asking.tools(), recorder.tool("work")], checkpointer=saver)
-
-    first = await agent.ainvoke(QUESTION, AT)
-    second = await agent.ainvoke(given, AT)
-
-    assert ids(second) == ids(first)
-    assert asking.started == ["a"]
-    assert recorder.count("started") == 1
-
-
 # --- a new message instead of an answer
 
 
@@ -229,23 +184,6 @@ async def test_a_new_message_instead_of_an_answer_keeps_what_finished(saver: Any
     for request in model.requests:
         assert complaint([message for message in request if message.id]) is None
     assert shape(last["messages"])[-2:] == ["tool:a: yes", "ai:done"]
-    assert recorder.count("started") == 1
-
-
-async def test_an_answer_with_an_update_changes_the_state_too(saver: Any) -> None:
-    class State(AgentState):
-        mood: str
-
-    asking, recorder = Asking(), Recorder()
-    model = ScriptedModel([calls(("work", {"query": "x"}), ("ask", {"query": "a"})), "done"])
-    tools = [*asking.tools(), recorder.tool("work")]
-    agent = create_react_agent(model, tools, checkpointer=saver, state_schema=State)
-
-    await agent.ainvoke(QUESTION, AT)
-    result = await agent.ainvoke(Command(resume="yes", update={"mood": "good"}), AT)
-
-    assert result["mood"] == "good"
-    assert shape(result["messages"])[2:] == ["tool:x", "tool:a: yes", "ai:done"]
     assert recorder.count("started") == 1
 
 
@@ -292,40 +230,11 @@ async def test_a_hook_may_ask_and_is_answered(saver: Any) -> None:
     assert log == ["before", "before", "after", "after"]
 
 
-async def test_a_prompt_may_ask_and_is_answered(saver: Any) -> None:
-    def prompt(state: Any) -> Any:
-        return [*state["messages"], HumanMessage(interrupt("really?"))]
-
-    model = ScriptedModel(["done"])
-    agent = create_react_agent(model, [], checkpointer=saver, prompt=prompt)
-    assert list(ids(await agent.ainvoke(QUESTION, AT))) == ["really?"]
-    result = await agent.ainvoke(Command(resume="yes"), AT)
-
-    assert shape(result["messages"]) == ["human:go", "ai:done"]
-    assert shape(model.requests[0]) == ["human:go", "human:yes"]
-
-
 # --- stops before and after nodes
 
 
 def _stopping(saver: Any, recorder: Recorder, model: Any, **when: Any) -> Any:
     return create_react_agent(model, [recorder.tool("work"), recorder.tool("other")], checkpointer=saver, **when)
-
-
-async def test_a_call_is_inspected_and_approved_with_none(saver: Any) -> None:
-    """With `interrupt_before=["tools"]` nothing has run yet, and the state shows the pending calls."""
-    recorder, model = Recorder(), ScriptedModel([calls(("work", {"query": "a"})), "done"])
-    agent = _stopping(saver, recorder, model, interrupt_before=["tools"])
-
-    await agent.ainvoke(QUESTION, AT)
-    state = await agent.aget_state(AT)
-    assert state.next == ("tools",)
-    assert state.values["messages"][-1].tool_calls[0]["args"] == {"query": "a"}
-    assert [task.name for task in state.tasks] == ["tools"]
-    assert recorder.count("started") == 0
-    result = await agent.ainvoke(None, AT)
-
-    assert shape(result["messages"]) == ["human:go", "ai:", "tool:a", "ai:done"]
 
 
 async def test_one_of_two_calls_is_refused_and_the_other_runs(saver: Any) -> None:
@@ -362,48 +271,6 @@ async def test_a_waiting_call_is_refused_and_its_neighbours_results_are_kept(sav
     assert sorted(shape(result["messages"])[2:4]) == ["tool:no", "tool:x"]
     assert shape(result["messages"])[4:] == ["ai:understood"]
     assert recorder.count("started") == 1
-
-
-async def test_a_message_is_added_while_the_run_waits(saver: Any) -> None:
-    recorder, model = Recorder(), ScriptedModel([calls(("work", {"query": "a"})), "done"])
-    agent = _stopping(saver, recorder, model, interrupt_after=["tools"])
-
-    await agent.ainvoke(QUESTION, AT)
-    assert (await agent.aget_state(AT)).next == ("agent",)
-    await agent.aupdate_state(AT, {"messages": [("user", "be short")]})
-    assert (await agent.aget_state(AT)).next == ("agent",)
-    result = await agent.ainvoke(None, AT)
-
-    assert shape(result["messages"]) == ["human:go", "ai:", "tool:a", "human:be short", "ai:done"]
-    assert shape(model.requests[-1])[-1] == "human:be short"
-
-
-async def test_every_node_is_stopped_at_if_all_are_named(saver: Any) -> None:
-    recorder, model = Recorder(), ScriptedModel([calls(("work", {"query": "a"})), "done"])
-    agent = _stopping(saver, recorder, model)
-
-    places: list[Any] = []
-    given: Any = QUESTION
-    while given is not None or (await agent.aget_state(AT)).next:
-        await agent.ainvoke(given, AT, interrupt_before="*")
-        given = None
-        places.append((await agent.aget_state(AT)).next)
-
-    assert places == [("agent",), ("tools",), ("agent",), ()]
-
-
-async def test_a_question_after_a_stop_is_answered(saver: Any) -> None:
-    asking = Asking()
-    model = ScriptedModel([calls(("ask", {"query": "a"})), "done"])
-    agent = create_react_agent(model, asking.tools(), checkpointer=saver, interrupt_before=["tools"])
-
-    stopped = await agent.ainvoke(QUESTION, AT)
-    assert not stopped.get("__interrupt__")
-    assert list(ids(await agent.ainvoke(None, AT))) == ["a"]
-    result = await agent.ainvoke(Command(resume="yes"), AT)
-
-    assert shape(result["messages"])[2:] == ["tool:a: yes", "ai:done"]
-    assert asking.started == ["a", "a"]
 
 
 # --- the state while a question is open
@@ -461,22 +328,3 @@ async def test_a_refused_call_does_not_run(saver: Any, replaces: bool) -> None:
     assert recorder.count("started") == 0
     assert [shape(one["messages"])[-1] for one in (result, more)] == ["ai:refused", "ai:what else?"]
     assert len(model.requests) == 2
-
-
-@pytest.mark.parametrize("as_node", [END, "__start__"])
-async def test_with_a_further_instruction_the_model_decides_again(saver: Any, as_node: str) -> None:
-    """The model reads the new instruction, and its earlier call has not run."""
-    recorder, model = Recorder(), ScriptedModel([calls("work"), calls(("other", {"query": "a"})), "in stock"])
-    agent = _stopping(saver, recorder, model, interrupt_before=["tools"])
-
-    await agent.ainvoke(QUESTION, AT)
-    await agent.aupdate_state(AT, {"messages": [HumanMessage("look first")]}, as_node=as_node)
-    assert (await agent.aget_state(AT)).next == ("agent",)
-    await agent.ainvoke(None, AT)
-    assert recorder.count("started") == 0
-    result = await agent.ainvoke(None, AT)
-
-    assert model.requests[1][-1].content == "look first"
-    assert isinstance(model.requests[1][-2], ToolMessage)
-    assert recorder.order == ["other(a)"]
-    assert result["messages"][-1].content == "in stock"

@@ -4,7 +4,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import anyio
 import psycopg
@@ -12,11 +12,10 @@ import pytest
 from anyio import to_thread
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
-from langgraph.types import Command, interrupt
 from psycopg import Connection
 from psycopg.rows import DictRow, dict_row
 
-from callboard import InjectedStore, StorageError, create_react_agent
+from callboard import StorageError, create_react_agent
 from callboard._loops._bridge import run_on_asyncio
 from callboard.conversations._database import close, saver_of, store_of
 from callboard.conversations._postgresql import CONNECTIONS
@@ -57,39 +56,6 @@ async def saver_on(url: str, kind: str) -> AsyncIterator[Any]:
 
 def contents(result: Any) -> list[str]:
     return [str(message.content) for message in result["messages"]]
-
-
-def asking(ran: list[str]) -> Any:
-    async def ask(query: str) -> str:
-        """Ask a person."""
-        answer = str(interrupt(query))
-        ran.append(query)
-        return f"{query}: {answer}"
-
-    return ask
-
-
-@KINDS
-async def test_questions_are_answered_by_id_elsewhere_and_one_at_a_time(postgres_url: str, kind: str) -> None:
-    """With three questions and two results, all questions appear at once, and nothing runs twice."""
-    recorder, ran = Recorder(), list[str]()
-    request = calls(*(("ask", {"query": name}) for name in "abc"), "work", "work")
-    result: Any = None
-    async with saver_on(postgres_url, kind) as saver:
-        agent = scripted([request], [asking(ran), recorder.tool("work")], checkpointer=saver)
-        result = await agent.ainvoke(QUESTION, THREAD)
-    questions = {question.value: question.id for question in result["__interrupt__"]}
-    for name in "cba":
-        async with saver_on(postgres_url, kind) as saver:
-            agent = scripted(["done"], [asking(ran), recorder.tool("work")], checkpointer=saver)
-            state = await agent.aget_state(THREAD)
-            assert questions[name] in {question.id for question in state.interrupts}
-            result = await agent.ainvoke(Command(resume={questions[name]: name.upper()}), THREAD)
-
-    assert contents(result) == ["go", "", "a: A", "b: B", "c: C", "work", "work", "done"]
-    assert ran == ["c", "b", "a"]
-    assert recorder.count("started") == 2
-    assert complaint(result["messages"]) is None
 
 
 @KINDS
@@ -372,25 +338,3 @@ def test_many_machines_may_make_the_tables_at_once(postgres_url: str, kind: str)
         thing.close()
 
     assert errors == []
-
-
-async def test_tools_use_a_store_on_any_loop(postgres_url: str) -> None:
-    async def learn(fact: str, store: Annotated[Any, InjectedStore()]) -> str:
-        """Learn."""
-        await store.aput(("facts",), fact, {"fact": fact})
-        return fact
-
-    async def recall(store: Annotated[Any, InjectedStore()]) -> str:
-        """Recall."""
-        return " ".join(sorted(item.key for item in await store.asearch(("facts",))))
-
-    facts = [f"fact-{number}" for number in range(10)]
-    model = ScriptedModel([calls(*(("learn", {"fact": fact}) for fact in facts)), "done"])
-    agents = [
-        create_react_agent(model, [learn, recall], store=postgres_url),
-        scripted([calls("recall"), "done"], [recall], store=postgres_url),
-    ]
-    await agents[0].ainvoke(QUESTION)
-    result = await agents[1].ainvoke(QUESTION)
-
-    assert contents(result)[2] == " ".join(facts)

@@ -1,18 +1,14 @@
 """Time budget of a whole run: when it is spent, each call gets its message, the state is kept, and nothing goes on."""
 
-import asyncio
 import math
 import pickle
-import random
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from anyio import from_thread
 from langchain_core.messages import BaseMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
@@ -20,7 +16,6 @@ from langgraph.types import Command, interrupt
 
 from callboard import CallPolicy, Limit, ToolNode, cleanup, create_react_agent, remaining
 from callboard.exceptions import AbandonedThreadWarning, RunDeadlineExceededError
-from callboard.middleware import Retry
 from callboard.testing import Recorder, ScriptedModel, calls
 
 from ._savers import SAVERS, complaint, saver_of, scripted, shape
@@ -97,23 +92,6 @@ async def test_calls_in_a_queue_get_their_message_and_never_start(bound: str) ->
     assert recorder.count("started") == 1
     assert endings(messages) == ["deadline"] * 3
     assert (node.statistics().running, node.statistics().waiting) == (0, 0)
-
-
-async def test_a_sync_call_that_asks_whether_it_is_cancelled_ends() -> None:
-    """The call ends in its worker thread, and no thread is abandoned."""
-    ended = threading.Event()
-
-    def patient(query: str = "") -> str:
-        """Wait."""
-        try:
-            while True:
-                time.sleep(0.005)
-                from_thread.check_cancelled()
-        finally:
-            ended.set()
-
-    assert endings(await given_up(["patient"], [patient])) == ["deadline"]
-    assert ended.is_set()
 
 
 async def test_a_sync_call_that_cannot_be_stopped_is_named_and_its_late_result_dropped() -> None:
@@ -220,49 +198,6 @@ async def test_spent_in_a_hook_the_thread_stands_before_it(where: str) -> None:
     assert shape(result["messages"]) == ["human:go", "ai:here"]
 
 
-async def test_spent_between_attempts_the_call_gets_its_message_and_is_not_tried_again() -> None:
-    """The budget ends a call in the backoff of a middleware that ignores the remaining time."""
-    recorder = Recorder()
-
-    async def again(request: Any, call_next: Callable[[Any], Any]) -> Any:
-        try:
-            return await call_next(request)
-        except ConnectionError:
-            await anyio.sleep(60)
-            return await call_next(request)
-
-    tools = [recorder.tool("flaky", raises=ConnectionError("lost"), times=1)]
-
-    messages = await given_up(["flaky"], ToolNode(tools, middleware=[again]))
-
-    assert recorder.count("started") == 1
-    assert endings(messages) == ["deadline"]
-
-
-async def test_retry_makes_no_attempt_that_the_run_has_no_time_for() -> None:
-    """Retry reads the run's budget like any other one, and raises the error of the last attempt."""
-    recorder = Recorder()
-    node = ToolNode(
-        [recorder.tool("flaky", raises=ConnectionError("lost"))],
-        middleware=[Retry(attempts=5, initial=60, rng=_Longest())],
-        policies={"flaky": CallPolicy(idempotent=True)},
-        handle_tool_errors=True,
-    )
-    agent = scripted([calls("flaky"), "done"], node)
-
-    result = await agent.ainvoke(GO, budget=5)
-
-    assert recorder.count("started") == 1
-    assert result["messages"][-1].content == "done"
-
-
-class _Longest(random.Random):
-    """Random numbers that make every pause as long as possible."""
-
-    def uniform(self, a: float, b: float) -> float:
-        return b
-
-
 # The thread afterwards.
 
 
@@ -283,22 +218,6 @@ async def test_the_state_is_kept_and_the_thread_goes_on_with_none(kind: str, dur
     assert shape(result["messages"]) == ["human:go", "ai:", "tool:quick", f"tool:{SPENT}", "ai:done"]
     assert [message.id for message in model.requests[0]] == [message.id for message in result["messages"][:-1]]
     assert (recorder.count("started", "quick"), recorder.count("started", "stuck")) == (1, 1)
-
-
-@pytest.mark.parametrize("kind", SAVERS)
-async def test_the_thread_goes_on_with_a_new_message(kind: str, tmp_path: Path) -> None:
-    recorder = Recorder()
-    tools = [recorder.tool("quick"), recorder.tool("stuck", hang=True)]
-    model = ScriptedModel([calls("quick", "stuck"), "here"])
-
-    async with saver_of(kind, tmp_path / "db") as saver:
-        agent = create_react_agent(model, tools, checkpointer=saver)
-        await run_out(agent)
-        result = await agent.ainvoke({"messages": [("user", "well?")]}, CONFIG)
-
-    said = ["human:go", "ai:", "tool:quick", f"tool:{SPENT}", "human:well?"]
-    assert shape(model.requests[1]) == said
-    assert shape(result["messages"]) == [*said, "ai:here"]
 
 
 async def test_what_a_person_was_asked_stays_open() -> None:
@@ -330,24 +249,6 @@ async def test_without_a_checkpointer_the_error_is_all_there_is() -> None:
     assert isinstance(error, TimeoutError)
     assert error.budget == BUDGET
     assert recorder.running == 0
-
-
-async def test_nothing_is_left_alive() -> None:
-    recorder, before = Recorder(), _tasks()
-
-    await given_up(["stuck", "stuck"], [recorder.tool("stuck", hang=True)])
-
-    assert _tasks() == before
-    assert (recorder.running, recorder.count("cancelled")) == (0, 2)
-
-
-def _tasks() -> int:
-    try:
-        return len(asyncio.all_tasks())
-    except RuntimeError:  # trio
-        import trio
-
-        return trio.lowlevel.current_statistics().tasks_living
 
 
 # The remaining time.
@@ -388,13 +289,6 @@ async def test_the_budget_of_a_call_within_that_of_the_run_ends_the_call_alone()
     assert endings(result["messages"]) == ["deadline", "success"]
     assert "its budget of 0.05 s was spent while it ran" in result["messages"][2].content
     assert result["messages"][-1].content == "done"
-
-
-async def test_the_budget_of_the_run_within_that_of_a_call_ends_both() -> None:
-    recorder = Recorder()
-    node = ToolNode([recorder.tool("stuck", hang=True)], policies={"stuck": CallPolicy(budget=60, timeout=60)})
-
-    assert shape(await given_up(["stuck"], node))[2:] == [f"tool:{SPENT}"]
 
 
 async def test_an_agent_within_a_call_has_no_more_than_the_run_around_it() -> None:
@@ -442,25 +336,6 @@ async def test_what_is_left_is_right_across_clocks() -> None:
     assert 0 < left[0] <= 10
 
 
-async def test_the_shorter_budget_of_an_agent_within_a_call_is_an_error_of_that_call() -> None:
-    """The surrounding node may turn this error into a message."""
-    recorder = Recorder()
-    inner = scripted([calls("stuck")], [recorder.tool("stuck", hang=True)], budget=BUDGET)
-
-    async def ask_inner(query: str = "") -> str:
-        """Ask another agent."""
-        return str((await inner.ainvoke(GO))["messages"][-1].content)
-
-    node = ToolNode([ask_inner], handle_tool_errors=True)
-    outer = scripted([calls("ask_inner"), "done"], node)
-
-    result = await outer.ainvoke(GO, budget=10)
-
-    assert "RunDeadlineExceededError" in result["messages"][2].content
-    assert result["messages"][-1].content == "done"
-    assert recorder.running == 0
-
-
 async def test_a_run_may_have_another_budget_than_its_agent() -> None:
     """The budget of one run may also be none at all, written as `math.inf`."""
     recorder = Recorder()
@@ -502,19 +377,6 @@ async def test_a_stream_ends_with_the_error_bare() -> None:
     updates = [chunk["tools"]["messages"] for mode, chunk in seen if mode == "updates" and "tools" in chunk]
     assert [text for messages in updates for text in shape(messages)] == ["tool:quick", f"tool:{SPENT}"]
     assert endings([chunk for mode, chunk in seen if mode == "values"][-1]["messages"]) == ["success", "deadline"]
-    assert recorder.running == 0
-
-
-def test_sync_code_gets_the_same_error() -> None:
-    recorder = Recorder()
-    model = ScriptedModel([calls("stuck")], loop=True)
-    agent = create_react_agent(model, [recorder.tool("stuck", hang=True)], budget=BUDGET)
-
-    with pytest.raises(RunDeadlineExceededError):
-        agent.invoke(GO)
-    with pytest.raises(RunDeadlineExceededError):
-        list(agent.stream(GO))
-
     assert recorder.running == 0
 
 

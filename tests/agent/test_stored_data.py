@@ -19,7 +19,7 @@ from langchain_core.load import dumpd
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from langgraph.types import Command, Interrupt, Overwrite, Send, interrupt
+from langgraph.types import Command, Interrupt, Overwrite, Send
 from pydantic import BaseModel
 
 from callboard import AgentState, StorageError, create_react_agent
@@ -329,18 +329,6 @@ async def test_a_structured_answer_is_of_a_type_that_the_agent_names(tmp_path: P
     found = await agent().aget_state(THREAD)
 
     assert found.values["structured_response"] == Report(summary="all well")
-
-
-async def test_a_question_is_read_again(tmp_path: Path) -> None:
-    def ask() -> str:
-        """Ask."""
-        return str(interrupt({"which": ["a", "b"]}))
-
-    file = tmp_path / "agent.db"
-    await agent_on(file, calls("ask"), tools=[ask]).ainvoke(QUESTION, THREAD)
-    result = await agent_on(file, "done", tools=[ask]).ainvoke(Command(resume="a"), THREAD)
-
-    assert [message.content for message in result["messages"]] == ["go", "", "a", "done"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
-from langchain_core.messages import AIMessageChunk, BaseMessage, ToolMessage
+from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -20,11 +20,11 @@ from langgraph.config import get_stream_writer
 from langgraph.prebuilt import create_react_agent as langgraphs
 from langgraph.types import Command, StreamWriter, interrupt
 
-from callboard import AgentStatePydantic, CallPolicy, ToolNode, ToolRuntime, cleanup, create_react_agent
+from callboard import AgentStatePydantic, ToolRuntime, cleanup, create_react_agent
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 from tests.helpers import live_tasks
 
-from ._graphs import AT, QUESTION, Desk, chain, delegate, hand_off
+from ._graphs import AT, QUESTION, Desk, chain, delegate
 from ._savers import scripted, shape
 
 pytestmark = pytest.mark.real_clock
@@ -45,46 +45,6 @@ async def read(agent: Any, mode: Any, given: Any = QUESTION, config: Any = None,
 
 
 # The modes.
-
-
-@pytest.mark.parametrize(
-    ("mode", "seen"),
-    [
-        (None, [["agent"], ["tools"], ["agent"]]),
-        (["values"], [["values", "messages"]] * 4),
-        ("checkpoints", []),
-    ],
-    ids=str,
-)
-async def test_a_mode_gives_chunks_of_one_form(mode: Any, seen: Any) -> None:
-    """Updates are the default. A list of modes names the mode of each chunk, also if it has one mode."""
-    chunks = await read(agent_with(Recorder().tool("work")), mode)
-
-    assert [[chunk[0], *chunk[1]] if isinstance(chunk, tuple) else list(chunk) for chunk in chunks] == seen
-
-
-@versions
-async def test_messages_are_tokens_and_results_with_their_place(version: Any) -> None:
-    """The model's tokens come one by one, and each chunk names its node and its step."""
-    chunks = await read(agent_with(Recorder().tool("work"), version=version), "messages", config={"tags": ["mine"]})
-
-    words = [m.content for m, _ in chunks if isinstance(m, AIMessageChunk) and m.content]
-    places = [(m.type, about["langgraph_node"], about["langgraph_step"]) for m, about in chunks if m.content]
-    assert words == ["all", " is", " done"]
-    assert places == [("tool", "tools", 2), *[("AIMessageChunk", "agent", 3)] * 3]
-    assert all(about["tags"] == ["mine"] for message, about in chunks if isinstance(message, AIMessageChunk))
-    assert all(about["langgraph_checkpoint_ns"].startswith(about["langgraph_node"] + ":") for _, about in chunks)
-
-
-@versions
-async def test_messages_of_a_named_agent_are_told_once(version: Any) -> None:
-    """A streamed message is not repeated when its node ends, nor are messages of the history."""
-    history = {"messages": [("user", "a"), ("ai", "b"), ("user", "c")]}
-    agent = scripted(["one two"], [], name="clerk", version=version)
-
-    chunks = await read(agent, "messages", history)
-
-    assert [message.content for message, _ in chunks] == ["one", " two"]
 
 
 def by_config() -> str:
@@ -146,22 +106,6 @@ async def test_hooks_and_prompts_write_to_the_stream() -> None:
 
 
 @versions
-@pytest.mark.parametrize("node", ["tools", "agent"])
-async def test_a_task_that_failed_says_so_before_its_error_is_raised(node: str, version: Any) -> None:
-    """The chunk contains the error, for readers that show tasks."""
-    error = ConnectionError("down")
-    replies = [calls("work")] if node == "tools" else [error]
-    agent = scripted(replies, [Recorder().tool("work", raises=error)], version=version)
-    chunks: list[Any] = []
-
-    with pytest.raises(ConnectionError):
-        async for chunk in agent.astream(QUESTION, stream_mode="tasks"):
-            chunks.append(chunk)  # noqa: PERF401 (earlier chunks must survive the error)
-
-    assert (chunks[-1]["name"], chunks[-1]["error"]) == (node, error)
-
-
-@versions
 async def test_checkpoints_are_places_to_go_back_to(version: Any) -> None:
     """Each chunk has the config of a checkpoint, with which `get_state` finds the state."""
     agent = agent_with(Recorder().tool("work"), version=version, checkpointer=InMemorySaver())
@@ -189,31 +133,6 @@ async def test_tool_events_tell_of_each_call(version: Any) -> None:
     events = [(chunk["event"], chunk["tool_call_id"]) for chunk in chunks]
     assert sorted(events[:2]) == [("tool-started", "call_1"), ("tool-started", "call_2")]
     assert events[2:] == [("tool-finished", "call_2"), ("tool-finished", "call_1")]
-
-
-async def test_a_tool_event_may_have_parts() -> None:
-    """`runtime.emit_output_delta` works as in LangGraph."""
-
-    @tool
-    async def count(runtime: ToolRuntime) -> str:
-        """Count."""
-        for number in range(3):
-            runtime.emit_output_delta(str(number))
-        return "3"
-
-    chunks = await read(agent_with(count), "tools")
-
-    assert [chunk.get("delta") for chunk in chunks] == [None, "0", "1", "2", None]
-
-
-async def test_a_failed_call_is_told_as_an_event() -> None:
-    """The event has the error's text, although the model gets a message."""
-    node = ToolNode([Recorder().tool("work", raises=ValueError("no"))], handle_tool_errors=True)
-
-    chunks = await read(scripted([calls("work"), "done"], node), "tools")
-
-    assert [chunk["event"] for chunk in chunks] == ["tool-started", "tool-error"]
-    assert chunks[-1]["message"] == "no"
 
 
 # Several modes, the form of chunks, and refused arguments.
@@ -325,18 +244,6 @@ async def test_chunks_arrive_while_the_run_goes_on(mode: str) -> None:
     assert release.is_set()
 
 
-async def test_a_slow_reader_loses_nothing() -> None:
-    recorder = Recorder()
-    agent = agent_with(recorder.tool("work"))
-    seen: list[Any] = []
-
-    async for chunk in agent.astream(QUESTION, stream_mode="values"):
-        await recorder.wait_for("finished")
-        seen.append(len(chunk["messages"]))
-
-    assert seen == [1, 2, 3, 4]
-
-
 async def test_chunks_from_many_threads_arrive_once() -> None:
     @tool
     def chatter(number: int) -> str:
@@ -351,21 +258,6 @@ async def test_chunks_from_many_threads_arrive_once() -> None:
 
     assert sorted(chunks) == [(number, part) for number in range(8) for part in range(50)]
     assert [part for number, part in chunks if number == 3] == list(range(50))
-
-
-async def test_two_streams_of_one_agent_do_not_mix() -> None:
-    agent = scripted([lambda messages: f"to {messages[-1].content}"], [], loop=True)
-    seen: dict[str, list[str]] = {"a": [], "b": []}
-
-    async def reader(name: str) -> None:
-        async for chunk in agent.astream({"messages": [("user", name)]}, stream_mode="updates"):
-            seen[name] += [message.content for message in chunk["agent"]["messages"]]
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(reader, "a")
-        tasks.start_soon(reader, "b")
-
-    assert seen == {"a": ["to a"], "b": ["to b"]}
 
 
 # Streams whose reader leaves.
@@ -464,50 +356,6 @@ async def test_a_stream_that_was_never_begun_runs_nothing() -> None:
     assert model.requests == []
 
 
-async def test_a_thread_whose_stream_was_left_goes_on() -> None:
-    """Finished results are kept, cancelled calls are answered, and the model gets a valid conversation."""
-    recorder = Recorder()
-    tools = [recorder.tool("work"), recorder.tool("stuck", hang=True)]
-    model = ScriptedModel([calls("work", "stuck"), "fine"])
-    agent = create_react_agent(model, tools, checkpointer=InMemorySaver())
-
-    async with aclosing(agent.astream(QUESTION, THREAD)) as stream:
-        async for chunk in stream:
-            if "tools" in chunk:
-                break
-    result = await agent.ainvoke({"messages": [("user", "never mind")]}, THREAD)
-
-    results = [message for message in result["messages"] if isinstance(message, ToolMessage)]
-    assert [message.content for message in results][:1] == ["work"]
-    assert len(results) == 2
-    assert result["messages"][-1].content == "fine"
-    assert recorder.count("started", "work") == 1
-
-
-async def test_a_model_in_mid_sentence_is_cancelled_too() -> None:
-    before = live_tasks()
-    agent = create_react_agent(ScriptedModel(["never said"], delay=60), [])
-
-    async with aclosing(agent.astream(QUESTION, stream_mode="values")) as stream:
-        async for _ in stream:
-            break
-
-    assert live_tasks() <= before
-
-
-async def test_an_error_comes_after_the_chunks_before_it() -> None:
-    error = ValueError("no")
-    agent = agent_with(Recorder().tool("work", raises=error))
-    seen: list[Any] = []
-
-    with pytest.raises(ValueError, match="no") as caught:
-        async for chunk in agent.astream(QUESTION):
-            seen += chunk
-
-    assert seen == ["agent"]
-    assert caught.value is error
-
-
 # Sync code.
 
 
@@ -527,29 +375,6 @@ def test_a_sync_stream_that_is_left_has_ended_its_run() -> None:
     stream.close()
 
     assert recorder.lines == ["stuck started", "stuck cancelled", "stuck cleaned up"]
-
-
-async def test_a_sync_stream_works_in_the_thread_of_a_loop() -> None:
-    """The event loop is blocked meanwhile, as by every sync function."""
-    chunks = list(agent_with(Recorder().tool("work")).stream(QUESTION))
-
-    assert [list(chunk) for chunk in chunks] == [["agent"], ["tools"], ["agent"]]
-
-
-# Graphs inside of tools. LangGraph's graphs run on asyncio only.
-
-
-# Events.
-
-
-async def test_a_timeout_is_a_chunk_like_every_result() -> None:
-    node = ToolNode([Recorder().tool("slow", hang=True)], policies={"slow": CallPolicy(timeout=0.05)})
-    agent = scripted([calls("slow"), "done"], node)
-
-    chunks = await read(agent, "updates")
-
-    [message] = chunks[1]["tools"]["messages"]
-    assert message.status == "error"
 
 
 # Streams of agents within a graph or a call, compared with LangGraph's agent.
@@ -638,26 +463,6 @@ async def test_an_agent_stops_under_astream_events_and_goes_on_without() -> None
     assert desk.log == ["work x", "ask a", "ask a", "answered a"]
 
 
-@on_asyncio
-@pytest.mark.parametrize(("mode", "subgraphs"), [
-    ("values", False), ("values", True), ("updates", False), ("updates", True), ("messages", False),
-])  # fmt: skip
-async def test_a_hand_off_is_told_as_langgraph_tells_it(mode: str, subgraphs: bool) -> None:
-    """The call that hands over writes nothing to its own agent."""
-
-    def swarm(make: Any) -> Any:
-        ada = make(ScriptedModel([calls(tool_call("to_bob", "1"))]), [hand_off("bob")], name="ada")
-        bob = make(ScriptedModel(["bob here"]), [], name="bob")
-        return chain(("ada", ada), ("bob", bob))
-
-    expected, actual = [
-        await heard(swarm(make).astream(QUESTION, stream_mode=mode, subgraphs=subgraphs))
-        for make in (langgraphs_agent, create_react_agent)
-    ]
-
-    assert actual == expected
-
-
 def delegating(make: Any, desk: Desk) -> Any:
     """An agent with a tool that runs another agent."""
     inner = make(ScriptedModel([calls(tool_call("work", "2", query="x")), "inner done"]), desk.tools())
@@ -679,32 +484,6 @@ async def test_an_agent_tells_of_an_agent_in_its_call_if_asked_to(mode: str) -> 
         assert [list(payload) for payload in alone] == [["agent"], ["tools"], ["agent"]]
     else:
         assert (alone, inner) == ([], ["at work on x"])
-
-
-@on_asyncio
-@pytest.mark.parametrize("subgraphs", [False, True], ids=["of the agent", "of all"])
-@pytest.mark.parametrize("mode", ["values", "updates", "messages", "custom"])
-async def test_an_agent_within_a_call_is_told_of_as_by_langgraph(mode: str, subgraphs: bool) -> None:
-    expected, actual = [
-        await heard(delegating(make, Desk()).astream(QUESTION, stream_mode=mode, subgraphs=subgraphs))
-        for make in (langgraphs_agent, create_react_agent)
-    ]
-
-    assert actual == expected
-
-
-@on_asyncio
-async def test_an_agent_tells_of_a_graph_of_langgraph_in_its_call() -> None:
-    desk = Desk()
-
-    async def say(state: Any) -> Any:
-        return {"messages": [("ai", "graph done")]}
-
-    agent = scripted([calls(tool_call("graph", "1", query="q")), "done"], [delegate(chain(("say", say)), "graph")])
-    chunks = await heard(agent.astream(QUESTION, stream_mode="updates", subgraphs=True))
-
-    assert desk.log == []
-    assert [list(payload) for namespace, payload in chunks if namespace] == [["say"]]
 
 
 @on_asyncio

@@ -256,27 +256,6 @@ def test_what_is_async_only_runs_by_the_sync_door_too() -> None:
     assert [message.content for message in result["messages"]][2:] == ["rainy in Rome", "done"]
 
 
-def test_batch_enters_by_the_sync_door() -> None:
-    """Each input runs in a thread of its own."""
-    halves: list[str] = []
-
-    def func(x: int) -> str:
-        """Halves."""
-        halves.append("sync")
-        return str(x)
-
-    async def coroutine(x: int) -> str:
-        halves.append("async")
-        return str(x)
-
-    both = StructuredTool.from_function(func, coroutine, name="both")
-    batch = [[{"name": "both", "args": {"x": n}, "id": str(n), "type": "tool_call"}] for n in range(3)]
-    outputs = ToolNode([both]).batch(batch)
-
-    assert [output["messages"][0].content for output in outputs] == ["0", "1", "2"]
-    assert halves == ["sync"] * 3
-
-
 async def test_async_code_within_a_run_from_sync_code_is_async_again() -> None:
     """Code that awaits runs on an event loop, and uses the async methods and clients of that loop."""
     log: list[str] = []

@@ -1,8 +1,6 @@
 """Promise 10: every past place of a thread can be shown again, and a run can continue from it."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,18 +16,11 @@ from langgraph.types import Command, StateSnapshot, interrupt
 from callboard import create_react_agent
 from callboard.testing import Recorder, ScriptedModel, calls
 
-from ._savers import SAVERS, complaint, saver_of, shape
+from ._savers import complaint, saver_of, shape
 
 pytestmark = pytest.mark.real_clock
 
 AT: Any = {"configurable": {"thread_id": "1"}}
-
-
-@pytest.fixture(params=SAVERS)
-async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
-    """Each kind of checkpointer."""
-    async with saver_of(request.param, tmp_path / "db") as made:
-        yield made
 
 
 def say(text: str) -> Any:
@@ -92,33 +83,6 @@ async def test_the_history_has_every_place_and_each_can_be_seen_again(saver: Any
     ids = [place_id(place) for place in places]
     assert ids == sorted(set(ids), reverse=True)
     assert [seen(place) for place in again] == [seen(place) for place in places]
-
-
-async def test_each_place_knows_the_one_before(saver: Any) -> None:
-    agent = echo(Recorder(), saver)
-
-    await agent.ainvoke(say("a"), AT)
-    await agent.ainvoke(say("b"), AT)
-    places = await history(agent)
-    state = await agent.aget_state(AT)
-    walked = [state]
-    while walked[-1].parent_config is not None:
-        walked.append(await agent.aget_state(walked[-1].parent_config))
-
-    assert [place_id(place) for place in walked] == [place_id(place) for place in places]
-
-
-async def test_steps_are_numbered_the_same_while_they_run_and_afterwards(saver: Any) -> None:
-    agent = echo(Recorder(), saver)
-
-    await agent.ainvoke(say("a"), AT)
-    steps = [place.metadata["step"] for place in await history(agent)]
-    chunks = [chunk async for chunk in agent.astream(say("b"), AT, stream_mode="debug")]
-    later = [place.metadata["step"] for place in await history(agent)]
-
-    assert steps == [3, 2, 1, 0, -1]
-    assert later[-5:] == steps
-    assert later[0] == max(chunk["step"] for chunk in chunks)
 
 
 async def test_the_history_is_filtered_and_cut(saver: Any) -> None:
@@ -198,26 +162,6 @@ async def test_a_new_message_at_any_place_is_a_fork_with_a_valid_history(saver: 
     assert texts[: len(said(before[number]))] == said(before[number])
     assert complaint(result["messages"]) is None
     assert said(present) == texts
-
-
-async def test_a_fork_of_a_fork(saver: Any) -> None:
-    agent = echo(Recorder(), saver)
-
-    await agent.ainvoke(say("a"), AT)
-    end_of_a = await agent.aget_state(AT)
-    await agent.ainvoke(say("b"), AT)
-    end_of_b = await agent.aget_state(AT)
-    await agent.ainvoke(say("c"), end_of_a.config)
-    middle_of_c = next(place for place in await history(agent) if said(place)[-1:] == ["tool:c"])
-    await agent.ainvoke(say("b"), middle_of_c.config)
-    second = await agent.aget_state(AT)
-    await agent.ainvoke(say("c"), end_of_b.config)
-    third = await agent.aget_state(AT)
-    kept = [await agent.aget_state(place.config) for place in (end_of_a, end_of_b, middle_of_c, second)]
-
-    assert said(second) == [*TURN_A, *TURN_C[:3], *TURN_B]
-    assert said(third) == [*TURN_A, *TURN_B, *TURN_C]
-    assert [said(place) for place in kept] == [TURN_A, [*TURN_A, *TURN_B], [*TURN_A, *TURN_C[:3]], said(second)]
 
 
 async def test_time_travel_asks_again_and_forgets_the_answers(saver: Any) -> None:

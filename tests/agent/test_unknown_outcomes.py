@@ -192,18 +192,6 @@ async def test_an_invalid_answer_is_refused_and_the_question_stays(resumed: Resu
     assert shape(result["messages"])[2:] == ["tool:p1 is paid", "ai:done"]
 
 
-async def test_asked_twice_it_is_the_same_question(resumed: Resumed) -> None:
-    """The question is stored in the thread, so another agent object shows the same one."""
-    async with resumed(Case("sqlite", "in body")) as (agent, log):
-        (first,) = questions_in(await agent.ainvoke(None, CONFIG))
-        (second,) = questions_in(await agent.ainvoke(None, CONFIG))
-        other = agent_in(Life(log), agent.checkpointer, "one", "ask")
-        state = await other.aget_state(CONFIG)
-
-    assert first == second == state.interrupts[0]
-    assert log.lines == ["pay p1"]
-
-
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("saver", ON_DISK)
 async def test_several_at_once_beside_finished_and_interrupted_ones(resumed: Resumed, saver: str, version: str) -> None:
@@ -228,18 +216,6 @@ async def test_several_at_once_beside_finished_and_interrupted_ones(resumed: Res
     assert log.lines == [*before, "safe s1", "pay p1"]
 
 
-async def test_all_of_several_fail_if_their_policy_says_so(resumed: Resumed) -> None:
-    async with resumed(Case("sqlite", "in body", "many"), "fail") as (agent, log):
-        before = log.lines
-        asked = await agent.ainvoke(None, CONFIG)
-        result = await agent.ainvoke(Command(resume="yes"), CONFIG)
-
-    assert [question.value for question in questions_in(asked)] == ["may I?"]
-    tools = [message for message in result["messages"] if isinstance(message, ToolMessage)]
-    assert [message.content == UNKNOWN for message in tools if message.name == "pay"] == [True, True]
-    assert log.lines == [*before, "safe s1"]
-
-
 async def test_a_new_message_instead_of_an_answer_leaves_the_body_alone(resumed: Resumed) -> None:
     """The model reads what is known of the call, and the history is valid for providers."""
     async with resumed(Case("sqlite", "in body")) as (agent, log):
@@ -251,15 +227,6 @@ async def test_a_new_message_instead_of_an_answer_leaves_the_body_alone(resumed:
     assert tool.status == "error"
     assert "whether it had any effect is unknown" in tool.content
     assert log.lines == ["pay p1"]
-
-
-async def test_the_state_of_a_killed_thread_shows_what_is_open(resumed: Resumed) -> None:
-    async with resumed(Case("sqlite", "in body")) as (agent, _):
-        state = await agent.aget_state(CONFIG)
-
-    assert state.next == ("tools",)
-    assert state.interrupts == ()
-    assert shape(state.values["messages"]) == ["human:go", "ai:"]
 
 
 async def test_killed_after_its_answer_a_call_is_unknown_like_any_other(resumed: Resumed) -> None:
@@ -274,14 +241,6 @@ async def test_killed_after_its_answer_a_call_is_unknown_like_any_other(resumed:
     assert [again.value for again in questions_in(first)] == ["may I pay?"]
     assert shape(result["messages"])[2:] == ["tool:c1: yes", "ai:done"]
     assert log.lines == ["careful c1", "careful c1"]
-
-
-async def test_killed_after_its_answer_a_call_fails_if_its_policy_says_so(resumed: Resumed) -> None:
-    async with resumed(Case("sqlite", "in body", "asking"), "fail") as (agent, log):
-        result = await agent.ainvoke(None, CONFIG)
-
-    assert shape(result["messages"])[2:] == [f"tool:{UNKNOWN}", "ai:done"]
-    assert log.lines == ["careful c1"]
 
 
 async def test_its_question_is_not_mistaken_for_one_of_the_call(resumed: Resumed) -> None:
@@ -345,23 +304,6 @@ def node_of(*tools: Any, policy: Any = "ask", **options: Any) -> ToolNode:
     """A node whose tools may each run only once."""
     names = [getattr(tool, "name", None) or tool.__name__ for tool in tools]
     return ToolNode(list(tools), policies={name: CallPolicy(on_unknown=policy) for name in names}, **options)
-
-
-@pytest.mark.parametrize("policy", ["ask", "fail"])
-async def test_a_claim_is_stored_before_the_body_starts(policy: str) -> None:
-    saver, seen = Ledgers(), list[str]()
-
-    async def pay(query: str = "") -> str:
-        """Pay."""
-        seen.extend(saver.kinds)
-        return "paid"
-
-    agent = scripted([calls("pay"), "done"], node_of(pay, policy=policy), checkpointer=saver)
-
-    await agent.ainvoke(GO, CONFIG)
-
-    assert "claim" in seen
-    assert saver.kinds.count("claim") == 1
 
 
 @pytest.mark.parametrize(
@@ -469,17 +411,6 @@ async def test_an_error_in_the_body_is_an_outcome(handles: bool) -> None:
     assert recorder.count("started") == (1 if handles else 2)
 
 
-async def test_a_timeout_is_an_outcome() -> None:
-    recorder = Recorder()
-    node = ToolNode([recorder.tool("pay", hang=True)], policies={"pay": CallPolicy(on_unknown="ask", timeout=0.05)})
-    agent = scripted([calls("pay"), "done"], node, checkpointer=InMemorySaver())
-
-    result = await agent.ainvoke(GO, CONFIG)
-
-    assert result["messages"][2].additional_kwargs["callboard"]["ended"] == "timeout"
-    assert result["messages"][-1].content == "done"
-
-
 async def test_a_retry_within_the_call_is_no_second_call() -> None:
     """The middleware knows how each attempt ended, so the retry needs no new claim."""
     recorder, saver = Recorder(), Ledgers()
@@ -579,41 +510,6 @@ async def test_cancelled_after_its_answer_a_call_does_not_take_the_next_one_for_
     result = await agent.ainvoke(Command(resume=answers), CONFIG)
 
     assert shape(result["messages"])[2:] == [f"tool:{UNKNOWN}", "tool:fine", "ai:done"]
-
-
-async def test_a_question_is_kept_although_a_neighbour_failed() -> None:
-    """Promise 5: LangGraph keeps the question, too."""
-    asked = anyio.Event()
-    runs: list[str] = []
-
-    async def careful(query: str = "") -> str:
-        """Ask, then pay."""
-        runs.append("careful")
-        try:
-            return str(interrupt("may I?"))
-        finally:
-            asked.set()
-
-    async def boom(query: str = "") -> str:
-        """Fail, once."""
-        await asked.wait()
-        await anyio.sleep(0.01)
-        runs.append("boom")
-        if runs.count("boom") == 1:
-            raise ValueError("boom")
-        return "fine"
-
-    agent = scripted([calls("careful", "boom"), "done"], node_of(careful, boom), checkpointer=InMemorySaver())
-
-    with pytest.raises(ValueError, match="boom"):
-        await agent.ainvoke(GO, CONFIG)
-    state = await agent.aget_state(CONFIG)
-    result = await agent.ainvoke(Command(resume="yes"), CONFIG)
-
-    assert [question.value for question in state.interrupts] == ["may I?"]
-    assert [task.error for task in state.tasks] == [None, "ValueError('boom')"]
-    assert shape(result["messages"])[2:] == ["tool:yes", "tool:fine", "ai:done"]
-    assert runs == ["careful", "boom", "careful", "boom"]
 
 
 async def test_a_claim_that_cannot_be_stored_keeps_the_body_from_running() -> None:
@@ -800,14 +696,3 @@ async def test_with_durability_exit_nothing_is_claimed_unless_a_policy_says_so()
         await agent.ainvoke(GO, CONFIG, durability="exit")
         commits.append(work.saver.commits)
     assert commits[0] == commits[1] < commits[2]
-
-
-async def test_a_retry_believes_what_a_tool_says_of_itself() -> None:
-    """Retry uses the same information as the journal when it decides whether a call may run twice."""
-    recorder = Recorder()
-    tool = recorder.tool("work", raises=ConnectionError("lost"), times=1)
-    tool.metadata = SAFE
-    node = ToolNode([tool], middleware=[Retry(2, initial=0.001)])
-    found = await node.ainvoke({"messages": [calls("work")]})
-    assert found["messages"][0].status == "success"
-    assert recorder.count("started") == 2
