@@ -17,7 +17,6 @@ from langgraph._internal._constants import (
     CONF,
     CONFIG_KEY_CHECKPOINT_NS,
     CONFIG_KEY_RESUME_MAP,
-    CONFIG_KEY_RUNTIME,
     CONFIG_KEY_SCRATCHPAD,
     CONFIG_KEY_SEND,
     CONFIG_KEY_STREAM,
@@ -31,7 +30,7 @@ from langgraph.pregel._tools import StreamToolCallHandler
 from langgraph.pregel.protocol import StreamProtocol
 from langgraph.types import Interrupt, StreamWriter, _interrupt_id
 
-from callboard._langgraph._outer_task import Send, Writes, graph_task, runtime_in
+from callboard._langgraph._outer_task import Send, Writes, graph_task, runtime_in, with_key, with_runtime
 
 PLACEHOLDER_ID = Interrupt(value=None).id
 """Id of an `Interrupt` that was created without an id."""
@@ -225,16 +224,13 @@ class CallScratchpad(PregelScratchpad):
         return None
 
     def last_answer_is_for(self, digest: str) -> bool:
-        """Return whether the latest answer that `interrupt()` returned belongs to a question with this digest."""
         position = self._asked - 1
         return position < len(self._digests) and self._digests[position] == digest
 
     def next_answer_is_bound(self) -> bool:
-        """Return whether the next `interrupt()` would return an answer that is bound to one digest."""
         return self._asked < min(len(self._digests), len(self.resume)) and self._digests[self._asked] is not None
 
     def next_is_asked(self) -> bool:
-        """Return whether the next `interrupt()` has no answer yet, and so will ask."""
         return self._asked >= len(self.resume)
 
     def answers_left(self) -> int:
@@ -346,8 +342,7 @@ def _with_stream(config: RunnableConfig, graphs: GraphNames) -> RunnableConfig:
     stream = config[CONF].get(CONFIG_KEY_STREAM)
     if stream is None:
         return config
-    named = StreamProtocol(_named(stream, graphs), stream.modes)
-    return cast("RunnableConfig", {**config, CONF: {**config[CONF], CONFIG_KEY_STREAM: named}})
+    return with_key(config, CONFIG_KEY_STREAM, StreamProtocol(_named(stream, graphs), stream.modes))
 
 
 def _with_handlers(config: RunnableConfig, graphs: GraphNames) -> RunnableConfig:
@@ -422,11 +417,9 @@ def _with_writer(config: RunnableConfig, graphs: GraphNames | None) -> RunnableC
         elif graphs is None or (named := graphs.of(name)) == name:
             write(chunk)
         else:
-            conf = {**current[CONF], CONFIG_KEY_CHECKPOINT_NS: named}
-            _write_within(cast("RunnableConfig", {**current, CONF: conf}), write, chunk)
+            _write_within(with_key(current, CONFIG_KEY_CHECKPOINT_NS, named), write, chunk)
 
-    bound = {**config[CONF], CONFIG_KEY_RUNTIME: runtime.override(stream_writer=write_named)}
-    return cast("RunnableConfig", {**config, CONF: bound})
+    return with_runtime(config, runtime.override(stream_writer=write_named))
 
 
 def _write_within(config: RunnableConfig, write: StreamWriter, chunk: Any) -> None:

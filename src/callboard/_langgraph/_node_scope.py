@@ -41,6 +41,7 @@ from langgraph.runtime import ExecutionInfo, Runtime
 from langgraph.types import Command, StreamWriter
 
 from callboard._langgraph._call_scope import without_ids
+from callboard._langgraph._outer_task import with_key
 
 
 def graph_runnable(fn: Any, name: str, *, traced: bool = False) -> Runnable[Any, Any]:
@@ -114,8 +115,7 @@ class Outer:
 
 
 def with_stream(config: RunnableConfig, put: Callable[[Any], None], modes: frozenset[str]) -> RunnableConfig:
-    stream = StreamProtocol(put, cast("Any", set(modes)))
-    return cast("RunnableConfig", {**config, CONF: {**config.get(CONF, {}), CONFIG_KEY_STREAM: stream}})
+    return with_key(config, CONFIG_KEY_STREAM, StreamProtocol(put, cast("Any", set(modes))))
 
 
 def checkpointer_in(config: RunnableConfig) -> Any:
@@ -125,9 +125,8 @@ def checkpointer_in(config: RunnableConfig) -> Any:
 
 def for_all_visits(config: RunnableConfig) -> RunnableConfig:
     """Return a config for the state of an agent that continues one conversation; see `Outer.for_all_visits`."""
-    conf = config.get(CONF, {})
-    namespace = without_ids(str(conf.get(CONFIG_KEY_CHECKPOINT_NS, "")))
-    return cast("RunnableConfig", {**config, CONF: {**conf, CONFIG_KEY_CHECKPOINT_NS: namespace}})
+    namespace = str(config.get(CONF, {}).get(CONFIG_KEY_CHECKPOINT_NS, ""))
+    return with_key(config, CONFIG_KEY_CHECKPOINT_NS, without_ids(namespace))
 
 
 def is_nested(config: RunnableConfig) -> bool:

@@ -66,9 +66,14 @@ def runtime_in(conf: Mapping[str, Any]) -> Runtime[Any] | None:
     return Runtime(**found)
 
 
+def with_key(config: RunnableConfig, key: str, value: object) -> RunnableConfig:
+    """Return a config with another value in its `configurable`."""
+    return cast("RunnableConfig", {**config, CONF: {**config.get(CONF, {}), key: value}})
+
+
 def with_runtime(config: RunnableConfig, runtime: object) -> RunnableConfig:
     """Return a config with a runtime (of a graph or of a tool), as a graph gives it to its nodes."""
-    return cast("RunnableConfig", {**config, CONF: {**config.get(CONF, {}), CONFIG_KEY_RUNTIME: runtime}})
+    return with_key(config, CONFIG_KEY_RUNTIME, runtime)
 
 
 def read_state(config: RunnableConfig) -> dict[str, Any]:

@@ -80,7 +80,7 @@ class StrictSerializer(JsonPlusSerializer):
 
     def _check(self, data: bytes) -> None:
         # On the packed bytes, not on the value: exactly what is written is checked, whatever packed it.
-        self._read(_Check(self), data)
+        self._read(_Reading(self, makes=False), data)
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         kind, stored = data
@@ -100,7 +100,7 @@ class StrictSerializer(JsonPlusSerializer):
             raise self._damaged(error) from error
 
     def _remade(self, data: bytes) -> Any:
-        return self._read(_Remake(self), data)
+        return self._read(_Reading(self, makes=True), data)
 
     def _read(self, reading: "_Reading", data: bytes) -> Any:
         try:
@@ -155,78 +155,55 @@ class StrictSerializer(JsonPlusSerializer):
 
 
 class _Reading:
-    """Pass over the packed bytes of one value."""
+    """Pass over the packed bytes of one value, which creates the value, or only checks the names of its types."""
 
-    def __init__(self, owner: StrictSerializer) -> None:
-        self.owner = owner
+    def __init__(self, owner: StrictSerializer, *, makes: bool) -> None:
+        self._owner = owner
+        self._makes = makes
         self.problem: BaseException | None = None  # first error of a hook, which ormsgpack replaces by its own
 
     def unpacked(self, data: bytes) -> Any:
         return ormsgpack.unpackb(data, ext_hook=self._hook, option=ormsgpack.OPT_NON_STR_KEYS)
 
     def _hook(self, code: int, data: bytes) -> Any:
+        memory = self._owner.memory
+        if memory is not None and self._makes:
+            return memory.read(code, data, self._extension)
+        return None if memory is not None and memory.knows(code, data) else self._extension(code, data)
+
+    def _extension(self, code: int, data: bytes) -> Any:
         try:
             content = self.unpacked(data)
-            if code in (EXT_DELTA_SNAPSHOT, EXT_NUMPY_ARRAY):
-                return self.of_library(code, content)
-            return self.of_type(code, (str(content[0]), str(content[1])), content[2], content[3:])
+            if code == EXT_DELTA_SNAPSHOT:
+                return _DeltaSnapshot(content) if self._makes else None
+            if code == EXT_NUMPY_ARRAY:
+                return _array(*content) if self._makes else None
+            name, value = (str(content[0]), str(content[1])), content[2]
+            make = self._owner.allowed(name)
+            if make is None or (code == EXT_METHOD_SINGLE_ARG and not _is_time(make, content[3:])):
+                return self._owner.refuse(name, value, writes=not self._makes)
+            return _made(code, make, value) if self._makes else None
         except BaseException as error:
             self.problem = self.problem or error
             raise
 
-    def of_library(self, code: int, content: Any) -> Any:
-        """Return the value of an extension with a fixed type."""
-        raise NotImplementedError
 
-    def of_type(self, code: int, name: Name, content: Any, more: list[Any]) -> Any:
-        """Return the value of an extension that names its type."""
-        raise NotImplementedError
-
-
-class _Check(_Reading):
-    """Pass that only checks the names of types, and creates no objects."""
-
-    def _hook(self, code: int, data: bytes) -> Any:
-        memory = self.owner.memory
-        return None if memory is not None and memory.knows(code, data) else super()._hook(code, data)
-
-    def of_library(self, code: int, content: Any) -> Any:
-        return None
-
-    def of_type(self, code: int, name: Name, content: Any, more: list[Any]) -> Any:
-        found = self.owner.allowed(name)
-        if found is None or (code == EXT_METHOD_SINGLE_ARG and not _is_time(found, more)):
-            self.owner.refuse(name, writes=True)
-
-
-class _Remake(_Reading):
-    """Pass that creates the values, of allowed types only."""
-
-    def _hook(self, code: int, data: bytes) -> Any:
-        memory = self.owner.memory
-        return super()._hook(code, data) if memory is None else memory.read(code, data, super()._hook)
-
-    def of_library(self, code: int, content: Any) -> Any:
-        return _DeltaSnapshot(content) if code == EXT_DELTA_SNAPSHOT else _array(*content)
-
-    def of_type(self, code: int, name: Name, content: Any, more: list[Any]) -> Any:
-        make = self.owner.allowed(name)
-        if make is None:
-            return self.owner.refuse(name, content)
-        if code == EXT_METHOD_SINGLE_ARG:
-            return make.fromisoformat(content) if _is_time(make, more) else self.owner.refuse(name, content)
-        if code == EXT_CONSTRUCTOR_SINGLE_ARG:
-            return make(content)
-        if code == EXT_CONSTRUCTOR_POS_ARGS:
-            return _send(*content) if make is Send else make(*content)
-        if code == EXT_CONSTRUCTOR_KW_ARGS:
-            return make(**content)
-        if code not in _TRIED_AGAIN:
-            raise ValueError(f"{code} is no kind of value that is known")
-        try:
-            return make(**content)
-        except Exception:  # as in LangGraph: the content no longer passes validation, so create the model without it
-            return getattr(make, _TRIED_AGAIN[code])(**content)
+def _made(code: int, make: Any, content: Any) -> Any:
+    """Return the value of an extension that names an allowed type."""
+    if code == EXT_METHOD_SINGLE_ARG:
+        return make.fromisoformat(content)
+    if code == EXT_CONSTRUCTOR_SINGLE_ARG:
+        return make(content)
+    if code == EXT_CONSTRUCTOR_POS_ARGS:
+        return _send(*content) if make is Send else make(*content)
+    if code == EXT_CONSTRUCTOR_KW_ARGS:
+        return make(**content)
+    if code not in _TRIED_AGAIN:
+        raise ValueError(f"{code} is no kind of value that is known")
+    try:
+        return make(**content)
+    except Exception:  # as in LangGraph: the content no longer passes validation, so create the model without it
+        return getattr(make, _TRIED_AGAIN[code])(**content)
 
 
 class OutlineSerializer(JsonPlusSerializer):

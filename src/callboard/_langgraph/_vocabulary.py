@@ -7,43 +7,23 @@ They are LangGraph's own objects, not copies. Tools, handlers and middleware wri
 from collections.abc import Mapping
 from typing import Any, Literal, cast
 
-from langgraph.prebuilt import ToolCallTransformer
-from langgraph.prebuilt.tool_node import (
-    INVALID_TOOL_NAME_ERROR_TEMPLATE,
-    TOOL_CALL_ERROR_TEMPLATE,
-    TOOL_EXECUTION_ERROR_TEMPLATE,
-    TOOL_INVOCATION_ERROR_TEMPLATE,
-    AsyncToolCallWrapper,
-    InjectedState,
-    InjectedStore,
-    ToolCallRequest,
-    ToolCallWithContext,
-    ToolCallWrapper,
-    ToolInvocationError,
-    ToolRuntime,
-    msg_content_output,
-)
+from langgraph.prebuilt import ToolCallTransformer as ToolCallTransformer
+from langgraph.prebuilt.tool_node import INVALID_TOOL_NAME_ERROR_TEMPLATE as INVALID_TOOL_NAME_ERROR_TEMPLATE
+from langgraph.prebuilt.tool_node import TOOL_CALL_ERROR_TEMPLATE as TOOL_CALL_ERROR_TEMPLATE
+from langgraph.prebuilt.tool_node import TOOL_EXECUTION_ERROR_TEMPLATE as TOOL_EXECUTION_ERROR_TEMPLATE
+from langgraph.prebuilt.tool_node import TOOL_INVOCATION_ERROR_TEMPLATE as TOOL_INVOCATION_ERROR_TEMPLATE
+from langgraph.prebuilt.tool_node import AsyncToolCallWrapper as AsyncToolCallWrapper
+from langgraph.prebuilt.tool_node import InjectedState as InjectedState
+from langgraph.prebuilt.tool_node import InjectedStore as InjectedStore
+from langgraph.prebuilt.tool_node import ToolCallRequest as ToolCallRequest
+from langgraph.prebuilt.tool_node import ToolCallWithContext as ToolCallWithContext
+from langgraph.prebuilt.tool_node import ToolCallWrapper as ToolCallWrapper
+from langgraph.prebuilt.tool_node import ToolInvocationError as ToolInvocationError
+from langgraph.prebuilt.tool_node import ToolRuntime as ToolRuntime
+from langgraph.prebuilt.tool_node import msg_content_output as msg_content_output
 from typing_extensions import TypedDict
 
 from callboard._records._policies import CallContext
-
-__all__ = [
-    "INVALID_TOOL_NAME_ERROR_TEMPLATE",
-    "TOOL_CALL_ERROR_TEMPLATE",
-    "TOOL_EXECUTION_ERROR_TEMPLATE",
-    "TOOL_INVOCATION_ERROR_TEMPLATE",
-    "AsyncToolCallWrapper",
-    "InjectedState",
-    "InjectedStore",
-    "ToolCallRequest",
-    "ToolCallTransformer",
-    "ToolCallWithContext",
-    "ToolCallWrapper",
-    "ToolInvocationError",
-    "ToolRuntime",
-    "msg_content_output",
-]
-
 
 # Request and answer formats for a tool that asks a person; LangGraph's agent inbox uses the same.
 

@@ -66,7 +66,7 @@ class ActorStates:
 
     def changed(self, entry: ActorState) -> "ActorStates":
         written = StateAt(entry.digest, entry.at, entry if entry.at is None else None)
-        return ActorStates(self.here, {**self.now, name_of(entry): written})
+        return ActorStates(self.here, {**self.now, entry.name: written})
 
     def at_next(self) -> "ActorStates":
         return ActorStates(self.now, self.now)
@@ -82,10 +82,6 @@ class ActorStates:
 
 def _written_at(states: ByName, checkpoint_id: str | None) -> ByName:
     return {name: one if one.at is not None else replace(one, at=checkpoint_id) for name, one in states.items()}
-
-
-def name_of(entry: ActorState) -> Name:
-    return entry.actor, entry.key
 
 
 class KeptStates:
@@ -115,7 +111,7 @@ class KeptStates:
             if isinstance(entry, Left):
                 self._waiting.clear()  # their calls have no result and will start from the earlier state
             last = _last(self._waiting, entry.task if isinstance(entry, Finished) else None)
-            due = [number <= last.get(name_of(one), -1) for number, (_, one) in enumerate(self._waiting)]
+            due = [number <= last.get(one.name, -1) for number, (_, one) in enumerate(self._waiting)]
             found = [state for (_, state), is_due in zip(self._waiting, due, strict=True) if is_due]
             self._waiting = [one for one, is_due in zip(self._waiting, due, strict=True) if not is_due]
         return found
@@ -128,7 +124,7 @@ def _last(waiting: list[tuple[str, ActorState]], task: str | None) -> dict[Name,
     them. States of calls without an id count as the task's own.
     """
     own = None if task is None else (id_key_in(task), "")
-    return {name_of(state): number for number, (one, state) in enumerate(waiting) if own is None or one in own}
+    return {state.name: number for number, (one, state) in enumerate(waiting) if own is None or one in own}
 
 
 class ActorJournal:
@@ -181,7 +177,7 @@ class ActorJournal:
         found = await self._saver.get(state.at)
         entries: list[Any] = [] if found is None else entries_of(found)
         for entry in entries:
-            if isinstance(entry, ActorState) and (name_of(entry), entry.digest, entry.at) == (name, state.digest, None):
+            if isinstance(entry, ActorState) and (entry.name, entry.digest, entry.at) == (name, state.digest, None):
                 return entry
         raise StorageError(self._saver.described_at(state.at), f"has lost the state of the actor {name[0]!r}. {MEND}")
 

@@ -143,6 +143,10 @@ class ActorState:
     at: str | None = None
     """Id of the checkpoint whose entries have the packed state, if this entry has not."""
 
+    @property
+    def name(self) -> tuple[str, str]:
+        return self.actor, self.key
+
 
 NotedStates = Sequence[Sequence[Any]]
 """Stored states of actors: actor name, key, digest, and the id of the checkpoint with the packed state."""

@@ -1,6 +1,6 @@
 """Public view of a thread: state snapshots, history, and changes from outside of a run."""
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -13,7 +13,7 @@ from langgraph.types import Interrupt, PregelTask, StateSnapshot
 from callboard._langgraph._node_scope import PULL, PUSH, task_id_of
 from callboard.conversations._channels import Write
 from callboard.conversations._checkpoint import FIRST_ID, MESSAGES, entries_of, input_in, reading_stored_data
-from callboard.conversations._flow import AFTER, AGENT, END, TOOLS, Flow, Sent
+from callboard.conversations._flow import AFTER, AGENT, END, TOOLS, Flow
 from callboard.conversations._journal import SavedThread, whole
 from callboard.conversations._journal_entries import Move
 from callboard.conversations._langgraph_threads import open_calls
@@ -33,9 +33,15 @@ def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> St
     """
     if not thread.has_position:
         return StateSnapshot({}, (), thread.config, None, None, None, (), ())
-    asked = _asked_here(thread) if past else _open_questions(thread)
+    asked: Asked = {task: record.pending for task, record in thread.records.items() if record.pending}
+    if past:
+        asked = {**thread.asked_here, **asked}  # answered questions, too
+    messages = thread.state.get(MESSAGES) or []
     tasks = (
-        *(_task(thread, one.node, keys, asked, (PUSH, one.number, False)) for one, keys in _sent(thread)),
+        *(
+            _task(thread, one.node, one.tasks(messages, MESSAGES), asked, (PUSH, one.number, False))
+            for one in thread.sends
+        ),
         *(task for node in thread.next for task in _tasks(thread, node, asked, by_call=by_call)),
     )
     shows_finished = by_call and not past and bool(thread.records)
@@ -55,15 +61,6 @@ def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> St
     )
 
 
-def _open_questions(thread: Thread) -> Asked:
-    return {task: record.pending for task, record in thread.records.items() if record.pending}
-
-
-def _asked_here(thread: Thread) -> Asked:
-    """Return all questions of a step; for earlier positions, answered ones are included."""
-    return {**thread.asked_here, **_open_questions(thread)}
-
-
 def _tasks(thread: Thread, node: str, asked: Asked, *, by_call: bool) -> list[PregelTask]:
     if node != TOOLS:
         return [_task(thread, node, [node], asked, (PULL, node))]
@@ -73,12 +70,6 @@ def _tasks(thread: Thread, node: str, asked: Asked, *, by_call: bool) -> list[Pr
     return [
         _task(thread, node, [key], asked, (PUSH, number, False)) for number, key in enumerate(calls, len(thread.sends))
     ]
-
-
-def _sent(thread: Thread) -> Iterator[tuple[Sent, list[str]]]:
-    messages = thread.state.get(MESSAGES) or []
-    for one in thread.sends:
-        yield one, one.tasks(messages, MESSAGES)
 
 
 def _task(thread: Thread, node: str, keys: Sequence[str], asked: Asked, path: tuple[Any, ...]) -> PregelTask:

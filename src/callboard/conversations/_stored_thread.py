@@ -61,12 +61,7 @@ class StoredThread:
         return exchanges_in(self.messages)
 
     def state_of(self, call_id: str | None, result: ToolMessage | None) -> CallState:
-        """Return the state of a call.
-
-        Args:
-            call_id: id of the call.
-            result: its result; `None` for none.
-        """
+        """Return the state of the call with an id, given its result, if any."""
         if result is not None:
             return "failed" if result.status == "error" else "done"
         if call_id in self.waiting:
@@ -82,25 +77,6 @@ class _AnyThread(SavedThread):
             known = [(name, value) for name, value in entry.writes if name in self.schema.specs]
             entry = replace(entry, writes=known)
         super().take(entry, live=live)
-
-
-async def read_thread(
-    saver: "BaseCheckpointSaver[Any]", thread_id: str, checkpoint_id: str | None = None
-) -> StoredThread | None:
-    """Return a thread as it is now, or as it was at a checkpoint; `None` if it does not exist."""
-    thread = _thread(saver, thread_id)
-    found = await thread.saver.get(checkpoint_id)
-    if found is None and await thread.saver.get() is None:
-        return None
-    await thread.open(checkpoint_id)
-    snapshot = snapshot_of(thread, by_call=True, past=checkpoint_id is not None)
-    return _conversation(thread, snapshot, found)
-
-
-async def read_history(saver: "BaseCheckpointSaver[Any]", thread_id: str) -> list[StateSnapshot]:
-    """Return all states in the history of a thread, the latest first."""
-    thread = _thread(saver, thread_id)
-    return [place async for place in history_of(thread, filter=None, before=None, limit=None, by_call=True)]
 
 
 def _thread(saver: "BaseCheckpointSaver[Any]", thread_id: str) -> _AnyThread:
@@ -203,44 +179,34 @@ class Threads:
             saver.close()
 
     async def names(self) -> list[str]:
-        """Return the names of all conversations, in no particular order.
-
-        Raises:
-            StorageError: if the database cannot be used.
-        """
+        """Return the thread ids of all conversations, in no particular order. Raises StorageError as `read` does."""
         return [*await to_thread.run_sync(self._reader.thread_ids)]
 
     async def read(self, name: str, checkpoint_id: str | None = None) -> StoredThread | None:
-        """Return a conversation as it is now, or as it was at a checkpoint; `None` if it does not exist.
+        """Return the conversation with a thread id as it is now, or as it was at a checkpoint.
 
-        Args:
-            name: name of the conversation: its thread id.
-            checkpoint_id: id of the checkpoint; `None` for the latest state.
-
-        Raises:
-            StorageError: if the database cannot be used, or its contents are damaged.
-            ValueError: if the conversation has no such checkpoint.
+        Returns `None` if it does not exist. Raises StorageError if the database cannot be used, or its contents are
+        damaged, and ValueError if the conversation has no such checkpoint.
         """
-        return await read_thread(self._reader, name, checkpoint_id)
+        thread = _thread(self._reader, name)
+        found = await thread.saver.get(checkpoint_id)
+        if found is None and await thread.saver.get() is None:
+            return None
+        await thread.open(checkpoint_id)
+        return _conversation(thread, snapshot_of(thread, by_call=True, past=checkpoint_id is not None), found)
 
     async def history(self, name: str) -> list[StateSnapshot]:
         """Return all states in the history of a conversation, the latest first; an empty list if it does not exist.
 
-        Args:
-            name: name of the conversation: its thread id.
-
-        Raises:
-            StorageError: if the database cannot be used, or its contents are damaged.
+        Raises StorageError as `read` does.
         """
-        return await read_history(self._reader, name)
+        thread = _thread(self._reader, name)
+        return [place async for place in history_of(thread, filter=None, before=None, limit=None, by_call=True)]
 
     def saver_for(self, agent: Any) -> "BaseCheckpointSaver[str]":
-        """Return a checkpointer on this database for an agent or a LangGraph graph, on any event loop.
+        """Return a checkpointer on this database for an agent or a compiled graph of LangGraph, on any event loop.
 
         It also reads and writes values of the types that the agent's schemas name.
-
-        Args:
-            agent: an agent of callboard's, or a compiled graph of LangGraph's.
         """
         saver = _Saver(self._database, StrictSerializer(self._database.where, _stored_types_of(agent)))
         self._opened.add(saver)
