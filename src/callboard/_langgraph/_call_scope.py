@@ -295,10 +295,7 @@ def call_config(
     scratchpad: CallScratchpad,
     resume_map: Mapping[str, Any] | None,
 ) -> RunnableConfig:
-    """Return the config of one call; `resume_map` has all answers by id, for graphs that the tool runs.
-
-    `conf` is the `configurable` of the batch.
-    """
+    """Return the config of one call within the batch's `conf`; `resume_map` has answers for inner graphs."""
     keys: dict[str, Any] = {
         **conf,
         CONFIG_KEY_SCRATCHPAD: scratchpad,

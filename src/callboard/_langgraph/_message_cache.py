@@ -54,10 +54,7 @@ _extra_of = attrgetter("__pydantic_extra__")
 
 
 def dumped(value: Any, theirs: Dumps, pack: Callable[[Any], bytes] | None = None) -> tuple[str, bytes]:
-    """Return a value as LangGraph's serializer stores it; `theirs` handles values that cannot be packed.
-
-    `pack` replaces the function `packed`, if given.
-    """
+    """Return a value as LangGraph stores it; `theirs` handles values that `pack`, by default `packed`, refuses."""
     if value is None or isinstance(value, (bytes, bytearray)):
         return theirs(value)
     try:
@@ -352,10 +349,7 @@ class StoredConversation:
         self._place = place
 
     def packed(self, value: Any, check: Callable[[bytes], object] = lambda _data: None) -> bytes:
-        """Return a value in LangGraph's format, byte for byte as LangGraph packs it.
-
-        `check` validates the bytes that were not stored before; raises `ormsgpack.MsgpackEncodeError` like `packed`.
-        """
+        """Return a value as LangGraph packs it, byte for byte; `check` sees the bytes that were not stored before."""
         channel, messages = _conversation_in(value)
         if not messages:
             data = packed(value)

@@ -149,10 +149,7 @@ def outer_of(config: RunnableConfig) -> Outer | None:
 def config_at(
     place: NodePlace, config: RunnableConfig, *, runtime: Runtime[Any], channels: Any, checkpointer: Any, resuming: bool
 ) -> RunnableConfig:
-    """Return the config for code in a node of the agent, as LangGraph would build it, but without a scratchpad.
-
-    `config` has the callbacks of the node; `checkpointer` and `resuming` are for inner graphs.
-    """
+    """Return a node's config as LangGraph would build it, without a scratchpad; the last two are for inner graphs."""
     conf = config.get(CONF, {})
     info = ExecutionInfo(
         checkpoint_id=place.checkpoint_id,
@@ -200,11 +197,7 @@ def _read_channels(_: object, channels: Any, select: Any, _fresh: bool = False) 
 
 
 def task_id_of(checkpoint_id: str, graph_ns: str, step: int, node: str, *path: str) -> str:
-    """Return the task id that LangGraph would compute.
-
-    `checkpoint_id` is that of the checkpoint before the step; `path` is `PULL` with the triggers, or `PUSH` with the
-    number of the send.
-    """
+    """Return the task id that LangGraph would compute; `path` is `PULL` with triggers, or `PUSH` with a number."""
     namespace = f"{graph_ns}{NS_SEP}{node}" if graph_ns else node
     return _xxhash_str(bytes.fromhex(checkpoint_id.replace("-", "")), namespace, str(step), node, *path)
 

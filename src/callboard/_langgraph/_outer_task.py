@@ -134,10 +134,7 @@ class GraphTask:
         )
 
     async def save(self, resume: list[Any]) -> None:
-        """Write the task's RESUME slot at once, so that it survives a killed process; do nothing unless `durable`.
-
-        Run it within `shielded`.
-        """
+        """Write the task's RESUME slot at once, so that it survives a killed process; run it within `shielded`."""
         # LangGraph itself writes the slot only when the task ends. The slot has a fixed index among the task's writes,
         # so this write replaces the previous one.
         if not self.durable:
@@ -153,10 +150,7 @@ class GraphTask:
         )
 
     async def shielded(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run work that writes to the checkpointer, shielded from cancellation.
-
-        Raises `StorageError` if the work has not finished when the caller's grace is over.
-        """
+        """Run work that writes to the checkpointer, shielded from cancellation; raise StorageError after the grace."""
         await stored(self.conf.get(CONFIG_KEY_CHECKPOINTER), work)
 
 
@@ -179,10 +173,7 @@ def is_graph_node(config: RunnableConfig, name: str) -> bool:
 
 
 def arguments_of(node: ToolNode, default_errors: object) -> dict[str, Any]:
-    """Return the constructor arguments of a LangGraph `ToolNode`; raise `TypeError` for a subclass with overrides.
-
-    `default_errors` replaces LangGraph's default value of `handle_tool_errors`.
-    """
+    """Return the constructor arguments of LangGraph's `ToolNode`; raise TypeError for a subclass with overrides."""
     kind = type(node)
     known = set(dir(ToolNode))
     own = [name for name in known if not name.startswith("__") and getattr(kind, name) is not getattr(ToolNode, name)]

@@ -62,11 +62,8 @@ class AwaitedSaver:
         return await to_thread.run_sync(work, saver)
 
     async def store(self, name: str, work: Callable[[Any], T], awork: Callable[[Any], Awaitable[T]]) -> T:
-        """Call a storing method of the saver, shielded from cancellation; arguments as for `call`.
-
-        A result of a call that has happened must be stored even if the run is cancelled. Raises `StorageError` if the
-        saver has not finished when the caller's grace is over.
-        """
+        """Call a storing method, shielded from cancellation; raise StorageError if the grace ends first."""
+        # A result of a call that has happened must be stored even if the run is cancelled.
         saver = self._saver
         if type(saver) is InMemorySaver:
             return work(saver)

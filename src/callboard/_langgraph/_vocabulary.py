@@ -77,10 +77,7 @@ def context_of(request: ToolCallRequest) -> CallContext:
 
 
 def call_context(config: object, state: object, context: object) -> CallContext:
-    """Return the context for key functions.
-
-    Tools get an empty dict where there is no state; key functions get `None`.
-    """
+    """Return the context for key functions, with `None` where there is no state; tools get an empty dict."""
     return CallContext(
         cast("Mapping[str, Any]", config), None if isinstance(state, dict) and not state else state, context
     )

@@ -47,10 +47,7 @@ class AgentBuilder(StateGraph[Any, Any, Any, Any]):
         self.agent = agent
 
     def compile(self, checkpointer: Any = None, **options: Any) -> "AgentGraph":
-        """Return the agent as a compiled graph; see `StateGraph.compile`.
-
-        `checkpointer` and `store` may be URLs. Raises ValueError for an option that an agent does not have.
-        """
+        """Return the agent as a compiled graph; raise ValueError for an option that an agent does not have."""
         store = store_of(options.pop("store", None))
         compiled = super().compile(saver_of(checkpointer), store=store, **options)
         return AgentGraph(agent=self.agent, **_attributes(compiled))
@@ -196,14 +193,7 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
         return dict(self._drawn.channels)
 
     def copy(self, update: Mapping[str, Any] | None = None) -> Self:
-        """Return the agent with other attributes.
-
-        Args:
-            update: any of `name`, `checkpointer`, `store`, `config` and `debug`.
-
-        Raises:
-            TypeError: for any other attribute.
-        """
+        """Return the agent with another `name`, `checkpointer`, `store`, `config` or `debug`."""
         other = copy.copy(self)
         for name, value in (update or {}).items():
             if name not in _SETTABLE:

@@ -48,10 +48,7 @@ ModelChoice = Callable[[Any, Any], Any]
 def model_with_tools(
     model: "str | Runnable[Any, Any]", tools: Sequence[BaseTool], provider_tools: Sequence[dict[str, Any]]
 ) -> Model:
-    """Return the model with its tools bound.
-
-    `provider_tools` describe tools that run at the provider. Raises ValueError if bound tools are not the agent's.
-    """
+    """Return the model with its tools bound; raise ValueError if tools bound before are not the agent's."""
     if isinstance(model, str):
         model = _init_chat_model(model)
     given: object = model
@@ -212,10 +209,7 @@ class _Prompt:
 
 
 async def structured(model: Model, state: Any, config: RunnableConfig, response_format: Any) -> object:
-    """Return the conversation as a value of a schema, or of a pair of system prompt and schema.
-
-    The model's tools are not used. Raises TypeError if `model` contains no chat model.
-    """
+    """Return the conversation as a value of a schema, or of a pair of system prompt and schema, without tools."""
     messages = messages_of(state)
     if isinstance(response_format, tuple):
         prompt, response_format = cast("tuple[str, Any]", response_format)
@@ -271,10 +265,7 @@ T = TypeVar("T")
 
 
 def run_user_code(leaf: Runnable[Any, T], given: Any, config: RunnableConfig, name: str) -> Awaitable[T]:
-    """Run a Runnable of the user: in a sync run in a worker thread, if it has a sync method; otherwise on asyncio.
-
-    `name` is used in warnings if the thread outlives the run.
-    """
+    """Run a Runnable of the user: in a sync run in a worker thread, called `name` in warnings; otherwise on asyncio."""
     if is_sync_entry() and has_sync_half(leaf):
         return run_function(partial(leaf.invoke, given, config), name)
     return run_on_asyncio(partial(leaf.ainvoke, given, config))

@@ -215,10 +215,7 @@ class Run:
         self.tell.values(thread.state, written)
 
     async def _tasks(self, task: str | Sent, *, ends_step: bool) -> list[str]:
-        """Run a node of the step; return the names of its tasks, in the order in which their outputs count.
-
-        `ends_step` tells that the end of the step follows the node at once.
-        """
+        """Run a node of the step, and return the names of its tasks in the order in which their outputs count."""
         node, name = (task.node, task.task) if isinstance(task, Sent) else (task, task)
         if node == TOOLS:
             with lending(self._plan.model.chat_model):
@@ -289,11 +286,7 @@ class Run:
         return {"messages": keepable(reply)}
 
     def _for_model(self, state: Any) -> Any:
-        """Return the state with the messages for the model, in an order that providers accept.
-
-        With a hook before the model, its messages are used. The state itself keeps the order of arrival, as in
-        LangGraph.
-        """
+        """Return the state with its messages, or those of the hook, in an order that providers accept."""
         given = self.thread.state.get("llm_input_messages") if self._plan.flow.before else None
         messages = given or _messages(self.thread.state)
         whole = self._whole if given is None and messages == self._whole else repaired(messages)
@@ -329,10 +322,7 @@ class Run:
         return state.read(self._plan.schema.output)
 
     async def give_up(self, reason: str) -> None:
-        """Answer each unfinished call of the cancelled step with the reason, and end the step.
-
-        If a person was asked, the question stays open, and the step does not end.
-        """
+        """Answer unfinished calls of the cancelled step with the reason; end the step unless a person was asked."""
         thread = self.thread
         if TOOLS not in thread.next or thread.sends:
             return

@@ -103,10 +103,7 @@ def traced(
     handlers: Sequence[BaseCallbackHandler] = (),
     metadata: Mapping[str, Any] | None = None,
 ) -> Awaitable[Any]:
-    """Run an agent as a chain run of its own; without callback handlers, no chain run is made.
-
-    `handlers` are further handlers for nested runs. The config's own values win over `metadata` and `name`.
-    """
+    """Run an agent as a chain run if handlers listen; `handlers` hear nested runs, and the config's own values win."""
     manager = _manager(config, ())
     if not manager.handlers and not handlers:
         return run(config)
@@ -121,10 +118,7 @@ def traced_node(
     name: str,
     shown: Callable[[Any], Any] | None = None,
 ) -> Awaitable[Any]:
-    """Run a node as a chain run of its own; without callback handlers, no chain run is made.
-
-    `shown` returns the node's output as handlers see it.
-    """
+    """Run a node as a chain run of its own if handlers listen; `shown` returns its output as handlers see it."""
     manager = _manager(config, [f"graph:step:{config['metadata']['langgraph_step']}"])
     if not manager.handlers:
         return run(config)

@@ -154,10 +154,7 @@ class Runner:
     """Current runs, for `drain`."""
 
     async def run(self, checkpointer: Any, request: Request, put: Put | None) -> Run:
-        """Run until the model gives an answer, or a person has to be asked.
-
-        A checkpointer of the graph around the agent replaces `checkpointer`. `put` receives the chunks of the stream.
-        """
+        """Run until the model gives an answer, or a person has to be asked; `put` receives the chunks of the stream."""
         tools, thread_id = NodeAccess(self.plan.tools), request.config["configurable"].get("thread_id")
         with (
             entered_from(request.door),
@@ -207,10 +204,7 @@ class Runner:
         return run
 
     def _with_states(self, thread: Thread) -> AbstractAsyncContextManager[None]:
-        """Open a block in which actors with `snapshots="journal"` store their states with the thread.
-
-        Raises ValueError if such an actor is used without a checkpointer.
-        """
+        """Open a block in which actors with `snapshots="journal"` store their states; raise without a checkpointer."""
         actors = NodeAccess(self.plan.tools).actors
         if not actors.in_journal:
             return nullcontext()

@@ -339,10 +339,7 @@ def around_call(entries: Entries, messages_key: str) -> Wrapper:
 async def around_all(
     entries: Entries, step: Step, calls: Sequence[ToolCall], entry: Entry, messages_key: str
 ) -> list[Output]:
-    """Run the calls of a reply through the node's overridden method; return the outputs in call order.
-
-    `step` runs the calls that the method passes to its base class. All of `calls` need an output.
-    """
+    """Return the outputs of a reply's calls, run through the node's overridden method; `step` is its base method."""
 
     async def around(within: Entry, call_next: Next) -> Any:
         return await entries(within, call_next)

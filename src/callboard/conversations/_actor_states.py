@@ -128,10 +128,7 @@ def _last(waiting: list[tuple[str, ActorState]], task: str | None) -> dict[Name,
 
 
 class ActorJournal:
-    """Journal of a thread for its actors, used from any event loop; see `callboard.actors._snapshots`.
-
-    The thread stores the states in `kept` with its entries.
-    """
+    """Journal of a thread for its actors, used from any event loop; the thread stores the states in `kept`."""
 
     def __init__(self, saver: Saver, states: ActorStates, kept: KeptStates) -> None:
         self._saver = saver
@@ -160,10 +157,7 @@ class ActorJournal:
         return self._saver.unpacked(entry.type, entry.data)
 
     def keep(self, actor: str, key: str, snapshot: object, call_id: str | None) -> str:
-        """Keep a new state of an actor and return its digest; an unchanged state is not stored again.
-
-        Raises the serializer's exception if it does not accept the state.
-        """
+        """Keep a new state of an actor and return its digest; raise if the serializer does not accept the state."""
         kind, data = self._saver.packed(snapshot)
         entry = ActorState(actor, key, _digest(kind, data), kind, data)
         if self.version(actor, key) != entry.digest:

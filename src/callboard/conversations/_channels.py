@@ -109,10 +109,7 @@ class Schema:
 
 
 class State:
-    """Values of one thread's state, each in a LangGraph channel.
-
-    `stored` are values by channel, as `snapshot` returned them.
-    """
+    """Values of one thread's state, each in a LangGraph channel; `stored` are values from `snapshot`."""
 
     def __init__(self, schema: Schema, stored: Mapping[str, Any]) -> None:
         self._channels: dict[str, BaseChannel[Any, Any, Any]] = {

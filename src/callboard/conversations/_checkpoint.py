@@ -163,10 +163,7 @@ _COMMIT: TypeAdapter[Any] = TypeAdapter(list[Any] | tuple[Any, ...])
 
 
 def check_checkpoint(found: CheckpointTuple, *, outlined: bool = False) -> None:
-    """Raise ValueError for a checkpoint that no agent can have written.
-
-    With `outlined`, objects in it were read as `None`, and only the entries of holders are complete.
-    """
+    """Raise ValueError for a checkpoint that no agent can have written; in an outline, objects are `None`."""
     checkpoint = found.checkpoint
     validated("the checkpoint", _CHECKPOINT, checkpoint)
     validated("its metadata", _METADATA, found.metadata)
@@ -257,11 +254,7 @@ def new_base(
     actors: NotedStates = (),
     next_version: Callable[[Any], Any],
 ) -> Base:
-    """Build a checkpoint to be stored after `before`.
-
-    `place_before` is the id of the previous position, which may be that of an entry. `sends` counts the sends that are
-    not calls of the conversation.
-    """
+    """Return a checkpoint to be stored after `before`; `place_before` is the id of the previous position."""
     old: Mapping[str, Any] = {} if before is None else before.checkpoint["channel_versions"]
     # One new version for all channels, greater than every older one: LangGraph compares versions to find due nodes.
     version = next_version(max(old.values()) if old else None)

@@ -98,10 +98,7 @@ def _nothing_to_close() -> None:
 
 
 class LazySaver(BaseCheckpointSaver[str]):
-    """LangGraph saver with sync methods only, usable by any number of threads at once.
-
-    Every operation is idempotent, as LangGraph requires of savers.
-    """
+    """LangGraph saver with sync methods only, usable by any number of threads; every operation is idempotent."""
 
     def __init__(
         self, place: Connections[Any], next_version: Callable[[str | None, None], str], types: Iterable[type] = ()

@@ -177,11 +177,7 @@ class Sent:
         return f"{self.task}|{key}"
 
     def requested(self, messages: Sequence[BaseMessage], messages_key: str) -> Requested:
-        """Return the calls in the send, without those that the conversation has answered.
-
-        Raises ValueError for an input without calls, and InvalidUpdateError for a list of messages: its results have no
-        place in the state.
-        """
+        """Return the calls in the send that the conversation has not answered; raise for an input without a place."""
         requested = parse_input(self.payload, messages_key)
         if requested.kind == "list":
             raise InvalidUpdateError(
@@ -235,10 +231,7 @@ def check_sends(targets: Iterable[Target], nodes: Sequence[str], messages_key: s
 
 
 def for_model(payload: Any, *, before: bool) -> Any:
-    """Return the input of the model for a send, with its messages in an order that providers accept.
-
-    If a hook runs before the model (`before`), `llm_input_messages` is preferred. Raises ValueError without messages.
-    """
+    """Return the input of the model for a send, in an order that providers accept; it has to have messages."""
     keys = ("llm_input_messages", "messages") if before else ("messages",)
     messages: Any = next((found for key in keys if (found := value_in(payload, key))), value_in(payload, "messages"))
     if messages is None:

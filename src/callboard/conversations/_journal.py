@@ -84,11 +84,7 @@ Durability = Literal["sync", "async", "exit"]
 
 
 class SavedThread(Thread):
-    """Thread of conversation with its journal.
-
-    Entries are stored before the run goes on (durability "sync"), in the background ("async"), or when the run stops
-    ("exit").
-    """
+    """Thread with its journal; by its durability, entries are stored at once, in the background, or at the end."""
 
     def __init__(self, schema: Schema, saver: Saver, durability: Durability) -> None:
         super().__init__(schema, namespace=saver.namespace)
@@ -540,10 +536,7 @@ async def place_of(saver: Saver, checkpoint_id: str) -> HistoryPlace:
 async def whole(
     saver: Saver, found: CheckpointTuple, known: Mapping[str, CheckpointTuple] = MappingProxyType({})
 ) -> CheckpointTuple:
-    """Return a checkpoint with its messages, which a later one may have; raise StorageError if that one is missing.
-
-    `known` are later checkpoints by id, which need not be read again.
-    """
+    """Return a checkpoint with its messages, which a later one, possibly `known` by id, may have."""
     thin: list[CheckpointTuple] = []
     # The later checkpoint may be thin itself; a chain ends at the newest one, which is complete.
     while is_incomplete(found):

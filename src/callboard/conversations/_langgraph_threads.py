@@ -130,10 +130,7 @@ def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
 
 
 def merged_records(ours: Mapping[str, CallRecord], theirs: Mapping[str, CallRecord]) -> dict[str, CallRecord]:
-    """Merge two sets of records, taking the more advanced record of each call.
-
-    LangGraph may have gone on from the checkpoint at which callboard had stopped.
-    """
+    """Return the more advanced record of each call: LangGraph may have gone on where callboard had stopped."""
     both = {key: max(ours.get(key, NOTHING_KNOWN), record, key=_progress) for key, record in theirs.items()}
     return {**ours, **both}
 

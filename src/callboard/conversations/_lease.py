@@ -118,10 +118,7 @@ def _is_elsewhere(holder: Mapping[str, Any]) -> bool:
 
 
 def is_alive(holder: Mapping[str, Any], now: float | None = None) -> bool:
-    """Return whether the run of a holder may still be going on.
-
-    `now` is the time by the clock of the database; without it, the time of this machine counts.
-    """
+    """Return whether a holder's run may go on at `now` by the database's clock; without it, by this machine's."""
     if _is_elsewhere(holder):
         return bool(holder["until"] > (time.time() if now is None else now))
     # The own process id proves nothing about a run: the process outlives its runs.

@@ -85,10 +85,7 @@ def _store(connections: Any) -> PostgresStore:
 
 
 class PostgresServer(Generic[T]):
-    """Database on a server.
-
-    libpq's environment variables supply missing parts of the URL. The table `versions` has the version of the tables.
-    """
+    """Database on a server; the table `versions` has the version of its tables."""
 
     def __init__(self, url: str, make: Callable[[Any], T], versions: str) -> None:
         try:

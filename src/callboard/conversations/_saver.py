@@ -31,10 +31,7 @@ Place = tuple[str, str]
 
 
 class Saver:
-    """Part of a checkpointer that belongs to one thread.
-
-    Metadata of the run's config `about` are stored with checkpoints, as LangGraph does.
-    """
+    """Part of a checkpointer that belongs to one thread; metadata of the run's config `about` go into checkpoints."""
 
     def __init__(
         self, saver: "BaseCheckpointSaver[Any]", thread_id: str, namespace: str, about: RunnableConfig | None = None
@@ -171,10 +168,7 @@ def _kept(saver: Any) -> StoredConversations:
 
 
 def _remembering(saver: Any, place: Place | None = None) -> Any:
-    """Return the saver with a serializer that reuses earlier work.
-
-    `place` is the position in the cache of latest checkpoints, or `None` for other checkpoints.
-    """
+    """Return the saver with a serializer that reuses earlier work; `place` is that of a latest checkpoint."""
     if not _is_known(saver):
         return saver
     kept = _kept(saver)

@@ -27,10 +27,7 @@ Asked = Mapping[str, Sequence[Interrupt]]
 
 
 def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> StateSnapshot:
-    """Return the snapshot of a thread at its current position.
-
-    With `by_call`, each call is a task of its own. With `past`, the position is shown before its tasks finished.
-    """
+    """Return the snapshot of a thread; with `past`, as it was before its tasks finished."""
     if not thread.has_position:
         return StateSnapshot({}, (), thread.config, None, None, None, (), ())
     asked: Asked = {task: record.pending for task, record in thread.records.items() if record.pending}

@@ -196,10 +196,7 @@ class Threads:
         return _conversation(thread, snapshot_of(thread, by_call=True, past=checkpoint_id is not None), found)
 
     async def history(self, name: str) -> list[StateSnapshot]:
-        """Return all states in the history of a conversation, the latest first; an empty list if it does not exist.
-
-        Raises StorageError as `read` does.
-        """
+        """Return all states in the history of a conversation, the latest first. Raises StorageError as `read` does."""
         thread = _thread(self._reader, name)
         return [place async for place in history_of(thread, filter=None, before=None, limit=None, by_call=True)]
 

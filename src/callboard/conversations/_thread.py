@@ -48,10 +48,7 @@ _SHOWN: Mapping[Source, Source] = {"input": "loop", "command": "update"}
 
 
 class Thread:
-    """Thread of conversation in memory.
-
-    `namespace` is that of the agent within the graphs around it.
-    """
+    """Thread of conversation in memory; `namespace` is that of the agent within the graphs around it."""
 
     def __init__(self, schema: Schema, *, namespace: str = "", messages_key: str = "messages") -> None:
         self.schema = schema
@@ -122,10 +119,7 @@ class Thread:
         return next(left, (self.holder or {}).get("mark"))
 
     async def amend(self, writes: Iterable[Write], following: Following | None, source: Source) -> None:
-        """Change the state outside of a step.
-
-        `following` returns the next nodes after the change; `None` keeps the current ones.
-        """
+        """Change the state outside of a step; `following` returns the next nodes, and `None` keeps the current ones."""
         await self.prepare()
         before: Thread | None = None
         if source == "input" and self.is_kept:
@@ -181,10 +175,7 @@ class Thread:
         )
 
     async def finished(self, task: str, output: object, *, later: bool = False) -> None:
-        """Record the result of a task.
-
-        With `later`, the result may wait for the next entry's write: nothing runs before the end of the step.
-        """
+        """Record the result of a task; with `later`, it may wait for the next entry's write."""
         await self.record(Finished(task, self.identified(output)), later=later)
 
     async def asked(self, records: Mapping[str, CallRecord]) -> None:
@@ -197,10 +188,7 @@ class Thread:
         await self.record(Claimed(task, accepted if mark is None else accepted._replace(mark=mark)))
 
     async def claim(self, tasks: Sequence[str]) -> None:
-        """Record that the bodies of calls without a record are about to start; stored before any of them starts.
-
-        Without calls, this stores the entries that were held back for a common write.
-        """
+        """Record that bodies of calls are about to start, before any does; also store entries that were held back."""
 
     async def failed(self, task: str, error: str) -> None:
         """Record that a task raised; the task runs again when the thread is resumed."""
@@ -221,10 +209,7 @@ class Thread:
         return writes
 
     async def stepped(self, order: Sequence[str], following: Sequence[Target], *, claims: bool = False) -> None:
-        """End the step; its writes are in the state already.
-
-        With `claims`, the next step claims its calls first, and both are stored in one write.
-        """
+        """End the step; with `claims`, the next step claims its calls in the same write."""
         stamp, (coming, sends) = self._stamp(_STEPS["loop"]), parted(following)
         entry = Stepped(order=list(order), next=coming, sends=sends, id=stamp.id, ts=stamp.ts)
         await self.record(entry, live=True, later=claims)
@@ -243,10 +228,7 @@ class Thread:
         return False
 
     async def hold(self, *, repeats: bool = False) -> None:
-        """Take the thread for this run alone; raise `ThreadBusyError` if another run holds it.
-
-        With `repeats`, the run repeats the step after an earlier position; as in LangGraph, the fork counts as a step.
-        """
+        """Take the thread for this run alone; with `repeats`, a fork counts as a step, as in LangGraph."""
 
     async def keep_holding(self) -> None:
         """Renew the lease until cancelled."""
@@ -255,10 +237,7 @@ class Thread:
         """End the run's work on the thread, after success, failure and cancellation alike."""
 
     async def record(self, entry: Entry, *, live: bool = False, later: bool = False) -> None:
-        """Apply an entry to the thread, and store the entry if the thread is stored.
-
-        With `live`, the state has the entry's writes already. With `later`, the entry waits for the next one's write.
-        """
+        """Apply an entry, and store it if the thread is stored: at once, or `later`; a `live` one is in the state."""
         self.take(entry, live=live)
 
     def take(self, entry: Entry, *, live: bool = False) -> None:
