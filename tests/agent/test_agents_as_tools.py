@@ -1,6 +1,5 @@
 """Agents and graphs within the calls of an agent (promises 1, 5 and 10)."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +12,8 @@ from langgraph.types import Command, interrupt
 from callboard import ToolNode, agent_model, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
 
-from ._graphs import AT, QUESTION, Desk, chain, delegate, ids
-from ._savers import complaint, saver_of, scripted, shape
+from ._graphs import AT, QUESTION, Desk, delegate, ids
+from ._savers import complaint, scripted, shape
 
 pytestmark = pytest.mark.real_clock
 
@@ -89,45 +88,6 @@ async def test_a_call_that_asks_after_its_agent_has_ended_does_not_run_the_agent
     assert shape(result["messages"])[2:] == ["tool:inner done, yes", "ai:done"]
     assert desk.log == ["work x"]
     assert len(inner_model.requests) == 2
-
-
-@pytest.mark.backends("asyncio")
-@pytest.mark.parametrize("kind", ["memory", "aiosqlite"])
-async def test_a_graph_of_langgraph_as_a_tool_asks_and_goes_on_where_it_was(kind: str, tmp_path: Path) -> None:
-    """The graph's finished node runs once; then the tool asks a question itself."""
-    desk = Desk()
-
-    async def asks(state: Any) -> Any:
-        desk.log.append("asks")
-        return {"messages": [AIMessage(f"graph: {interrupt('graph?')}")]}
-
-    inner = chain(("first", desk.node("first")), ("asks", asks))
-
-    @tool
-    async def graph(query: str) -> str:
-        """Run a graph, and then ask."""
-        result = await inner.ainvoke({"messages": [("user", query)]})
-        return f"{result['messages'][-1].content}, tool: {interrupt('tool?')}"
-
-    asked = calls(tool_call("graph", "1", query="x"), tool_call("ask", "2", query="a"))
-    async with saver_of(kind, tmp_path / "db") as saver:
-        agent = scripted([asked, "done"], desk.tools(graph), checkpointer=saver)
-        result = await _answered(agent)
-
-    assert shape(result["messages"])[2:] == ["tool:graph: G, tool: T", "tool:a: A", "ai:done"]
-    assert desk.log.count("first") == 1
-    assert desk.log.count("asks") == 2
-    assert desk.log.count("ask a") == 2
-
-
-async def _answered(agent: Any) -> Any:
-    """Answer the graph's question, the neighbour's question, and the tool's own."""
-    first = ids(await agent.ainvoke(QUESTION, AT))
-    assert sorted(first) == ["a", "graph?"]
-    second = ids(await agent.ainvoke(Command(resume={first["graph?"]: "G"}), AT))
-    assert sorted(second) == ["a", "tool?"]
-    await agent.ainvoke(Command(resume={second["a"]: "A"}), AT)
-    return await agent.ainvoke(Command(resume="T"), AT)
 
 
 # --- agents one after the other

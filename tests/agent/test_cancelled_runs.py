@@ -1,23 +1,16 @@
 """Promise 4: a cancelled run ends as cancelled, even if a client below it swallows the cancellation."""
 
 import asyncio
-import threading
 from typing import Any
 
 import anyio
-import httpx
 import pytest
-from anyio import to_thread
-from langchain_core.messages import ToolMessage
-from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 
 from callboard import create_react_agent
-from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard.testing import Recorder, ScriptedModel, calls
 
-from ._provider import Handler, Provider, call, deltas_of
 from ._savers import scripted
 
 WAIT = 60
@@ -98,43 +91,3 @@ async def test_what_was_cancelled_before_the_run_is_no_matter_of_the_run() -> No
     result = await task
 
     assert result["messages"][-1].content == "done"
-
-
-@pytest.mark.real_clock
-@pytest.mark.backends("asyncio")
-async def test_a_flood_of_tokens_that_nobody_wants_any_more_leads_to_no_call() -> None:
-    """In a flood of tokens the client swallows the cancellation; calls that the model then requests do not run."""
-    recorder, flowing, leave = Recorder(), threading.Event(), threading.Event()
-
-    def flood(handler: Handler) -> None:
-        handler.begin_events([{"role": "assistant", "content": ""}])
-        word = {"choices": [{"index": 0, "delta": {"content": "w "}, "finish_reason": None}]}
-        while not leave.is_set():
-            handler.send_event(word)
-            flowing.set()
-        last = deltas_of(None, [call("call_a", "work", query="a")])
-        for delta in last:
-            handler.send_event({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
-        handler.send_event({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
-        handler.send_chunk(b"data: [DONE]\n\n")
-        handler.send_chunk(b"")
-
-    client = httpx.AsyncClient()
-    with Provider(flood) as provider:
-        model = ChatOpenAI(
-            model="little", base_url=provider.url, api_key="none", http_async_client=client, streaming=True
-        )
-        agent = create_react_agent(model, [recorder.tool("work")], checkpointer=InMemorySaver())
-        task = asyncio.create_task(agent.ainvoke(QUESTION, THREAD))
-        await to_thread.run_sync(flowing.wait, WAIT)
-        task.cancel()
-        await asyncio.sleep(0.1)
-        leave.set()
-        await asyncio.wait([task])
-        state = await agent.aget_state(THREAD)
-        await run_on_asyncio(client.aclose)
-
-    assert task.cancelled()
-    assert recorder.count("started") == 0
-    assert not any(isinstance(message, ToolMessage) for message in state.values["messages"])
-    assert len(provider.requests) == 1

@@ -9,9 +9,9 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from callboard.conversations import _lease
-from callboard.conversations._checkpoint import CHANNEL, commits_in
 from callboard.conversations._journal import SavedThread
 from callboard.conversations._saver import Saver
+from callboard.conversations._storage import CHANNEL, commits_in
 from callboard.exceptions import StorageError, ThreadBusyError
 
 from ._savers import scripted

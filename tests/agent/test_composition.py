@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, Send
 
 from callboard import AgentState, create_react_agent
@@ -94,34 +93,6 @@ async def test_the_checkpoints_of_a_nested_agent_are_in_the_savers_of_the_graph(
     assert list(own.list(AT))
 
 
-async def test_an_agent_that_is_visited_twice_has_two_inner_conversations(saver: Any) -> None:
-    """In a loop of the graph, each visit begins with the graph's messages and asks its own question."""
-    desk = Desk()
-    asking = [calls(tool_call("ask", f"c{number}", query=f"{number}")) for number in (1, 2)]
-    model = ScriptedModel([asking[0], "one", asking[1], "two"])
-
-    async def again(state: Any) -> Any:
-        desk.log.append("again")
-        return {} if state["messages"][-1].content == "two" else {"messages": [HumanMessage("again")]}
-
-    builder = StateGraph(MessagesState)
-    builder.add_node("worker", create_react_agent(model, desk.tools()))
-    builder.add_node("again", again)
-    builder.add_edge(START, "worker")
-    builder.add_edge("worker", "again")
-    builder.add_conditional_edges("again", lambda state: END if state["messages"][-1].type == "ai" else "worker")
-    graph = builder.compile(checkpointer=saver)
-    first = ids(await graph.ainvoke(QUESTION, AT))
-    second = ids(await graph.ainvoke(Command(resume="yes"), AT))
-    result = await graph.ainvoke(Command(resume="no"), AT)
-
-    assert (list(first), list(second)) == (["1"], ["2"])
-    assert shape(result["messages"]) == [
-        "human:go", "ai:", "tool:1: yes", "ai:one", "human:again", "ai:", "tool:2: no", "ai:two",
-    ]  # fmt: skip
-    assert desk.log == ["ask 1", "ask 1", "answered 1", "again", "ask 2", "ask 2", "answered 2", "again"]
-
-
 async def test_several_sends_to_one_agent_are_conversations_of_their_own(saver: Any) -> None:
     """Three concurrent sends ask one question each, and the answers come in another order."""
     desk = Desk()
@@ -175,33 +146,6 @@ async def test_keys_that_only_one_side_has_stay_on_that_side(saver: Any) -> None
 
     assert seen == [{"shared": 5}, {"shared": 6, "notes": "private"}]
     assert {key: value for key, value in result.items() if key != "messages"} == {"shared": 7, "topic": "weather"}
-
-
-async def test_an_error_in_a_nested_agent_reaches_the_caller_and_what_finished_is_kept(saver: Any) -> None:
-    """Promises 2 and 3: the error is the same object, and `None` continues with the failed call only."""
-    desk, broken = Desk(), [ValueError("no")]
-
-    @tool
-    async def fragile() -> str:
-        """Fail once."""
-        desk.log.append("fragile")
-        if broken:
-            raise broken.pop()
-        return "whole"
-
-    model = ScriptedModel([calls(tool_call("work", "1", query="x"), tool_call("fragile", "2")), "done"])
-    graph = chain(
-        ("before", desk.node("before")), ("worker", create_react_agent(model, desk.tools(fragile))), saver=saver
-    )
-    expected = broken[0]
-    with pytest.raises(ValueError, match="no") as caught:
-        await graph.ainvoke(QUESTION, AT)
-    assert caught.value is expected
-    result = await graph.ainvoke(None, AT)
-
-    assert shape(result["messages"])[2:] == ["tool:did x", "tool:whole", "ai:done"]
-    assert desk.log == ["before", "work x", "fragile", "fragile"]
-    assert len(model.requests) == 2
 
 
 async def test_a_cancelled_graph_takes_the_nested_agent_along(saver: Any) -> None:

@@ -3,7 +3,6 @@
 import gc
 import os
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import threading
@@ -380,33 +379,6 @@ async def test_an_agent_closes_what_it_has_opened_at_the_end_of_its_block(tmp_pa
         assert open_files(tmp_path / "agent.db") == 2
 
     assert open_files(tmp_path / "agent.db") == 0
-
-
-@pytest.mark.exhaustive
-def test_a_process_may_end_without_closing(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import logging\n"
-        "logging.getLogger('asyncio').setLevel('ERROR')\n"  # the duration of a step depends on the machine
-        "from callboard import create_react_agent\n"
-        "from callboard.testing import ScriptedModel\n"
-        "from callboard.conversations._database import saver_of, store_of\n"
-        f"url = 'sqlite:///{tmp_path / 'agent.db'}'\n"
-        "store_of(url).put(('a',), 'b', {'c': 1})\n"
-        "agent = create_react_agent(ScriptedModel(['hi']), [], checkpointer=url)\n"
-        "agent.invoke({'messages': [('user', 'go')]}, {'configurable': {'thread_id': '1'}})\n"
-        "print('done')\n"
-    )
-
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", str(script)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-    assert (done.stdout, done.stderr, done.returncode) == ("done\n", "", 0)
 
 
 @pytest.mark.filterwarnings("ignore:The default datetime adapter:DeprecationWarning")  # LangGraph's, on 3.12

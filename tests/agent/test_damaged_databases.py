@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from callboard import StorageError, ThreadBusyError
 from callboard._cli._app import app
-from callboard.conversations._checkpoint import CHANNEL, check_checkpoint
 from callboard.conversations._database import store_of
+from callboard.conversations._storage import CHANNEL, check_checkpoint
 from callboard.testing import calls
 
 from ._damage import DAMAGES

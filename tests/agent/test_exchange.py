@@ -16,7 +16,7 @@ from langgraph.errors import UnknownInterruptError
 from langgraph.prebuilt import create_react_agent as langgraphs
 from langgraph.types import Command, interrupt
 
-from callboard import AgentState, AgentStateWithStructuredResponse, create_react_agent
+from callboard import AgentState, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
 
 from ._graphs import AT, QUESTION, Desk, busy, ids
@@ -391,33 +391,6 @@ async def test_state_that_the_other_side_does_not_know_is_kept(saver: Any) -> No
 
     assert state.values["notes"] == "remember"
     assert len(state.values["messages"]) == 6
-
-
-@pytest.mark.parametrize("pair", [("react v2", "ours"), ("ours", "react v2")], ids=" > ".join)
-async def test_state_that_both_know_is_handed_on(saver: Any, pair: tuple[str, str]) -> None:
-    class State(AgentStateWithStructuredResponse):
-        count: int
-
-    class Structured(ScriptedModel):
-        def with_structured_output(self, schema: Any, **kwargs: Any) -> Any:
-            return self | (lambda message: {"answer": message.content})
-
-    schema = {"title": "Answer", "description": "An answer.", "type": "object", "properties": {}}
-    model = Structured(["one", "first", "two", "second"])
-
-    def count(state: Any) -> Any:
-        return {"count": state.get("count", 0) + 1}
-
-    first, second = (
-        agent(kind, model, [], checkpointer=saver, state_schema=State, pre_model_hook=count, response_format=schema)
-        for kind in pair
-    )
-    await first.ainvoke(QUESTION, AT)
-    seen = (await second.aget_state(AT)).values
-    assert (seen["count"], seen["structured_response"]) == (1, {"answer": "first"})
-    result = await second.ainvoke(MORE, AT)
-
-    assert (result["count"], result["structured_response"]) == (2, {"answer": "second"})
 
 
 # --- the past

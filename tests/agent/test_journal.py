@@ -548,8 +548,8 @@ async def _attempt(method: Any, config: Any) -> None:
 
 
 async def _write(saver: Any, config: Any, entry: Any) -> None:
-    from callboard.conversations._checkpoint import CHANNEL
     from callboard.conversations._saver import Saver
+    from callboard.conversations._storage import CHANNEL
 
     kept = Saver(saver, config["configurable"]["thread_id"], "")
     await kept.write(config["configurable"]["checkpoint_id"], [(CHANNEL, [entry])], "callboard-00000001", "")

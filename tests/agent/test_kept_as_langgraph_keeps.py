@@ -12,7 +12,7 @@ from langgraph.types import Command, Send
 from callboard import AgentState, create_react_agent
 from callboard.conversations._channels import Schema
 from callboard.conversations._flow import Flow, drawing
-from callboard.conversations._journal_entries import Amended, Finished
+from callboard.conversations._storage import Amended, Finished
 from callboard.conversations._stored_types import tracked_entry
 from callboard.testing import ScriptedModel, calls
 

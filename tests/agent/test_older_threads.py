@@ -16,8 +16,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command, Interrupt, interrupt
 
 from callboard import ToolNode
-from callboard.conversations._checkpoint import CHANNEL
-from callboard.conversations._journal_entries import entry_of, stored_form
+from callboard.conversations._storage import CHANNEL, entry_of, stored_form
 from callboard.testing import Recorder, calls, tool_call
 from callboard.tools._call_record import NOT_YET, CallRecord
 

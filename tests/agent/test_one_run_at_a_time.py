@@ -21,8 +21,7 @@ from langgraph.errors import EmptyInputError, GraphRecursionError, UnknownInterr
 from langgraph.types import Command
 
 from callboard.conversations import _journal, _lease
-from callboard.conversations._checkpoint import CHANNEL, commits_in, entries_of
-from callboard.conversations._journal_entries import Held, Left
+from callboard.conversations._storage import CHANNEL, Held, Left, commits_in, entries_of
 from callboard.exceptions import CallboardError, RunDeadlineExceededError, ThreadBusyError
 from callboard.testing import Recorder, calls
 

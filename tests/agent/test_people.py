@@ -7,7 +7,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import UnknownInterruptError
-from langgraph.types import Command, Interrupt, interrupt
+from langgraph.types import Command, interrupt
 from pydantic import ValidationError
 
 from callboard import create_react_agent
@@ -237,24 +237,6 @@ def _stopping(saver: Any, recorder: Recorder, model: Any, **when: Any) -> Any:
     return create_react_agent(model, [recorder.tool("work"), recorder.tool("other")], checkpointer=saver, **when)
 
 
-async def test_one_of_two_calls_is_refused_and_the_other_runs(saver: Any) -> None:
-    """The answer is written in the model's name; the tools node is next, with the remaining call."""
-    recorder = Recorder()
-    model = ScriptedModel([calls(("work", {"query": "a"}), ("work", {"query": "b"})), "understood"])
-    agent = _stopping(saver, recorder, model, interrupt_before=["tools"])
-
-    await agent.ainvoke(QUESTION, AT)
-    call = (await agent.aget_state(AT)).values["messages"][-1].tool_calls[0]
-    refusal = ToolMessage("refused", tool_call_id=call["id"])
-    await agent.aupdate_state(AT, {"messages": [refusal]}, as_node="agent")
-    state = await agent.aget_state(AT)
-    assert state.next == ("tools",)
-    result = await agent.ainvoke(None, AT)
-
-    assert shape(result["messages"]) == ["human:go", "ai:", "tool:refused", "tool:b", "ai:understood"]
-    assert recorder.order == ["work(b)"]
-
-
 async def test_a_waiting_call_is_refused_and_its_neighbours_results_are_kept(saver: Any) -> None:
     """Finished results are kept, even if a person answers all remaining calls."""
     asking, recorder = Asking(), Recorder()
@@ -274,24 +256,6 @@ async def test_a_waiting_call_is_refused_and_its_neighbours_results_are_kept(sav
 
 
 # --- the state while a question is open
-
-
-@pytest.mark.parametrize("version", ["v1", "v2"])
-async def test_the_state_shows_each_question_once_and_with_its_task(saver: Any, version: Any) -> None:
-    """`interrupts`, `tasks` and `next` agree, and another agent object shows the same state."""
-    asking, recorder = Asking(), Recorder()
-    model = ScriptedModel([calls(("work", {"query": "x"}), ("ask", {"query": "a"}), ("ask", {"query": "b"})), "done"])
-    tools = [*asking.tools(), recorder.tool("work")]
-
-    await create_react_agent(model, tools, checkpointer=saver, version=version).ainvoke(QUESTION, AT)
-    state = await create_react_agent(model, tools, checkpointer=saver, version=version).aget_state(AT)
-
-    assert [question.value for question in state.interrupts] == ["a", "b"]
-    assert all(isinstance(question, Interrupt) for question in state.interrupts)
-    by_task = [[question.value for question in task.interrupts] for task in state.tasks]
-    assert by_task == ([["a", "b"]] if version == "v1" else [[], ["a"], ["b"]])
-    assert state.next == (("tools",) if version == "v1" else ("tools", "tools"))
-    assert len({task.id for task in state.tasks}) == len(state.tasks)
 
 
 async def test_ids_of_calls_that_a_model_repeats_are_kept_apart(saver: Any) -> None:

@@ -22,7 +22,6 @@ pytestmark = [
 
 AT: Any = {"configurable": {"thread_id": "1"}}
 QUESTION: Any = {"messages": [("user", "go")]}
-WAIT = 60
 
 
 class Works:
@@ -117,19 +116,6 @@ async def test_questions_of_several_calls_of_one_send_are_answered_one_by_one(ve
 
     assert texts(result) == ["go", "hi", "x: yes", "w", "y: no", "v", "end"]
     assert works.ran.count("w") == works.ran.count("v") == 1
-
-
-@versions
-async def test_whoever_looks_meanwhile_sees_what_was_sent(version: Any) -> None:
-    """The journal has the send before it runs, so another process could continue."""
-    works, saver = Works(), InMemorySaver()
-    agent = agent_of(works, "hi", "end", "end", saver=saver, version=version)
-    works.look = lambda: agent_of(Works(), saver=saver, version=version).aget_state(AT)
-
-    await agent.ainvoke(QUESTION, AT)
-    await agent.ainvoke(Command(goto=[to_tools(tool_call("work", "a", name="a")), sent("b")]), AT)
-
-    assert [state.next for state in works.seen] == [("tools", "agent")]
 
 
 @versions

@@ -256,40 +256,6 @@ def test_what_is_async_only_runs_by_the_sync_door_too() -> None:
     assert [message.content for message in result["messages"]][2:] == ["rainy in Rome", "done"]
 
 
-async def test_async_code_within_a_run_from_sync_code_is_async_again() -> None:
-    """Code that awaits runs on an event loop, and uses the async methods and clients of that loop."""
-    log: list[str] = []
-
-    def func() -> str:
-        """Halves."""
-        log.append("sync")
-        return ""
-
-    async def coroutine() -> str:
-        log.append("async")
-        return ""
-
-    inner = ToolNode([StructuredTool.from_function(func, coroutine, name="both")])
-    call = [{"name": "both", "args": {}, "id": "1", "type": "tool_call"}]
-
-    async def awaits() -> str:
-        """Awaits."""
-        await inner.ainvoke(call)
-        return ""
-
-    async def invokes() -> str:
-        """Invokes."""
-        await anyio.to_thread.run_sync(inner.invoke, call)
-        return ""
-
-    outer = ToolNode([awaits, invokes])
-    for name in ("awaits", "invokes"):
-        await anyio.to_thread.run_sync(outer.invoke, [{"name": name, "args": {}, "id": "1", "type": "tool_call"}])
-        await outer.ainvoke([{"name": name, "args": {}, "id": "1", "type": "tool_call"}])
-
-    assert log == ["async", "async", "sync", "sync"]
-
-
 def _same(value: Any) -> Any:
     return value
 

@@ -14,7 +14,6 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph._internal import _constants
 from langgraph._internal._config import ensure_config
 from langgraph._internal._scratchpad import PregelScratchpad
-from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
@@ -22,7 +21,7 @@ from langgraph.config import get_config
 from langgraph.errors import GraphInterrupt
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
-from langgraph.types import Command, Interrupt, _interrupt_id, interrupt
+from langgraph.types import Interrupt, _interrupt_id, interrupt
 from typing_extensions import TypedDict
 from xxhash import xxh3_128_hexdigest
 
@@ -192,14 +191,6 @@ def test_a_task_has_what_we_read_from_it() -> None:
     assert graph_task({"configurable": {"thread_id": "t"}}) is None
 
 
-def test_without_a_checkpointer_there_is_nothing_to_write_to() -> None:
-    from callboard._langgraph import graph_task
-
-    task = graph_task({"configurable": seen_by_a_node()})
-    assert task is not None
-    assert not task.durable
-
-
 def test_the_reader_is_a_partial_with_the_channels_in_second_place() -> None:
     """`read_state` takes all channels from the partial; LangGraph has no public function for that."""
     from callboard._langgraph import read_state
@@ -216,58 +207,6 @@ def test_the_reader_is_a_partial_with_the_channels_in_second_place() -> None:
     assert isinstance(reader[0], functools.partial)
     assert read["value"] == "mine"
     assert read_state({"configurable": {}}) == {}
-
-
-def test_resume_writes_have_a_place_of_their_own() -> None:
-    """A saver replaces resume writes of the same task, so a ledger may be written after each call."""
-    assert WRITES_IDX_MAP["__resume__"] < 0
-    saver = InMemorySaver()
-    where: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": "1"}}
-    for value in ([1], [1, 2]):
-        saver.put_writes(where, [("__resume__", value)], "task-1")
-    assert len(saver.writes["t", "", "1"]) == 1
-
-
-def test_an_answer_by_id_is_put_after_the_answers_of_the_task() -> None:
-    """The ledger relies on this: unknown interrupt ids are ignored, and the node finds answers in the resume map."""
-    seen: list[tuple[list[Any], Any]] = []
-
-    def node(state: State, config: RunnableConfig) -> Any:
-        conf = config["configurable"]
-        seen.append((list(conf["__pregel_scratchpad"].resume), conf.get("__pregel_resume_map")))
-        return {"value": str([interrupt("one?"), interrupt("two?")])}
-
-    builder: Any = StateGraph(State)
-    builder.add_node("node", node)
-    builder.add_edge(START, "node")
-    graph = builder.compile(checkpointer=InMemorySaver())
-    config: Any = {"configurable": {"thread_id": "t"}}
-    (one,) = graph.invoke({"value": "x"}, config)["__interrupt__"]
-    foreign = {"f" * 32: "foreign"}
-    graph.invoke(Command(resume=foreign), config)
-    (two,) = graph.invoke(Command(resume={one.id: 1}), config)["__interrupt__"]
-    assert graph.invoke(Command(resume={two.id: 2}), config)["value"] == "[1, 2]"
-    assert seen == [([], None), ([], foreign), ([1], {one.id: 1}), ([1, 2], {two.id: 2})]
-
-
-def test_a_plain_answer_is_taken_once_in_a_run() -> None:
-    taken: list[Any] = []
-
-    def node(state: State, config: RunnableConfig) -> Any:
-        scratchpad = config["configurable"]["__pregel_scratchpad"]
-        taken.append([scratchpad.get_null_resume(flag) for flag in (False, True, True)])
-        if len(taken) == 1:
-            interrupt("why?")
-        return {}
-
-    builder: Any = StateGraph(State)
-    builder.add_node("node", node)
-    builder.add_edge(START, "node")
-    graph = builder.compile(checkpointer=InMemorySaver())
-    config: Any = {"configurable": {"thread_id": "t"}}
-    graph.invoke({"value": "x"}, config)
-    graph.invoke(Command(resume="plain"), config)
-    assert taken == [[None, None, None], ["plain", "plain", None]]
 
 
 def test_a_complete_config_has_the_recursion_limit_of_a_graph() -> None:

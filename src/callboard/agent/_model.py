@@ -153,17 +153,12 @@ class FixedModel:
 class ChosenModel:
     """Model that a function of the user chooses for each step."""
 
+    known: Model | None = None
+    chat_model: BaseChatModel | None = None
+
     def __init__(self, choose: ModelChoice, prompt: Prompt | None) -> None:
         self._choose = choose
         self._prompt = _Prompt(prompt)
-
-    @property
-    def known(self) -> None:
-        return None
-
-    @property
-    def chat_model(self) -> None:
-        return None
 
     async def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> BaseMessage:
         return await run_model(*self._prompt.asked(await self._chosen(state, config), state), config)

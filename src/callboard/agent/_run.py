@@ -21,10 +21,8 @@ from callboard._loops._deadline import DEFAULT_GRACE
 from callboard.agent._model import lending, run_user_code
 from callboard.agent._run_context import RunContext
 from callboard.agent._run_events import Body, RunReporter
-from callboard.agent._stream import INTERRUPT as INTERRUPT
 from callboard.agent._tools_step import answer_open_calls, run_calls, run_sent_calls
 from callboard.conversations._channels import State, goto_of
-from callboard.conversations._checkpoint import MESSAGES
 from callboard.conversations._flow import (
     AGENT,
     RESPONSE,
@@ -39,6 +37,7 @@ from callboard.conversations._flow import (
 from callboard.conversations._history import complete_calls, keepable, repaired
 from callboard.conversations._journal import SavedThread
 from callboard.conversations._snapshots import finished_writes, snapshot_of
+from callboard.conversations._storage import MESSAGES
 from callboard.conversations._thread import Thread
 from callboard.tools._errors import is_control_flow
 from callboard.tools._ledger import CallsInterrupted, Ledger

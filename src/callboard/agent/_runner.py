@@ -30,12 +30,11 @@ from callboard.agent._run_context import AgentPlan, Breakpoints, RunContext
 from callboard.agent._run_events import reported, traced
 from callboard.agent._stream import Chunk, Emit, Emitter, Keys, Teller, handlers_for, printing, together
 from callboard.conversations._actor_states import ActorJournal
-from callboard.conversations._checkpoint import MESSAGES
 from callboard.conversations._flow import END, Flow, check_sends, parted
 from callboard.conversations._journal import Durability, SavedThread
-from callboard.conversations._journal_entries import Source
 from callboard.conversations._saver import Saver
 from callboard.conversations._snapshots import finished_writes
+from callboard.conversations._storage import MESSAGES, Source
 from callboard.conversations._thread import START, Thread
 from callboard.exceptions import RunDeadlineExceededError
 from callboard.tools._errors import is_control_flow

@@ -9,9 +9,9 @@ from typing import Any, Self
 from langchain_core.messages import ToolCall
 
 from callboard._langgraph._serializers import MEND
-from callboard.conversations._checkpoint import entries_of
 from callboard.conversations._flow import id_key_in
-from callboard.conversations._journal_entries import (
+from callboard.conversations._saver import Saver
+from callboard.conversations._storage import (
     ActorState,
     Asked,
     Claimed,
@@ -21,8 +21,8 @@ from callboard.conversations._journal_entries import (
     Held,
     Left,
     NotedStates,
+    entries_of,
 )
-from callboard.conversations._saver import Saver
 from callboard.exceptions import StorageError
 from callboard.tools._call_record import keys_of
 

@@ -53,10 +53,6 @@ class Schema:
         self.output: tuple[str, ...] = tuple(key for key in self._keys[builder.state_schema] if key in self.specs)
 
     @property
-    def entry(self) -> str:
-        return self.flow.entry
-
-    @property
     def nodes(self) -> Collection[str]:
         return self._builder.nodes.keys()
 

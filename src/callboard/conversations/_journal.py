@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 from anyio import Event, sleep
 from langchain_core.messages import BaseMessage
@@ -22,48 +22,6 @@ from callboard._langgraph._node_scope import PUSH
 from callboard._langgraph._serializers import MEND
 from callboard.conversations._actor_states import ActorStates
 from callboard.conversations._channels import Schema, State, Write
-from callboard.conversations._checkpoint import (
-    CHANNEL,
-    FIRST_ID,
-    MESSAGES,
-    NEXT,
-    PARENT,
-    Base,
-    base_of,
-    changed_channels,
-    commits_in,
-    entries_of,
-    holder_in,
-    holders_of,
-    input_in,
-    is_damaged,
-    is_incomplete,
-    last_id,
-    made_whole,
-    may_be_thin,
-    metadata_of,
-    new_base,
-    noted_actors,
-    notes_of,
-    reading_stored_data,
-    thinned,
-    unknown_values,
-)
-from callboard.conversations._journal_entries import (
-    Amended,
-    Asked,
-    Claimed,
-    Entry,
-    Finished,
-    Held,
-    Left,
-    Move,
-    Source,
-    Stepped,
-    new_id,
-    now,
-    stored_form,
-)
 from callboard.conversations._langgraph_threads import (
     kept_records,
     merged_records,
@@ -73,6 +31,42 @@ from callboard.conversations._langgraph_threads import (
 )
 from callboard.conversations._lease import LEASE, OwnLease, described, is_over, new_holder, prolonged, release
 from callboard.conversations._saver import Saver
+from callboard.conversations._storage import (
+    CHANNEL,
+    FIRST_ID,
+    MESSAGES,
+    NEXT,
+    PARENT,
+    Amended,
+    Asked,
+    Base,
+    Claimed,
+    Entry,
+    Finished,
+    Held,
+    Left,
+    Move,
+    Source,
+    Stepped,
+    base_of,
+    commits_in,
+    entries_of,
+    holder_in,
+    holders_of,
+    input_in,
+    is_damaged,
+    is_incomplete,
+    last_id,
+    made_whole,
+    new_base,
+    new_id,
+    noted_actors,
+    notes_of,
+    now,
+    reading_stored_data,
+    stored_form,
+    unknown_values,
+)
 from callboard.conversations._stored_types import tracked_entry, tracked_writes
 from callboard.conversations._thread import START, Following, Thread
 from callboard.exceptions import StorageError, ThreadBusyError
@@ -85,6 +79,8 @@ Durability = Literal["sync", "async", "exit"]
 
 class SavedThread(Thread):
     """Thread with its journal; by its durability, entries are stored at once, in the background, or at the end."""
+
+    is_kept = True
 
     def __init__(self, schema: Schema, saver: Saver, durability: Durability) -> None:
         super().__init__(schema, namespace=saver.namespace)
@@ -122,10 +118,6 @@ class SavedThread(Thread):
     def has_position(self) -> bool:
         """Return whether the thread has a position; with durability "exit", that is stored only when the run ends."""
         return self.exists or self.has_begun or bool(self.next)
-
-    @property
-    def is_kept(self) -> bool:
-        return True
 
     @property
     def config(self) -> RunnableConfig:
@@ -444,10 +436,10 @@ class SavedThread(Thread):
 
     async def _begin(self) -> None:
         """Write the empty checkpoint on which the first entries are written."""
-        about, version = metadata_of("input", -1), self.saver.next_version
         # Two runs that begin the same thread write the same id, and then compete for the first entry on it.
-        base = new_base(None, {}, FIRST_ID, about, place_before=None, next_version=version)
-        await self.saver.put(base.checkpoint, cast("Any", base.metadata), None, {})
+        version = self.saver.next_version
+        base, _ = new_base(None, {}, FIRST_ID, source="input", step=-1, place_before=None, next_version=version)
+        await self.saver.put(base, {})
         self._base = base
 
     async def _rebase(self, source: Source) -> None:
@@ -457,35 +449,31 @@ class SavedThread(Thread):
         await self._check_lease()
         before = self._base
         values = {**unknown_values(before, self.schema.specs), **self.state.snapshot(), **next_nodes(self)}
-        about, following = metadata_of(source, self.step), self.saver.next_version
         # States without a location are in entries on the old checkpoint; the new checkpoint's notes refer to them.
         self.actor_states = self.actor_states.written_at(None if before is None else before.id)
-        base = new_base(
+        base, changed = new_base(
             before,
             values,
             self.checkpoint_id,
-            about,
+            source=source,
+            step=self.step,
             place_before=self.parent_id,
             sends=len(self.sends),
             actors=self.actor_states.noted(),
-            next_version=following,
+            next_version=self.saver.next_version,
         )
-        versions = base.checkpoint["channel_versions"]
-        changed = {name: versions[name] for name in changed_channels(before, values)}
         if kept := [*kept_records(self.records), *self.actor_states.kept()]:
             # Before the checkpoint: once that exists, entries on the older one are no longer read. A process that is
             # killed in between leaves this write without a checkpoint, so the task id is unique.
             task_id = f"callboard-{1:08}-{new_id(self.step)}"
             tracked = [tracked_entry(entry, self.schema) for entry in kept]
             await self.saver.write(base.id, _stored(tracked), task_id, "~callboard")
-        await self.saver.put(base.checkpoint, cast("Any", base.metadata), base.parent_id, changed)
+        await self.saver.put(base, changed)
         # Only after the checkpoint is stored. Until then, a failure leaves the entries to be repeated on the old one.
         self._base, self._commits, self._entries, self._sending, self.holder = base, int(bool(kept)), [], [], None
         # Last: the thin checkpoint finds its messages in the new one. A crash before this line only costs space.
-        if before is not None and may_be_thin(before, base):
-            thin = thinned(before, base)
-            written = {MESSAGES: thin.checkpoint["channel_versions"][MESSAGES]}
-            await self.saver.put(thin.checkpoint, cast("Any", thin.metadata), thin.parent_id, written)
+        if before is not None and (thin := before.thinned(base)) is not None:
+            await self.saver.put(thin, {MESSAGES: thin.checkpoint["channel_versions"][MESSAGES]})
 
 
 def _stored(entries: Iterable[Entry]) -> list[Write]:

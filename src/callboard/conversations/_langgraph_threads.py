@@ -12,9 +12,8 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.types import Interrupt, Send
 
 from callboard._langgraph._node_scope import INTERRUPT, PULL, PUSH, RESUME, TASKS, task_id_of
-from callboard.conversations._checkpoint import BRANCH, MESSAGES, SENDS, Base, notes_of
 from callboard.conversations._flow import AFTER, AGENT, BEFORE, TOOLS, Sent, numbered
-from callboard.conversations._journal_entries import Asked, Entry, Finished
+from callboard.conversations._storage import BRANCH, MESSAGES, SENDS, Asked, Base, Entry, Finished, notes_of
 from callboard.conversations._stored_types import tracked_send
 from callboard.conversations._thread import START, Thread
 from callboard.tools._call_record import NOTHING_KNOWN, CallRecord, keys_of
@@ -35,7 +34,7 @@ def next_nodes(thread: Thread) -> dict[str, Any]:
         return {START: thread.records[START].output}
     channels: dict[str, Any] = {BRANCH + node: None for node in thread.next if node != TOOLS}
     sends: list[Send] = [tracked_send(one.send, thread.schema) for one in thread.sends]
-    if thread.schema.entry in thread.next:
+    if thread.schema.flow.entry in thread.next:
         channels[BRANCH + MODEL] = None  # the name in `langchain.agents`; other agents ignore it
     if TOOLS in thread.next:
         sends += [Send(TOOLS, [call]) for _, call in open_calls(thread)]
@@ -98,7 +97,7 @@ def _node_here(thread: Thread, name: str) -> str | None:
     if name in thread.schema.nodes:
         return name
     if name in (MODEL, AGENT, BEFORE) or name.endswith((".before_agent", ".before_model")):
-        return thread.schema.entry
+        return thread.schema.flow.entry
     if (name == AFTER or name.endswith(".after_model")) and open_calls(thread):
         return TOOLS
     return None

@@ -6,7 +6,7 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointMetadata, CheckpointTuple
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from callboard._langgraph._message_cache import MessageMemory, StoredConversations
 from callboard._langgraph._savers import (
@@ -20,8 +20,8 @@ from callboard._langgraph._savers import (
     with_serde,
 )
 from callboard._langgraph._serializers import OutlineSerializer, can_be_outlined, remembering
-from callboard.conversations._checkpoint import check_checkpoint, reading_stored_data
 from callboard.conversations._database import LazySaver
+from callboard.conversations._storage import Base, check_checkpoint, reading_stored_data
 
 _PLACE = frozenset(("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map"))
 """Config keys that locate a checkpoint."""
@@ -100,18 +100,16 @@ class Saver:
                 self.next_version(max(found.checkpoint["channel_versions"].values(), default=None))
         return found
 
-    async def put(
-        self, checkpoint: Checkpoint, metadata: CheckpointMetadata, parent: str | None, versions: Mapping[str, Any]
-    ) -> None:
-        """Store a checkpoint; one with the same id is replaced."""
-        where = self.config(parent)
+    async def put(self, base: Base, versions: Mapping[str, Any]) -> None:
+        """Store a checkpoint with the versions of its changed channels; one with the same id is replaced."""
+        where = self.config(base.parent_id)
         # Without the location keys of the run's config: savers store a `checkpoint_id` as the id of the parent.
         given = {name: value for name, value in self._about.get("configurable", {}).items() if name not in _PLACE}
         about = {**where, "configurable": {**given, **where["configurable"]}, "metadata": self._about.get("metadata")}
-        args = (about, checkpoint, metadata, dict(versions))
+        args = (about, base.checkpoint, base.metadata, dict(versions))
         await self._write("put", args, partial(_remembering, place=self._place))
         # After the checkpoint: if the process dies in between, the database only keeps values without use.
-        gone = gone_values(self.thread_id, self.namespace, checkpoint, dict(versions))
+        gone = gone_values(self.thread_id, self.namespace, base.checkpoint, dict(versions))
         if gone and keeps_values(self._saver):
             await self._awaited.store("put", lambda saver: forget(saver, gone), lambda saver: aforget(saver, gone))
 

@@ -12,11 +12,10 @@ from langgraph.types import Interrupt, PregelTask, StateSnapshot
 
 from callboard._langgraph._node_scope import PULL, PUSH, task_id_of
 from callboard.conversations._channels import Write
-from callboard.conversations._checkpoint import FIRST_ID, MESSAGES, entries_of, input_in, reading_stored_data
 from callboard.conversations._flow import AFTER, AGENT, END, TOOLS, Flow
 from callboard.conversations._journal import SavedThread, whole
-from callboard.conversations._journal_entries import Move
 from callboard.conversations._langgraph_threads import open_calls
+from callboard.conversations._storage import FIRST_ID, MESSAGES, Move, entries_of, input_in, reading_stored_data
 from callboard.conversations._thread import START, Thread
 
 COPY = "__copy__"

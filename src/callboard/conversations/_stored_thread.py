@@ -20,14 +20,13 @@ from langgraph.types import Interrupt, StateSnapshot
 from callboard._langgraph._node_scope import INTERRUPT
 from callboard._langgraph._serializers import StrictSerializer
 from callboard.conversations._channels import Schema
-from callboard.conversations._checkpoint import base_of, entries_of
 from callboard.conversations._database import LazySaver, masked, saver_of
 from callboard.conversations._flow import AgentState, Flow, drawing
 from callboard.conversations._journal import SavedThread
-from callboard.conversations._journal_entries import Amended, Entry
 from callboard.conversations._langgraph_threads import open_calls
 from callboard.conversations._saver import Saver
 from callboard.conversations._snapshots import history_of, snapshot_of
+from callboard.conversations._storage import Amended, Entry, base_of, entries_of
 from callboard.conversations._stored_types import named_types
 from callboard.tools._unanswered import Exchange, exchanges_in
 

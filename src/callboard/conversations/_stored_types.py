@@ -14,7 +14,7 @@ from langgraph.types import Command, Send
 from pydantic import BaseModel
 
 from callboard.conversations._channels import Schema, Write
-from callboard.conversations._journal_entries import Amended, Entry, Finished, Move
+from callboard.conversations._storage import Amended, Entry, Finished, Move
 
 
 def named_types(*annotations: Any) -> set[type]:

@@ -5,7 +5,7 @@ Every change of a thread is an entry, so that a journal can store the changes an
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from typing import Any, Self, assert_never
+from typing import Any, ClassVar, Self, assert_never
 from uuid import uuid4
 
 from langchain_core.messages import BaseMessage, ToolMessage, convert_to_messages
@@ -15,7 +15,8 @@ from callboard._calls._observers import current_mark
 from callboard.conversations._actor_states import ActorStates, KeptStates
 from callboard.conversations._channels import Schema, State, Write
 from callboard.conversations._flow import Sent, Target, numbered, parted
-from callboard.conversations._journal_entries import (
+from callboard.conversations._storage import (
+    MESSAGES,
     ActorState,
     Amended,
     Asked,
@@ -50,7 +51,10 @@ _SHOWN: Mapping[Source, Source] = {"input": "loop", "command": "update"}
 class Thread:
     """Thread of conversation in memory; `namespace` is that of the agent within the graphs around it."""
 
-    def __init__(self, schema: Schema, *, namespace: str = "", messages_key: str = "messages") -> None:
+    is_kept: ClassVar[bool] = False
+    """`True` if another run can resume the thread."""
+
+    def __init__(self, schema: Schema, *, namespace: str = "") -> None:
         self.schema = schema
         self.state = State(schema, {})
         self.step = -1
@@ -77,19 +81,13 @@ class Thread:
         self.holder: Mapping[str, Any] | None = None
         """Holder entry of the run that holds the thread, as last read."""
         self.namespace = namespace
-        self._messages_key = messages_key
-        self._has_ids = schema.adds_messages(messages_key)
+        self._has_ids = schema.adds_messages(MESSAGES)
         self._arrival: Mapping[str, Any] = {}
         """Attributes of the thread at the position where this run's input had arrived and was not applied yet."""
 
     @property
     def exists(self) -> bool:
         """Return whether the thread was stored before this run."""
-        return False
-
-    @property
-    def is_kept(self) -> bool:
-        """Return whether another run can resume the thread."""
         return False
 
     @property
@@ -102,8 +100,8 @@ class Thread:
         return (*(one.node for one in self.sends), *self.next) if self.sends else self.next
 
     def sent_tasks(self) -> list[str]:
-        messages = self.state.get(self._messages_key) or []
-        return [task for one in self.sends for task in one.tasks(messages, self._messages_key)]
+        messages = self.state.get(MESSAGES) or []
+        return [task for one in self.sends for task in one.tasks(messages, MESSAGES)]
 
     @property
     def questions(self) -> list[Interrupt]:
@@ -152,8 +150,8 @@ class Thread:
 
     def _amended(self, writes: Iterable[Write], following: Following | None, source: Source) -> Amended:
         """Apply writes to the state and return the entry of the change."""
-        has_ids, key = self._has_ids, self._messages_key
-        named = [(name, _with_ids(value) if has_ids and name == key else value) for name, value in writes]
+        has_ids = self._has_ids
+        named = [(name, _with_ids(value) if has_ids and name == MESSAGES else value) for name, value in writes]
         # Before `following()`, which looks at the changed state; the entry is then recorded as `live`.
         self.state.apply(named)
         targets = None if following is None else following()
@@ -205,7 +203,7 @@ class Thread:
         for task in order:
             record = self.records.get(task)
             if record is not None and record.is_finished:
-                writes += self.schema.writes_of(as_update(record.output, self._messages_key))
+                writes += self.schema.writes_of(as_update(record.output, MESSAGES))
         return writes
 
     async def stepped(self, order: Sequence[str], following: Sequence[Target], *, claims: bool = False) -> None:
@@ -311,8 +309,8 @@ class Thread:
             return [self.identified(item) for item in output]
         if isinstance(output, Command) and isinstance(output.update, dict):
             self.identified(output.update)
-        elif isinstance(output, dict) and self._messages_key in output:
-            output[self._messages_key] = _with_ids(output[self._messages_key])
+        elif isinstance(output, dict) and MESSAGES in output:
+            output[MESSAGES] = _with_ids(output[MESSAGES])
         return output
 
 

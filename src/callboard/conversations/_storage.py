@@ -1,0 +1,523 @@
+"""Stored form of a thread: the entries of its journal, and its checkpoints in LangGraph's format.
+
+A stored entry is a plain dict with a `kind`. Earlier versions have written such dicts and later versions will read
+them, so field names and kinds must not change. An unknown kind is refused: to skip it would be to lose a change.
+
+The last checkpoint of a thread is complete, and every LangGraph agent can read it. Once a newer one is stored, the one
+before it becomes thin if its messages are the first messages of the newer one. A thin checkpoint has no messages, but
+their number and the id of the checkpoint that has them.
+"""
+
+import json
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, fields
+from datetime import UTC, datetime
+from functools import cache
+from operator import itemgetter
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast, get_args
+
+from langchain_core.messages import BaseMessage
+from langgraph.checkpoint.base import Checkpoint, CheckpointTuple
+from langgraph.checkpoint.base.id import uuid6
+from langgraph.errors import GraphBubbleUp
+from langgraph.types import Interrupt, Send
+from pydantic import BeforeValidator, ConfigDict, InstanceOf, PlainValidator, Strict, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from callboard._langgraph._serializers import MEND, described
+from callboard.conversations._channels import Write
+from callboard.exceptions import StorageError
+from callboard.tools._call_record import CallRecord
+
+Source = Literal["input", "loop", "update", "command", "fork", "repair"]
+"""Source of a change of the state."""
+
+
+class _StoredRecord(TypedDict, total=False):
+    """Stored form of a call's record, as far as it is validated."""
+
+    __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
+    answers: Sequence[Any]
+    digests: Sequence[str | None]
+    pending: Sequence[InstanceOf[Interrupt]]
+    error: str
+
+
+_STORED_RECORD = TypeAdapter(_StoredRecord)
+
+
+def _record_of(stored: Any) -> CallRecord:
+    _STORED_RECORD.validate_python(stored)
+    return CallRecord.decode(stored)
+
+
+_Record = Annotated[CallRecord, PlainValidator(_record_of)]
+
+
+class _Holder(TypedDict):
+    """Holder of a thread; see `callboard.conversations._lease`. Other keys are optional."""
+
+    __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
+    token: str
+    host: str
+    boot: str
+    pid: int
+    until: float
+
+
+_HOLDER: TypeAdapter[Any] = TypeAdapter(_Holder | None)
+
+
+def _holder_of(stored: Any) -> Mapping[str, Any] | None:
+    _HOLDER.validate_python(stored)
+    found: Mapping[str, Any] | None = stored  # as stored: holders are compared
+    return found
+
+
+class Stamp(NamedTuple):
+    """Id and time of a position in the thread's history."""
+
+    id: str
+    ts: str
+
+    @classmethod
+    def known(cls, stored: Any) -> Any:
+        """Return stored fields without those that a later version may have added, as in other entries."""
+        return {name: stored[name] for name in cls._fields if name in stored} if isinstance(stored, dict) else stored
+
+
+# The names of the fields of all kinds are part of the stored format. Fields with their default are not stored.
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Result of a task of the step."""
+
+    KIND: ClassVar[str] = "task"
+    task: str
+    output: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Questions and accepted answers of tasks; as the first entry on a checkpoint, all records of unfinished tasks."""
+
+    KIND: ClassVar[str] = "asked"
+    records: Mapping[str, _Record]
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """Announcement that the body of a call is about to start."""
+
+    KIND: ClassVar[str] = "claim"
+    task: str
+    known: _Record
+    """Record with the answers that the body starts with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    KIND: ClassVar[str] = "failed"
+    task: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Start of a run, or renewal of its lease."""
+
+    KIND: ClassVar[str] = "hold"
+    holder: Annotated[Mapping[str, Any] | None, PlainValidator(_holder_of)]
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """End of a run: the thread is free."""
+
+    KIND: ClassVar[str] = "leave"
+
+
+@dataclass(frozen=True, slots=True)
+class ActorState:
+    """State of an actor after a call of the step."""
+
+    KIND: ClassVar[str] = "actor"
+    actor: str
+    key: str
+    """Key among actors of the same name, as text."""
+    digest: str
+    """Digest of the packed state."""
+    type: str = ""
+    data: bytes = b""
+    """State, packed by the checkpointer's serializer."""
+    at: str | None = None
+    """Id of the checkpoint whose entries have the packed state, if this entry has not."""
+
+    @property
+    def name(self) -> tuple[str, str]:
+        return self.actor, self.key
+
+
+NotedStates = Sequence[Sequence[Any]]
+"""Stored states of actors: actor name, key, digest, and the id of the checkpoint with the packed state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """Move of the thread to a new position."""
+
+    next: Sequence[str] | None
+    """Nodes that come next; `None` keeps the current ones."""
+    sends: Sequence[InstanceOf[Send]] = ()
+    """Nodes that come next with an input of their own."""
+    id: str
+    ts: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stepped(Move):
+    """End of a step, with the outputs of all its tasks."""
+
+    KIND: ClassVar[str] = "step"
+    order: Sequence[str]
+    """Task names, in the order in which their outputs count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amended(Move):
+    """Change of the state outside of a step."""
+
+    KIND: ClassVar[str] = "amend"
+    writes: Sequence[Write]
+    source: Source
+    received: Annotated[Stamp | None, BeforeValidator(Stamp.known)] = None
+    """Position where the input had arrived and was not applied yet; `None` if the change has no such position."""
+
+
+Entry = Finished | Asked | Claimed | Failed | Held | Left | ActorState | Stepped | Amended
+"""Change of a thread, of any kind."""
+
+_TYPES: Mapping[str, type[Entry]] = {kind.KIND: kind for kind in get_args(Entry)}
+
+_OF_A_MOVE = {one.name for one in fields(Move)}  # stored after the fields of each kind
+
+_FIELDS: Mapping[type, Sequence[tuple[str, bool]]] = {
+    kind: [(one.name, one.default is MISSING) for one in sorted(fields(kind), key=lambda one: one.name in _OF_A_MOVE)]
+    for kind in get_args(Entry)
+}
+"""Fields of each kind, and whether they are required; the others are stored only if they have a value."""
+
+
+def stored_form(entry: Entry) -> dict[str, Any]:
+    found: dict[str, Any] = {"kind": entry.KIND}
+    for name, required in _FIELDS[type(entry)]:
+        value = getattr(entry, name)
+        if required or value:
+            found[name] = value
+    if isinstance(entry, Asked):
+        found["records"] = {task: record.encode() for task, record in entry.records.items()}
+    elif isinstance(entry, Claimed):
+        found["known"] = entry.known.encode()
+    elif isinstance(entry, Amended) and entry.received is not None:
+        found["received"] = entry.received._asdict()
+    return found
+
+
+def entry_of(stored: Any) -> Entry:
+    """Decode a stored entry; raise ValueError for an unknown kind or a wrong field."""
+    kind = kind_of(stored)
+    found: Entry = validated(f"the entry {kind!r}", _adapter(kind), stored)
+    return found
+
+
+def kind_of(stored: Any) -> str:
+    kind = stored.get("kind") if isinstance(stored, dict) else None
+    if not isinstance(kind, str) or kind not in _TYPES:
+        raise ValueError(f"it has an entry that a newer version of callboard wrote, or that is damaged: {stored!r}")
+    return kind
+
+
+@cache
+def _adapter(kind: str) -> TypeAdapter[Entry]:
+    return TypeAdapter(_TYPES[kind])
+
+
+def validated(what: str, adapter: TypeAdapter[Any], stored: object) -> Any:
+    """Return stored data as a value of a type; raise ValueError with the place of the first wrong value."""
+    try:
+        return adapter.validate_python(stored)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "all of it"
+        # Of a container only the type is said: it may be the whole record, with messages of the conversation.
+        value = first["input"]
+        got = repr(value) if isinstance(value, int | float | str | None) else f"a {type(value).__name__}"
+        # `from None`: the text of pydantic's error quotes the stored data, too.
+        raise ValueError(f"{what}, wrong at {where}: {first['msg']}, got {got[:80]}") from None
+
+
+def new_id(step: int) -> str:
+    """Return a new checkpoint id; ids are ordered by time."""
+    return str(uuid6(clock_seq=step))
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+# Checkpoints
+
+
+FIRST_ID = "1ee00000-0000-6000-8000-000000000000"
+"""Id of the checkpoint before the first change: older than all others, and the same in all processes."""
+
+CHANNEL = "__callboard__"
+"""Channel of the pending writes that hold entries."""
+
+BRANCH = "branch:to:"
+"""Prefix of LangGraph's channels for the next nodes."""
+
+MESSAGES = "messages"
+
+NOTES = "__callboard__"
+"""Key of callboard's notes in `versions_seen`, which every copy of a checkpoint keeps.
+
+The notes are a JSON text in the place of a channel name, with version 0: a node that has seen nothing, to LangGraph.
+"""
+
+# Names of the notes.
+OF = "of"  # id of the annotated checkpoint: LangGraph copies the notes into checkpoints that it makes from ours
+PARENT = "parent"  # id of the previous position, which may be that of an entry
+NEXT = "next"  # of a thin checkpoint: id of the checkpoint that has its messages
+COUNT = "count"  # of a thin checkpoint: number of its messages
+ACTORS = "actors"  # states of actors and where they are stored; valid for the following checkpoints, too
+SENDS = "sends"  # number of sends that are not calls of the conversation
+
+_OWN_METADATA = frozenset(("source", "step", "parents", "writes"))
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """Stored checkpoint on which entries are written."""
+
+    checkpoint: Checkpoint
+    metadata: Mapping[str, Any]
+    parent_id: str | None
+
+    @property
+    def id(self) -> str:
+        return self.checkpoint["id"]
+
+    @property
+    def notes(self) -> Mapping[str, Any]:
+        """Return callboard's notes; empty for a checkpoint made by LangGraph."""
+        return notes_of(self.checkpoint)
+
+    @property
+    def is_ours(self) -> bool:
+        return PARENT in self.notes
+
+    @property
+    def about(self) -> dict[str, Any]:
+        return {name: value for name, value in self.metadata.items() if name not in _OWN_METADATA}
+
+    @property
+    def messages(self) -> Sequence[BaseMessage]:
+        return cast("Sequence[BaseMessage]", self.checkpoint["channel_values"].get(MESSAGES) or ())
+
+    def thinned(self, newer: "Base") -> "Base | None":
+        """Return the checkpoint without its messages, pointing to the next one; `None` if that does not have them."""
+        count = len(self.messages)
+        if not self.is_ours or NEXT in self.notes or not count:
+            return None  # LangGraph's, or thin as it was stored, or without messages
+        # Compared by value: a message may have been replaced or removed since, and then this checkpoint stays complete.
+        if list(newer.messages[:count]) != list(self.messages):
+            return None
+        values = {name: value for name, value in self.checkpoint["channel_values"].items() if name != MESSAGES}
+        checkpoint = cast("Checkpoint", {**self.checkpoint, "channel_values": values})
+        noted = _noted(checkpoint, {**self.notes, NEXT: newer.id, COUNT: count})
+        return Base(noted, self.metadata, self.parent_id)
+
+
+def base_of(found: CheckpointTuple) -> Base:
+    around: Any = found.parent_config or {}
+    return Base(found.checkpoint, cast("Any", found.metadata), around.get("configurable", {}).get("checkpoint_id"))
+
+
+def entries_of(found: CheckpointTuple) -> list[Entry]:
+    return [entry_of(stored) for stored in _stored_entries(found)]
+
+
+def holders_of(found: CheckpointTuple) -> list[Held | Left]:
+    """Return the entries on a checkpoint, or on its outline, that tell which run holds the thread."""
+    kinds = (Held.KIND, Left.KIND)
+    entries = (entry_of(stored) for stored in _stored_entries(found) if kind_of(stored) in kinds)
+    return cast("list[Held | Left]", list(entries))
+
+
+def _stored_entries(found: CheckpointTuple) -> list[Any]:
+    # Savers need not keep the order of writes; sorted by their zero-padded task ids, writes are in order again.
+    commits = sorted((one for one in found.pending_writes or () if one[1] == CHANNEL), key=itemgetter(0))
+    return [stored for _, _, together in commits for stored in together]
+
+
+@contextmanager
+def reading_stored_data(where: str) -> Generator[None]:
+    """Raise StorageError for any error in a block that reads stored data; `where` names the data in the error."""
+    try:
+        yield
+    # Control flow and storage errors pass; cancellation does too, since it is no `Exception`.
+    except (StorageError, GraphBubbleUp):
+        raise
+    except Exception as error:
+        raise StorageError(where, f"cannot be read: {described(error)}. {MEND}") from error
+
+
+class _StoredCheckpoint(TypedDict):
+    __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
+    id: str
+    ts: str
+    channel_values: dict[Any, Any]
+    channel_versions: dict[Any, Any]
+    versions_seen: dict[Any, dict[Any, Any]]
+
+
+class _StoredMetadata(TypedDict, total=False):
+    __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
+    source: str
+    step: int
+    parents: dict[Any, Any]
+
+
+class _StoredNotes(TypedDict, total=False):
+    __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
+    of: str
+    parent: str | None
+    next: str
+    count: int
+    sends: int
+    actors: list[Annotated[tuple[str, str, str, str], Strict(False)]]
+
+
+_CHECKPOINT = TypeAdapter(_StoredCheckpoint)
+_METADATA = TypeAdapter(_StoredMetadata)
+_NOTES = TypeAdapter(_StoredNotes)
+_WRITES: TypeAdapter[Any] = TypeAdapter(Sequence[tuple[str, str, Any]] | None)
+_COMMIT: TypeAdapter[Any] = TypeAdapter(list[Any] | tuple[Any, ...])
+
+
+def check_checkpoint(found: CheckpointTuple, *, outlined: bool = False) -> None:
+    """Raise ValueError for a checkpoint that no agent can have written; in an outline, objects are `None`."""
+    checkpoint = found.checkpoint
+    validated("the checkpoint", _CHECKPOINT, checkpoint)
+    validated("its metadata", _METADATA, found.metadata)
+    validated("its notes", _NOTES, _last_notes(checkpoint))
+    validated("what was written on it", _WRITES, found.pending_writes)
+    kinds = {type(version).__name__ for version in checkpoint["channel_versions"].values()}
+    if len(kinds) > 1:
+        raise ValueError(f"its channels have versions of several kinds: {', '.join(sorted(kinds))}")
+    for _, channel, value in found.pending_writes or ():
+        if channel == CHANNEL:
+            validated("what callboard wrote on it", _COMMIT, value)
+    _ = holders_of(found) if outlined else entries_of(found)
+
+
+def input_in(entry: Entry) -> Amended | None:
+    """Return the entry if it applies input, otherwise `None`."""
+    return entry if isinstance(entry, Amended) and entry.source == "input" else None
+
+
+def holder_in(entries: Sequence[Entry]) -> Mapping[str, Any] | None:
+    last = next((entry for entry in reversed(entries) if isinstance(entry, (Held, Left))), None)
+    return last.holder if isinstance(last, Held) else None
+
+
+def commits_in(found: CheckpointTuple) -> int:
+    return sum(channel == CHANNEL for _, channel, _ in found.pending_writes or ())
+
+
+def is_damaged(found: CheckpointTuple | None, checkpoint_id: str, commits: int) -> bool:
+    """Return whether a stored checkpoint, or one of its `commits` entry writes, is missing."""
+    return found is None or (found.checkpoint["id"] == checkpoint_id and commits_in(found) < commits)
+
+
+def last_id(found: CheckpointTuple, entries: Sequence[Entry]) -> str:
+    ids = [entry.id for entry in entries if isinstance(entry, Move)]
+    return ids[-1] if ids else found.checkpoint["id"]
+
+
+def unknown_values(before: Base | None, known: Collection[str]) -> dict[str, Any]:
+    """Return the values of channels that another agent wrote and this agent does not know; they are kept."""
+    old = {} if before is None else before.checkpoint["channel_values"]
+    return {name: value for name, value in old.items() if name not in known and not name.startswith(("__", BRANCH))}
+
+
+def made_whole(found: CheckpointTuple, messages: Sequence[BaseMessage]) -> CheckpointTuple:
+    """Return a thin checkpoint with its messages, taken from those of the next checkpoint."""
+    count = notes_of(found.checkpoint)[COUNT]
+    values = {**found.checkpoint["channel_values"], MESSAGES: list(messages[:count])}
+    return found._replace(checkpoint=cast("Checkpoint", {**found.checkpoint, "channel_values": values}))
+
+
+def is_incomplete(found: CheckpointTuple) -> bool:
+    """Return whether a checkpoint is thin and its saver did not return the messages."""
+    # Some savers keep the old value of a channel that a checkpoint is stored again without.
+    return NEXT in notes_of(found.checkpoint) and MESSAGES not in found.checkpoint["channel_values"]
+
+
+def new_base(
+    before: Base | None,
+    values: Mapping[str, Any],
+    checkpoint_id: str,
+    *,
+    source: str,
+    step: int,
+    place_before: str | None,
+    sends: int = 0,
+    actors: NotedStates = (),
+    next_version: Callable[[Any], Any],
+) -> tuple[Base, Mapping[str, Any]]:
+    """Return a checkpoint to be stored after `before`, at the position after `place_before`, and its new versions."""
+    known: Mapping[str, Any] = {} if before is None else before.checkpoint["channel_versions"]
+    old: Mapping[str, Any] = {} if before is None else before.checkpoint["channel_values"]
+    # One new version for all channels, greater than every older one: LangGraph compares versions to find due nodes. A
+    # channel that lost its value has a new version, too.
+    new = dict.fromkeys({*values, *(old.keys() - values.keys())}, next_version(max(known.values()) if known else None))
+    checkpoint = Checkpoint(
+        v=4,
+        id=checkpoint_id,
+        ts=now(),
+        channel_values=dict(values),
+        channel_versions={**known, **new},
+        versions_seen={} if before is None else before.checkpoint["versions_seen"],
+        updated_channels=None,
+    )
+    about: dict[str, Any] = {OF: checkpoint_id, PARENT: place_before}
+    noted = _noted(checkpoint, about | ({SENDS: sends} if sends else {}) | ({ACTORS: actors} if actors else {}))
+    metadata = {"source": source, "step": step, "parents": {}}
+    return Base(noted, metadata, None if before is None else before.id), new
+
+
+def notes_of(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    """Return callboard's notes on a checkpoint; empty if LangGraph copied them from an earlier one."""
+    notes = _last_notes(checkpoint)
+    return notes if notes.get(OF) == checkpoint["id"] else {}
+
+
+def noted_actors(checkpoint: Checkpoint) -> NotedStates:
+    """Return the noted states of actors, also from notes that LangGraph copied."""
+    found: NotedStates = _last_notes(checkpoint).get(ACTORS, ())
+    return found
+
+
+def _last_notes(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    text = next(iter(checkpoint["versions_seen"].get(NOTES) or ()), "{}")
+    notes: Mapping[str, Any] = json.loads(text)
+    return notes
+
+
+def _noted(checkpoint: Checkpoint, notes: Mapping[str, Any]) -> Checkpoint:
+    seen = {**checkpoint["versions_seen"], NOTES: cast("Any", {json.dumps(dict(notes)): 0})}
+    return cast("Checkpoint", {**checkpoint, "versions_seen": seen})
