@@ -3,7 +3,7 @@
 The input is new messages, answers, a command, or `None` to resume.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +28,7 @@ from callboard._util._suggestions import did_you_mean
 from callboard.agent._run import Run
 from callboard.agent._run_context import AgentPlan, Breakpoints, RunContext
 from callboard.agent._run_events import reported, traced
-from callboard.agent._stream import Chunk, Emit, Emitter, Keys, Teller, handlers_for, printing, together
+from callboard.agent._stream import Chunk, Keys, Reader, Teller, handlers_for, printing
 from callboard.conversations._actor_states import ActorJournal
 from callboard.conversations._flow import END, Flow, check_sends, parted
 from callboard.conversations._journal import Durability, SavedThread
@@ -228,7 +228,13 @@ class Runner:
             thread,
             request.config,
             self._runtime(request, put, outer),
-            Teller(_emit(request, put, outer, thread), self.plan.schema, request.output_keys, request.config),
+            Teller(
+                _readers(request, put, outer),
+                self.plan.schema,
+                request.output_keys,
+                request.config,
+                lambda: thread.step + 1,
+            ),
             answers=answers,
             stops=request.stops,
             resumed=resumed,
@@ -252,13 +258,13 @@ class Runner:
         return around.merge(Runtime(**given))
 
 
-def _emit(request: Request, put: Put | None, outer: Outer | None, thread: Thread) -> Emit:
-    """Return the function that sends events to the run's reader and to the reader of the outer graph."""
-    readers: list[tuple[Collection[str], Put]] = [] if put is None else [(request.modes, put)]
-    if outer is not None and outer.stream is not None:
-        readers.append((outer.stream.modes, outer.stream))
+def _readers(request: Request, put: Put | None, outer: Outer | None) -> list[Reader]:
+    """Return the run's own reader, and the reader of the outer graph."""
     path = () if outer is None else outer.path
-    return together([Emitter(modes, path, tell, lambda: thread.step + 1) for modes, tell in readers])
+    readers = [] if put is None else [Reader(request.modes, path, put)]
+    if outer is not None and outer.stream is not None:
+        readers.append(Reader(outer.stream.modes, path, outer.stream))
+    return readers
 
 
 async def _go(run: Run, budget: float | None, config: RunnableConfig) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import EXCLUDED_METADATA_KEYS
@@ -17,52 +17,18 @@ from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._protocol import Scope
 from callboard.conversations._channels import Schema, State, Write
 
-Emit = Callable[[str, Callable[[], object]], None]
-"""Takes a stream mode and a function that makes the payload; called only if the mode is wanted."""
-
 Chunk = tuple[tuple[str, ...], str, Any]
 """Namespace, stream mode and payload."""
 
 MODES = frozenset(("values", "updates", "messages", "custom", "tasks", "checkpoints", "debug", "tools"))
 
 
-def emit_nothing(mode: str, payload: Callable[[], object]) -> None:
-    """Drop an event, because the stream has no reader."""
+class Reader(NamedTuple):
+    """Reader of the chunks of a run; `put` is callable from any thread."""
 
-
-class Emitter:
-    """Sends the chunks of a run to a reader; `put` is callable from any thread."""
-
-    def __init__(
-        self,
-        modes: Collection[str],
-        namespace: tuple[str, ...],
-        put: Callable[[Chunk], None],
-        step: Callable[[], int],
-    ) -> None:
-        self._modes = modes
-        self._namespace = namespace
-        self._put = put
-        self._step = step
-
-    def __call__(self, mode: str, payload: Callable[[], object]) -> None:
-        as_debug = "debug" in self._modes and mode in ("tasks", "checkpoints")
-        if mode not in self._modes and not as_debug:
-            return
-        value = payload()
-        if mode in self._modes:
-            self._put((self._namespace, mode, value))
-        if as_debug:
-            self._put((self._namespace, "debug", self._debug(mode, value)))
-
-    def _debug(self, mode: str, value: Any) -> dict[str, Any]:
-        kind = "checkpoint" if mode == "checkpoints" else "task_result" if "result" in value else "task"
-        return {
-            "step": value["metadata"]["step"] if kind == "checkpoint" else self._step(),
-            "timestamp": datetime.now(UTC).isoformat(),
-            "type": kind,
-            "payload": value,
-        }
+    modes: Collection[str]
+    namespace: tuple[str, ...]
+    put: Callable[[Chunk], None]
 
 
 def printing(put: Callable[[Chunk], None] | None, modes: Collection[str]) -> Callable[[Chunk], None]:
@@ -75,17 +41,6 @@ def printing(put: Callable[[Chunk], None] | None, modes: Collection[str]) -> Cal
             print(f"\033[1m[{mode}]\033[0m {graph}{payload!r}")  # noqa: T201 (that is what was asked for)
         if put is not None:
             put(chunk)
-
-    return tell
-
-
-def together(emits: Sequence[Emit]) -> Emit:
-    if len(emits) < 2:
-        return emits[0] if emits else emit_nothing
-
-    def tell(mode: str, payload: Callable[[], object]) -> None:
-        for emit in emits:
-            emit(mode, payload)
 
     return tell
 
@@ -200,19 +155,48 @@ Keys = str | Sequence[str]
 
 
 class Teller:
-    """Sends the events of a run's tasks to streams.
+    """Sends the events of a run's tasks to its readers.
 
     If `keys` is a single string, `values` and `updates` have the bare value. Task events contain the user's metadata
-    and tags from `config`.
+    and tags from `config`. `step` returns the number of the current step.
     """
 
-    def __init__(self, emit: Emit, schema: Schema, keys: Keys | None, config: RunnableConfig) -> None:
-        self._emit = emit
+    def __init__(
+        self,
+        readers: Sequence[Reader],
+        schema: Schema,
+        keys: Keys | None,
+        config: RunnableConfig,
+        step: Callable[[], int],
+    ) -> None:
+        self._readers = readers
         self._schema = schema
         self._keys: Keys = tuple(schema.specs) if keys is None else keys
-        self.is_heard = emit is not emit_nothing
-        """True if a stream has a reader; without one, nothing is computed for it."""
-        self._of_user = _given_by_user(config) if self.is_heard else {}
+        self._step = step
+        self.is_heard = bool(readers)
+        """True if there is a reader; without one, nothing is computed for it."""
+        self._of_user = _given_by_user(config) if readers else {}
+
+    def _emit(self, mode: str, payload: Callable[[], object]) -> None:
+        """Send an event to the readers that want its mode, or debug events that contain it."""
+        for modes, namespace, put in self._readers:
+            as_debug = "debug" in modes and mode in ("tasks", "checkpoints")
+            if mode not in modes and not as_debug:
+                continue
+            value = payload()
+            if mode in modes:
+                put((namespace, mode, value))
+            if as_debug:
+                put((namespace, "debug", self._debug(mode, value)))
+
+    def _debug(self, mode: str, value: Any) -> dict[str, Any]:
+        kind = "checkpoint" if mode == "checkpoints" else "task_result" if "result" in value else "task"
+        return {
+            "step": value["metadata"]["step"] if kind == "checkpoint" else self._step(),
+            "timestamp": datetime.now(UTC).isoformat(),
+            "type": kind,
+            "payload": value,
+        }
 
     def values(self, state: State, written: Sequence[Write] | None = None) -> None:
         """Send the state, if one of the reader's keys was written or has a value."""
