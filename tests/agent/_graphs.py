@@ -11,9 +11,6 @@ from langgraph.types import Command, Send, interrupt
 
 from callboard.testing import calls, tool_call
 
-QUESTION: Any = {"messages": [("user", "go")]}
-AT: Any = {"configurable": {"thread_id": "1"}}
-
 
 class Desk:
     """Tools that record their executions in order."""

@@ -1,4 +1,4 @@
-"""The checkpointers that agents are tested with, and the rules of a provider for a conversation."""
+"""Checkpointers, inputs and agents for tests, and the rules of a provider for a conversation."""
 
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
@@ -18,6 +18,9 @@ from callboard import create_react_agent
 from callboard._loops._bridge import run_on_asyncio
 from callboard.testing import ScriptedModel
 
+AT: Any = {"configurable": {"thread_id": "1"}}
+QUESTION: Any = {"messages": [("user", "go")]}
+MORE: Any = {"messages": [("user", "more")]}
 SAVERS = ("memory", "sqlite", "aiosqlite")
 ON_DISK = SAVERS[1:]
 
@@ -73,6 +76,10 @@ def scripted(replies: Sequence[Any], tools: Any = (), *, loop: bool = False, **o
 def shape(messages: Sequence[BaseMessage]) -> list[str]:
     """Describe messages in words, such as `human:go` or `tool:a`."""
     return [f"{message.type}:{message.content}" for message in messages]
+
+
+def contents(result: Any) -> list[str]:
+    return [str(message.content) for message in result["messages"]]
 
 
 def complaint(messages: Sequence[BaseMessage]) -> str | None:

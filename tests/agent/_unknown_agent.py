@@ -25,10 +25,9 @@ from langgraph.types import Command, interrupt
 from callboard import CallPolicy, ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
 
-from ._savers import saver_of
+from ._savers import QUESTION, saver_of
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
-GO: Any = {"messages": [("user", "go")]}
 ENTRIES = "__callboard__"
 
 Batch = Literal["one", "many", "asking", "beside"]
@@ -201,7 +200,7 @@ async def live(directory: Path, case: Case) -> None:
     async with saver_of(case.saver, directory / "db", **savers_in(life)) as saver:
         agent = agent_in(life, saver, case.batch, case.policy)
         with anyio.fail_after(20):
-            await agent.ainvoke(GO, CONFIG, durability=case.durability)
+            await agent.ainvoke(QUESTION, CONFIG, durability=case.durability)
             if case.batch == "asking":
                 await agent.ainvoke(Command(resume="yes"), CONFIG, durability=case.durability)
 

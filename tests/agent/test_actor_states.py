@@ -28,11 +28,9 @@ from callboard import (
 from callboard.testing import ScriptedModel, calls, tool_call
 from callboard.threads import Threads
 
-from ._savers import SAVERS, copy_of, saver_of, scripted
+from ._savers import AT, QUESTION, SAVERS, copy_of, saver_of, scripted
 
 pytestmark = pytest.mark.real_clock
-
-AT: Any = {"configurable": {"thread_id": "1"}}
 
 
 @pytest.fixture(params=[*SAVERS, pytest.param("postgres", marks=pytest.mark.exhaustive)])
@@ -394,9 +392,6 @@ async def test_a_process_that_is_killed_at_any_write_has_done_each_call_once(lin
 # A state is stored together with the result of its call; a state that cannot be stored is discarded.
 
 
-GO: Any = {"messages": [("user", "go")]}
-
-
 class Fragile(Actor):
     """Lines of text."""
 
@@ -474,7 +469,7 @@ async def test_the_result_of_a_neighbour_stores_no_state_of_a_call_that_has_none
     agent = agent_with(model, InMemorySaver(), look, around=hold)
     async with agent if is_open else nullcontext():
         with anyio.CancelScope() as scope:
-            await agent.ainvoke(GO, AT)
+            await agent.ainvoke(QUESTION, AT)
         has_ended.set()
         assert results(await agent.ainvoke(None, AT)) == ["a", "fine"]
 
@@ -484,7 +479,7 @@ async def test_a_call_that_waits_for_a_person_runs_again_on_the_state_before_it(
     """A change that the call made before its question is not made twice."""
     agent = agent_with(asking(tool_call("append_and_ask", "c1", line="a")), InMemorySaver())
     async with agent if is_open else nullcontext():
-        await agent.ainvoke(GO, AT)
+        await agent.ainvoke(QUESTION, AT)
         assert results(await agent.ainvoke(Command(resume="yes"), AT)) == ["yes a"]
 
 
@@ -500,7 +495,7 @@ async def test_within_a_run_the_actor_comes_back_with_the_state_that_is_kept() -
         return AIMessage("", tool_calls=[tool_call(name, f"c{done}", **args)])
 
     agent = agent_with(ScriptedModel([reply], loop=True), InMemorySaver())
-    found = results(await agent.ainvoke(GO, AT))
+    found = results(await agent.ainvoke(QUESTION, AT))
 
     assert found[0] == "a"
     assert "cannot be kept" in found[1]
@@ -518,7 +513,7 @@ async def test_within_a_run_the_actor_comes_back_with_the_state_that_is_kept() -
 )
 async def test_the_model_reads_why_a_state_was_not_stored(asked: Any, said: str) -> None:
     """A handler's own error comes first. A `snapshot` that returns None probably lacks its `return`."""
-    [found] = results(await agent_with(asking(asked), InMemorySaver()).ainvoke(GO, AT))
+    [found] = results(await agent_with(asking(asked), InMemorySaver()).ainvoke(QUESTION, AT))
     assert said in found
 
 
@@ -530,10 +525,10 @@ async def test_a_snapshot_that_restore_does_not_take_is_named() -> None:
             self.lines = snapshot["lines"]
 
     saver = InMemorySaver()
-    await agent_with(asking(tool_call("append", "c1", line="a")), saver).ainvoke(GO, AT)
+    await agent_with(asking(tool_call("append", "c1", line="a")), saver).ainvoke(QUESTION, AT)
     node = ToolNode([child(Changed, name="Fragile", snapshots="journal")], handle_tool_errors=True)
     agent = create_react_agent(asking(tool_call("append", "c2", line="b")), node, checkpointer=saver)
-    found = results(await agent.ainvoke(GO, AT))[-1]
+    found = results(await agent.ainvoke(QUESTION, AT))[-1]
     assert "`restore` failed with the snapshot that is kept" in found
 
 
@@ -543,7 +538,7 @@ async def test_an_open_agent_remembers_no_thread_whose_actor_has_gone() -> None:
     agent = create_react_agent(asking(tool_call("append", "c1", line="a")), node, checkpointer=InMemorySaver())
     async with agent:
         for number in range(6):
-            await agent.ainvoke(GO, {"configurable": {"thread_id": str(number)}})
+            await agent.ainvoke(QUESTION, {"configurable": {"thread_id": str(number)}})
         session: Any = node._setup.actors.session()
         kept = session.keyed_actors[0].spec.snapshots
         assert len(kept._versions) <= 2

@@ -30,12 +30,10 @@ from callboard import (
 )
 from callboard.testing import ScriptedModel, calls, tool_call
 
-from ._savers import SAVERS, saver_of, scripted
+from ._savers import AT, QUESTION, SAVERS, saver_of, scripted
 
 pytestmark = pytest.mark.real_clock
 
-AT: Any = {"configurable": {"thread_id": "1"}}
-GO: Any = {"messages": [("user", "go")]}
 
 said: list[str] = []
 
@@ -106,7 +104,7 @@ async def test_without_an_agent_it_is_refused_where_it_is_said(make: Callable[[]
 async def test_an_agent_without_a_checkpointer_refuses_before_the_model_is_asked(checkpointer: Any) -> None:
     model = appending("a")
     with pytest.raises(ValueError, match=r"actor Notebook has snapshots='journal', .* no checkpointer: create_react"):
-        await scribe(model, checkpointer=checkpointer).ainvoke(GO, AT)
+        await scribe(model, checkpointer=checkpointer).ainvoke(QUESTION, AT)
 
     assert model.requests == []
 
@@ -173,7 +171,7 @@ async def test_a_key_that_cannot_be_written_down_is_refused() -> None:
     notebook = child(Notebook, key=lambda _: object(), snapshots="journal")
     agent = create_react_agent(appending("a"), [notebook], checkpointer=InMemorySaver())
     with pytest.raises(ValueError, match="object") as raised:
-        await agent.ainvoke(GO, AT)
+        await agent.ainvoke(QUESTION, AT)
 
     assert "child(Notebook, snapshots='journal') and the key <object" in "".join(raised.value.__notes__)
 
@@ -196,13 +194,13 @@ async def test_an_agent_in_a_tool_has_the_states_of_its_call(saver: Any) -> None
         @tool
         async def delegate() -> str:
             """Have somebody else do it."""
-            result = await inner.ainvoke(GO)
+            result = await inner.ainvoke(QUESTION)
             return str(result["messages"][-1].content)
 
         outer = ScriptedModel([lambda sent: "end" if sent[-1].type == "tool" else calls("delegate")], loop=True)
         return create_react_agent(outer, [delegate], checkpointer=saver)
 
-    await agent().ainvoke(GO, AT)
+    await agent().ainvoke(QUESTION, AT)
     result = await agent().ainvoke(Command(resume="yes"), AT)
 
     assert result["messages"][-1].content == "end"
@@ -216,11 +214,11 @@ async def test_an_agent_in_a_tool_without_a_checkpointer_around_it_refuses() -> 
     @tool
     async def delegate() -> None:
         """Have somebody else do it."""
-        await inner.ainvoke(GO)
+        await inner.ainvoke(QUESTION)
 
     outer = scripted([calls("delegate"), "end"], [delegate])
     with pytest.raises(ValueError, match=r"no checkpointer: .* within a graph compile\(checkpointer="):
-        await outer.ainvoke(GO)
+        await outer.ainvoke(QUESTION)
 
     assert said == []
 
@@ -236,7 +234,7 @@ async def test_an_agent_in_a_graph_has_the_states_of_its_visit_or_of_all(
     builder.add_edge(START, "scribe")
     graph = builder.compile(checkpointer=InMemorySaver())
     for _ in range(2):
-        await graph.ainvoke(GO, AT)
+        await graph.ainvoke(QUESTION, AT)
 
     assert said == expected
 
@@ -246,7 +244,7 @@ async def test_two_agents_with_one_node_have_each_the_states_of_its_threads() ->
     agents = [create_react_agent(appending("a"), shared, checkpointer=InMemorySaver()) for _ in range(2)]
     async with agents[0]:
         for agent in (*agents, *agents):
-            await agent.ainvoke(GO, AT)
+            await agent.ainvoke(QUESTION, AT)
 
     assert said == ["a", "a", "a,a", "a,a"]
 

@@ -12,8 +12,8 @@ from langgraph.types import Command, interrupt
 from callboard import ToolNode, agent_model, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
 
-from ._graphs import AT, QUESTION, Desk, delegate, ids
-from ._savers import complaint, scripted, shape
+from ._graphs import Desk, delegate, ids
+from ._savers import AT, QUESTION, complaint, scripted, shape
 
 pytestmark = pytest.mark.real_clock
 
@@ -116,9 +116,6 @@ async def test_a_tool_that_had_an_agent_do_it_asks_in_its_own_name() -> None:
 # `agent_model()` returns, in the body of a tool, the model of the agent that calls the tool.
 
 
-GO: Any = {"messages": [("user", "go")]}
-
-
 class Looking:
     """Tools that record the model that they find."""
 
@@ -148,7 +145,7 @@ def model_that_looks() -> ScriptedModel:
 async def test_a_tool_finds_the_model_of_its_agent_and_nobody_finds_it_afterwards() -> None:
     """The model is returned without bound tools, because the tool's own request should not call them."""
     looking, model = Looking(), model_that_looks()
-    await create_react_agent(model, looking.of()).ainvoke(GO)
+    await create_react_agent(model, looking.of()).ainvoke(QUESTION)
 
     assert len(looking.found) == 2
     assert all(found is model for found in looking.found)
@@ -163,7 +160,7 @@ async def test_the_nearest_agent_counts() -> None:
 
     async def ask() -> str:
         """Ask the other agent."""
-        await inner_agent.ainvoke(GO)
+        await inner_agent.ainvoke(QUESTION)
         around.append(agent_model())
         return "asked"
 
@@ -172,7 +169,7 @@ async def test_the_nearest_agent_counts() -> None:
         around.append(agent_model())
         return "seen"
 
-    await create_react_agent(outer, [ask, here]).ainvoke(GO)
+    await create_react_agent(outer, [ask, here]).ainvoke(QUESTION)
 
     assert all(found is inner for found in looking.found)
     assert len(around) == 2
@@ -184,6 +181,6 @@ async def test_where_no_one_model_is_known_there_is_none() -> None:
     looking, model = Looking(), model_that_looks()
     await ToolNode(looking.of()).ainvoke([tool_call("here", "1")])
     chosen: Any = lambda state, runtime: model.bind_tools(looking.of())
-    await create_react_agent(chosen, looking.of()).ainvoke(GO)
+    await create_react_agent(chosen, looking.of()).ainvoke(QUESTION)
 
     assert looking.found == [None, None, None]

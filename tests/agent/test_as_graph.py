@@ -32,8 +32,8 @@ import callboard
 from callboard import CallPolicy, Limit, ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
 
-from ._graphs import AT, QUESTION, Desk, busy, chain, ids
-from ._savers import scripted, shape
+from ._graphs import Desk, busy, chain, ids
+from ._savers import AT, QUESTION, scripted, shape
 
 pytestmark = [
     pytest.mark.real_clock,

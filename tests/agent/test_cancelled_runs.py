@@ -11,11 +11,9 @@ from callboard import create_react_agent
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard.testing import Recorder, ScriptedModel, calls
 
-from ._savers import scripted
+from ._savers import AT, QUESTION, scripted
 
 WAIT = 60
-THREAD: Any = {"configurable": {"thread_id": "1"}}
-QUESTION = {"messages": [("user", "go")]}
 
 
 class Deaf:
@@ -47,7 +45,7 @@ async def test_what_comes_in_spite_of_a_cancellation_does_not_count(kept: bool) 
     model = ScriptedModel([calls(("work", {"query": "a"})), "done"])
     saver = InMemorySaver() if kept else None
     agent = create_react_agent(model, [recorder.tool("work")], pre_model_hook=hook, checkpointer=saver)
-    task = asyncio.create_task(agent.ainvoke(QUESTION, THREAD))
+    task = asyncio.create_task(agent.ainvoke(QUESTION, AT))
     await hook.begun.wait()
     task.cancel()
     await asyncio.wait([task])
@@ -55,9 +53,9 @@ async def test_what_comes_in_spite_of_a_cancellation_does_not_count(kept: bool) 
     assert task.cancelled()
     assert (hook.times, model.requests, recorder.count("started")) == (0, [], 0)
     if kept:
-        state = await agent.aget_state(THREAD)
+        state = await agent.aget_state(AT)
         assert state.next == ("pre_model_hook",)
-        assert (await agent.ainvoke(None, THREAD))["messages"][-1].content == "done"
+        assert (await agent.ainvoke(None, AT))["messages"][-1].content == "done"
 
 
 @pytest.mark.backends("asyncio")

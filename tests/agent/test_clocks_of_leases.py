@@ -14,12 +14,11 @@ from callboard.conversations._saver import Saver
 from callboard.conversations._storage import CHANNEL, commits_in
 from callboard.exceptions import StorageError, ThreadBusyError
 
-from ._savers import scripted
+from ._savers import QUESTION, scripted
 
 pytestmark = pytest.mark.real_clock
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
-GO: Any = {"messages": [("user", "go")]}
 HOUR = 3600.0
 FAR = {"token": "theirs", "host": "elsewhere", "boot": "another", "pid": 1}
 """The hold of a run on another machine."""
@@ -64,30 +63,30 @@ async def test_a_holder_whose_clock_is_an_hour_behind_keeps_its_thread(slept: Sl
     """The holder renews its lease, so a second run does not enter, and the holder's results are kept."""
     saver = InMemorySaver()
     agent = _agent(saver)
-    await agent.ainvoke(GO, CONFIG)
+    await agent.ainvoke(QUESTION, CONFIG)
     _hold(saver, time.time() - HOUR)
     slept.meanwhile[2] = lambda: _hold(saver, time.time() - HOUR + _lease.LEASE / 3)
 
     with pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
-        await agent.ainvoke(GO, CONFIG)
+        await agent.ainvoke(QUESTION, CONFIG)
 
     _write(saver, {"kind": "leave"})
     state = await agent.aget_state(CONFIG)
     assert len(state.values["messages"]) == 2
-    assert len((await agent.ainvoke(GO, CONFIG))["messages"]) == 4
+    assert len((await agent.ainvoke(QUESTION, CONFIG))["messages"]) == 4
 
 
 async def test_a_holder_that_renews_nothing_for_a_lease_is_dead(slept: Slept, caplog: pytest.LogCaptureFixture) -> None:
     """The log says why the run waits; a lease that ended yesterday is dead by any clock."""
     saver = InMemorySaver()
     agent = _agent(saver)
-    await agent.ainvoke(GO, CONFIG)
+    await agent.ainvoke(QUESTION, CONFIG)
     _hold(saver, time.time() - 1)
-    await agent.ainvoke(GO, CONFIG)
+    await agent.ainvoke(QUESTION, CONFIG)
     assert slept.seconds == pytest.approx(_lease.LEASE)
     assert "process 1 on elsewhere held a thread, and its lease is over if its clock is right" in caplog.text
     _hold(saver, time.time() - 25 * HOUR)
-    await agent.ainvoke(GO, CONFIG)
+    await agent.ainvoke(QUESTION, CONFIG)
 
     assert slept.seconds == pytest.approx(_lease.LEASE)
 
@@ -130,7 +129,7 @@ async def test_a_holder_that_was_replaced_writes_nothing_although_it_renews_firs
 
     agent = scripted(["hi"], [], checkpointer=saver, pre_model_hook=think)
     with pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
-        await agent.ainvoke(GO, CONFIG)
+        await agent.ainvoke(QUESTION, CONFIG)
 
 
 class Forgetful(InMemorySaver):
@@ -147,10 +146,10 @@ async def test_a_database_that_keeps_nothing_is_no_other_run() -> None:
     """The error says that the database is damaged, and not that another run holds the thread."""
     saver = Forgetful()
     agent = _agent(saver)
-    await agent.ainvoke(GO, CONFIG)
+    await agent.ainvoke(QUESTION, CONFIG)
     saver.is_damaged = True
     with pytest.raises(StorageError, match=r"thread 't'.* does not keep what is written there\. Bring back a copy"):
-        await agent.ainvoke(GO, CONFIG)
+        await agent.ainvoke(QUESTION, CONFIG)
 
 
 @pytest.mark.exhaustive
@@ -160,7 +159,7 @@ async def test_leases_in_postgresql_go_by_its_clock(postgres_url: str, monkeypat
     monkeypatch.setattr(_lease.time, "time", lambda: right() - HOUR)
     async with scripted(["hi"], [], loop=True, checkpointer=postgres_url) as agent:
         with anyio.fail_after(60):
-            await agent.ainvoke(GO, CONFIG)
+            await agent.ainvoke(QUESTION, CONFIG)
             saver: Any = agent.checkpointer
             holders = [
                 entry["holder"]
@@ -174,7 +173,7 @@ async def test_leases_in_postgresql_go_by_its_clock(postgres_url: str, monkeypat
             _hold(saver, right() + 30)  # the lease has ended by every clock but that of this machine plus two hours
             monkeypatch.setattr(_lease.time, "time", lambda: right() + HOUR)
             with pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
-                await agent.ainvoke(GO, CONFIG)
+                await agent.ainvoke(QUESTION, CONFIG)
             _write(saver, {"kind": "leave"})
 
 
@@ -195,7 +194,7 @@ async def test_a_holder_that_was_replaced_writes_no_checkpoint_when_it_ends(monk
 
     monkeypatch.setattr(SavedThread, "_store_final_state", stands_still_before)
     with pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
-        await _agent(saver).ainvoke(GO, CONFIG)
+        await _agent(saver).ainvoke(QUESTION, CONFIG)
 
     assert [one.checkpoint for one in saver.list(CONFIG)] == [one.checkpoint for one in found]
 
@@ -226,6 +225,6 @@ async def test_a_holder_trusts_its_lease_no_longer_than_others_do(monkeypatch: p
 
     thought: list[bool] = []
     agent = scripted(["hi"], [], checkpointer=InMemorySaver(), pre_model_hook=think)
-    await agent.ainvoke(GO, CONFIG)
+    await agent.ainvoke(QUESTION, CONFIG)
 
     assert thought == [True]

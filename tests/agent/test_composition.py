@@ -15,8 +15,8 @@ from langgraph.types import Command, Send
 from callboard import AgentState, create_react_agent
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
-from ._graphs import AT, QUESTION, Desk, busy, chain, hand_off, ids
-from ._savers import complaint, saver_of, scripted, shape
+from ._graphs import Desk, busy, chain, hand_off, ids
+from ._savers import AT, QUESTION, complaint, saver_of, scripted, shape
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.backends("asyncio")]
 """LangGraph's own graphs run on asyncio only."""

@@ -24,17 +24,11 @@ from callboard import InjectedStore, StorageError, create_react_agent
 from callboard.conversations._database import LazySaver, LazyStore, close, masked, saver_of, store_of
 from callboard.testing import Recorder, ScriptedModel, calls
 
-from ._savers import scripted
+from ._savers import AT, QUESTION, contents, scripted
 
 pytestmark = pytest.mark.real_clock
 
 WAIT = 20
-THREAD: Any = {"configurable": {"thread_id": "1"}}
-QUESTION = {"messages": [("user", "go")]}
-
-
-def contents(result: Any) -> list[str]:
-    return [str(message.content) for message in result["messages"]]
 
 
 def agent_of(*replies: Any, url: Any, **options: Any) -> Any:
@@ -51,7 +45,7 @@ async def test_a_file_is_not_touched_before_it_is_needed(tmp_path: Path, url: st
     agent = agent_of("hi", url=url, store=url)
 
     assert list(tmp_path.iterdir()) == []
-    await agent.ainvoke(QUESTION, THREAD)
+    await agent.ainvoke(QUESTION, AT)
     assert (tmp_path / "agent.db").exists()
 
 
@@ -64,7 +58,7 @@ def test_a_relative_path_is_taken_from_where_the_agent_was_made(
     agent = agent_of("hi", url="sqlite:///agent.db")
     monkeypatch.chdir(tmp_path / "elsewhere")
 
-    agent.invoke(QUESTION, THREAD)
+    agent.invoke(QUESTION, AT)
 
     assert (tmp_path / "agent.db").exists()
     assert list((tmp_path / "elsewhere").iterdir()) == []
@@ -140,9 +134,9 @@ async def broken(agent: Any) -> StorageError:
     """Return the errors of an agent about its database, one for each run."""
     with anyio.fail_after(WAIT):
         with pytest.raises(StorageError) as first:
-            await agent.ainvoke(QUESTION, THREAD)
+            await agent.ainvoke(QUESTION, AT)
         with pytest.raises(StorageError) as second:
-            await agent.ainvoke(QUESTION, THREAD)
+            await agent.ainvoke(QUESTION, AT)
     assert str(first.value) == str(second.value)
     return first.value
 
@@ -155,7 +149,7 @@ async def test_a_file_that_is_no_database_is_named_and_left_alone(tmp_path: Path
     """The file may be valuable, so it is not changed."""
     path = tmp_path / "notes.db"
     path.write_bytes(content)
-    work = partial(saver_of(f"sqlite:///{path}").get_tuple, THREAD)  # type: ignore[union-attr]
+    work = partial(saver_of(f"sqlite:///{path}").get_tuple, AT)  # type: ignore[union-attr]
     if kind == "store":
         work = partial(store_of(f"sqlite:///{path}").get, ("a",), "b")  # type: ignore[union-attr]
 
@@ -174,7 +168,7 @@ async def test_a_damaged_database_is_told_from_a_foreign_file(tmp_path: Path, ur
     """Unlike a foreign file, a damaged database may be partly recoverable."""
     path = tmp_path / "agent.db"
     agent = agent_of("x" * 50_000, "y", url=url)
-    await agent.ainvoke(QUESTION, THREAD)
+    await agent.ainvoke(QUESTION, AT)
     await close(agent.checkpointer)
     content = bytearray(path.read_bytes())
     content[4096:] = b"\xff" * (len(content) - 4096)
@@ -223,7 +217,7 @@ async def test_a_file_that_may_not_be_written_is_named_with_what_has_to_be_allow
         saver: Any = saver_of(f"sqlite:///{path}")
         with without_privileges(), anyio.fail_after(WAIT):
             with pytest.raises(StorageError, match=r"[Aa]llow this process to (read and )?write") as caught:
-                await to_thread.run_sync(saver.get_tuple, THREAD)
+                await to_thread.run_sync(saver.get_tuple, AT)
         Path(directory).chmod(0o755)
 
     assert str(path) in str(caught.value)
@@ -281,7 +275,7 @@ async def test_a_writer_beside_us_is_waited_for(url: str, busy: sqlite3.Connecti
     results: list[Any] = []
 
     async def ask() -> None:
-        results.append(await agent_of("hi", url=url).ainvoke(QUESTION, THREAD))
+        results.append(await agent_of("hi", url=url).ainvoke(QUESTION, AT))
 
     async with anyio.create_task_group() as group:
         group.start_soon(ask)
@@ -299,11 +293,11 @@ async def test_a_writer_who_does_not_end_is_an_error_after_a_while(
     agent = agent_of("hi", "hi", url=url)
 
     with pytest.raises(StorageError, match="is in use"):
-        await agent.ainvoke(QUESTION, THREAD)
+        await agent.ainvoke(QUESTION, AT)
     busy.execute("COMMIT")
     await close(agent.checkpointer)  # the busy timeout of a connection is fixed when it is opened
     monkeypatch.undo()
-    result = await agent.ainvoke(QUESTION, THREAD)
+    result = await agent.ainvoke(QUESTION, AT)
 
     assert contents(result)[-1] == "hi"
 
@@ -319,7 +313,7 @@ def test_many_may_open_a_new_file_at_once(tmp_path: Path, kind: str) -> None:
         def use(thing: Any, barrier: threading.Barrier = barrier, errors: list[BaseException] = errors) -> None:
             barrier.wait(WAIT)
             try:
-                thing.get_tuple(THREAD) if kind == "saver" else thing.put(("a",), "b", {"c": 1})
+                thing.get_tuple(AT) if kind == "saver" else thing.put(("a",), "b", {"c": 1})
             except BaseException as error:
                 errors.append(error)
 
@@ -347,12 +341,12 @@ has_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts
 async def test_a_file_can_be_closed_and_is_opened_again(tmp_path: Path, url: str) -> None:
     agent = agent_of("one", "two", url=url)
     await close(agent.checkpointer, None, InMemorySaver())
-    await agent.ainvoke(QUESTION, THREAD)
+    await agent.ainvoke(QUESTION, AT)
     assert open_files(tmp_path / "agent.db") == 1
     await close(agent.checkpointer)
     await close(agent.checkpointer)
     assert open_files(tmp_path / "agent.db") == 0
-    result = await agent.ainvoke(QUESTION, THREAD)
+    result = await agent.ainvoke(QUESTION, AT)
 
     assert contents(result) == ["go", "one", "go", "two"]
 
@@ -362,7 +356,7 @@ async def test_a_file_can_be_closed_and_is_opened_again(tmp_path: Path, url: str
 def test_a_file_is_closed_when_its_agent_is_forgotten(tmp_path: Path, url: str, backend: str) -> None:
     async def main() -> None:
         agent = agent_of("hi", url=url)
-        await agent.ainvoke(QUESTION, THREAD)
+        await agent.ainvoke(QUESTION, AT)
         assert open_files(tmp_path / "agent.db") == 1
 
     anyio.run(main, backend=backend)
@@ -374,7 +368,7 @@ def test_a_file_is_closed_when_its_agent_is_forgotten(tmp_path: Path, url: str, 
 @has_proc
 async def test_an_agent_closes_what_it_has_opened_at_the_end_of_its_block(tmp_path: Path, url: str) -> None:
     async with agent_of("hi", url=url, store=url) as agent:
-        await agent.ainvoke(QUESTION, THREAD)
+        await agent.ainvoke(QUESTION, AT)
         await agent._runner.store.aget(("a",), "b")
         assert open_files(tmp_path / "agent.db") == 2
 
@@ -417,15 +411,15 @@ def test_the_saver_serves_a_langgraph_graph(url: str) -> None:
     builder.add_edge(START, "say")
     graph = builder.compile(checkpointer=saver)
 
-    graph.invoke(QUESTION, THREAD)  # type: ignore[call-overload]
+    graph.invoke(QUESTION, AT)  # type: ignore[call-overload]
     narrow = saver.with_allowlist([("langchain_core.messages.ai", "AIMessage")])
 
-    assert [m.content for m in graph.get_state(THREAD).values["messages"]] == ["go", "hi"]
+    assert [m.content for m in graph.get_state(AT).values["messages"]] == ["go", "hi"]
     assert narrow.serde is not saver.serde
-    assert narrow.get_tuple(THREAD).checkpoint["id"] == saver.get_tuple(THREAD).checkpoint["id"]
-    assert len(list(saver.list(THREAD, limit=2))) == 2
+    assert narrow.get_tuple(AT).checkpoint["id"] == saver.get_tuple(AT).checkpoint["id"]
+    assert len(list(saver.list(AT, limit=2))) == 2
     saver.delete_thread("1")
-    assert saver.get_tuple(THREAD) is None
+    assert saver.get_tuple(AT) is None
     saver.close()
 
 

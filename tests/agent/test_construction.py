@@ -28,13 +28,12 @@ from typing_extensions import TypedDict
 from callboard import AgentState, InjectedState, ToolNode, ToolRuntime, create_react_agent
 from callboard.testing import Recorder, ScriptedModel, calls
 
-from ._savers import scripted
+from ._savers import QUESTION, scripted
 
 # On trio the model runs on the background loop, in another thread, for which a virtual clock does not wait.
 pytestmark = pytest.mark.real_clock
 
 WAIT = 10
-QUESTION = {"messages": [("user", "go")]}
 
 
 def shape(result: Any) -> list[str]:

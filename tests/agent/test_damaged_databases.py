@@ -22,12 +22,10 @@ from callboard.conversations._storage import CHANNEL, check_checkpoint
 from callboard.testing import calls
 
 from ._damage import DAMAGES
-from ._savers import scripted
+from ._savers import AT, QUESTION, scripted
 
 pytestmark = pytest.mark.real_clock
 
-THREAD: Any = {"configurable": {"thread_id": "1"}}
-GO = {"messages": [("user", "go")]}
 
 TOLD = (StorageError, ThreadBusyError, UnknownInterruptError)
 """Valid errors for a damaged thread: the storage error, an apparently live holder, or a missing question."""
@@ -53,8 +51,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database file with one finished turn and one that waits for a person."""
     file = tmp_path_factory.mktemp("damage") / "agent.db"
     agent = agent_on(file)
-    agent.invoke(GO, THREAD)
-    assert agent.invoke(GO, THREAD)["__interrupt__"]
+    agent.invoke(QUESTION, AT)
+    assert agent.invoke(QUESTION, AT)["__interrupt__"]
     anyio.run(agent.aclose)
     return file
 
@@ -69,11 +67,11 @@ def said_of(act: Callable[[Any], object], agent: Any) -> Exception | None:
 
 
 USES: dict[str, Callable[[Any], object]] = {
-    "state": lambda agent: agent.get_state(THREAD),
-    "history": lambda agent: list(agent.get_state_history(THREAD)),
-    "resume": lambda agent: agent.invoke(Command(resume="b"), THREAD),
-    "go": lambda agent: agent.invoke(GO, THREAD),
-    "update": lambda agent: agent.update_state(THREAD, GO),
+    "state": lambda agent: agent.get_state(AT),
+    "history": lambda agent: list(agent.get_state_history(AT)),
+    "resume": lambda agent: agent.invoke(Command(resume="b"), AT),
+    "go": lambda agent: agent.invoke(QUESTION, AT),
+    "update": lambda agent: agent.update_state(AT, QUESTION),
 }
 
 
@@ -154,8 +152,8 @@ HOLDER = {"kind": "hold", "holder": {"token": "a", "host": "b", "boot": "c", "pi
 )
 def test_a_wrong_value_is_named_with_its_place(checkpoint: Any, metadata: Any, entry: Any, said: str) -> None:
     saver = InMemorySaver()
-    scripted(["hi"], [], checkpointer=saver).invoke(GO, THREAD)
-    found: Any = saver.get_tuple(THREAD)
+    scripted(["hi"], [], checkpointer=saver).invoke(QUESTION, AT)
+    found: Any = saver.get_tuple(AT)
     check_checkpoint(found)
     entries = [] if entry is None else [("task", CHANNEL, [entry])]
     damaged = found._replace(

@@ -19,13 +19,12 @@ from langgraph.types import Command, interrupt
 from callboard import AgentState, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
 
-from ._graphs import AT, QUESTION, Desk, busy, ids
-from ._savers import complaint, saver_of, shape
+from ._graphs import Desk, busy, ids
+from ._savers import AT, MORE, QUESTION, complaint, saver_of, shape
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.backends("asyncio")]
 """LangGraph's own agents run on asyncio only."""
 
-MORE: Any = {"messages": [("user", "more")]}
 OURS = ("ours", "ours v1")
 BY_CALL = ("react v2", "langchain")
 """Kinds of LangGraph's agents in which each call is a task of its own."""

@@ -28,11 +28,9 @@ from callboard.conversations._flow import Flow, drawing
 from callboard.conversations._history import repaired
 from callboard.testing import calls, tool_call
 
-from ._savers import complaint, scripted, shape
+from ._savers import AT, complaint, scripted, shape
 
 pytestmark = pytest.mark.real_clock
-
-AT: Any = {"configurable": {"thread_id": "1"}}
 
 
 async def test_an_answer_that_is_added_late_comes_before_what_was_said_meanwhile() -> None:

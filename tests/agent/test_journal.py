@@ -22,13 +22,11 @@ from callboard import AgentState, StorageError, create_react_agent
 from callboard.conversations._history import UNANSWERED
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
-from ._savers import ON_DISK, complaint, saver_of, scripted, shape
+from ._savers import MORE, ON_DISK, QUESTION, complaint, saver_of, scripted, shape
 
 pytestmark = pytest.mark.real_clock
 
 WAIT = 20
-QUESTION = {"messages": [("user", "go")]}
-MORE = {"messages": [("user", "more")]}
 
 
 def at(thread_id: str = "1", **place: str) -> Any:

@@ -16,13 +16,12 @@ from callboard.conversations._storage import Amended, Finished
 from callboard.conversations._stored_types import tracked_entry
 from callboard.testing import ScriptedModel, calls
 
-from ._savers import SAVERS, saver_of
+from ._savers import QUESTION, SAVERS, saver_of
 
 prebuilt: Any = pytest.importorskip("langgraph.prebuilt")
 pytestmark = [pytest.mark.real_clock, pytest.mark.filterwarnings("ignore:create_react_agent has been moved")]
 
 THREAD: Any = {"configurable": {"thread_id": "1", "user": "ada"}, "metadata": {"team": "blue"}}
-QUESTION = {"messages": [("user", "go")]}
 
 
 def work() -> str:

@@ -4,7 +4,6 @@ from typing import Annotated, Any
 
 import pytest
 from langchain_core.messages import ToolMessage
-from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import InjectedToolCallId, StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -17,12 +16,10 @@ from callboard import AgentState, InjectedState, ToolNode, create_react_agent
 from callboard.middleware import CircuitBreaker
 from callboard.testing import Recorder, ScriptedModel, calls
 
-from ._savers import scripted
+from ._savers import AT, QUESTION, scripted
 
 pytestmark = pytest.mark.real_clock
 
-QUESTION = {"messages": [("user", "go")]}
-THREAD: RunnableConfig = {"configurable": {"thread_id": "1"}}
 
 versions = pytest.mark.parametrize("version", ["v1", "v2"])
 
@@ -145,8 +142,8 @@ async def test_a_thread_whose_steps_are_used_up_goes_on(version: Any) -> None:
     agent = create_react_agent(model, [recorder.tool("work")], checkpointer=InMemorySaver(), version=version)
 
     with pytest.raises(GraphRecursionError, match="Recursion limit of 3 reached"):
-        await run(agent, config={**THREAD, "recursion_limit": 3})
-    result = await run(agent, {"messages": [("user", "go on")]}, THREAD)
+        await run(agent, config={**AT, "recursion_limit": 3})
+    result = await run(agent, {"messages": [("user", "go on")]}, AT)
 
     sorry = "ai:Sorry, need more steps to process this request."
     assert shape(result) == ["human:go", "ai:", "tool:work", sorry, "human:go on", "ai:done"]
@@ -258,9 +255,9 @@ async def test_a_failed_call_is_shown_where_the_thread_stands(version: Any) -> N
     agent = create_react_agent(model, tools, checkpointer=InMemorySaver(), version=version)
 
     with pytest.raises(ConnectionError):
-        await run(agent, config=THREAD)
-    state = await agent.aget_state(THREAD)
-    result = await run(agent, None, THREAD)
+        await run(agent, config=AT)
+    state = await agent.aget_state(AT)
+    result = await run(agent, None, AT)
 
     assert [error for error in (task.error for task in state.tasks) if error] == ["ConnectionError('down')"]
     assert shape(result) == ["human:go", "ai:", "tool:work", "tool:flaky", "ai:done"]

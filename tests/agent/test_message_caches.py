@@ -29,9 +29,7 @@ from callboard._langgraph._serializers import OutlineSerializer, StrictSerialize
 from callboard.testing import Recorder, ScriptedModel, calls
 
 from ._messages import MESSAGES, changeable, outcome_of, parts, turns
-from ._savers import SAVERS, saver_of, scripted
-
-THREAD: Any = {"configurable": {"thread_id": "1"}}
+from ._savers import AT, SAVERS, saver_of, scripted
 
 SERIALIZERS: dict[str, Callable[[], Any]] = {"LangGraph's": JsonPlusSerializer, "ours": lambda: StrictSerializer("x")}
 
@@ -323,8 +321,8 @@ async def test_what_a_tool_does_to_an_old_message_is_stored(kind: str, tmp_path:
         model = ScriptedModel([reply for _ in range(6) for reply in (calls(("work", {"query": "a"})), "done")])
         agent = create_react_agent(model, [Recorder().tool("work")], prompt=prompt, checkpointer=saver)
         for _ in range(6):
-            result = await agent.ainvoke({"messages": [("user", "go")]}, THREAD)
-            found = await agent.aget_state(THREAD)
+            result = await agent.ainvoke({"messages": [("user", "go")]}, AT)
+            found = await agent.aget_state(AT)
             bare = await _as_langgraph_reads(saver)
             assert parts(found.values["messages"]) == parts(bare)
             assert found.values["messages"] == result["messages"]
@@ -338,7 +336,7 @@ async def _as_langgraph_reads(saver: Any) -> Any:
     from callboard._langgraph._savers import AwaitedSaver
 
     found = await AwaitedSaver(saver).call(
-        "get_tuple", lambda saver: saver.get_tuple(THREAD), lambda saver: saver.aget_tuple(THREAD)
+        "get_tuple", lambda saver: saver.get_tuple(AT), lambda saver: saver.aget_tuple(AT)
     )
     return found.checkpoint["channel_values"]["messages"]
 
@@ -513,7 +511,7 @@ def test_a_user_s_subclass_of_a_saver_is_the_object_that_reads() -> None:
             return super().get_tuple(config)
 
     saver = Own()
-    agent_with(saver, ["hi"]).invoke({"messages": [("user", "go")]}, THREAD)
+    agent_with(saver, ["hi"]).invoke({"messages": [("user", "go")]}, AT)
 
     assert set(read_by) == {id(saver)}
 

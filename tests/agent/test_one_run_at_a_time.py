@@ -26,7 +26,7 @@ from callboard.exceptions import CallboardError, RunDeadlineExceededError, Threa
 from callboard.testing import Recorder, calls
 
 from ._rival_agent import agent_in, thread
-from ._savers import ON_DISK, SAVERS, complaint, saver_of, scripted, shape
+from ._savers import ON_DISK, QUESTION, SAVERS, complaint, saver_of, scripted, shape
 
 pytestmark = pytest.mark.real_clock
 
@@ -34,7 +34,6 @@ WAIT = 20
 ROUNDS = 15
 ROOT = Path(__file__).parents[2]
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
-GO: Any = {"messages": [("user", "go")]}
 FAR = {"token": "theirs", "host": "elsewhere", "boot": "another", "pid": 1}
 """The hold of a run on another machine."""
 
@@ -105,7 +104,7 @@ async def stopped_before_the_calls(directory: Path, saver: str, rounds: int) -> 
     async with saver_of(saver, directory / "db") as kept:
         for number in range(rounds):
             agent = agent_in(directory / "log", kept)
-            await agent.ainvoke(GO, thread(str(number)), interrupt_before=["tools"])
+            await agent.ainvoke(QUESTION, thread(str(number)), interrupt_before=["tools"])
 
 
 @pytest.mark.parametrize(
@@ -226,7 +225,7 @@ async def running(agent: Any, recorder: Recorder, **options: Any) -> AsyncGenera
     results: list[Any] = []
 
     async def run() -> None:
-        results.append(await agent.ainvoke(GO, CONFIG, **options))
+        results.append(await agent.ainvoke(QUESTION, CONFIG, **options))
 
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
@@ -267,7 +266,7 @@ async def test_of_two_tasks_one_is_told(kind: str, durability: Any, tmp_path: Pa
         async with running(agent, recorder, durability=durability):
             with pytest.raises(ThreadBusyError, match=f"The thread 't' is being run by process {os.getpid()}") as told:
                 await agent.ainvoke({"messages": [("user", "and me?")]}, CONFIG)
-        result = await agent.ainvoke(GO, CONFIG)
+        result = await agent.ainvoke(QUESTION, CONFIG)
 
     assert isinstance(told.value, CallboardError)
     assert (told.value.thread_id, told.value.holder.split()[1]) == ("t", str(os.getpid()))
@@ -312,8 +311,8 @@ async def test_threads_and_their_namesakes_elsewhere_are_not_held() -> None:
     same = scripted(["hi"], [], loop=True, checkpointer=agent.checkpointer)
 
     async with running(agent, recorder):
-        await other.ainvoke(GO, CONFIG)
-        result = await same.ainvoke(GO, {"configurable": {"thread_id": "u"}})
+        await other.ainvoke(QUESTION, CONFIG)
+        result = await same.ainvoke(QUESTION, {"configurable": {"thread_id": "u"}})
 
     assert result["messages"][-1].content == "hi"
 
@@ -329,14 +328,14 @@ async def test_a_stream_holds_like_any_run_and_is_told_like_any_run() -> None:
 
     agent = scripted([calls("wait"), "hi"], [wait], loop=True, checkpointer=saver)
 
-    async with aclosing(agent.astream(GO, CONFIG, stream_mode="values")) as stream:
+    async with aclosing(agent.astream(QUESTION, CONFIG, stream_mode="values")) as stream:
         await anext(stream)  # the run goes on after its reader has left, up to the gate
         with pytest.raises(ThreadBusyError):
-            await agent.ainvoke(GO, CONFIG)
+            await agent.ainvoke(QUESTION, CONFIG)
         with pytest.raises(ThreadBusyError):
-            [chunk async for chunk in agent.astream(GO, CONFIG)]
+            [chunk async for chunk in agent.astream(QUESTION, CONFIG)]
     gate.set()
-    result = await agent.ainvoke(GO, CONFIG)
+    result = await agent.ainvoke(QUESTION, CONFIG)
 
     assert result["messages"][-1].content == "hi"
     assert not is_held(saver)
@@ -347,18 +346,18 @@ async def test_a_stream_holds_like_any_run_and_is_told_like_any_run() -> None:
 
 async def _cancelled(agent: Any, recorder: Recorder) -> None:
     async with anyio.create_task_group() as group:
-        group.start_soon(agent.ainvoke, GO, CONFIG)
+        group.start_soon(agent.ainvoke, QUESTION, CONFIG)
         await recorder.wait_for("started")
         group.cancel_scope.cancel()
 
 
 async def _spent(agent: Any, recorder: Recorder) -> None:
     with pytest.raises(RunDeadlineExceededError):
-        await agent.ainvoke(GO, CONFIG, budget=0.2)
+        await agent.ainvoke(QUESTION, CONFIG, budget=0.2)
 
 
 async def _left(agent: Any, recorder: Recorder) -> None:
-    async with aclosing(agent.astream(GO, CONFIG, stream_mode="values")) as stream:
+    async with aclosing(agent.astream(QUESTION, CONFIG, stream_mode="values")) as stream:
         async for _ in stream:
             if recorder.count("started"):
                 return
@@ -367,12 +366,12 @@ async def _left(agent: Any, recorder: Recorder) -> None:
 
 
 async def _stopped(agent: Any, recorder: Recorder) -> None:
-    await agent.ainvoke(GO, CONFIG, interrupt_before="*")
+    await agent.ainvoke(QUESTION, CONFIG, interrupt_before="*")
 
 
 async def _out_of_steps(agent: Any, recorder: Recorder) -> None:
     with pytest.raises(GraphRecursionError):
-        await agent.ainvoke(GO, {**CONFIG, "recursion_limit": 1})
+        await agent.ainvoke(QUESTION, {**CONFIG, "recursion_limit": 1})
 
 
 async def _without_input(agent: Any, recorder: Recorder) -> None:
@@ -419,8 +418,8 @@ async def test_a_run_that_could_not_take_hold_holds_nothing() -> None:
     agent = scripted(["hi"], [], checkpointer=Shaky())
 
     with pytest.raises(OSError, match="the line is dead"):
-        await agent.ainvoke(GO, CONFIG)
-    result = await agent.ainvoke(GO, CONFIG)
+        await agent.ainvoke(QUESTION, CONFIG)
+    result = await agent.ainvoke(QUESTION, CONFIG)
 
     assert result["messages"][-1].content == "hi"
 
@@ -440,7 +439,7 @@ async def test_nothing_to_go_on_with_is_an_error_still(kind: str, tmp_path: Path
 
 async def _begun(saver: Any) -> Any:
     agent = scripted(["hi"], [], loop=True, checkpointer=saver)
-    await agent.ainvoke(GO, CONFIG)
+    await agent.ainvoke(QUESTION, CONFIG)
     return agent
 
 
@@ -451,9 +450,9 @@ async def test_a_run_on_another_machine_has_the_thread_until_its_lease_is_over(s
     agent = await _begun(saver)
     forge(saver, {**FAR, "until": time.time() + 3600})
     with pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
-        await agent.ainvoke(GO, CONFIG)
+        await agent.ainvoke(QUESTION, CONFIG)
     forge(saver, {**FAR, "until": time.time() - 1})
-    result = await agent.ainvoke(GO, CONFIG)
+    result = await agent.ainvoke(QUESTION, CONFIG)
 
     assert len(result["messages"]) == 4
 
@@ -466,9 +465,9 @@ async def test_another_boot_of_this_machine_has_other_processes(short_lease: flo
     agent = await _begun(saver)
     forge(saver, {**before, "until": time.time() + 3600})
     with pytest.raises(ThreadBusyError):
-        await agent.ainvoke(GO, CONFIG)
+        await agent.ainvoke(QUESTION, CONFIG)
     forge(saver, {**before, "until": time.time() - 1})
-    result = await agent.ainvoke(GO, CONFIG)
+    result = await agent.ainvoke(QUESTION, CONFIG)
 
     assert len(result["messages"]) == 4
 
@@ -480,7 +479,7 @@ async def test_a_process_that_has_the_number_of_a_dead_one_holds_nothing() -> No
 
     agent = await _begun(saver)
     forge(saver, dead)
-    result = await agent.ainvoke(GO, CONFIG)
+    result = await agent.ainvoke(QUESTION, CONFIG)
 
     assert len(result["messages"]) == 4
 
@@ -565,11 +564,11 @@ async def test_agents_within_a_call_need_not_hold() -> None:
 
     async def ask_inner(query: str = "") -> str:
         """Ask another agent."""
-        return str((await inner.ainvoke(GO))["messages"][-1].content)
+        return str((await inner.ainvoke(QUESTION))["messages"][-1].content)
 
     outer = scripted([calls("ask_inner", "ask_inner"), "done"], [ask_inner], checkpointer=saver)
 
-    result = await outer.ainvoke(GO, CONFIG)
+    result = await outer.ainvoke(QUESTION, CONFIG)
 
     assert shape(result["messages"])[2:] == ["tool:inner", "tool:inner", "ai:done"]
     assert recorder.peak == 2
@@ -581,9 +580,9 @@ async def test_with_durability_exit_nobody_is_told() -> None:
     saver = Entries()
     agent = scripted(["hi"], [], loop=True, checkpointer=saver)
 
-    async with aclosing(agent.astream(GO, CONFIG, stream_mode="values", durability="exit")) as stream:
+    async with aclosing(agent.astream(QUESTION, CONFIG, stream_mode="values", durability="exit")) as stream:
         await anext(stream)
-        result = await agent.ainvoke(GO, CONFIG, durability="exit")
+        result = await agent.ainvoke(QUESTION, CONFIG, durability="exit")
 
     assert result["messages"][-1].content == "hi"
     assert saver.holds == []
@@ -641,6 +640,6 @@ async def test_no_hold_is_kept_in_memory_when_its_run_has_ended() -> None:
     agent = scripted(["hi"], [], loop=True, checkpointer=InMemorySaver())
 
     for _ in range(3):
-        await agent.ainvoke(GO, CONFIG)
+        await agent.ainvoke(QUESTION, CONFIG)
 
     assert set(_lease._here) == before

@@ -13,13 +13,10 @@ from pydantic import ValidationError
 from callboard import create_react_agent
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
-from ._savers import complaint, scripted, shape
+from ._savers import AT, MORE, QUESTION, complaint, scripted, shape
 
 pytestmark = pytest.mark.real_clock
 
-QUESTION = {"messages": [("user", "go")]}
-MORE = {"messages": [("user", "more")]}
-AT: Any = {"configurable": {"thread_id": "1"}}
 NEW_MESSAGE_INSTEAD = "Error: this call has no result"
 
 

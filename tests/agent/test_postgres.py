@@ -22,13 +22,11 @@ from callboard.conversations._postgresql import CONNECTIONS
 from callboard.testing import Recorder, ScriptedModel, calls
 
 from ._postgres import PASSWORD, Server, programs
-from ._savers import complaint, scripted
+from ._savers import AT, QUESTION, complaint, contents, scripted
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
 
 WAIT = 60
-THREAD: Any = {"configurable": {"thread_id": "1"}}
-QUESTION = {"messages": [("user", "go")]}
 OPTIONS: dict[str, Any] = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
 
 KINDS = pytest.mark.parametrize("kind", ["url", "sync", "async"])
@@ -54,10 +52,6 @@ async def saver_on(url: str, kind: str) -> AsyncIterator[Any]:
         await run_on_asyncio(partial(manager.__aexit__, None, None, None))
 
 
-def contents(result: Any) -> list[str]:
-    return [str(message.content) for message in result["messages"]]
-
-
 @KINDS
 async def test_every_place_of_a_thread_can_be_gone_back_to(postgres_url: str, kind: str) -> None:
     """Time travel and forks work, also from checkpoints whose messages are stored in later ones."""
@@ -65,12 +59,12 @@ async def test_every_place_of_a_thread_can_be_gone_back_to(postgres_url: str, ki
     async with saver_on(postgres_url, kind) as saver:
         agent = scripted(replies, [Recorder().tool("work")], checkpointer=saver)
         for text in ("a", "b", "c"):
-            await agent.ainvoke({"messages": [("user", text)]}, THREAD)
-        history = [place async for place in agent.aget_state_history(THREAD)]
+            await agent.ainvoke({"messages": [("user", text)]}, AT)
+        history = [place async for place in agent.aget_state_history(AT)]
         after_first = next(place for place in history if contents(place.values)[-1:] == ["one"])
         forked = await agent.ainvoke({"messages": [("user", "B")]}, after_first.config)
-        whole = [place async for place in agent.aget_state_history(THREAD)]
-        now = await agent.aget_state(THREAD)
+        whole = [place async for place in agent.aget_state_history(AT)]
+        now = await agent.aget_state(AT)
         before = await agent.aget_state(history[0].config)
 
     assert contents(forked) == ["a", "", "work", "one", "B", "other two"]
@@ -88,11 +82,11 @@ async def test_storage_grows_with_what_is_new(postgres_url: str, postgres_server
         agent = scripted(["x" * 1000], [], loop=True, checkpointer=saver)
         for _ in range(4):
             for _ in range(10):
-                await agent.ainvoke({"messages": [("user", "y" * 1000)]}, THREAD)
+                await agent.ainvoke({"messages": [("user", "y" * 1000)]}, AT)
             tables = ("checkpoint_blobs", "checkpoint_writes")
             rows = [postgres_server.sql(f"SELECT sum(length(blob)) FROM {table}", postgres_url) for table in tables]
             sizes.append(sum(int(row[0][0]) for row in rows))
-        places = [place async for place in agent.aget_state_history(THREAD)]
+        places = [place async for place in agent.aget_state_history(AT)]
 
     first, last = sizes[1] - sizes[0], sizes[3] - sizes[2]
     assert last < 1.5 * first, sizes
@@ -145,9 +139,9 @@ async def test_connections_that_were_cut_between_two_turns_are_not_missed(
     """Firewalls and server restarts cut idle connections."""
     saver = saver_of(postgres_url)
     agent = scripted(["one", "two"], [], checkpointer=saver)
-    await agent.ainvoke(QUESTION, THREAD)
+    await agent.ainvoke(QUESTION, AT)
     assert await to_thread.run_sync(postgres_server.cut, postgres_url) >= 1
-    result = await agent.ainvoke(QUESTION, THREAD)
+    result = await agent.ainvoke(QUESTION, AT)
     await close(saver)
 
     assert contents(result) == ["go", "one", "go", "two"]
@@ -166,8 +160,8 @@ async def test_connections_that_are_cut_in_the_middle_of_a_turn_are_not_missed(
     # One cut per batch: a repeated write is not repeated again, so a second cut would be an error.
     model = ScriptedModel([calls("work", "cut", "work"), calls("cut"), calls("cut", "work"), "done"])
     agent = create_react_agent(model, [cut, Recorder().tool("work")], checkpointer=saver)
-    result = await agent.ainvoke(QUESTION, THREAD)
-    state = await agent.aget_state(THREAD)
+    result = await agent.ainvoke(QUESTION, AT)
+    state = await agent.aget_state(AT)
     await close(saver)
 
     assert contents(result)[-1] == "done"
@@ -197,10 +191,10 @@ async def test_a_saver_of_the_users_own_that_loses_its_connection_loses_nothing_
     with pytest.raises(psycopg.OperationalError):
         async with saver_on(postgres_url, kind) as saver:
             model = ScriptedModel([calls("work", "cut"), "done"])
-            await create_react_agent(model, [recorder.tool("work"), cut], checkpointer=saver).ainvoke(QUESTION, THREAD)
+            await create_react_agent(model, [recorder.tool("work"), cut], checkpointer=saver).ainvoke(QUESTION, AT)
     async with saver_on(postgres_url, kind) as saver:
         agent = scripted(["done"], [recorder.tool("work"), harmless], checkpointer=saver)
-        result = await agent.ainvoke(None, THREAD)
+        result = await agent.ainvoke(None, AT)
 
     assert contents(result)[-1] == "done"
     assert contents(result)[2] == "work"
@@ -237,11 +231,11 @@ async def test_a_server_that_stops_in_the_middle_is_named_and_nothing_is_lost(ow
     model = ScriptedModel([calls("work", "stop"), "done"])
     agent = create_react_agent(model, [recorder.tool("work"), stop], checkpointer=saver)
     with pytest.raises(StorageError, match=f"127.0.0.1:{own_server.port}/postgres' cannot be reached") as caught:
-        await agent.ainvoke(QUESTION, THREAD)
+        await agent.ainvoke(QUESTION, AT)
     with pytest.raises(StorageError, match="cannot be reached"):
-        await agent.aget_state(THREAD)
+        await agent.aget_state(AT)
     await to_thread.run_sync(own_server.start)
-    result = await agent.ainvoke(None, THREAD)
+    result = await agent.ainvoke(None, AT)
     await close(saver)
 
     assert PASSWORD not in str(caught.value)
@@ -256,7 +250,7 @@ async def refusal(url: str) -> str:
     saver, store = saver_of(url), store_of(url)
     agent = scripted(["never"], [], checkpointer=saver)
     with pytest.raises(StorageError) as caught:
-        await agent.ainvoke(QUESTION, THREAD)
+        await agent.ainvoke(QUESTION, AT)
     with pytest.raises(StorageError):
         await store.aget(("a",), "b")  # type: ignore[union-attr]
     assert isinstance(caught.value.__cause__, psycopg.Error) or caught.value.__cause__ is None
@@ -286,11 +280,11 @@ async def test_a_user_who_may_not_make_tables_is_told(postgres_url: str, postgre
         assert "Allow this user to make tables" in said
 
         owner: Any = saver_of(postgres_url)
-        await to_thread.run_sync(owner.get_tuple, THREAD)
+        await to_thread.run_sync(owner.get_tuple, AT)
         await close(owner)
         postgres_server.sql("GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO guest", postgres_url)
         saver = saver_of(guest)
-        result = await scripted(["hi"], [], checkpointer=saver).ainvoke(QUESTION, THREAD)
+        result = await scripted(["hi"], [], checkpointer=saver).ainvoke(QUESTION, AT)
         await close(saver)
         assert contents(result) == ["go", "hi"]
     finally:
@@ -302,7 +296,7 @@ async def test_a_user_who_may_not_make_tables_is_told(postgres_url: str, postgre
 async def test_tables_of_a_newer_version_are_refused(postgres_url: str, postgres_server: Server, table: str) -> None:
     """Writing to a newer format without knowing it could destroy data."""
     saver, store = saver_of(postgres_url), store_of(postgres_url)
-    await to_thread.run_sync(saver.get_tuple, THREAD)  # type: ignore[union-attr]
+    await to_thread.run_sync(saver.get_tuple, AT)  # type: ignore[union-attr]
     await store.aput(("a",), "b", {"c": 1})  # type: ignore[union-attr]
     await close(saver, store)
     postgres_server.sql(f"INSERT INTO {table} (v) VALUES (999)", postgres_url)
@@ -311,7 +305,7 @@ async def test_tables_of_a_newer_version_are_refused(postgres_url: str, postgres
         if table == "store_migrations":
             await store.aget(("a",), "b")  # type: ignore[union-attr]
         else:
-            await to_thread.run_sync(saver.get_tuple, THREAD)  # type: ignore[union-attr]
+            await to_thread.run_sync(saver.get_tuple, AT)  # type: ignore[union-attr]
     await close(saver, store)
 
 
@@ -325,7 +319,7 @@ def test_many_machines_may_make_the_tables_at_once(postgres_url: str, kind: str)
     def use(thing: Any) -> None:
         barrier.wait(WAIT)
         try:
-            thing.get_tuple(THREAD) if kind == "saver" else thing.put(("a",), "b", {"c": 1})
+            thing.get_tuple(AT) if kind == "saver" else thing.put(("a",), "b", {"c": 1})
         except BaseException as error:
             errors.append(error)
 

@@ -18,12 +18,11 @@ from callboard import create_react_agent
 from callboard._loops._bridge import run_on_asyncio
 
 from ._provider import Answer, Provider, call, deltas_of, hangs_up, reply, too_many
-from ._savers import complaint
+from ._savers import AT, complaint, contents
 
 pytestmark = pytest.mark.real_clock
 
 WAIT = 20
-THREAD: Any = {"configurable": {"thread_id": "1"}}
 QUESTION = {"messages": [("user", "What is it like in Paris?")]}
 CALLS = [call("call_a", "weather", city="Paris"), call("call_b", "clock", city="Paris, at the river")]
 
@@ -64,10 +63,6 @@ class Tools:
     @property
     def all(self) -> list[Any]:
         return [self.weather, self.clock]
-
-
-def contents(result: Any) -> list[str]:
-    return [str(message.content) for message in result["messages"]]
 
 
 TURN = ["What is it like in Paris?", "", "sunny in Paris", "noon in Paris, at the river", "Lovely."]
@@ -127,8 +122,8 @@ async def test_a_refusal_that_stays_is_the_clients_error() -> None:
     async with provider_and_model(*script, max_retries=0) as (provider, model):
         agent = create_react_agent(model, [], checkpointer=InMemorySaver())
         with pytest.raises(openai.RateLimitError, match="Rate limit reached"):
-            await agent.ainvoke(QUESTION, THREAD)
-        result = await agent.ainvoke(None, THREAD)
+            await agent.ainvoke(QUESTION, AT)
+        result = await agent.ainvoke(None, AT)
 
     assert contents(result) == ["What is it like in Paris?", "Lovely."]
     assert len(provider.requests) == 2
@@ -145,12 +140,12 @@ async def test_a_stream_that_breaks_in_the_middle_leaves_the_thread_usable(how: 
         agent = create_react_agent(model, tools.all, checkpointer=InMemorySaver())
         with pytest.raises(openai.APIConnectionError):
             if how == "invoke":
-                await agent.ainvoke(QUESTION, THREAD)
+                await agent.ainvoke(QUESTION, AT)
             else:
-                async for chunk, _ in agent.astream(QUESTION, THREAD, stream_mode="messages"):
+                async for chunk, _ in agent.astream(QUESTION, AT, stream_mode="messages"):
                     chunks.append(chunk)
-        state = await agent.aget_state(THREAD)
-        result = await agent.ainvoke({"messages": [("user", "And?")]}, THREAD)
+        state = await agent.aget_state(AT)
+        result = await agent.ainvoke({"messages": [("user", "And?")]}, AT)
 
     assert contents(state.values) == TURN[:-1]
     assert state.next == ("agent",)

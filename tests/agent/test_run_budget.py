@@ -18,7 +18,7 @@ from callboard import CallPolicy, Limit, ToolNode, cleanup, create_react_agent, 
 from callboard.exceptions import AbandonedThreadWarning, RunDeadlineExceededError
 from callboard.testing import Recorder, ScriptedModel, calls
 
-from ._savers import SAVERS, complaint, saver_of, scripted, shape
+from ._savers import QUESTION, SAVERS, complaint, saver_of, scripted, shape
 
 pytestmark = pytest.mark.real_clock
 
@@ -27,10 +27,9 @@ BUDGET = 0.3
 """Seconds: enough to reach the calls, and too few for a call that hangs."""
 SPENT = f"Error: The run was given up: its budget of {BUDGET} s was spent."
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
-GO: Any = {"messages": [("user", "go")]}
 
 
-async def run_out(agent: Any, config: Any = CONFIG, given: Any = GO, **options: Any) -> RunDeadlineExceededError:
+async def run_out(agent: Any, config: Any = CONFIG, given: Any = QUESTION, **options: Any) -> RunDeadlineExceededError:
     """Run until the budget is spent, and check that the run ends soon afterwards."""
     with anyio.fail_after(5), pytest.raises(RunDeadlineExceededError) as caught:
         await agent.ainvoke(given, config, **{"budget": BUDGET, **options})
@@ -269,9 +268,9 @@ async def test_tools_see_what_is_left_of_it() -> None:
 
     agent = scripted([calls("here", "there"), "done"], [here, there], loop=True)
 
-    await agent.ainvoke(GO, budget=WAIT / 2)
+    await agent.ainvoke(QUESTION, budget=WAIT / 2)
     bounded = dict(left)
-    await agent.ainvoke(GO)
+    await agent.ainvoke(QUESTION)
 
     assert all(WAIT / 4 < seconds <= WAIT / 2 for seconds in bounded.values()), bounded
     assert all(seconds > WAIT / 2 for seconds in left.values()), left
@@ -284,7 +283,7 @@ async def test_the_budget_of_a_call_within_that_of_the_run_ends_the_call_alone()
     )
     agent = scripted([calls("stuck", "quick"), "done"], node)
 
-    result = await agent.ainvoke(GO, budget=10)
+    result = await agent.ainvoke(QUESTION, budget=10)
 
     assert endings(result["messages"]) == ["deadline", "success"]
     assert "its budget of 0.05 s was spent while it ran" in result["messages"][2].content
@@ -304,7 +303,7 @@ async def test_an_agent_within_a_call_has_no_more_than_the_run_around_it() -> No
 
     async def ask_inner(query: str = "") -> str:
         """Ask another agent."""
-        return str((await inner.ainvoke(GO))["messages"][-1].content)
+        return str((await inner.ainvoke(QUESTION))["messages"][-1].content)
 
     messages = await given_up(["ask_inner"], [ask_inner])
 
@@ -327,11 +326,11 @@ async def test_what_is_left_is_right_across_clocks() -> None:
 
     def ask_inner(query: str = "") -> str:
         """Ask another agent."""
-        return str(inner.invoke(GO)["messages"][-1].content)
+        return str(inner.invoke(QUESTION)["messages"][-1].content)
 
     outer = scripted([calls("ask_inner"), "done"], [ask_inner])
 
-    await outer.ainvoke(GO, budget=10)
+    await outer.ainvoke(QUESTION, budget=10)
 
     assert 0 < left[0] <= 10
 
@@ -343,10 +342,10 @@ async def test_a_run_may_have_another_budget_than_its_agent() -> None:
     agent = scripted([calls("slow"), "done"], tools, loop=True, budget=0.05)
 
     with pytest.raises(RunDeadlineExceededError, match=r"0\.05 s"):
-        await agent.ainvoke(GO)
+        await agent.ainvoke(QUESTION)
     agent = scripted([calls("slow"), "done"], tools, loop=True, budget=0.05)
-    longer = await agent.ainvoke(GO, budget=60)
-    endless = await agent.ainvoke(GO, budget=math.inf)
+    longer = await agent.ainvoke(QUESTION, budget=60)
+    endless = await agent.ainvoke(QUESTION, budget=math.inf)
 
     assert longer["messages"][-1].content == endless["messages"][-1].content == "done"
 
@@ -356,7 +355,7 @@ async def test_a_budget_that_is_none_is_refused(budget: Any) -> None:
     with pytest.raises((ValueError, TypeError), match="budget"):
         scripted(["hi"], [], budget=budget)
     with pytest.raises((ValueError, TypeError), match="budget") as caught:
-        await scripted(["hi"], []).ainvoke(GO, budget=budget)
+        await scripted(["hi"], []).ainvoke(QUESTION, budget=budget)
     assert not isinstance(caught.value, RunDeadlineExceededError)
 
 
@@ -371,7 +370,7 @@ async def test_a_stream_ends_with_the_error_bare() -> None:
     seen: list[Any] = []
 
     with pytest.raises(RunDeadlineExceededError):
-        async for mode, chunk in agent.astream(GO, stream_mode=["updates", "values"], budget=BUDGET):
+        async for mode, chunk in agent.astream(QUESTION, stream_mode=["updates", "values"], budget=BUDGET):
             seen.append((mode, chunk))
 
     updates = [chunk["tools"]["messages"] for mode, chunk in seen if mode == "updates" and "tools" in chunk]
@@ -398,7 +397,7 @@ async def test_within_a_graph_the_agent_goes_on_where_its_budget_ended_it() -> N
     compiled = graph.compile(checkpointer=InMemorySaver())
 
     with pytest.raises(RunDeadlineExceededError):
-        await compiled.ainvoke(GO, CONFIG)
+        await compiled.ainvoke(QUESTION, CONFIG)
     result = await compiled.ainvoke(None, CONFIG)
 
     assert shape(result["messages"]) == ["human:go", "ai:", "tool:quick", f"tool:{SPENT}", "ai:done"]

@@ -17,13 +17,12 @@ from callboard._loops._current import current_loop
 from callboard.testing import Recorder, ScriptedModel, calls
 from tests.helpers import make
 
-from ._savers import SAVERS, saver_of, scripted, shape
+from ._savers import QUESTION, SAVERS, contents, saver_of, scripted, shape
 
 pytestmark = pytest.mark.real_clock
 
 GRACE = 0.3
 THREAD = {"configurable": {"thread_id": "t"}}
-QUESTION = {"messages": [("user", "go")]}
 ALL = ["human:go", "ai:", "tool:work", "ai:done"]
 
 
@@ -183,10 +182,6 @@ class Unlucky(InMemorySaver):
         super().put_writes(*args)
         if self._writes == self._fails_at:
             raise ConnectionError("stored, but who knows")
-
-
-def contents(result: Any) -> list[str]:
-    return [str(message.content) for message in result["messages"]]
 
 
 async def finished_and_resumed(saver: Unlucky) -> tuple[list[str], Recorder]:

@@ -15,13 +15,12 @@ import callboard
 from callboard.testing import ScriptedModel, tool_call
 from callboard.tools._errors import UNKNOWN
 
+from ._savers import AT, QUESTION
+
 pytestmark = [
     pytest.mark.real_clock,
     pytest.mark.filterwarnings("ignore::langgraph.warnings.LangGraphDeprecationWarning"),
 ]
-
-AT: Any = {"configurable": {"thread_id": "1"}}
-QUESTION: Any = {"messages": [("user", "go")]}
 
 
 class Works:

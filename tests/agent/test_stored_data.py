@@ -28,12 +28,10 @@ from callboard.agent import _react
 from callboard.conversations._stored_types import named_types
 from callboard.testing import Recorder, ScriptedModel, calls
 
-from ._savers import scripted
+from ._savers import AT, QUESTION, scripted
 
 pytestmark = pytest.mark.real_clock
 
-THREAD: Any = {"configurable": {"thread_id": "1"}}
-QUESTION = {"messages": [("user", "go")]}
 
 Payload = Callable[[str], tuple[str, bytes]]
 
@@ -159,7 +157,7 @@ def test_to_look_runs_nothing_either(name: str, serde: Any, tmp_path: Path) -> N
 async def test_an_agent_refuses_what_somebody_put_into_its_file(name: str, column: str, tmp_path: Path) -> None:
     """The payload may be in any column; nothing is executed, and the error names the database."""
     path, file = tmp_path / "written", tmp_path / "agent.db"
-    await agent_on(file, "hi").ainvoke(QUESTION, THREAD)
+    await agent_on(file, "hi").ainvoke(QUESTION, AT)
     kind, data = PAYLOADS[name](str(path))
     with closing(sqlite3.connect(file)) as connection, connection:
         if column == "checkpoint":
@@ -172,7 +170,7 @@ async def test_an_agent_refuses_what_somebody_put_into_its_file(name: str, colum
             )
 
     with pytest.raises(StorageError, match=r"agent\.db") as caught:
-        await agent_on(file, "hi").ainvoke(QUESTION, THREAD)
+        await agent_on(file, "hi").ainvoke(QUESTION, AT)
 
     assert "\n" not in str(caught.value)
     assert not path.exists()
@@ -275,8 +273,8 @@ async def test_an_agents_own_types_are_read_as_what_they_are(tmp_path: Path) -> 
     order = Order([Line(size=Size.L, note=Later(text="soon"))])
     given = {**QUESTION, "order": order, "boxes": [Box(order)], "number": {"a": order}}
 
-    await agent_on(file, "hi", state_schema=Shop).ainvoke(given, THREAD)
-    found = await agent_on(file, state_schema=Shop).aget_state(THREAD)
+    await agent_on(file, "hi", state_schema=Shop).ainvoke(given, AT)
+    found = await agent_on(file, state_schema=Shop).aget_state(AT)
 
     assert (found.values["order"], found.values["boxes"], found.values["number"]) == (order, [Box(order)], {"a": order})
 
@@ -299,7 +297,7 @@ async def test_what_could_not_be_read_again_is_not_written(tmp_path: Path, durab
     given = {**QUESTION, "anything": {"deep": [Loose("x")]}}
 
     with pytest.raises(StorageError, match=r"test_stored_data\.Loose.*stored_types=\[Loose\]"):
-        await agent_on(file, "hi", state_schema=Bag).ainvoke(given, THREAD, durability=durability)
+        await agent_on(file, "hi", state_schema=Bag).ainvoke(given, AT, durability=durability)
     allowed = {"state_schema": Bag, "stored_types": [Loose]}
     await agent_on(file, "hi", **allowed).ainvoke(given, {"configurable": {"thread_id": "2"}}, durability=durability)
     found = await agent_on(file, **allowed).aget_state({"configurable": {"thread_id": "2"}})
@@ -311,10 +309,10 @@ async def test_a_type_that_is_not_allowed_any_more_is_named(tmp_path: Path) -> N
     """LangGraph returns a dict in place of the object, which causes an error much later, or none."""
     file = tmp_path / "agent.db"
     given = {**QUESTION, "anything": Loose("x")}
-    await agent_on(file, "hi", state_schema=Bag, stored_types=[Loose]).ainvoke(given, THREAD)
+    await agent_on(file, "hi", state_schema=Bag, stored_types=[Loose]).ainvoke(given, AT)
 
     with pytest.raises(StorageError, match=r"Loose.*stored_types"):
-        await agent_on(file, state_schema=Bag).aget_state(THREAD)
+        await agent_on(file, state_schema=Bag).aget_state(AT)
 
 
 async def test_a_structured_answer_is_of_a_type_that_the_agent_names(tmp_path: Path) -> None:
@@ -325,8 +323,8 @@ async def test_a_structured_answer_is_of_a_type_that_the_agent_names(tmp_path: P
         model = ScriptedModel(["hi", calls(("Report", {"summary": "all well"}))])
         return create_react_agent(model, [], response_format=("Sum up.", Report), checkpointer=f"sqlite:///{file}")
 
-    await agent().ainvoke(QUESTION, THREAD)
-    found = await agent().aget_state(THREAD)
+    await agent().ainvoke(QUESTION, AT)
+    found = await agent().aget_state(AT)
 
     assert found.values["structured_response"] == Report(summary="all well")
 
@@ -408,4 +406,4 @@ async def test_memory_by_url_is_as_strict(tmp_path: Path) -> None:
     given = {**QUESTION, "anything": Loose("x")}
 
     with pytest.raises(StorageError, match="Loose"):
-        await agent_on("memory", "hi", state_schema=Bag, tools=[Recorder().tool("work")]).ainvoke(given, THREAD)
+        await agent_on("memory", "hi", state_schema=Bag, tools=[Recorder().tool("work")]).ainvoke(given, AT)

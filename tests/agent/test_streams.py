@@ -13,7 +13,6 @@ from typing import Any
 import anyio
 import pytest
 from langchain_core.messages import BaseMessage
-from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
@@ -24,12 +23,11 @@ from callboard import AgentStatePydantic, ToolRuntime, cleanup, create_react_age
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 from tests.helpers import live_tasks
 
-from ._graphs import AT, QUESTION, Desk, chain, delegate
-from ._savers import scripted, shape
+from ._graphs import Desk, chain, delegate
+from ._savers import AT, QUESTION, scripted, shape
 
 pytestmark = pytest.mark.real_clock
 
-THREAD: RunnableConfig = {"configurable": {"thread_id": "1"}}
 
 versions = pytest.mark.parametrize("version", ["v1", "v2"])
 
@@ -82,9 +80,9 @@ async def test_what_a_tool_writes_is_the_agents_own(kind: str, kept: bool, versi
     writer = StructuredTool.from_function(**WRITERS[kind], name="write", description="Write.")
     agent = scripted([calls("write"), "done"], [writer], loop=True, version=version, checkpointer=saver)
 
-    assert await read(agent, "custom", config=THREAD) == [{"from": "a tool"}]
-    assert await read(agent, "custom", config=THREAD, subgraphs=True) == [((), {"from": "a tool"})]
-    assert (await agent.ainvoke(QUESTION, THREAD))["messages"][-1].content == "done"
+    assert await read(agent, "custom", config=AT) == [{"from": "a tool"}]
+    assert await read(agent, "custom", config=AT, subgraphs=True) == [((), {"from": "a tool"})]
+    assert (await agent.ainvoke(QUESTION, AT))["messages"][-1].content == "done"
 
 
 async def test_hooks_and_prompts_write_to_the_stream() -> None:
@@ -110,7 +108,7 @@ async def test_checkpoints_are_places_to_go_back_to(version: Any) -> None:
     """Each chunk has the config of a checkpoint, with which `get_state` finds the state."""
     agent = agent_with(Recorder().tool("work"), version=version, checkpointer=InMemorySaver())
 
-    chunks = await read(agent, "checkpoints", config=THREAD)
+    chunks = await read(agent, "checkpoints", config=AT)
 
     nexts = [chunk["next"] for chunk in chunks]
     assert nexts[-4:] == [["agent"], ["tools"], ["agent"], []]
@@ -189,7 +187,7 @@ async def test_all_questions_of_version_1_come_as_chunks(mode: str) -> None:
     model = ScriptedModel([calls(("ask", {"query": "a"}), "work", ("ask", {"query": "b"}))])
     agent = create_react_agent(model, [ask, Recorder().tool("work")], checkpointer=InMemorySaver(), version="v1")
 
-    chunks = await read(agent, mode, config=THREAD)
+    chunks = await read(agent, mode, config=AT)
 
     assert [asked.value for chunk in chunks for asked in chunk.get("__interrupt__", ())] == ["a", "b"]
 
@@ -200,8 +198,8 @@ async def test_a_resumed_stream_tells_only_what_is_new(version: Any) -> None:
     recorder = Recorder()
     agent = agent_with(ask, recorder.tool("work"), checkpointer=InMemorySaver(), version=version)
 
-    await read(agent, "updates", config=THREAD)
-    chunks = await read(agent, "updates", Command(resume="yes"), THREAD)
+    await read(agent, "updates", config=AT)
+    chunks = await read(agent, "updates", Command(resume="yes"), AT)
 
     fresh = [chunk for chunk in chunks if "__metadata__" not in chunk]
     contents = [m.content for chunk in fresh for update in chunk.values() for m in update["messages"]]

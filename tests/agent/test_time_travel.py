@@ -16,11 +16,9 @@ from langgraph.types import Command, StateSnapshot, interrupt
 from callboard import create_react_agent
 from callboard.testing import Recorder, ScriptedModel, calls
 
-from ._savers import complaint, saver_of, shape
+from ._savers import AT, complaint, saver_of, shape
 
 pytestmark = pytest.mark.real_clock
-
-AT: Any = {"configurable": {"thread_id": "1"}}
 
 
 def say(text: str) -> Any:

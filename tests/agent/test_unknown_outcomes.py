@@ -23,8 +23,8 @@ from callboard.middleware import Retry
 from callboard.testing import Recorder, ScriptedModel, calls
 from callboard.tools._errors import UNKNOWN
 
-from ._savers import ON_DISK, SAVERS, complaint, copy_of, saver_of, scripted, shape
-from ._unknown_agent import CASES, CONFIG, ENTRIES, GO, Case, Life, Log, agent_in
+from ._savers import ON_DISK, QUESTION, SAVERS, complaint, copy_of, saver_of, scripted, shape
+from ._unknown_agent import CASES, CONFIG, ENTRIES, Case, Life, Log, agent_in
 
 pytestmark = pytest.mark.real_clock
 
@@ -102,7 +102,7 @@ async def test_killed_before_its_claim_a_call_simply_runs(
     """With durability "exit", a run that was killed before any claim has left nothing and starts again."""
     async with resumed(case, policy, version=version) as (agent, log):
         before = log.lines
-        given = GO if case.durability == "exit" else None
+        given = QUESTION if case.durability == "exit" else None
         result = await agent.ainvoke(given, CONFIG, durability=case.durability)
 
     assert shape(result["messages"]) == ["human:go", "ai:", "tool:p1 is paid", "ai:done"]
@@ -317,7 +317,7 @@ async def test_what_may_run_twice_is_not_claimed(policy: CallPolicy) -> None:
     async def writes(node: Any) -> tuple[int, list[str]]:
         saver = Ledgers()
         agent = scripted([calls("work", "work"), "done"], node, checkpointer=saver)
-        await agent.ainvoke(GO, CONFIG)
+        await agent.ainvoke(QUESTION, CONFIG)
         return saver.batches, saver.kinds
 
     tool = Recorder().tool("work")
@@ -354,7 +354,7 @@ async def test_the_claims_of_a_batch_share_their_writes(kind: str, tmp_path: Pat
 
     async with saver_of(kind, tmp_path / "db", sync=Sync, aio=Async) as saver:
         agent = create_react_agent(model, node_of(recorder.tool("pay", seconds=1.0)), checkpointer=saver)
-        await agent.ainvoke(GO, CONFIG)
+        await agent.ainvoke(QUESTION, CONFIG)
 
     assert counted[1] == 100
     assert counted[0] <= 15
@@ -379,7 +379,7 @@ async def test_a_call_that_asked_is_interrupted_and_not_unknown(kind: str, polic
             script = ScriptedModel([lambda seen: calls("careful") if len(seen) == 1 else "done"], loop=True)
             return create_react_agent(script, node_of(careful, policy=policy), checkpointer=saver)
 
-        first = await agent().ainvoke(GO, CONFIG)
+        first = await agent().ainvoke(QUESTION, CONFIG)
         again = await agent().ainvoke(None, CONFIG)
         second = await agent().ainvoke(Command(resume="yes"), CONFIG)
         still = await agent().ainvoke(None, CONFIG)
@@ -400,10 +400,10 @@ async def test_an_error_in_the_body_is_an_outcome(handles: bool) -> None:
     agent = scripted([calls("pay"), "done"], node, checkpointer=InMemorySaver())
 
     if handles:
-        result = await agent.ainvoke(GO, CONFIG)
+        result = await agent.ainvoke(QUESTION, CONFIG)
     else:
         with pytest.raises(ConnectionError, match="lost"):
-            await agent.ainvoke(GO, CONFIG)
+            await agent.ainvoke(QUESTION, CONFIG)
         result = await agent.ainvoke(None, CONFIG)
 
     assert not questions_in(result)
@@ -418,7 +418,7 @@ async def test_a_retry_within_the_call_is_no_second_call() -> None:
     node = node_of(tool, middleware=[Retry(attempts=3, initial=0.001, any_tool=True)])
     agent = scripted([calls("pay"), "done"], node, checkpointer=saver)
 
-    result = await agent.ainvoke(GO, CONFIG)
+    result = await agent.ainvoke(QUESTION, CONFIG)
 
     assert not questions_in(result)
     assert result["messages"][-1].content == "done"
@@ -446,7 +446,7 @@ async def test_a_body_that_a_failing_neighbour_cancelled_is_unknown() -> None:
     agent = scripted([batch, "done"], node, checkpointer=InMemorySaver())
 
     with pytest.raises(ValueError, match="boom"):
-        await agent.ainvoke(GO, CONFIG)
+        await agent.ainvoke(QUESTION, CONFIG)
     asked = await agent.ainvoke(None, CONFIG)
     result = await agent.ainvoke(Command(resume={"type": "response", "args": "a, by hand"}), CONFIG)
 
@@ -462,7 +462,7 @@ async def test_a_body_that_its_caller_cancelled_is_unknown() -> None:
     agent = scripted([calls("pay"), "done"], node_of(recorder.tool("pay", hang=True)), checkpointer=InMemorySaver())
 
     async with anyio.create_task_group() as group:
-        group.start_soon(agent.ainvoke, GO, CONFIG)
+        group.start_soon(agent.ainvoke, QUESTION, CONFIG)
         await recorder.wait_for("started")
         group.cancel_scope.cancel()
     asked = await agent.ainvoke(None, CONFIG)
@@ -500,7 +500,7 @@ async def test_cancelled_after_its_answer_a_call_does_not_take_the_next_one_for_
         checkpointer=InMemorySaver(),
     )
 
-    first = await agent.ainvoke(GO, CONFIG)
+    first = await agent.ainvoke(QUESTION, CONFIG)
     with pytest.raises(ValueError, match="boom"):
         await agent.ainvoke(Command(resume={question.id: "yes" for question in questions_in(first)}), CONFIG)
     asked = await agent.ainvoke(None, CONFIG)
@@ -518,7 +518,7 @@ async def test_a_claim_that_cannot_be_stored_keeps_the_body_from_running() -> No
     agent = scripted([calls("pay"), "done"], node_of(recorder.tool("pay")), checkpointer=saver)
 
     with pytest.raises(OSError, match="the disk is full"):
-        await agent.ainvoke(GO, CONFIG)
+        await agent.ainvoke(QUESTION, CONFIG)
     assert recorder.count("started") == 0
     result = await agent.ainvoke(None, CONFIG)
 
@@ -582,7 +582,7 @@ async def rerun_after_kill(
     """Resume a run whose process was killed as a body began; return the results, and the executions afterwards."""
     before, after = Work(killed_at), Work()
     model = ScriptedModel([batch(*queries), "done"])
-    await create_react_agent(model, tools(before), checkpointer=before.saver, **options).ainvoke(GO, CONFIG)
+    await create_react_agent(model, tools(before), checkpointer=before.saver, **options).ainvoke(QUESTION, CONFIG)
     agent = scripted(["done"], tools(after), checkpointer=before.left, **options)
     return told(await agent.ainvoke(None, CONFIG)), after
 
@@ -660,7 +660,7 @@ async def test_a_run_that_ends_in_order_leaves_nothing_unknown_that_had_not_begu
 
     async def cancelled(agent: Any) -> None:
         async with anyio.create_task_group() as group:
-            group.start_soon(agent.ainvoke, GO, CONFIG)
+            group.start_soon(agent.ainvoke, QUESTION, CONFIG)
             await at_work.wait()
             group.cancel_scope.cancel()
 
@@ -681,7 +681,7 @@ async def test_fifty_turns_of_one_call_need_no_commit_for_their_claims(durabilit
         model = ScriptedModel([*[batch("a")] * 50, "done"])
         agent = create_react_agent(model, [work.tool()], checkpointer=work.saver, on_unknown=on_unknown)  # type: ignore[arg-type]
         with anyio.fail_after(60):
-            await agent.ainvoke(GO, config, durability=durability)
+            await agent.ainvoke(QUESTION, config, durability=durability)
         commits.append(work.saver.commits)
     assert commits == ([206, 206] if durability == "sync" else [105, 105])
 
@@ -693,6 +693,6 @@ async def test_with_durability_exit_nothing_is_claimed_unless_a_policy_says_so()
         work = Work()
         node = ToolNode([work.tool()], policies={"work": policy})
         agent = scripted([batch("a"), "done"], node, checkpointer=work.saver)
-        await agent.ainvoke(GO, CONFIG, durability="exit")
+        await agent.ainvoke(QUESTION, CONFIG, durability="exit")
         commits.append(work.saver.commits)
     assert commits[0] == commits[1] < commits[2]

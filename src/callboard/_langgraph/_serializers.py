@@ -57,15 +57,12 @@ class StrictSerializer(JsonPlusSerializer):
         self.memory: MessageMemory | None = None
         self.conversation: StoredConversation | None = None
 
-    def with_types(self, types: Iterable[type]) -> "StrictSerializer":
-        other = copy.copy(self)
-        other._types = {**self._types, **_by_name(types)}
-        return other
-
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[Name | type]) -> "StrictSerializer":
         """Return a copy that allows more types or names of types; LangGraph calls this method."""
         given = [one if isinstance(one, type) else _imported(tuple(one)) for one in extra_allowlist]
-        return self.with_types(one for one in given if isinstance(one, type))
+        other = copy.copy(self)
+        other._types = {**self._types, **_by_name(one for one in given if isinstance(one, type))}
+        return other
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
         if self.conversation is not None:

@@ -19,7 +19,7 @@ from callboard._langgraph._node_scope import NodePlace
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard.agent._model import lending, run_user_code
-from callboard.agent._run_context import RunContext
+from callboard.agent._run_context import RunContext, meets
 from callboard.agent._run_events import Body, RunReporter
 from callboard.agent._tools_step import answer_open_calls, run_calls, run_sent_calls
 from callboard.conversations._channels import State, goto_of
@@ -132,7 +132,7 @@ class Run:
             self._tell_place(thread)
         while nodes := thread.coming:
             self._check_steps()
-            if not self._resumed and self._stops.stop_before(nodes):
+            if not self._resumed and self._stops.before and meets(self._stops.before, nodes):
                 return self._stopped()
             self._check_drain()
             # Nested graphs resume in the first step only; later steps start theirs anew.
@@ -144,7 +144,7 @@ class Run:
             if is_heard:
                 self._tell_place(thread)
                 await checkpoint()  # the reader gets the events of this step before the next one begins
-            if self._stops.stop_after(nodes):
+            if self._stops.after and meets(self._stops.after, nodes):
                 return self._stopped()
         self._check_steps()
         return None

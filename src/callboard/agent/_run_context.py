@@ -29,14 +29,9 @@ class Breakpoints:
     def or_else(self, before: Nodes | None, after: Nodes | None) -> "Breakpoints":
         return Breakpoints(before=before or self.before, after=after or self.after)
 
-    def stop_before(self, nodes: Sequence[str]) -> bool:
-        return bool(self.before) and _meets(self.before, nodes)
 
-    def stop_after(self, nodes: Sequence[str]) -> bool:
-        return bool(self.after) and _meets(self.after, nodes)
-
-
-def _meets(stops: Nodes, nodes: Sequence[str]) -> bool:
+def meets(stops: Nodes, nodes: Sequence[str]) -> bool:
+    """Return whether a run stops at one of these nodes."""
     return bool(nodes) if stops == "*" else not set(stops).isdisjoint(nodes)
 
 

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
+from anyio import to_thread
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
@@ -121,7 +122,7 @@ class Saver:
         """Return the time of the database's clock in seconds since 1970, or `None` if it has none."""
         saver = self._saver
         if isinstance(saver, LazySaver):
-            return await self._awaited.call("get_tuple", LazySaver.now, _no_clock)
+            return await to_thread.run_sync(saver.now)
         return await self._awaited.call("get_tuple", clock, aclock) if keeps_values(saver) else None
 
     @property
@@ -151,10 +152,6 @@ class Saver:
             lambda saver: getattr(seen(saver), name)(*args),
             lambda saver: getattr(seen(saver), f"a{name}")(*args),
         )
-
-
-async def _no_clock(saver: Any) -> float | None:
-    raise NotImplementedError
 
 
 _KEPT: WeakKeyDictionary[Any, StoredConversations] = WeakKeyDictionary()

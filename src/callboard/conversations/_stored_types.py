@@ -5,7 +5,7 @@ from writes, outputs and sends.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import is_dataclass, replace
 from enum import Enum
 from typing import Annotated, Any, Literal, NewType, TypeVar, get_args, get_origin, get_type_hints
@@ -51,7 +51,8 @@ def _within(annotation: Any) -> Iterable[Any]:
     if origin is Literal:
         return ()
     if origin is not None:
-        return (origin, *_flat(get_args(annotation)))
+        # The parameters of a `Callable` are a list.
+        return (origin, *(part for one in get_args(annotation) for part in (one if isinstance(one, list) else [one])))
     if isinstance(annotation, NewType):
         return (annotation.__supertype__,)
     if isinstance(annotation, TypeVar):
@@ -61,14 +62,6 @@ def _within(annotation: Any) -> Iterable[Any]:
     if isinstance(annotation, type):
         return _fields(annotation)
     return (getattr(annotation, "__value__", None),)  # of an alias made by `type X = ...`
-
-
-def _flat(arguments: Iterable[Any]) -> Iterator[Any]:
-    for one in arguments:
-        if isinstance(one, list):  # the parameters of a Callable
-            yield from one
-        else:
-            yield one
 
 
 def _fields(kind: type) -> Iterable[Any]:
