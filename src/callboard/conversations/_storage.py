@@ -490,7 +490,7 @@ def new_base(
         id=checkpoint_id,
         ts=now(),
         channel_values=dict(values),
-        channel_versions={**known, **new},
+        channel_versions=cast("Any", {**known, **new}),
         versions_seen={} if before is None else before.checkpoint["versions_seen"],
         updated_channels=None,
     )
