@@ -1,6 +1,7 @@
 """Checkpointers, inputs and agents for tests, and the rules of a provider for a conversation."""
 
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from copy import deepcopy
@@ -16,6 +17,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from callboard import create_react_agent
 from callboard._loops._bridge import run_on_asyncio
+from callboard.conversations._storage import CHANNEL
 from callboard.testing import ScriptedModel
 
 AT: Any = {"configurable": {"thread_id": "1"}}
@@ -58,6 +60,40 @@ async def _async_saver(path: Path | str, aio: type[Any]) -> Any:
     connection = await aiosqlite.connect(path)
     await connection.execute("PRAGMA synchronous=OFF")
     return aio(connection)
+
+
+class Recording(InMemorySaver):
+    """Records every entry, with the time of its write; fails once at an entry of the kind `fails_at`."""
+
+    def __init__(self, *, fails_at: str = "") -> None:
+        super().__init__()
+        self.entries: list[dict[str, Any]] = []
+        self.times: list[float] = []
+        self.batches = self.checkpoints = 0
+        self.fails_at = fails_at
+
+    def put(self, *args: Any, **options: Any) -> Any:
+        self.checkpoints += 1
+        return super().put(*args, **options)
+
+    def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
+        entries = [entry for channel, value in writes if channel == CHANNEL for entry in value]
+        if self.fails_at in [entry["kind"] for entry in entries]:
+            self.fails_at = ""
+            raise OSError("the disk is full")
+        super().put_writes(config, writes, task_id, task_path)
+        self.batches += 1
+        self.entries += entries
+        self.times += [time.time()] * len(entries)
+
+    @property
+    def commits(self) -> int:
+        """Number of writes, of checkpoints and of entries."""
+        return self.batches + self.checkpoints
+
+    @property
+    def kinds(self) -> list[str]:
+        return [entry["kind"] for entry in self.entries]
 
 
 def copy_of(saver: InMemorySaver) -> InMemorySaver:

@@ -26,7 +26,7 @@ from callboard.exceptions import CallboardError, RunDeadlineExceededError, Threa
 from callboard.testing import Recorder, calls
 
 from ._rival_agent import agent_in, thread
-from ._savers import ON_DISK, QUESTION, SAVERS, complaint, saver_of, scripted, shape
+from ._savers import ON_DISK, QUESTION, SAVERS, Recording, complaint, saver_of, scripted, shape
 
 pytestmark = pytest.mark.real_clock
 
@@ -179,31 +179,8 @@ async def test_where_a_live_process_once_ran_anybody_may_fork(both: tuple[Rival,
 # In one process.
 
 
-class Entries(InMemorySaver):
-    """Records every entry."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.entries: list[dict[str, Any]] = []
-        self.written: list[float] = []
-        self.fails = ""
-
-    def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
-        entries = [entry for channel, value in writes if channel == CHANNEL for entry in value]
-        if self.fails in [entry["kind"] for entry in entries]:
-            self.fails = ""
-            raise OSError("the disk is full")
-        super().put_writes(config, writes, task_id, task_path)
-        self.entries += entries
-        self.written += [time.time()] * len(entries)
-
-    @property
-    def holds(self) -> list[dict[str, Any]]:
-        return [entry["holder"] for entry in self.entries if entry["kind"] == "hold"]
-
-    @property
-    def hold_times(self) -> list[float]:
-        return [at for entry, at in zip(self.entries, self.written, strict=True) if entry["kind"] == "hold"]
+def holds(saver: Recording) -> list[dict[str, Any]]:
+    return [entry["holder"] for entry in saver.entries if entry["kind"] == "hold"]
 
 
 def forge(saver: Any, holder: dict[str, Any]) -> None:
@@ -319,7 +296,7 @@ async def test_threads_and_their_namesakes_elsewhere_are_not_held() -> None:
 
 async def test_a_stream_holds_like_any_run_and_is_told_like_any_run() -> None:
     """A refused stream raises the error; a reader that leaves its stream releases the thread."""
-    saver, gate = Entries(), anyio.Event()
+    saver, gate = Recording(), anyio.Event()
 
     async def wait() -> str:
         """Wait."""
@@ -389,7 +366,7 @@ ENDS = [_cancelled, _spent, _left, _stopped, _out_of_steps, _without_input, _ans
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__[1:])
 async def test_whatever_ends_a_run_the_thread_is_let_go(end: Any) -> None:
-    recorder, saver = Recorder(), Entries()
+    recorder, saver = Recorder(), Recording()
     agent = held_up([calls("work"), "done"], recorder, saver)
 
     await end(agent, recorder)
@@ -397,7 +374,7 @@ async def test_whatever_ends_a_run_the_thread_is_let_go(end: Any) -> None:
     other = scripted(["hi"], [], checkpointer=saver)
     result = await other.ainvoke({"messages": [("user", "hello")]}, CONFIG)
 
-    assert saver.holds
+    assert holds(saver)
     assert shape(result["messages"])[-2:] == ["human:hello", "ai:hi"]
     assert complaint(result["messages"]) is None
     assert not is_held(saver)
@@ -494,21 +471,22 @@ def short_lease(monkeypatch: pytest.MonkeyPatch) -> float:
 
 
 async def test_a_run_that_goes_on_prolongs_its_lease(short_lease: float) -> None:
-    recorder, saver = Recorder(), Entries()
+    recorder, saver = Recorder(), Recording()
     agent = held_up([calls("work"), "done"], recorder, saver)
 
     async with running(agent, recorder):
-        while len(saver.holds) < 4:
+        while len(holds(saver)) < 4:
             await anyio.sleep(0.001)
-    count = len(saver.holds)
+    count = len(holds(saver))
     await anyio.sleep(2 * short_lease)
 
-    assert len({holder["token"] for holder in saver.holds}) == 1
-    ends = [holder["until"] for holder in saver.holds]
+    assert len({holder["token"] for holder in holds(saver)}) == 1
+    ends = [holder["until"] for holder in holds(saver)]
     assert ends == sorted(set(ends))
+    times = [at for entry, at in zip(saver.entries, saver.times, strict=True) if entry["kind"] == "hold"]
     # No holder claims the thread for longer than one lease from now on.
-    assert all(end <= at + short_lease for end, at in zip(ends, saver.hold_times, strict=True))
-    assert len(saver.holds) == count
+    assert all(end <= at + short_lease for end, at in zip(ends, times, strict=True))
+    assert len(holds(saver)) == count
     assert not is_held(saver)
 
 
@@ -516,16 +494,16 @@ async def test_a_write_that_fails_does_not_end_the_prolonging(
     short_lease: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A locked database must not stop the renewals, or another machine would take the thread."""
-    recorder, saver = Recorder(), Entries()
+    recorder, saver = Recorder(), Recording()
     agent = held_up([calls("work"), "done"], recorder, saver)
 
     with caplog.at_level(logging.CRITICAL, "callboard"):
         async with running(agent, recorder) as results:
-            saver.fails = "hold"
+            saver.fails_at = "hold"
             with anyio.move_on_after(20 * short_lease):
-                while saver.fails or len(saver.holds) < 4:
+                while saver.fails_at or len(holds(saver)) < 4:
                     await anyio.sleep(0.001)
-            prolonged = len(saver.holds)
+            prolonged = len(holds(saver))
 
     assert prolonged >= 4
     assert results[0]["messages"][-1].content == "done"
@@ -533,7 +511,7 @@ async def test_a_write_that_fails_does_not_end_the_prolonging(
 
 async def test_a_run_whose_lease_was_over_does_not_write_over_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that was suspended must not overwrite newer data; its run ends with the error for a held thread."""
-    recorder, saver = Recorder(), Entries()
+    recorder, saver = Recorder(), Recording()
     agent = held_up([calls("work"), "done"], recorder, saver)
     other = scripted([AIMessage("taken over")], [], checkpointer=saver)
     monkeypatch.setattr(_lease, "LEASE", 0.2)
@@ -542,7 +520,7 @@ async def test_a_run_whose_lease_was_over_does_not_write_over_its_successor(monk
     with pytest.raises(ThreadBusyError):
         try:
             async with running(agent, recorder):
-                while _lease.is_alive(saver.holds[-1]):
+                while _lease.is_alive(holds(saver)[-1]):
                     await anyio.sleep(0.01)
                 await other.ainvoke({"messages": [("user", "hello")]}, CONFIG)
         except ExceptionGroup as group:  # the exception group of this test's task group
@@ -557,7 +535,7 @@ async def test_a_run_whose_lease_was_over_does_not_write_over_its_successor(monk
 
 async def test_agents_within_a_call_need_not_hold() -> None:
     """Inner agents belong to their caller, and two calls may run the same agent concurrently."""
-    recorder, saver = Recorder(), Entries()
+    recorder, saver = Recorder(), Recording()
     inner = scripted(
         [lambda seen: calls("work") if len(seen) == 1 else "inner"], [recorder.tool("work", seconds=0.02)], loop=True
     )
@@ -572,12 +550,12 @@ async def test_agents_within_a_call_need_not_hold() -> None:
 
     assert shape(result["messages"])[2:] == ["tool:inner", "tool:inner", "ai:done"]
     assert recorder.peak == 2
-    assert len(saver.holds) == 1
+    assert len(holds(saver)) == 1
 
 
 async def test_with_durability_exit_nobody_is_told() -> None:
     """A run with durability "exit" writes no hold, so a second run of its thread is not refused."""
-    saver = Entries()
+    saver = Recording()
     agent = scripted(["hi"], [], loop=True, checkpointer=saver)
 
     async with aclosing(agent.astream(QUESTION, CONFIG, stream_mode="values", durability="exit")) as stream:
@@ -585,7 +563,7 @@ async def test_with_durability_exit_nobody_is_told() -> None:
         result = await agent.ainvoke(QUESTION, CONFIG, durability="exit")
 
     assert result["messages"][-1].content == "hi"
-    assert saver.holds == []
+    assert holds(saver) == []
 
 
 async def test_with_durability_exit_a_run_is_told_all_the_same() -> None:

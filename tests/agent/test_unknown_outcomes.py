@@ -23,7 +23,7 @@ from callboard.middleware import Retry
 from callboard.testing import Recorder, ScriptedModel, calls
 from callboard.tools._errors import UNKNOWN
 
-from ._savers import ON_DISK, QUESTION, SAVERS, complaint, copy_of, saver_of, scripted, shape
+from ._savers import ON_DISK, QUESTION, SAVERS, Recording, complaint, copy_of, saver_of, scripted, shape
 from ._unknown_agent import CASES, CONFIG, ENTRIES, Case, Life, Log, agent_in
 
 pytestmark = pytest.mark.real_clock
@@ -281,25 +281,6 @@ async def test_streams_show_the_question_or_the_message(resumed: Resumed, policy
 # No process is killed.
 
 
-class Ledgers(InMemorySaver):
-    """Records every written entry, and the number of writes."""
-
-    def __init__(self, *, fails_at: str = "") -> None:
-        super().__init__()
-        self.kinds: list[str] = []
-        self.batches = 0
-        self.fails_at = fails_at
-
-    def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
-        entries = [entry for channel, value in writes if channel == ENTRIES for entry in value]
-        if self.fails_at in [entry["kind"] for entry in entries]:
-            self.fails_at = ""
-            raise OSError("the disk is full")
-        super().put_writes(config, writes, task_id, task_path)
-        self.batches += 1
-        self.kinds += [entry["kind"] for entry in entries]
-
-
 def node_of(*tools: Any, policy: Any = "ask", **options: Any) -> ToolNode:
     """A node whose tools may each run only once."""
     names = [getattr(tool, "name", None) or tool.__name__ for tool in tools]
@@ -315,7 +296,7 @@ async def test_what_may_run_twice_is_not_claimed(policy: CallPolicy) -> None:
     """Repeatable calls write no claim, and claims of other calls are stored with the reply, in the same write."""
 
     async def writes(node: Any) -> tuple[int, list[str]]:
-        saver = Ledgers()
+        saver = Recording()
         agent = scripted([calls("work", "work"), "done"], node, checkpointer=saver)
         await agent.ainvoke(QUESTION, CONFIG)
         return saver.batches, saver.kinds
@@ -413,7 +394,7 @@ async def test_an_error_in_the_body_is_an_outcome(handles: bool) -> None:
 
 async def test_a_retry_within_the_call_is_no_second_call() -> None:
     """The middleware knows how each attempt ended, so the retry needs no new claim."""
-    recorder, saver = Recorder(), Ledgers()
+    recorder, saver = Recorder(), Recording()
     tool = recorder.tool("pay", raises=ConnectionError("lost"), times=2)
     node = node_of(tool, middleware=[Retry(attempts=3, initial=0.001, any_tool=True)])
     agent = scripted([calls("pay"), "done"], node, checkpointer=saver)
@@ -514,7 +495,7 @@ async def test_cancelled_after_its_answer_a_call_does_not_take_the_next_one_for_
 
 async def test_a_claim_that_cannot_be_stored_keeps_the_body_from_running() -> None:
     """The run raises the saver's error, and the thread can be continued."""
-    recorder, saver = Recorder(), Ledgers(fails_at="claim")
+    recorder, saver = Recorder(), Recording(fails_at="claim")
     agent = scripted([calls("pay"), "done"], node_of(recorder.tool("pay")), checkpointer=saver)
 
     with pytest.raises(OSError, match="the disk is full"):
@@ -532,28 +513,12 @@ async def test_a_claim_that_cannot_be_stored_keeps_the_body_from_running() -> No
 SAFE: Any = {"idempotent": True}
 
 
-class Counting(InMemorySaver):
-    """A saver that counts its commits."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.commits = 0
-
-    def put(self, *args: Any, **options: Any) -> Any:
-        self.commits += 1
-        return super().put(*args, **options)
-
-    def put_writes(self, *args: Any, **options: Any) -> None:
-        self.commits += 1
-        super().put_writes(*args, **options)
-
-
 class Work:
     """Tools that record their starts; the process is killed after a number of them."""
 
     def __init__(self, killed_at: int = 0) -> None:
         self.begun: list[str] = []
-        self.saver = Counting()
+        self.saver = Recording()
         self.left: InMemorySaver | None = None
         self._killed_at = killed_at
 
