@@ -17,7 +17,6 @@ from langgraph.types import Command, interrupt
 from langgraph.warnings import LangGraphDeprecatedSinceV10
 
 from callboard import (
-    Actor,
     SnapshotError,
     ThreadBusyError,
     ToolNode,
@@ -28,6 +27,7 @@ from callboard import (
 from callboard.testing import ScriptedModel, calls, tool_call
 from callboard.threads import Threads
 
+from ._notebooks import Lines, Notebook
 from ._savers import AT, QUESTION, SAVERS, copy_of, saver_of, scripted
 
 pytestmark = pytest.mark.real_clock
@@ -41,28 +41,6 @@ async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     else:
         async with saver_of(request.param, tmp_path / "db") as made:
             yield made
-
-
-class Notebook(Actor):
-    """Lines of text."""
-
-    starts: list[object] = []
-
-    async def start(self) -> None:
-        self.starts.append(self.key)
-        self.lines: list[str] = []
-
-    async def snapshot(self) -> list[str]:
-        return self.lines
-
-    async def restore(self, snapshot: list[str]) -> None:
-        self.lines = snapshot
-
-    @handler
-    async def append(self, line: str) -> str:
-        """Append a line."""
-        self.lines.append(line)
-        return ",".join(self.lines)
 
 
 @pytest.fixture(autouse=True)
@@ -167,24 +145,15 @@ async def test_each_thread_has_its_own_and_each_key_within_it(saver: Any) -> Non
     assert set(Notebook.starts) == {"a", "b"}
 
 
-class Album(Actor):
+class Album(Lines):
     """Pictures, which are large."""
-
-    async def start(self) -> None:
-        self.pictures: list[bytes] = []
-
-    async def snapshot(self) -> list[bytes]:
-        return self.pictures
-
-    async def restore(self, snapshot: list[bytes]) -> None:
-        self.pictures = snapshot
 
     @handler
     async def append(self, line: str) -> int:
         """Take a picture, or return the existing ones."""
         if line == "shoot":
-            self.pictures.append(b"\x07" * 1_000_000)
-        return sum(map(len, self.pictures))
+            self.lines.append(b"\x07" * 1_000_000)
+        return sum(map(len, self.lines))
 
 
 def size(saver: Any) -> int:
@@ -392,23 +361,11 @@ async def test_a_process_that_is_killed_at_any_write_has_done_each_call_once(lin
 # A state is stored together with the result of its call; a state that cannot be stored is discarded.
 
 
-class Fragile(Actor):
-    """Lines of text."""
+class Fragile(Notebook):
+    """Lines of text that cannot always be stored."""
 
-    async def start(self) -> None:
-        self.lines: list[Any] = []
-
-    async def snapshot(self) -> list[Any] | None:
+    async def snapshot(self) -> Any:
         return None if "nothing" in self.lines else self.lines
-
-    async def restore(self, snapshot: list[Any]) -> None:
-        self.lines = snapshot
-
-    @handler
-    async def append(self, line: str) -> str:
-        """Append a line."""
-        self.lines.append(line)
-        return ",".join(self.lines)
 
     @handler
     async def spoil(self) -> str:

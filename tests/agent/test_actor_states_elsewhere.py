@@ -30,37 +30,18 @@ from callboard import (
 )
 from callboard.testing import ScriptedModel, calls, tool_call
 
+from ._notebooks import Lines, Notebook
 from ._savers import AT, QUESTION, SAVERS, saver_of, scripted
 
 pytestmark = pytest.mark.real_clock
 
 
-said: list[str] = []
+said = Notebook.said
 
 
 @pytest.fixture(autouse=True)
 def _nothing_said() -> None:
     said.clear()
-
-
-class Notebook(Actor):
-    """Lines of text."""
-
-    async def start(self) -> None:
-        self.lines: list[str] = []
-
-    async def snapshot(self) -> list[str]:
-        return self.lines
-
-    async def restore(self, snapshot: list[str]) -> None:
-        self.lines = snapshot
-
-    @handler
-    async def append(self, line: str) -> str:
-        """Append a line."""
-        self.lines.append(line)
-        said.append(",".join(self.lines))
-        return said[-1]
 
 
 def scribe(model: Any, *more: Any, **options: Any) -> Any:
@@ -256,19 +237,10 @@ class Broken(Exception):
     """Error that ends the actor."""
 
 
-class Book(Actor):
-    """Lines of text."""
+class Book(Lines):
+    """Lines of text, of one book."""
 
     fatal = (Broken,)
-
-    async def start(self) -> None:
-        self.lines: list[str] = []
-
-    async def snapshot(self) -> list[str]:
-        return self.lines
-
-    def restore(self, snapshot: list[str]) -> None:
-        self.lines = snapshot
 
     @handler
     async def append(self, book: str, line: str) -> str:
