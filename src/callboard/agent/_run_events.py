@@ -148,24 +148,21 @@ async def _in_chain_run(
     """Run a body as a chain run; `further` are handlers for nested runs only."""
     run_id = config.get("run_id") or uuid7()
     about = {"run_id": run_id, "parent_run_id": around.parent_run_id, "tags": around.tags}
-
-    def report(event: str, *args: object, **more: object) -> Awaitable[None]:
-        return tell(around.handlers, event, "ignore_chain", *args, **about, **more)
-
+    report = partial(tell, around.handlers)
     with own_span():
-        await report("on_chain_start", None, given, metadata=around.metadata, name=name)
+        await report("on_chain_start", "ignore_chain", None, given, metadata=around.metadata, name=name, **about)
         try:
             inner = manager_of_run(AsyncCallbackManagerForChainRun, around, run_id, further).get_child()
             result = await run(patch_config(config, callbacks=inner))
         except (Exception, current_loop().cancelled_class) as error:
             # Also after a cancellation, within its grace: tracers show a run only once its end was reported.
             with cleanup():
-                await report("on_chain_error", _as_langgraph_raises(error))
+                await report("on_chain_error", "ignore_chain", _as_langgraph_raises(error), **about)
             raise
         output = result if shown is None else shown(result)
         if streams:
             await run_on_asyncio(partial(_streamed, around.handlers, run_id, output))
-        await report("on_chain_end", output)
+        await report("on_chain_end", "ignore_chain", output, **about)
     return result
 
 
