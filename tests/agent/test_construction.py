@@ -438,6 +438,12 @@ def test_a_slip_is_refused_when_the_agent_is_made(options: dict[str, Any], error
         create_react_agent(**given)
 
 
+async def test_an_unknown_option_of_a_run_is_refused_with_the_known_ones() -> None:
+    agent = create_react_agent(script(), [work()])
+    with pytest.raises(TypeError, match=r"there is no option 'budgets', only .*; did you mean 'budget'\?"):
+        await run(agent, budgets=1.0)
+
+
 # Promise 8: sync code runs in threads.
 
 

@@ -22,6 +22,7 @@ from callboard._loops._current import current_loop
 from callboard._loops._entry_mode import Door, entered_from
 from callboard._records._policies import check_seconds
 from callboard._records._reports import Drained
+from callboard._util._suggestions import no_such
 from callboard.agent._as_graph import GraphLike
 from callboard.agent._run import Run
 from callboard.agent._run_context import Breakpoints
@@ -286,7 +287,10 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
         budget: float | None = None,
         debug: bool | None = None,
         subgraphs: bool = False,
+        **unknown: object,
     ) -> Request:
+        if unknown:
+            raise TypeError(f"a run of an agent: {no_such('option', min(unknown), StreamOptions.__annotations__)}")
         check_seconds("budget", budget, zero=False)
         keys = () if output_keys is None else [output_keys] if isinstance(output_keys, str) else output_keys
         if unknown := [key for key in keys if key not in self._runner.plan.schema.specs]:

@@ -116,14 +116,40 @@ class ToolNode(ManyInputs):
     The input is a state (dict or object) with messages, a list of messages, a list of tool calls, or a
     `ToolCallWithContext`. The output has one message or command for each call, in call order.
 
-    `tools` are LangChain tools, functions to make tools of, actors, whose handlers become tools, and toolkits, such as
-    an open MCP server. `middleware` and LangGraph's wrappers are around each call, the outermost first. `timeout` and
-    `grace` are seconds. `timeout`, `grace` and `on_unknown` are for tools whose policy sets none; `limit` is for all
-    calls together. Only invalid arguments, timeouts, rejections and spent budgets become messages unless
-    `handle_tool_errors` says otherwise. The page "Public names" has all arguments.
+    Args:
+        tools: LangChain tools, functions to make tools of, actors, and toolkits. The handlers of an actor become tools.
+            An actor runs for one run of the node or of its agent, or as long as `async with node` or `async with
+            agent`. A toolkit, such as an open MCP server, is replaced by its present tools.
+        name: name of the node in a graph.
+        tags: tags of the node's runs.
+        handle_tool_errors: tool errors that become messages: `True` for all, a text for all, exception types, or a
+            function from an error to a text that handles the types of its annotation; `False` for none. By default only
+            invalid arguments become messages. A timeout, a rejection or a spent budget becomes a message unless this is
+            `False`.
+        messages_key: key of the messages in a state.
+        wrap_tool_call: sync function `(request, execute)` around each call; runs in a worker thread.
+        awrap_tool_call: async function of the same kind. With both, `invoke` uses the sync one and `ainvoke` the async
+            one.
+        middleware: middleware around each call, the outermost first. A middleware is a sync or async function
+            `(request, call_next)`, or an object with `awrap_tool_call` or `wrap_tool_call`, such as LangChain's
+            AgentMiddleware. Sync functions run in worker threads. Middleware sees every tool error except invalid
+            arguments; `handle_tool_errors` handles errors that middleware raises. Tools in a middleware's `tools`
+            become tools of the node.
+        timeout: seconds for one attempt, for every tool whose policy sets no timeout.
+        limit: limit for all calls of the node together, across its runs.
+        policies: policies by tool name.
+        on_error: effect of an unhandled error on the other calls: "cancel" cancels them, "finish" lets them finish
+            before the error is raised.
+        grace: seconds of clean-up after a cancel.
+        max_calls: maximum number of calls of one reply that run, at least 1; each further call gets an error message.
+            `None` for all calls.
+        on_unknown: action for a call whose body started and whose outcome is unknown, for every tool whose policy sets
+            none; see `CallPolicy`. "rerun" is the behaviour of LangGraph.
 
-    Raises ValueError for two tools with one name, a policy of an unknown tool or a number out of range, and TypeError
-    for a tool or an option of the wrong type.
+    Raises:
+        ValueError: for two tools with the same name, a policy of an unknown tool, a number out of range, or an error
+            handler whose annotation is no exception type.
+        TypeError: for a tool or an option of the wrong type.
     """
 
     name: str | None = "tools"
