@@ -15,15 +15,13 @@ from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.v1 import BaseModel as BaseModelV1
-from pydantic.v1 import ValidationError as ValidationErrorV1
 
 from callboard import CallEvent, CallsInterrupted, InjectedState, ToolNode, ToolRuntime, observe
 from callboard.guards import RepairArguments
 from callboard.guards._repair._repair_arguments import Repair, Repaired, repair
-from callboard.guards._repair._schema import Contract, Shape, TooManyChoicesError, Validator, contract_of
+from callboard.guards._repair._schema import Contract, Shape, TooManyChoicesError, contract_of
 from callboard.guards._repair._slips import UNREADABLE, read, the_one
-from callboard.middleware import Retry
-from callboard.testing import Recorder, tool_call
+from callboard.testing import tool_call
 
 WAIT = 30
 CORPUS = Path(__file__).parent / "corpus_repair"
@@ -128,20 +126,6 @@ class Aliased(BaseModel):
     at: tuple[float, float] | None = None
 
 
-class LegacyNested(BaseModelV1):
-    kind: Literal["book", "film"]
-
-    class Config:
-        extra = "forbid"
-
-
-class Legacy(BaseModelV1):
-    query: str
-    limit: int | None = None
-    tags: list[str] = []
-    nested: LegacyNested | None = None
-
-
 REMOTE: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -198,7 +182,6 @@ SCHEMAS: dict[str, Any] = {
     "draw": Draw,
     "strict": Strict,
     "aliased": Aliased,
-    "legacy": Legacy,
     "remote": REMOTE,
 }
 
@@ -251,14 +234,6 @@ async def ran(tool: BaseTool, args: dict[str, Any], *middleware: object) -> Tool
     return message
 
 
-async def outcome(tool: BaseTool, args: dict[str, Any], *middleware: object) -> ToolMessage | str:
-    """Return the outcome of a call. Errors of pydantic v1 are raised, as in LangGraph."""
-    try:
-        return await ran(tool, args, *middleware)
-    except ValidationErrorV1 as error:
-        return str(error)
-
-
 def repaired(message: ToolMessage) -> Any:
     return message.additional_kwargs.get("callboard", {}).get("repaired")
 
@@ -276,7 +251,10 @@ def test_the_corpus_is_large_and_says_everything_once() -> None:
 
 @pytest.mark.parametrize("case", [case for case in cases() if "expected" in case.values[0]])
 async def test_a_slip_is_repaired(case: dict[str, Any]) -> None:
-    """The tool gets the repaired arguments, the message describes the repair, and the model's call is not changed."""
+    """The tool gets the repaired arguments, the message describes the repair, and the model's call is not changed.
+
+    Repaired arguments are valid, so a second repair changes nothing.
+    """
     got: list[Any] = []
     spy, written = Spy(), deepcopy(case["args"])
 
@@ -287,31 +265,23 @@ async def test_a_slip_is_repaired(case: dict[str, Any]) -> None:
     assert repaired(message)["kinds"] == case["kinds"]
     assert exact(written) == exact(case["args"])
     assert (message.content, message.status, len(got)) == ("done", "success", 1)
+    contract = CONTRACTS[case["tool"]]
+    assert (contract.faults(case["expected"]), repair(contract, case["expected"])) == ((), None)
 
 
 @pytest.mark.parametrize("case", [case for case in cases() if "expected" not in case.values[0]])
 async def test_what_is_valid_or_may_mean_two_things_is_left_alone(case: dict[str, Any]) -> None:
     """For valid or ambiguous arguments the outcome is the same as without the middleware."""
-    got, plain_got, spy, plain_spy = list[Any](), list[Any](), Spy(), Spy()
+    got, plain_got, events, spy = list[Any](), list[Any](), list[CallEvent](), Spy()
     args = case["args"]
 
-    with_link = await outcome(tool_of(case["tool"], got=got), args, RepairArguments(), spy)
-    without = await outcome(tool_of(case["tool"], got=plain_got), args, plain_spy)
+    with observe(events.append):
+        with_link = await ran(tool_of(case["tool"], got=got), args, RepairArguments(), spy)
+    without = await ran(tool_of(case["tool"], got=plain_got), args)
 
     assert exact(spy.requests[0].tool_call["args"]) == exact(case["args"])
-    assert with_link == without
-    assert got == plain_got
-
-
-@pytest.mark.parametrize("case", [case for case in cases() if "expected" in case.values[0]])
-def test_repairing_twice_is_repairing_once(case: dict[str, Any]) -> None:
-    """Repaired arguments are valid, so a second repair changes nothing."""
-    contract = CONTRACTS[case["tool"]]
-    done = repair(contract, case["args"])
-
-    assert done is not None
-    assert repair(contract, done.args) is None
-    assert contract.faults(done.args) == ()
+    assert (with_link, got) == (without, plain_got)
+    assert "noted" not in {event.phase for event in events}
 
 
 # --- requests and messages ------------------------------------------------------------------------------------------
@@ -329,18 +299,6 @@ async def test_a_valid_call_is_passed_on_as_the_very_same_object() -> None:
 
     assert spy.requests[0] is seen[0]
     assert (message.content, message.additional_kwargs) == ("done", {})
-
-
-async def test_the_history_keeps_what_the_model_wrote() -> None:
-    """The repair changes the arguments of the tool, not the message of the model."""
-    call = tool_call("search", "1", query=["tea"], filter='{"year": 2020}')
-    said = AIMessage("", tool_calls=[call])
-    before = said.model_copy(deep=True)
-
-    await ToolNode([TOOLS["search"]], middleware=[RepairArguments()]).ainvoke({"messages": [said]})
-
-    assert said == before
-    assert call["args"] == {"query": ["tea"], "filter": '{"year": 2020}'}
 
 
 async def test_the_model_is_told() -> None:
@@ -363,7 +321,7 @@ async def test_the_model_is_told_a_little_of_a_lot() -> None:
 
     message = await ran(tool_of("many", schema), {f"number_{n}": "1" for n in range(100)}, RepairArguments())
 
-    assert "number_7 was a number in a string; and 92 more.]" in str(message.content)
+    assert "number_7 was JSON in a string; and 92 more.]" in str(message.content)
     assert len(repaired(message)["arguments"]) == 100
 
 
@@ -383,53 +341,33 @@ def returning(output: Any) -> BaseTool:
     return StructuredTool.from_function(coroutine=body, name="search")
 
 
+NOTE = "[The arguments of this call were repaired: query was a list of one.]"
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("found", "found\n\n[The arguments of this call were repaired: query was a list of one.]"),
-        ("", "[The arguments of this call were repaired: query was a list of one.]"),
-        (
-            [{"type": "text", "text": "found"}],
-            [
-                {"type": "text", "text": "found"},
-                {"type": "text", "text": "[The arguments of this call were repaired: query was a list of one.]"},
-            ],
-        ),
+        ("found", f"found\n\n{NOTE}"),
+        ("", NOTE),
+        ([{"type": "text", "text": "found"}], [{"type": "text", "text": "found"}, {"type": "text", "text": NOTE}]),
     ],
 )
-async def test_a_message_of_the_tool_is_copied_with_the_record(content: Any, expected: Any) -> None:
-    given = ToolMessage(content, tool_call_id="1", additional_kwargs={"mine": 1, "callboard": {"ended": "timeout"}})
+@pytest.mark.parametrize("ours", [{"ended": "timeout"}, "mine"], ids=["ours", "of a wrong type"])
+async def test_a_message_of_the_tool_is_copied_with_the_record(content: Any, expected: Any, ours: Any) -> None:
+    """Metadata under our key with a wrong type is replaced."""
+    given = ToolMessage(content, tool_call_id="1", additional_kwargs={"mine": 1, "callboard": ours})
     before = given.model_copy(deep=True)
 
     message = await ran(returning(given), {"query": ["tea"]}, RepairArguments())
 
-    record = {"arguments": ["query"], "kinds": ["item"]}
+    record = {**(ours if isinstance(ours, dict) else {}), "repaired": {"arguments": ["query"], "kinds": ["item"]}}
     assert message.content == expected
-    assert message.additional_kwargs == {"mine": 1, "callboard": {"ended": "timeout", "repaired": record}}
-    assert given.additional_kwargs == before.additional_kwargs
-    assert given.content == before.content
-
-
-async def test_a_record_that_is_none_of_ours_gives_way() -> None:
-    """Metadata under our key with a wrong type is replaced."""
-    given = ToolMessage("found", tool_call_id="1", additional_kwargs={"callboard": "mine"})
-
-    message = await ran(returning(given), {"query": ["tea"]}, RepairArguments())
-
-    assert message.additional_kwargs == {"callboard": {"repaired": {"arguments": ["query"], "kinds": ["item"]}}}
-
-
-async def test_a_command_is_left_alone() -> None:
-    """The update of a command belongs to the graph."""
-    command: Command[Any] = Command(update={"messages": [ToolMessage("found", tool_call_id="1")]})
-
-    node = ToolNode([returning(command)], middleware=[RepairArguments()])
-    result = await node.ainvoke({"messages": [AIMessage("", tool_calls=[tool_call("search", "1", query=["tea"])])]})
-
-    assert result[0].update["messages"][0].content == "found"
+    assert message.additional_kwargs == {"mine": 1, "callboard": record}
+    assert given == before
 
 
 async def test_of_several_results_only_the_calls_own_message_has_the_record() -> None:
+    """The update of a command belongs to the graph."""
     command: Command[Any] = Command(update={"note": "x"})
     given = [command, ToolMessage("found", tool_call_id="1"), ToolMessage("found", tool_call_id="2")]
 
@@ -453,37 +391,6 @@ async def test_observers_hear_of_places_and_kinds_only() -> None:
     facts = {"arguments": ["*", "stops.*.place", "stops.*.place"], "kinds": ["wrapper", "name", "item"]}
     assert (noted.what, noted.facts, noted.tool) == ("repaired", facts, "plan")
     assert repaired(message) == facts
-
-
-async def test_nothing_is_noted_of_what_is_left_alone() -> None:
-    """Calls that were not repaired, valid or not, produce no note."""
-    events: list[CallEvent] = []
-
-    with observe(events.append):
-        await ran(TOOLS["order"], {"item_name": "tea"}, RepairArguments())
-        await ran(TOOLS["order"], {"item_name": "tea", "dry_run": True}, RepairArguments())
-
-    assert [event.what for event in events if event.phase == "noted"] == []
-
-
-async def test_an_error_of_the_tool_goes_through() -> None:
-    """Inner middleware and the tool get the repaired call, and the tool's error is raised unchanged."""
-    got: list[Any] = []
-
-    async def fails(query: str) -> str:
-        """Fail."""
-        got.append(query)
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        await ran(
-            StructuredTool.from_function(coroutine=fails, name="fails"),
-            {"query": ["tea"]},
-            RepairArguments(),
-            Retry(3, initial=0, any_tool=True),
-        )
-
-    assert got == ["tea"] * 3
 
 
 # --- outside its scope -----------------------------------------------------------------------------------------------
@@ -511,38 +418,26 @@ async def ran_with_state(args: dict[str, Any], *middleware: object) -> tuple[Any
     return spy.requests[0].tool_call["args"], result["messages"][0]
 
 
-async def test_injected_arguments_do_not_make_a_call_invalid() -> None:
-    """Injected arguments are added after validation, so their absence is no error."""
-    args, message = await ran_with_state({"query": "tea"}, RepairArguments())
+FORGED = {"user": ["bob"], "state": '{"user": "bob"}', "tool_call_id": ["7"], "runtime": "x"}
 
-    assert args == {"query": "tea"}
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ({"query": "tea"}, {"query": "tea"}),
+        ({"Query": ["tea"]}, {"query": "tea"}),
+        ({**FORGED, "query": ["tea"]}, {**FORGED, "query": "tea"}),
+        ({"Query": "tea", "Tool_Call_Id": "7"}, {"query": "tea", "Tool_Call_Id": "7"}),
+    ],
+    ids=["valid", "repaired", "forged values", "a name like an injected one"],
+)
+async def test_injected_arguments_are_neither_missed_nor_repaired(written: Any, expected: Any) -> None:
+    """Promise 9: they are added after validation, and the node strips what the model wrote for them."""
+    args, message = await ran_with_state(written, RepairArguments(tell_model=False))
+
+    assert args == expected
     assert message.content == "tea for ann ann 1 ToolRuntime"
-
-
-async def test_a_call_with_injected_arguments_is_repaired() -> None:
-    args, message = await ran_with_state({"Query": ["tea"]}, RepairArguments(tell_model=False))
-
-    assert args == {"query": "tea"}
-    assert message.content == "tea for ann ann 1 ToolRuntime"
-
-
-async def test_forged_arguments_are_neither_repaired_nor_lost() -> None:
-    """Promise 9: the node strips forged values of injected arguments. The repair does not mention them."""
-    forged = {"user": ["bob"], "state": '{"user": "bob"}', "tool_call_id": ["7"], "runtime": "x"}
-
-    args, message = await ran_with_state({**forged, "query": ["tea"]}, RepairArguments())
-
-    assert args == {**forged, "query": "tea"}
-    assert str(message.content).startswith("tea for ann ann 1 ToolRuntime")
-    assert repaired(message) == {"arguments": ["query"], "kinds": ["item"]}
-
-
-async def test_a_name_is_not_corrected_into_that_of_an_injected_argument() -> None:
-    """Promise 9: a required but missing injected argument is no target for a misspelt name."""
-    args, message = await ran_with_state({"Query": "tea", "Tool_Call_Id": "7"}, RepairArguments(tell_model=False))
-
-    assert args == {"query": "tea", "Tool_Call_Id": "7"}
-    assert message.content == "tea for ann ann 1 ToolRuntime"
+    assert {*(repaired(message) or {"arguments": ()})["arguments"]} <= {"query"}
 
 
 @pytest.mark.parametrize(
@@ -595,16 +490,21 @@ class Nothing(BaseModel):
     """No fields: langchain-core does not validate it."""
 
 
+class Legacy(BaseModelV1):
+    query: str
+
+
 @pytest.mark.parametrize(
     ("tool", "args"),
     [
         (Unvalidated(), {"number": ["5"]}),
         (OwnWay(), {"query": ["5"]}),
         (tool_of("nothing", Nothing), {"input": {"a": 1}}),
+        (tool_of("legacy", Legacy), {"query": "tea", "input": {"query": "milk"}}),
     ],
-    ids=["no schema", "own parser", "no fields"],
+    ids=["no schema", "own parser", "no fields", "pydantic v1"],
 )
-async def test_a_tool_that_nothing_validates_gets_what_the_model_wrote(tool: BaseTool, args: dict[str, Any]) -> None:
+async def test_a_tool_without_a_known_schema_gets_what_the_model_wrote(tool: BaseTool, args: dict[str, Any]) -> None:
     spy = Spy()
 
     await ran(tool, args, RepairArguments(), spy)
@@ -800,38 +700,6 @@ def test_arguments_that_a_repair_has_made_large_are_not_repaired(size: int) -> N
     assert repair(contract, {"a": mapping, "b": mapping}) is None
 
 
-@pytest.mark.real_clock  # large arguments are checked in a thread
-async def test_many_slips_of_one_kind_are_one_repair() -> None:
-    """Equal mistakes in many elements are repaired together: the effort grows with the depth, not the count."""
-    message = await ran(TOOLS["remote"], {"path": "/", "sizes": [str(n) for n in range(500)]}, RepairArguments())
-
-    assert repaired(message) == {"arguments": ["sizes.*"], "kinds": ["number"]}
-
-
-@pytest.mark.real_clock  # large arguments are checked in a thread
-@pytest.mark.exhaustive
-async def test_more_ways_than_can_be_tried_are_left_alone() -> None:
-    """If not all readings can be tried, another valid reading may exist, so nothing is repaired."""
-    spy = Spy()
-    item = {"anyOf": [{"type": "integer"}, {"enum": ["one", "ones"]}, {"type": "array"}]}
-    schema = {"type": "object", "properties": {"all": {"type": "array", "items": item}}}
-    args = {"all": ["1", "ONE"] * 200}
-
-    await ran(tool_of("wide", schema), args, RepairArguments(), spy)
-
-    assert spy.requests[0].tool_call["args"] == args
-
-
-async def test_one_middleware_serves_a_batch_of_tools() -> None:
-    """Between calls the middleware keeps only validators, so one object serves many tools."""
-    calls = [tool_call(name, f"{name}{n}", query=["tea"]) for name in ("search", "legacy") for n in range(20)]
-
-    node = ToolNode([TOOLS["search"], TOOLS["legacy"]], middleware=[RepairArguments()])
-    messages = (await node.ainvoke(calls))["messages"]
-
-    assert [repaired(message)["kinds"] for message in messages] == [["item"]] * 40
-
-
 # --- any input -------------------------------------------------------------------------------------------------------
 
 LEAVES = (
@@ -1004,7 +872,7 @@ def test_names_may_follow_a_pattern() -> None:
     assert contract is not None
     assert contract.faults({"a": 1, "x-b": 1, "c": 1}) == ()
     assert repair(contract, {"a": "1", "x-b": "1", "c": 1}) == Repaired(
-        {"a": 1, "x-b": "1", "c": 1}, (Repair("number", "a"),)
+        {"a": 1, "x-b": "1", "c": 1}, (Repair("json", "a"),)
     )
 
 
@@ -1014,7 +882,6 @@ BOUNDED = {
         "depth": {"type": "integer", "maximum": 100},
         "names": {"type": "array", "items": {"type": "string"}, "minItems": 2},
         "size": {"oneOf": [{"type": "string", "maxLength": 2}, {"type": "integer"}]},
-        "pair": {"type": "array", "items": [{"type": "integer"}, {"type": "string"}]},
         "word": {"type": "string", "pattern": "^(a+)+$"},
         "far": {"$ref": "http://127.0.0.1:9/schema.json"},
     },
@@ -1029,7 +896,6 @@ BOUNDED = {
         ({"names": "ann, bob"}, None),
         ({"names": "ann"}, None),
         ({"size": "500"}, {"size": 500}),
-        ({"pair": ["1", "x"]}, {"pair": [1, "x"]}),
         ({"word": "a" * 40 + "!", "depth": "5"}, {"word": "a" * 40 + "!", "depth": 5}),
         ({"far": {"x": 1}, "depth": "5"}, None),
     ],
@@ -1057,38 +923,19 @@ def test_a_schema_accepts_what_it_says() -> None:
     ]
 
 
-def filters(*kinds: str) -> dict[str, Any]:
-    """Return a schema of nested conditions. With kinds, a discriminator tells the alternatives apart."""
-    inner = {"left": {"$ref": "#/$defs/filter"}, "right": {"$ref": "#/$defs/filter"}}
-    nodes = [
-        {"type": "object", "properties": {"op": {"const": kind} if kind else {}, **inner}, "required": ["op", "left"]}
-        for kind in kinds
-    ]
-    leaf = {"type": "object", "properties": {"value": {"type": "integer"}}, "required": ["value"]}
-    return {"type": "object", "$defs": {"filter": {"anyOf": [*nodes, leaf]}}, "properties": {**inner}}
-
-
 def nested(depth: int) -> dict[str, Any]:
-    return {"op": "and", "left": nested(depth - 1)} if depth else {"value": "many"}
-
-
-def test_alternatives_that_name_themselves_are_told_apart_at_once() -> None:
-    """Without discriminators the time doubles with each level: 12 levels blocked the event loop for minutes."""
-    faults = Validator(filters("and", "or")).faults({"left": nested(40)})
-
-    assert ("left",) * 41 + ("value",) in faults
-    assert len(faults) < 100
+    return {"left": nested(depth - 1)} if depth else {"value": "many"}
 
 
 def test_too_many_alternatives_are_given_up() -> None:
-    """With too many alternatives the call is passed on unchanged, and the tool reports what is wrong."""
-    schema = filters("", "")
+    """Two alternatives at each level take exponential time: 12 levels blocked the event loop for minutes."""
+    inner = {"left": {"$ref": "#/$defs/filter"}, "right": {"$ref": "#/$defs/filter"}}
+    node = {"type": "object", "properties": inner, "required": ["left"]}
+    leaf = {"type": "object", "properties": {"value": {"type": "integer"}}, "required": ["value"]}
+    schema = {"type": "object", "$defs": {"filter": {"anyOf": [node, node, leaf]}}, "properties": inner}
+    contract, args = contract_of(tool_of("find", schema)), {"left": nested(25)}
 
-    with pytest.raises(TooManyChoicesError):
-        Validator(schema).faults({"left": nested(40)})
-    tool = StructuredTool(
-        name="find", description="Find.", args_schema=schema, coroutine=Recorder().tool("a").coroutine
-    )
-    contract = contract_of(tool)
     assert contract is not None
-    assert repair(contract, {"left": nested(40)}) is None
+    with pytest.raises(TooManyChoicesError):
+        contract.faults(args)
+    assert repair(contract, args) is None

@@ -23,9 +23,8 @@ from callboard.tools._results import CallNext, Output
 
 
 _ROUNDS = 8
-"""Maximum number of validations per call. A round corrects all places at once, and the next one what is inside them."""
-_MOST_FAULTS = 2_000
-"""Maximum number of faulty places per round. Beyond the limits the arguments count as not repairable."""
+"""Maximum number of validations per call; more are not repairable. A round corrects all faulty places at once, and the
+next one what is inside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +58,11 @@ def repair(contract: Contract, args: Args) -> Repaired | None:
     try:
         repairs: list[Repair] = []
         for _ in range(_ROUNDS):
-            # A JSON schema is not tried on large arguments: no fault would be found in a repair that has made them so.
-            if repairs and not is_small(args):
+            if not is_small(args):
                 return None
             faults = contract.faults(args)
             if not faults:
                 return Repaired(args, tuple(dict.fromkeys(repairs))) if repairs else None
-            if len(faults) > _MOST_FAULTS or not is_small(args):
-                return None
             found = [[*_corrections_of(contract.shape, args, group)] for group in _groups(contract.shape, faults)]
             if (inner := _unwrapped(contract, args)) is not None:
                 if args.keys() <= contract.shape.root.get("properties", {}).keys() and all(found):
@@ -250,9 +246,6 @@ def _with_text(content: str | list[Any], text: str) -> str | list[Any]:
 
 _DONE: Mapping[Kind, str] = {
     "json": "was JSON in a string",
-    "number": "was a number in a string",
-    "boolean": "was a boolean in a string",
-    "null": "was null in a string",
     "text": "was a number, not a string",
     "list": "was a single value, not a list",
     "item": "was a list of one",

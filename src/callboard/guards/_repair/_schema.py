@@ -14,8 +14,6 @@ from typing import Any, cast
 from langchain_core.tools import BaseTool
 from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic.v1 import BaseModel as BaseModelV1
-from pydantic.v1 import ValidationError as ValidationErrorV1
 
 from callboard._util._extras import require
 from callboard.tools._errors import is_control_flow
@@ -82,12 +80,16 @@ class Shape:
         return steps
 
     def faults(self, value: object) -> list[Path]:
-        """Return the places where a value breaks the schema."""
-        return self._validator.faults(value)
+        """Return the places where a value is wrong; raise `TooManyChoicesError` if that takes too long."""
+        token = _choices.set(iter(range(_MAX_CHOICES)))
+        try:
+            return [place for error in self._validator.iter_errors(value) for place in _places(error)]
+        finally:
+            _choices.reset(token)
 
     @cached_property
-    def _validator(self) -> "Validator":
-        return Validator(self.root)
+    def _validator(self) -> Any:
+        return _validator_of(self.root)
 
 
 def _without(schema: Schema, names: frozenset[str]) -> Schema:
@@ -110,10 +112,8 @@ def _inner(schema: Schema, key: str | int) -> object:
     if isinstance(key, str):
         open_ended = True if "patternProperties" in schema else schema.get("additionalProperties", True)
         return schema.get("properties", {}).get(key, open_ended)
-    items = schema.get("items", True)
-    first = items if isinstance(items, list) else schema.get("prefixItems", ())
-    rest = schema.get("additionalItems", True) if isinstance(items, list) else items
-    return first[key] if key < len(first) else rest
+    first = schema.get("prefixItems", ())
+    return first[key] if key < len(first) else schema.get("items", True)
 
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -161,7 +161,7 @@ def is_type(value: object, name: str) -> bool:
 # Validation
 
 
-MAX_CHOICES = 2000
+_MAX_CHOICES = 2000
 """Maximum number of `anyOf` and `oneOf` lists that one validation visits; nesting doubles them at each level."""
 _IGNORED = ("pattern", "patternProperties", "unevaluatedProperties")
 _OF_KIND = frozenset(("type", "enum", "const"))
@@ -171,37 +171,25 @@ class TooManyChoicesError(Exception):
     """Raised if a schema has too many alternatives to locate an error in reasonable time."""
 
 
-_choices: ContextVar["Iterator[int]"] = ContextVar("callboard_schema_choices")
+_choices: ContextVar[Iterator[int]] = ContextVar("callboard_schema_choices")
 
 
-class Validator:
-    """Validator for the draft that a schema names, or for 2020-12."""
+def _validator_of(schema: Schema) -> Any:
+    """Return a validator for the draft that a schema names, or for 2020-12."""
+    # From an extra; `contract_of()` has checked that it is installed.
+    from jsonschema import Draft202012Validator, validators
+    from referencing import Registry
 
-    def __init__(self, schema: Schema) -> None:
-        # From an extra; `contract_of()` has checked that it is installed.
-        from jsonschema import Draft202012Validator, validators
-        from referencing import Registry
-
-        draft = validators.validator_for(schema, default=Draft202012Validator)
-        keywords = {
-            **dict.fromkeys(_IGNORED, _anything),
-            "additionalProperties": _unless_patterns(draft.VALIDATORS["additionalProperties"]),
-            "items": _or_tuple(draft.VALIDATORS["items"]),
-            "anyOf": _among_fitting(draft.VALIDATORS["anyOf"], schema),
-            "oneOf": _among_fitting(draft.VALIDATORS["oneOf"], schema),
-        }
-        extend: Any = validators.extend
-        kind = extend(draft, keywords)
-        # An empty registry: references to other documents fail instead of being fetched.
-        self._validator = kind(_of_one_draft(schema), registry=Registry())
-
-    def faults(self, value: object) -> list[Path]:
-        """Return the places where a value is wrong; raise `TooManyChoicesError` if that takes too long."""
-        token = _choices.set(iter(range(MAX_CHOICES)))
-        try:
-            return [place for error in self._validator.iter_errors(value) for place in _places(error)]
-        finally:
-            _choices.reset(token)
+    draft = validators.validator_for(schema, default=Draft202012Validator)
+    keywords = {
+        **dict.fromkeys(_IGNORED, _anything),
+        "additionalProperties": _unless_patterns(draft.VALIDATORS["additionalProperties"]),
+        "anyOf": _counted(draft.VALIDATORS["anyOf"]),
+        "oneOf": _counted(draft.VALIDATORS["oneOf"]),
+    }
+    extend: Any = validators.extend
+    # An empty registry: references to other documents fail instead of being fetched.
+    return extend(draft, keywords)(_of_one_draft(schema), registry=Registry())
 
 
 def _places(error: Any) -> Iterator[Path]:
@@ -238,53 +226,15 @@ def _unless_patterns(keyword: Any) -> Any:
     return judge
 
 
-def _or_tuple(keyword: Any) -> Any:
-    """Return `items` that also accepts a list, as drafts before 2020-12 do: few schemas name their draft."""
-
-    def judge(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
-        if not isinstance(value, list):
-            yield from keyword(validator, value, instance, schema) or ()
-        elif isinstance(instance, list):
-            for index, (item, one) in enumerate(zip(instance, value, strict=False)):
-                yield from validator.descend(item, one, path=index, schema_path=index)
-
-    return judge
-
-
-def _among_fitting(keyword: Any, root: Schema) -> Any:
-    """Return `anyOf` or `oneOf` without alternatives whose constants contradict the value.
-
-    Following two alternatives at every level of a value would take exponential time.
-    """
+def _counted(keyword: Any) -> Any:
+    """Return `anyOf` or `oneOf` with a limit: two alternatives at every level of a value take exponential time."""
 
     def judge(validator: Any, alternatives: Any, instance: Any, schema: Any) -> Iterator[Any]:
         if next(_choices.get(), None) is None:
             raise TooManyChoicesError
-        fitting = [one for one in alternatives if _may_fit(_target(one, root), instance)]
-        yield from keyword(validator, fitting or alternatives, instance, schema) or ()
+        yield from keyword(validator, alternatives, instance, schema) or ()
 
     return judge
-
-
-def _may_fit(schema: Any, instance: Any) -> bool:
-    """Return whether the value agrees with all constants of a schema's properties."""
-    if not isinstance(instance, Mapping) or not isinstance(schema, Mapping):
-        return True
-    properties = schema.get("properties")
-    if not isinstance(properties, Mapping):
-        return True
-    constants = (
-        (instance[name], one["const"]) for name, one in properties.items() if name in instance and "const" in one
-    )
-    return all(given == meant for given, meant in constants)
-
-
-def _target(schema: Any, root: Schema) -> Any:
-    """Return the schema to which a local reference points; a chain of references is not followed."""
-    reference = schema.get("$ref") if isinstance(schema, Mapping) else None
-    if not isinstance(reference, str) or not reference.startswith("#/"):
-        return schema
-    return _at(reference, root)
 
 
 def _at(reference: str, document: Schema) -> Any:
@@ -335,25 +285,21 @@ class Contract:
         """Return the places of errors, without injected arguments; empty if the arguments are valid."""
         try:
             if self._validate is None:
-                return _distinct(self.shape.faults(args)) if is_small(args) else ()
+                return tuple(dict.fromkeys(self.shape.faults(args)))
             # A copy, because validators of mode "before" may change what they get.
             self._validate(copied(args))
         except Exception as error:
             if is_control_flow(error) or isinstance(error, TooManyChoicesError):
                 raise
-            return _distinct([_located(location, args) for location in self._locations(error)])
+            return tuple(dict.fromkeys(_located(place, args) for place in self._places(error)))
         return ()
 
-    def _locations(self, error: Exception) -> list[tuple[Any, ...]]:
-        if isinstance(error, ValidationError):
-            if error.error_count() > MAX_NODES:
-                return [()]  # building so many error objects takes longer than the validation
-            details: Any = error.errors(include_url=False, include_context=False, include_input=False)
-        elif isinstance(error, ValidationErrorV1):
-            details = error.errors()
-        else:
-            return [()]  # an unexpected error of a user's validator gives no place
-        return [detail["loc"] for detail in details if not detail["loc"] or detail["loc"][0] not in self.injected]
+    def _places(self, error: Exception) -> list[Path]:
+        # An error that is no pydantic one gives no place. Building many error objects takes longer than the validation.
+        if not isinstance(error, ValidationError) or error.error_count() > MAX_NODES:
+            return [()]
+        details = error.errors(include_url=False, include_context=False, include_input=False)
+        return [one["loc"] for one in details if not one["loc"] or one["loc"][0] not in self.injected]
 
 
 def contract_of(tool: BaseTool) -> Contract | None:
@@ -362,24 +308,18 @@ def contract_of(tool: BaseTool) -> Contract | None:
     if type(tool)._parse_input is not BaseTool._parse_input:
         return None
     validate: Callable[[Args], object] | None = None
-    if isinstance(schema, type) and issubclass(schema, BaseModel):
-        validate = schema.model_validate if schema.model_fields else None
-    elif isinstance(schema, type) and issubclass(schema, BaseModelV1):
-        validate = schema.parse_obj if schema.__fields__ else None
-    if validate is None and not isinstance(schema, dict):
-        return None  # no schema, or a model without fields, which langchain-core does not validate
-    if validate is None:
+    if isinstance(schema, dict):
         whose = f"RepairArguments() for {tool.name!r}, whose schema is JSON,"
         require(whose, "jsonschema", extra="middleware", instead="give the tool a pydantic model")
+    elif isinstance(schema, type) and issubclass(schema, BaseModel) and schema.model_fields:
+        validate = schema.model_validate
+    else:
+        return None  # no schema, one of pydantic v1, or a model without fields, which langchain-core does not validate
     injected = injected_args(tool)
     return Contract(tool, injected.forbidden | injected.names, validate)
 
 
-def _distinct(paths: list[Path]) -> tuple[Path, ...]:
-    return tuple(dict.fromkeys(paths))
-
-
-def _located(location: tuple[Any, ...], args: Args) -> Path:
+def _located(location: Path, args: Args) -> Path:
     """Return the place in the arguments to which an error location points.
 
     A location may also name members of unions and missing arguments; keys that the arguments lack are skipped.
@@ -439,7 +379,6 @@ def _json_schema(schema: Any) -> Schema:
         return cast("Schema", schema)
     # Not the tool's `tool_call_schema`: it lacks aliases and the information that extra arguments are forbidden.
     try:
-        v1 = issubclass(schema, BaseModelV1)
-        return cast("Schema", schema.schema() if v1 else schema.model_json_schema(schema_generator=_AnySchema))
+        return cast("Schema", schema.model_json_schema(schema_generator=_AnySchema))
     except Exception:
         return {}  # an empty schema allows everything, so nothing will be repaired

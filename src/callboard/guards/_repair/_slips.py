@@ -8,7 +8,7 @@ from typing import Any, Literal, NoReturn
 
 from callboard.guards._repair._schema import Schema, choices_of, is_small, is_type, types_of
 
-Kind = Literal["json", "number", "boolean", "null", "text", "list", "item", "choice", "name", "wrapper"]
+Kind = Literal["json", "text", "list", "item", "choice", "name", "wrapper"]
 
 MAX_TEXT = 65_536
 """Maximum characters of a text that is parsed as JSON."""
@@ -50,14 +50,9 @@ def _of_text(text: str, due: set[str], choices: list[str]) -> Iterator[tuple[Kin
         return
     if (choice := the_one(text, choices)) is not None:
         yield "choice", choice
-    if value is None and "null" in due:
-        yield "null", None
-    elif isinstance(value, bool) and "boolean" in due:
-        yield "boolean", value
-    elif isinstance(value, str) and text.strip()[:1] == '"':  # a JSON string within a string
+    is_json_of_json = isinstance(value, str) and text.strip()[:1] == '"'
+    if is_json_of_json or any(is_type(value, name) for name in due & {"null", "boolean", "number", "integer"}):
         yield "json", value
-    elif any(is_type(value, name) for name in due & {"number", "integer"}):
-        yield "number", value
     # Text with separators may be one item or several, also if only one of both is valid.
     if "array" in due and text.strip() and not re.search("[,;\n]", text):
         yield "list", [text]
