@@ -24,8 +24,8 @@ from pydantic import BaseModel
 
 from callboard import CallEvent, CallPolicy, CallsInterrupted, ToolInvocationError, ToolNode, observe
 from callboard.guards import DEFAULT_DETECTORS, Detector, MemoryVault, Redact, RedactedError, StoreVault
-from callboard.guards._redact._redaction import TOKEN
-from callboard.guards._redact._values import Walk
+from callboard.guards._redact._redact import TOKEN
+from callboard.guards._redact._values import walked
 from callboard.guards._sanitize._text import strip_invisible
 from callboard.middleware import RequireApproval, Retry
 from callboard.testing import calls, tool_call
@@ -238,9 +238,9 @@ class Row:
 
 def test_values_that_live_for_a_moment_are_told_apart() -> None:
     """Python may reuse the address of a freed list, so a memo by `id()` could mistake the second list for the first."""
-    redact = Walk(lambda text: text.replace("ada", "[name]"))
+    table = [Row(*([f"ada {n} {i}"] for i in range(5))) for n in range(50)]
 
-    rows = redact([Row(*([f"ada {n} {i}"] for i in range(5))) for n in range(50)])
+    rows = walked(table, lambda text: text.replace("ada", "[name]"))
 
     read = [[row.first, row.second, row.third, row.fourth, row.fifth] for row in rows]
     assert read == [[[f"[name] {n} {i}"] for i in range(5)] for n in range(50)]

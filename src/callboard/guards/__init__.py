@@ -10,11 +10,11 @@ from callboard._util._lazy import lazy
 
 if TYPE_CHECKING:
     from callboard.guards._redact._detectors import Detector as Detector
+    from callboard.guards._redact._redact import DEFAULT_DETECTORS as DEFAULT_DETECTORS
     from callboard.guards._redact._redact import MemoryVault as MemoryVault
     from callboard.guards._redact._redact import Redact as Redact
     from callboard.guards._redact._redact import StoreVault as StoreVault
     from callboard.guards._redact._redact import Vault as Vault
-    from callboard.guards._redact._redaction import DEFAULT_DETECTORS as DEFAULT_DETECTORS
     from callboard.guards._redact._values import RedactedError as RedactedError
     from callboard.guards._repair._repair_arguments import RepairArguments as RepairArguments
     from callboard.guards._sanitize._hosts import Url as Url
@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     from callboard.guards._sanitize._untrusted import Results as Results
 
 _HOMES = {
-    "callboard.guards._redact._redact": ("Redact", "MemoryVault", "StoreVault", "Vault"),
+    "callboard.guards._redact._redact": ("DEFAULT_DETECTORS", "Redact", "MemoryVault", "StoreVault", "Vault"),
     "callboard.guards._redact._detectors": ("Detector",),
     "callboard.guards._sanitize._hosts": ("Url",),
     "callboard.guards._sanitize._paths": ("PathIn",),
     "callboard.guards._redact._values": ("RedactedError",),
-    "callboard.guards._redact._redaction": ("DEFAULT_DETECTORS",),
     "callboard.guards._repair._repair_arguments": ("RepairArguments",),
     "callboard.guards._sanitize._sanitize": ("Sanitize",),
     "callboard.guards._sanitize._text": ("Text",),

@@ -1,4 +1,4 @@
-"""Copying walk through nested values and exceptions, which passes every string through a function.
+"""Copies of nested values and exceptions in which functions replaced every string.
 
 Exceptions are changed in place if possible, so that their types stay.
 """
@@ -36,55 +36,41 @@ _IDENTITY = frozenset(("id", "tool_call_id", "type", "name", "status"))
 """Fields of messages that identify them; LangGraph matches on them, so they never change."""
 
 
-class Walk:
-    """Passes every string of a value through a function, in copies; an unchanged part stays the same object.
+def walked(
+    value: Any, text: Text, named: Named | None = None, error: Callable[[BaseException], BaseException] | None = None
+) -> Any:
+    """Return a copy of a value in which functions replaced every string; an unchanged part stays the same object.
 
-    It walks dicts (keys, too), lists, tuples, sets, dataclasses, pydantic models, messages and LangGraph's `Command`,
+    Walked are dicts (keys, too), lists, tuples, sets, dataclasses, pydantic models, messages and LangGraph's `Command`,
     `Send` and `Interrupt`. Long whole numbers are treated as strings. Ids and names of messages stay, and so does any
-    other object. Everything below 64 levels of nesting is replaced by a note.
+    other object. Everything below 64 levels of nesting is replaced by a note. `named` replaces strings under a dict key
+    or in a field, and `error` replaces exceptions.
     """
-
-    def __init__(
-        self, text: Text, named: Named | None = None, error: Callable[[BaseException], BaseException] | None = None
-    ) -> None:
-        self._text = text
-        self._named = named or (lambda _, value: text(value))
-        self._error = error
-
-    def __call__(self, value: Any) -> Any:
-        """Return the value, or a copy of it with other strings."""
-        walked = _Walked(self)
-        result = walked.of(value)
-        # The copy of a cyclic value has a note in place of the cycle; so return the copy only if a string changed.
-        return result if walked.changed else value
-
-    def text(self, value: str) -> str:
-        return self._text(value)
-
-    def named(self, name: str, value: str) -> str:
-        return self._named(name, value)
-
-    def error(self, value: BaseException) -> BaseException:
-        return value if self._error is None else self._error(value)
+    walk = _Walk(text, named or (lambda _, value: text(value)), error or (lambda value: value))
+    result = walk.of(value)
+    # The copy of a cyclic value has a note in place of the cycle; so return the copy only if a string changed.
+    return result if walk.changed else value
 
 
-class _Walked:
+class _Walk:
     """State of one walk."""
 
-    def __init__(self, walk: Walk) -> None:
+    def __init__(self, text: Text, named: Named, error: Callable[[BaseException], BaseException]) -> None:
         self.changed = False
-        self._walk = walk
+        self._text = text
+        self._named_text = named
+        self._error = error
         # Keyed by `id()`. The value itself is kept as well, because the id of a freed object may be reused.
         self._done: dict[int, tuple[Any, Any]] = {}
         self._depth = 0
 
     def of(self, value: Any) -> Any:
         if isinstance(value, str):
-            return self._noted(value, self._walk.text(value))
+            return self._noted(value, self._text(value))
         if isinstance(value, int):
             return self._number(value)
         if isinstance(value, BaseException):
-            return self._noted(value, self._walk.error(value))
+            return self._noted(value, self._error(value))
         rebuild = self._rebuild(value)
         return value if rebuild is None else self._inside(value, rebuild)
 
@@ -98,7 +84,7 @@ class _Walked:
         if isinstance(value, bool) or not 10 ** (_SHORTEST_NUMBER - 1) <= abs(value) < 10**64:
             return value
         digits = str(int(value))
-        new = self._walk.text(digits)
+        new = self._text(digits)
         return value if new == digits else self._noted(value, new)
 
     def _rebuild(self, value: Any) -> Callable[[Any], Any] | None:
@@ -134,7 +120,7 @@ class _Walked:
 
     def _named(self, name: object, value: Any) -> Any:
         if isinstance(name, str) and isinstance(value, str):
-            return self._noted(value, self._walk.named(name, value))
+            return self._noted(value, self._named_text(name, value))
         return self.of(value)
 
     def _dict(self, value: dict[Any, Any]) -> Any:
@@ -250,8 +236,7 @@ class Clearing:
             error.interrupts = error.args[0]
 
     def _walk(self, value: Any) -> Any:
-        # A new walk each time: a stored one would form a reference cycle with this object and all errors.
-        return Walk(self._text, self._named, self.of)(value)
+        return walked(value, self._text, self._named, self.of)
 
     def _cleared(self, error: BaseException) -> BaseException:
         if isinstance(error, BaseExceptionGroup):
