@@ -21,20 +21,9 @@ from callboard import ToolCallWithContext, ToolNode
 from callboard.middleware import RequireApproval
 from callboard.testing import Recorder, calls, tool_call
 
-ACCEPT = {"type": "accept", "args": None}
-IGNORE = {"type": "ignore", "args": None}
+from .test_approval import ACCEPT, IGNORE, deletes, edit
+
 THREAD: Any = {"configurable": {"thread_id": "t"}}
-
-
-def edit(**args: Any) -> dict[str, Any]:
-    return {"type": "edit", "args": {"action": "delete", "args": args}}
-
-
-def deletes(*queries: str, message_id: str = "ai-1") -> AIMessage:
-    """Return a tool call for each query. Its id is its position, so another query may get the same id."""
-    message = calls(*(tool_call("delete", f"id-{place}", query=query) for place, query in enumerate(queries)))
-    message.id = message_id
-    return message
 
 
 def node_of(recorder: Recorder) -> ToolNode:

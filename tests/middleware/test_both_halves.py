@@ -10,11 +10,10 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
-from callboard import ToolNode, create_react_agent
+from callboard import ToolNode
 from callboard.guards import Redact
 from callboard.guards._redact._redact import StoreVault
 from callboard.middleware import OutputBudget
-from callboard.testing import ScriptedModel, calls
 
 pytestmark = pytest.mark.real_clock
 
@@ -112,40 +111,26 @@ class TwoHalves(BaseStore):
         return self.inner.batch(ops)
 
 
+def long() -> str:
+    """Much."""
+    return "me@example.com " * 1000
+
+
 @pytest.mark.backends("asyncio")
-async def test_middleware_asks_a_store_by_the_door_of_their_call() -> None:
+@pytest.mark.parametrize(
+    "middleware",
+    [
+        lambda store: OutputBudget(10, store=store),
+        lambda store: Redact(reveal=["long"], vault=StoreVault(store)),
+    ],
+    ids=["OutputBudget", "the vault of Redact"],
+)
+async def test_middleware_asks_a_store_by_the_door_of_their_call(middleware: Any) -> None:
     """A store's connection belongs to sync code or to the event loop, so middleware uses the matching methods."""
-
-    def long() -> str:
-        """Much."""
-        return "me@example.com " * 1000
-
+    call = [{"name": "long", "args": {}, "id": "1", "type": "tool_call"}]
     for halves in ("sync", "async"):
         store = TwoHalves()
-        agent = create_react_agent(
-            ScriptedModel([calls("long"), "done"]), [long], store=store, middleware=[OutputBudget(10)]
-        )
-        given: Any = {"messages": [("user", "go")]}
-        if halves == "sync":
-            agent.invoke(given)
-        else:
-            with anyio.fail_after(WAIT):
-                await agent.ainvoke(given)
-        assert store.halves == {halves}
-
-
-@pytest.mark.backends("asyncio")
-async def test_the_vault_asks_a_store_by_the_door_of_its_call() -> None:
-    """The vault of `Redact` uses the store's methods that match the call's entry point."""
-
-    def mail() -> str:
-        """A secret."""
-        return "me@example.com"
-
-    call = [{"name": "mail", "args": {}, "id": "1", "type": "tool_call"}]
-    for halves in ("sync", "async"):
-        store = TwoHalves()
-        node = ToolNode([mail], middleware=[Redact(reveal=["mail"], vault=StoreVault(store))])
+        node = ToolNode([long], middleware=[middleware(store)])
         if halves == "sync":
             node.invoke(call)
         else:

@@ -482,13 +482,6 @@ async def test_a_middleware_that_does_not_answer_exactly_once_is_told_so_by_name
     assert middleware in str(ended.error)
 
 
-async def test_a_rework_that_fails_lets_no_error_out_where_all_are_handled() -> None:
-    """`handle_tool_errors=True` also covers errors of middleware."""
-    scene = Scene([("error", "a")], ["fail to rework"], handling=True)
-
-    check(scene, await run_alone(World(), scene))
-
-
 async def test_a_rework_that_returns_no_message_is_told_so_by_name() -> None:
     """The error names the middleware, as for one that returns nothing."""
     ended = await run_alone(World(), Scene([("error", "a")], ["rework to nothing"], handling=True))

@@ -36,9 +36,8 @@ from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.types import Command, interrupt
+from langgraph.types import Command
 from pydantic import ValidationError
 
 from callboard import CallPolicy, CallsInterrupted, IgnoredHooksWarning, Limit, ToolNode
@@ -86,36 +85,6 @@ async def test_its_error_handler_sees_errors_and_timeouts(recorder: Recorder) ->
     assert [message.status for message in messages] == ["error", "error"]
 
 
-async def test_its_async_error_handler_may_wait() -> None:
-    """The handler may await asyncio code, also if the call runs on trio."""
-
-    async def explain(error: Exception, request: Any) -> str:
-        await asyncio.sleep(0.01)
-        return f"explained: {error}"
-
-    node = ToolNode(
-        [Recorder().tool("broken", raises=ValueError("no"))], middleware=[ToolErrorMiddleware(aon_error=explain)]
-    )
-
-    assert contents(await run(node, tool_call("broken", "1"))) == ["explained: no"]
-
-
-async def test_its_error_handler_does_not_see_an_interrupt() -> None:
-    """Promise 4: an interrupt is no error."""
-    seen: list[Exception] = []
-
-    @tool
-    async def ask() -> str:
-        """Ask."""
-        return str(interrupt("sure?"))
-
-    node = ToolNode([ask], middleware=[ToolErrorMiddleware(lambda error, _: seen.append(error))])
-
-    with pytest.raises(CallsInterrupted):
-        await run(node, tool_call("ask", "1"))
-    assert seen == []
-
-
 async def test_each_attempt_of_its_retry_takes_its_own_place_and_timeout(recorder: Recorder) -> None:
     """As a node's middleware each attempt has its own place and timeout. In `create_agent` all attempts share one."""
     node = ToolNode(
@@ -128,20 +97,6 @@ async def test_each_attempt_of_its_retry_takes_its_own_place_and_timeout(recorde
 
     assert message.status == "error"
     assert recorder.count("started") == 2
-
-
-async def test_several_of_them_nest_in_the_order_of_the_list(recorder: Recorder) -> None:
-    """The first in the list is the outermost: the error handler sees what the retry lets through."""
-    node = ToolNode(
-        [recorder.tool("broken", raises=ValueError("no"))],
-        middleware=[
-            ToolErrorMiddleware(lambda error, _: f"handled {error}"),
-            ToolRetryMiddleware(max_retries=2, initial_delay=0.0, jitter=False, on_failure="error"),
-        ],
-    )
-
-    assert contents(await run(node, tool_call("broken", "1"))) == ["handled no"]
-    assert recorder.count("started") == 3
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
@@ -300,32 +255,6 @@ async def test_it_redacts_the_messages_of_commands(update: Any) -> None:
     assert [m.content for m in command.update["messages"][:-1]] in ([], [MAIL])
 
 
-async def test_it_redacts_a_list_of_outputs_and_of_updates() -> None:
-    def output(call_id: str) -> Any:
-        other = Command(update=[ToolMessage(f"also {MAIL}", tool_call_id="another")])
-        return [other, ToolMessage(MAIL, tool_call_id=call_id)]
-
-    node = ToolNode([returning(output)], middleware=[redacting()])
-    command, messages = await node.ainvoke([calls(tool_call("change", "1"))])
-
-    assert [message.content for message in command.update] == ["also [REDACTED_EMAIL]"]
-    assert contents(messages) == ["[REDACTED_EMAIL]"]
-
-
-async def test_it_redacts_updates_written_as_pairs() -> None:
-    """LangGraph also accepts an update as a list of key and value pairs."""
-
-    async def pairs(request: Any, call_next: Any) -> Any:
-        message = await call_next(request)
-        return Command(update=[("messages", [message]), ("note", MAIL)])
-
-    node = ToolNode([Recorder().tool("find")], middleware=[redacting(), pairs])
-    (command,) = await node.ainvoke([tool_call("find", "1", query=MAIL)])
-
-    assert command.update[0][1][0].content == "[REDACTED_EMAIL]"
-    assert command.update[1] == ("note", MAIL)
-
-
 @given(blocks=st.lists(st.sampled_from([MAIL, f"a {MAIL} b {MAIL}", "plain", "", "a@b"]), min_size=1, max_size=4))
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_no_text_block_gets_through(blocks: list[str]) -> None:
@@ -414,24 +343,6 @@ async def test_its_four_decisions_do_what_they_say(recorder: Recorder) -> None:
     assert sorted(recorder.order) == ["book(another trip)", "book(trip 0)", "look"]
 
 
-async def test_questions_may_be_answered_one_by_one_and_much_later(recorder: Recorder) -> None:
-    """Promise 5: the ledger survives a serializer, and the answers may come in any subsets and order."""
-    serializer = JsonPlusSerializer()
-    node = ToolNode([recorder.tool("book")], middleware=[asking()])
-    batch = [tool_call("book", str(n), query=f"trip {n}") for n in range(2)]
-
-    waiting = await questions(node, *batch)
-    first, second = waiting.interrupts
-    ledger = serializer.loads_typed(serializer.dumps_typed(waiting.ledger))
-    with pytest.raises(CallsInterrupted) as again:
-        await run(node, *batch, ledger=ledger, resume={second.id: APPROVE})
-    messages = await run(node, *batch, ledger=again.value.ledger, resume={first.id: REJECT})
-
-    assert [one.id for one in again.value.interrupts] == [first.id]
-    assert [message.status for message in messages] == ["error", "success"]
-    assert recorder.order == ["book(trip 1)"]
-
-
 async def test_an_answer_that_is_no_decision_neither_runs_nor_loses_anything(recorder: Recorder) -> None:
     """LangChain warns that other tools may run twice. Here finished calls do not run again."""
     node = ToolNode([recorder.tool("book")], middleware=[asking()])
@@ -445,20 +356,6 @@ async def test_an_answer_that_is_no_decision_neither_runs_nor_loses_anything(rec
 
     assert contents(messages) == ["trip 0", "trip 1"]
     assert sorted(recorder.order) == ["book(trip 0)", "book(trip 1)"]
-
-
-async def test_it_asks_only_when_its_predicate_says_so() -> None:
-    """`when` and the description receive the same request as in LangChain's agent."""
-    config = {
-        "allowed_decisions": ["approve", "reject"],
-        "when": lambda request: request.tool_call["args"]["query"] == "dear" and request.tool.name == "book",
-        "description": lambda call, state, runtime: f"{call['name']} {call['args']}",
-    }
-    node = ToolNode([Recorder().tool("book")], middleware=[asking(book=config)])
-
-    waiting = await questions(node, tool_call("book", "1", query="cheap"), tool_call("book", "2", query="dear"))
-
-    assert [one.value["description"] for one in waiting.interrupts] == ["book {'query': 'dear'}"]
 
 
 @pytest.mark.backends("asyncio")

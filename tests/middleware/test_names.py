@@ -55,12 +55,6 @@ def test_a_tool_that_does_not_exist_is_an_error_where_the_node_is_built(make: An
 
 
 @naming
-def test_a_tool_that_exists_is_none(make: Any) -> None:
-    """A correct name raises nothing."""
-    ToolNode([delete, search], middleware=[make("delete")])
-
-
-@naming
 def test_a_middleware_that_several_nodes_share_says_that_names_may_be_missing(make: Any) -> None:
     """A shared vault or cache may name tools that not every node has, so its check can be turned off."""
     middleware = make("delete", missing="ignore")

@@ -7,7 +7,12 @@ import pytest
 from callboard.middleware import Cache, CircuitBreaker, Fallback, OutputBudget, RequireApproval, Retry
 from callboard.testing import Recorder
 
-from .test_approval import ALL_ALLOWED, never
+from .test_approval import ALL_ALLOWED
+
+
+async def never(request: Any) -> bool:
+    return False
+
 
 NEEDED: dict[type, dict[str, Any]] = {Cache: {"tools": ["work"]}, Fallback: {"instead_of": {}}}
 """Options without which a middleware cannot be built."""

@@ -8,7 +8,7 @@ import contextvars
 import subprocess
 import sys
 import threading
-import time
+from contextlib import nullcontext
 from functools import partial
 from typing import Annotated, Any
 
@@ -27,7 +27,6 @@ from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.config import get_stream_writer
 from langgraph.types import Command, interrupt
 
 from callboard import (
@@ -109,70 +108,55 @@ async def test_a_budget_holds_for_the_wait_in_the_queue_too(recorder: Recorder, 
         [tool_of(door, recorder, "work", seconds=0.5)], Supervise(policies={"work": policy}), asks=["work", "work"]
     )
 
-    if door == "invoke":  # the second thread is abandoned
-        with pytest.warns(AbandonedThreadWarning):
-            state = await run(door, agent)
-    else:
+    # In sync code the second thread is abandoned.
+    with pytest.warns(AbandonedThreadWarning) if door == "invoke" else nullcontext():
         state = await run(door, agent)
 
     assert sorted(map(str, ended(state))) == ["None", "deadline"]
 
 
+VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+
+
 @both_doors
-async def test_a_tool_can_ask_what_is_left(door: str) -> None:
-    """`remaining()` works in the tool for each way in which LangChain runs it."""
+async def test_a_tool_has_its_context_and_can_ask_what_is_left(door: str) -> None:
+    """Context variables and `remaining()` pass through LangChain's threads and callboard's."""
 
     @tool
     def ask() -> str:
         """Ask."""
-        return "finite" if 0 < remaining() <= 30 else f"{remaining()}"
+        return f"{VARIABLE.get()}, {0 < remaining() <= 30}"
 
     @tool
     async def ask_async() -> str:
         """Ask."""
-        return "finite" if 0 < remaining() <= 30 else f"{remaining()}"
+        return f"{VARIABLE.get()}, {0 < remaining() <= 30}"
 
     tools = [ask, ask_async] if door == "ainvoke" else [ask]
-    state = await run(door, agent_of(tools, Supervise(timeout=30.0), asks=[one.name for one in tools]))
+    token = VARIABLE.set("outside")
+    try:
+        state = await run(door, agent_of(tools, Supervise(timeout=30.0), asks=[one.name for one in tools]))
+    finally:
+        VARIABLE.reset(token)
 
-    assert set(contents(state)) == {"finite"}
-
-
-@pytest.mark.parametrize("handling", [True, "try later", (ValueError,)], ids=repr)
-async def test_a_timeout_is_a_message_whatever_errors_are(handling: Any) -> None:
-    """`handle_tool_errors` means the same as for a `ToolNode`."""
-    agent = agent_of(
-        [Recorder().tool("slow", hang=True)],
-        Supervise(timeout=0.05, handle_tool_errors=handling),
-        asks=["slow"],
-    )
-
-    assert ended(await run("ainvoke", agent)) == ["timeout"]
+    assert set(contents(state)) == {"outside, True"}
 
 
-async def test_a_timeout_is_raised_where_no_error_is_handled() -> None:
-    agent = agent_of(
-        [Recorder().tool("slow", hang=True)], Supervise(timeout=0.05, handle_tool_errors=False), asks=["slow"]
-    )
-
+async def test_errors_are_handled_as_in_a_tool_node() -> None:
+    """A timeout is a message unless no error is handled."""
+    for handling in (True, (ValueError,)):
+        supervise = Supervise(timeout=0.05, handle_tool_errors=handling)
+        agent = agent_of([Recorder().tool("slow", hang=True)], supervise, asks=["slow"])
+        assert ended(await run("ainvoke", agent)) == ["timeout"]
+    boom = Recorder().tool("boom", raises=ValueError("no"))
+    agent = agent_of([boom], Supervise(handle_tool_errors="!"), asks=["boom"])
+    assert contents(await run("ainvoke", agent)) == ["!"]
+    supervise = Supervise(timeout=0.05, handle_tool_errors=False)
     with pytest.raises(CallTimeoutError, match="'slow' did not finish"):
-        await run("ainvoke", agent)
+        await run("ainvoke", agent_of([Recorder().tool("slow", hang=True)], supervise, asks=["slow"]))
 
 
 # Limits
-
-
-@both_doors
-async def test_a_limit_holds_for_the_parallel_calls_of_an_agent(recorder: Recorder, door: str) -> None:
-    """LangGraph runs each call in its own task, and these tasks share the limit."""
-    agent = agent_of(
-        [tool_of(door, recorder, "work", seconds=0.1)], Supervise(limit=Limit(concurrency=2)), asks=["work"] * 5
-    )
-
-    state = await run(door, agent)
-
-    assert len(answers(state)) == 5
-    assert recorder.peak == 2
 
 
 @both_doors
@@ -378,44 +362,6 @@ async def test_sync_tools_run_at_once() -> None:
     assert contents(state) == ["met"] * 40
 
 
-VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
-
-
-@both_doors
-async def test_context_variables_reach_the_tool(door: str) -> None:
-    """Context variables pass through LangGraph's threads and callboard's."""
-
-    @tool
-    def look() -> str:
-        """Look."""
-        return VARIABLE.get()
-
-    token = VARIABLE.set("from outside")
-    try:
-        state = await run(door, agent_of([look], Supervise(), asks=["look"]))
-    finally:
-        VARIABLE.reset(token)
-
-    assert contents(state) == ["from outside"]
-
-
-async def test_a_sync_tool_can_write_to_the_stream() -> None:
-    """The sync path crosses threads, and LangGraph's stream writer must be available there."""
-
-    @tool
-    def work() -> str:
-        """Work."""
-        get_stream_writer()("half way")
-        return "done"
-
-    agent = agent_of([work], Supervise(), asks=["work"])
-
-    def stream() -> list[Any]:
-        return list(agent.stream(GO, stream_mode="custom"))
-
-    assert await anyio.to_thread.run_sync(stream) == ["half way"]
-
-
 async def test_readers_of_the_agents_stream_hear_of_progress() -> None:
     """Progress from a thread of LangChain's agent is reported in the event loop of the call."""
 
@@ -527,10 +473,11 @@ async def test_a_middleware_may_ask_a_person_itself(recorder: Recorder, door: st
 
 
 @both_doors
-@pytest.mark.parametrize("place", ["inside", "outside"])
+@pytest.mark.parametrize("place", ["inside", "outside", "around the turn"])
 async def test_langchains_human_in_the_loop_works_on_either_side(recorder: Recorder, door: str, place: str) -> None:
-    """LangChain's approval of single calls works before and after `Supervise` in the list."""
-    human = HumanInTheLoopMiddleware({"work": True}, interrupt_mode="per_call")
+    """LangChain's approval of single calls works before and after `Supervise`, and that of a turn before all tools."""
+    whole_turn = place == "around the turn"
+    human = HumanInTheLoopMiddleware({"work": True}, interrupt_mode="batched" if whole_turn else "per_call")
     supervise = Supervise(timeout=30.0)
     agent = agent_of(
         [tool_of(door, recorder, "work"), tool_of(door, recorder, "free")],
@@ -539,31 +486,17 @@ async def test_langchains_human_in_the_loop_works_on_either_side(recorder: Recor
         checkpointer=InMemorySaver(),
     )
 
-    asked = {one.value["tool_call_id"]: one.id for one in (await run(door, agent, None, THREAD))["__interrupt__"]}
-    decisions = {asked["call_1"]: {"type": "approve"}, asked["call_3"]: {"type": "reject", "message": "no"}}
-    state = await run(door, agent, Command(resume=decisions), THREAD)
+    questions = (await run(door, agent, None, THREAD))["__interrupt__"]
+    approve, reject = {"type": "approve"}, {"type": "reject", "message": "no"}
+    if whole_turn:
+        resume: Any = {"decisions": [approve, reject]}
+    else:
+        asked = {one.value["tool_call_id"]: one.id for one in questions}
+        resume = {asked["call_1"]: approve, asked["call_3"]: reject}
+    state = await run(door, agent, Command(resume=resume), THREAD)
 
-    assert [message.status for message in answers(state)] == ["success", "success", "error"]
-    assert recorder.order == ["free", "work"]
-
-
-@both_doors
-async def test_langchains_human_in_the_loop_works_for_a_whole_turn(recorder: Recorder, door: str) -> None:
-    """LangChain's approval of whole turns acts before the tools, so rejected calls never reach `Supervise`."""
-    agent = agent_of(
-        [tool_of(door, recorder, "work")],
-        HumanInTheLoopMiddleware({"work": True}),
-        Supervise(),
-        asks=["work", "work"],
-        checkpointer=InMemorySaver(),
-    )
-
-    await run(door, agent, None, THREAD)
-    decisions = [{"type": "reject"}, {"type": "approve"}]
-    state = await run(door, agent, Command(resume={"decisions": decisions}), THREAD)
-
-    assert sorted(message.status for message in answers(state)) == ["error", "success"]
-    assert recorder.count("started") == 1
+    assert sorted(message.status for message in answers(state)) == ["error", "success", "success"]
+    assert sorted(recorder.order) == ["free", "work"]
 
 
 async def test_a_command_of_a_tool_reaches_the_graph() -> None:
@@ -596,17 +529,16 @@ async def test_a_cancelled_agent_leaves_nothing_behind(recorder: Recorder) -> No
 
 async def test_a_call_that_ignores_cancellation_is_ended_when_its_grace_is_over(recorder: Recorder) -> None:
     """LangGraph alone would wait forever for a call that ignores its cancellation."""
-    supervise = Supervise(grace=0.4)
+    supervise = Supervise(grace=0.1)
     agent = agent_of([recorder.tool("stubborn", hang=True, ignores_cancel=1)], supervise, asks=["stubborn"])
 
     task = asyncio.create_task(agent.ainvoke(GO))
     await recorder.wait_for("started")
-    since = time.monotonic()
     task.cancel()
-    await asyncio.wait([task])
+    with anyio.fail_after(WAIT):
+        await asyncio.wait([task])
 
     assert task.cancelled()
-    assert 0.3 < time.monotonic() - since < 3
     assert recorder.running == 0
 
 
@@ -649,15 +581,6 @@ async def test_an_error_is_raised_bare_and_ends_its_neighbours_first(recorder: R
     assert recorder.count("cleaned up") == (door == "ainvoke")
 
 
-@both_doors
-async def test_errors_become_messages_where_asked_for(door: str) -> None:
-    """`handle_tool_errors` gives the same messages as in a `ToolNode`."""
-    tool = tool_of(door, Recorder(), "boom", raises=ValueError("no"))
-    agent = agent_of([tool], Supervise(handle_tool_errors="it did not work"), asks=["boom"])
-
-    assert contents(await run(door, agent)) == ["it did not work"]
-
-
 async def test_a_body_that_cancels_itself_is_an_error_of_its_own() -> None:
     """The tool raised the cancellation itself, so no other call may be cancelled by it."""
 
@@ -669,27 +592,6 @@ async def test_a_body_that_cancels_itself_is_an_error_of_its_own() -> None:
     state = await run("ainvoke", agent_of([confused, Recorder().tool("fine")], Supervise(), asks=["confused", "fine"]))
 
     assert ended(state) == ["cancelled", None]
-
-
-async def test_clean_up_after_a_timeout_is_completed() -> None:
-    """`cleanup()` finds its call, although LangChain runs the body in another task."""
-    done: list[str] = []
-
-    @tool
-    async def work() -> str:
-        """Work."""
-        try:
-            await asyncio.sleep(WAIT)
-        finally:
-            with cleanup():
-                await asyncio.sleep(0.05)
-                done.append("closed")
-        return "done"
-
-    state = await run("ainvoke", agent_of([work], Supervise(timeout=0.1), asks=["work"]))
-
-    assert ended(state) == ["timeout"]
-    assert done == ["closed"]
 
 
 async def test_cleanup_holds_a_timeout_back() -> None:
@@ -917,7 +819,9 @@ async def test_calls_that_share_an_id_all_run(recorder: Recorder) -> None:
 
 @both_doors
 async def test_a_policy_for_no_tool_ends_the_first_run_before_anything_runs(recorder: Recorder, door: str) -> None:
-    """The tools are known only in a run. A typo in a policy must not silently remove a timeout, so no call runs."""
+    """The tools are known only in a run, and a second agent may lack a tool of the first. A typo in a policy must not
+    silently remove a timeout, so no call runs.
+    """
     supervise = Supervise(policies={"serach": CallPolicy()})
     expected = r"policies=...\): there is no tool 'serach', only \['other', 'search'\]; did you mean 'search'\?"
     tools = [tool_of(door, recorder, "search"), tool_of(door, recorder, "other")]
@@ -926,15 +830,10 @@ async def test_a_policy_for_no_tool_ends_the_first_run_before_anything_runs(reco
         with pytest.raises(ValueError, match=expected):
             await run(door, agent_of(tools, supervise, asks=["search", "other"]))
     assert recorder.order == []
-
-
-async def test_a_shared_supervise_is_checked_for_each_agent() -> None:
-    """The second agent may lack a tool that the first one has."""
-    supervise = Supervise(policies={"search": CallPolicy()})
-
-    await run("ainvoke", agent_of([Recorder().tool("search")], supervise, asks=["search"]))
+    shared = Supervise(policies={"search": CallPolicy()})
+    await run(door, agent_of(tools, shared, asks=["search"]))
     with pytest.raises(ValueError, match="no tool 'search'"):
-        await run("ainvoke", agent_of([Recorder().tool("other")], supervise, asks=["other"]))
+        await run(door, agent_of([Recorder().tool("more")], shared, asks=["more"]))
 
 
 async def test_a_middleware_that_misses_a_tool_ends_the_first_run() -> None:
@@ -970,12 +869,6 @@ def test_a_wrong_option_is_refused_by_name(options: Any, error: type[Exception],
     """The options are checked as in `ToolNode`, and the error names the wrong one."""
     with pytest.raises(error, match=message):
         Supervise(**options)
-
-
-def test_it_is_a_middleware_of_langchains() -> None:
-    """A real subclass is accepted by `create_agent` and by type checkers."""
-    assert isinstance(Supervise(), AgentMiddleware)
-    assert Supervise().name == "Supervise"
 
 
 def in_a_fresh_process(code: str) -> "subprocess.CompletedProcess[str]":
