@@ -20,28 +20,19 @@ from callboard import CallboardWarning, CallPolicy, CallsInterrupted, Limit, Rat
 from callboard.guards import Redact, RepairArguments, Sanitize
 from callboard.middleware import Cache, CircuitBreaker, Fallback, OutputBudget, RequireApproval, Retry, Value
 from tests.helpers import live_tasks
-from tests.middleware._functions import middleware_of
+from tests.middleware._functions import FUNCTIONS, REWORKING, THEIRS, middleware_of
+from tests.middleware._functions import SYNC as SYNC_MIDDLEWARE
 
 from ._bodies import ASYNC, SYNC, TOOLS, Call, FailureOfTool, Stage, draw_calls, enter
 from ._watch import Complaint, run_on
 
 PASSING = ("pass_on", "wait_before", "wait_after", "Sanitize", "RepairArguments", "Retry", "OutputBudget", "Redact")
 """Middleware that does not change the result of a successful call."""
-BUSY = (
-    *("catch", "catch_all", "insist", "translate", "call_twice", "call_at_once", "hedge", "lose_patience", "keep"),
-    *("fail_before", "fail_after", "ask_before", "ask_after", "tidy_behind_shield", "call_behind_shield"),
-    *("call_again_behind_shield", "call_again_when_cancelled", "answer", "answer_command", "answer_list"),
-    *("Retry any", "Cache", "CircuitBreaker", "Fallback", "RequireApproval"),
-)
-SYNC_MIDDLEWARE = (
-    "sync_pass_on",
-    "sync_wait",
-    "sync_catch",
-    "sync_insist",
-    "sync_answer",
-    "sync_fail",
-    "sync_ask_before",
-)
+WRONG = {
+    *("return_none", "return_texts", "answer_another", "answer_twice", "answer_in_two_commands", "forget_answer"),
+    *("rework to nothing", "sync_return_none"),
+}
+"""Middleware that does not return exactly one message for its call, which is a `TypeError` or `ValueError`."""
 OURS: dict[str, Callable[[float], object]] = {
     "Sanitize": lambda unit: Sanitize(),
     "RepairArguments": lambda unit: RepairArguments(),
@@ -50,10 +41,12 @@ OURS: dict[str, Callable[[float], object]] = {
     "OutputBudget": lambda unit: OutputBudget(1000),
     "Redact": lambda unit: Redact(),
     "Cache": lambda unit: Cache(["a0"], ttl=unit),
+    "Cache by key": lambda unit: Cache(["a0", "a1"], key=lambda request: "one", size=1),
     "CircuitBreaker": lambda unit: CircuitBreaker(minimum=2, open_for=unit),
     "Fallback": lambda unit: Fallback({"a0": Value("instead"), "a1": Value("instead")}),
     "RequireApproval": lambda unit: RequireApproval(["a0", "a2"]),
 }
+BUSY = tuple(name for name in (*FUNCTIONS, *REWORKING, *OURS) if name not in PASSING)
 HANDLING: dict[str, Any] = {"all": True, "none": False, "text": "It failed.", "failures": (FailureOfTool, TimeoutError)}
 RUNS = 80
 """More runs than any batch needs until all its questions are answered."""
@@ -129,7 +122,7 @@ class Batch:
 def draw(chance: Random, *, threads: bool = False) -> Batch:
     """Draw a batch."""
     tools = SYNC * 2 + ASYNC if threads else ASYNC
-    middleware = (*PASSING, *PASSING, *BUSY, *(SYNC_MIDDLEWARE * 2 if threads else ()))
+    middleware = (*PASSING, *PASSING, *BUSY, *((*SYNC_MIDDLEWARE, *THEIRS) * 2 if threads else ()))
     named = chance.sample(tools, chance.choice((0, 1, 1, 2)))
     return Batch(
         draw_calls(chance, tools),
@@ -241,7 +234,7 @@ def _middleware(plan: Batch, stage: Stage) -> list[object]:
         if name == "OutputBudget"
         else OURS[name](plan.unit)
         if name in OURS
-        else middleware_of(stage, name, place)  # type: ignore[arg-type]
+        else middleware_of(stage, name, place)
         for place, name in enumerate(plan.middleware)
     ]
 

@@ -24,7 +24,7 @@ SECONDS = (0.0, 0.25, 0.3, 0.5, 0.75, 1.0, 2.0)
 KEYS = ("x", "y")
 ASYNC, SYNC = ("a0", "a1", "a2"), ("s0", "s1")
 STEPS = ("sleep", "sleep", "sleep", "fail", "ask", "ask", "leave", "exit", "tidy", "tidy_plainly", "swallow")
-MORE_STEPS = ("cancel_task", "cancel_itself", "nest", "tidy_badly")
+MORE_STEPS = ("cancel_task", "cancel_itself", "nest", "tidy_badly", "group")
 SYNC_STEPS = ("sleep", "sleep", "fail", "ask", "leave", "exit")
 
 
@@ -219,6 +219,8 @@ def _say(step: Step, call: str, place: int) -> None:
         stage.ask(f"{call}?{place}")
     elif step.kind == "fail":
         raise stage.fail(FailureOfTool(call))
+    elif step.kind == "group":
+        raise stage.fail(ExceptionGroup(call, [stage.fail(FailureOfTool(call)) for _ in range(2)]))  # type: ignore[list-item]
     elif step.kind == "exit":
         raise stage.fail(ExitOfTool(call))
     elif step.kind == "leave":

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from langgraph.errors import GraphBubbleUp, ParentCommand
 
 from callboard import CallError, Statistics
+from tests.middleware._functions import Exit, Failure
 
-from ._batches import PASSING, Bound, Run, Seen, messages_in
+from ._batches import PASSING, WRONG, Bound, Run, Seen, messages_in
 from ._bodies import Body, ExitOfTool, result_of
 
 JUST = 1e-6
@@ -34,8 +35,11 @@ def no_body_is_left(seen: Seen) -> Iterator[str]:
 
 
 def no_body_begins_after_the_end(seen: Seen) -> Iterator[str]:
-    """Promise 1: no body begins after its batch has ended."""
+    """Promise 1: no body begins after its batch has ended, or after its caller was cancelled."""
     yield from (f"{body}" for body in seen.stage.bodies if body.late)
+    for run in seen.runs if not seen.plan.threads else []:
+        gone = float("inf") if run.end is None else run.began + run.end + JUST
+        yield from (f"{body} began after {gone}" for body in _bodies(seen, run) if body.began > gone)
 
 
 def statistics_are_back_to_zero(seen: Seen) -> Iterator[str]:
@@ -78,12 +82,14 @@ def errors_are_bare_and_the_original(seen: Seen) -> Iterator[str]:
 
 def _foreign(seen: Seen, error: BaseException) -> str | None:
     middleware = set(seen.plan.middleware)
+    if any(error is one or _same_command(error, one) for one in seen.stage.raised):
+        return None
     if isinstance(error, BaseExceptionGroup):
         several = seen.plan.on_error == "finish" and len(error.exceptions) > 1
         if not several and not middleware & GROUPS:
             return f"a group: {error!r}"
         return next((wrong for one in error.exceptions if (wrong := _foreign(seen, one))), None)
-    if any(error is one or _same_command(error, one) for one in seen.stage.raised):
+    if isinstance(error, (TypeError, ValueError)) and middleware & WRONG:
         return None
     if (isinstance(error, IndexError) or type(error).__name__ == "Cancelled") and middleware & GROUPS:
         return None  # no answer: the middleware's own tasks cancelled themselves, or trio reports a cancellation
@@ -95,8 +101,8 @@ def _foreign(seen: Seen, error: BaseException) -> str | None:
         return None  # the scope of the middleware had ended
     if isinstance(error, CallError):
         return None if seen.plan.handling in ("none", "failures") or middleware & GROUPS else f"unhandled {error!r}"
-    own = {"fail_before", "fail_after", "translate", "sync_fail"}
-    return None if type(error).__name__ == "Failure" and middleware & own else f"{error!r}"
+    own = {"fail_before", "fail_after", "translate", "sync_fail", "fail to rework", "leave"}
+    return None if isinstance(error, (Failure, Exit)) and middleware & own else f"{error!r}"
 
 
 def _same_command(error: BaseException, raised: BaseException) -> bool:

@@ -23,7 +23,7 @@ from ._explore import Failure, explore_one
 from ._plans import homes_in, shrink, smaller_than, written
 from ._watch import run_on
 
-SHARE = {"batches": 80, "threads": 2, "agents": 8, "kills": 1, "hostile": 40, "seats": 2, "fleets": 2, "nested": 30}
+SHARE = {"batches": 200, "threads": 6, "agents": 8, "kills": 1, "hostile": 40, "seats": 2, "fleets": 2, "nested": 30}
 """Number of plans of each world; each is played on every backend."""
 SEEDS = {AsksOneByOne: 438, MixesAnswersUp: 438, ForgetsTheLedger: 85}
 """Seeds for defects that are rare; the explorer itself has more time to find them."""

@@ -1,11 +1,10 @@
-"""Middleware with good and bad behaviours, by name. `test_compositions` puts them around tools."""
+"""Middleware with good and bad behaviours, by name. `tests.explore` puts them around tools."""
 
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 from langchain.agents.middleware import ToolErrorMiddleware, ToolRetryMiddleware, wrap_tool_call
@@ -13,10 +12,24 @@ from langchain_core.messages import ToolMessage
 from langgraph.types import Command, interrupt
 
 from callboard import cleanup
-from callboard.guards import Redact, RepairArguments, Sanitize
-from callboard.middleware import Cache, CircuitBreaker, Fallback, OutputBudget, RequireApproval, Retry, Value
 
-from ._behaviours import BEHAVIOURS, PLAIN, Exit, Failure, World, _named
+
+class Failure(Exception):
+    """Error that a middleware raises on purpose."""
+
+
+class Exit(BaseException):
+    """A wish to end the program."""
+
+
+class Stage(Protocol):
+    """Clock and record of the plan that is played. Times are multiples of `unit` seconds."""
+
+    unit: float
+    kept: list[Any]
+    """Each `call_next` that a middleware kept, to call it after the end of the batch."""
+
+    async def sleep(self, seconds: float) -> None: ...
 
 
 def _answer(request: Any, content: str = "from a middleware") -> ToolMessage:
@@ -31,22 +44,22 @@ def _question(request: Any) -> str:
     return f"{request.tool_call['id']}: may the middleware?"
 
 
-async def pass_on(world: World, request: Any, call_next: Any) -> Any:
+async def pass_on(stage: Stage, request: Any, call_next: Any) -> Any:
     return await call_next(request)
 
 
-async def wait_before(world: World, request: Any, call_next: Any) -> Any:
-    await world.sleep(0.3)
+async def wait_before(stage: Stage, request: Any, call_next: Any) -> Any:
+    await stage.sleep(0.3)
     return await call_next(request)
 
 
-async def wait_after(world: World, request: Any, call_next: Any) -> Any:
+async def wait_after(stage: Stage, request: Any, call_next: Any) -> Any:
     output = await call_next(request)
-    await world.sleep(0.3)
+    await stage.sleep(0.3)
     return output
 
 
-async def catch(world: World, request: Any, call_next: Any) -> Any:
+async def catch(stage: Stage, request: Any, call_next: Any) -> Any:
     try:
         return await call_next(request)
     except Exception:
@@ -60,14 +73,14 @@ async def catch_alone(request: Any, handler: Any) -> Any:
         return _answer(request)
 
 
-async def catch_all(world: World, request: Any, call_next: Any) -> Any:
+async def catch_all(stage: Stage, request: Any, call_next: Any) -> Any:
     try:
         return await call_next(request)
     except BaseException:  # the mistake under test
         return _answer(request)
 
 
-async def insist(world: World, request: Any, call_next: Any) -> Any:
+async def insist(stage: Stage, request: Any, call_next: Any) -> Any:
     for _ in range(3):
         try:
             return await call_next(request)
@@ -76,15 +89,15 @@ async def insist(world: World, request: Any, call_next: Any) -> Any:
     return _answer(request)
 
 
-async def catch_and_wait(world: World, request: Any, call_next: Any) -> Any:
+async def catch_and_wait(stage: Stage, request: Any, call_next: Any) -> Any:
     try:
         return await call_next(request)
     except BaseException:  # the mistake under test
-        await world.sleep(2)
+        await stage.sleep(2)
         return _answer(request)
 
 
-async def call_again_behind_shield(world: World, request: Any, call_next: Any) -> Any:
+async def call_again_behind_shield(stage: Stage, request: Any, call_next: Any) -> Any:
     try:
         return await call_next(request)
     finally:
@@ -92,12 +105,7 @@ async def call_again_behind_shield(world: World, request: Any, call_next: Any) -
             await call_next(request)
 
 
-async def call_again_for_text(world: World, request: Any, call_next: Any) -> Any:
-    middleware = call_again_behind_shield if request.tool_call["name"] == "text" else pass_on
-    return await middleware(world, request, call_next)
-
-
-async def call_again_when_cancelled(world: World, request: Any, call_next: Any) -> Any:
+async def call_again_when_cancelled(stage: Stage, request: Any, call_next: Any) -> Any:
     try:
         return await call_next(request)
     except anyio.get_cancelled_exc_class():
@@ -106,26 +114,26 @@ async def call_again_when_cancelled(world: World, request: Any, call_next: Any) 
         raise
 
 
-async def call_behind_shield(world: World, request: Any, call_next: Any) -> Any:
+async def call_behind_shield(stage: Stage, request: Any, call_next: Any) -> Any:
     with cleanup():
-        await world.sleep(0.3)
+        await stage.sleep(0.3)
         return await call_next(request)
 
 
-async def tidy_behind_shield(world: World, request: Any, call_next: Any) -> Any:
+async def tidy_behind_shield(stage: Stage, request: Any, call_next: Any) -> Any:
     try:
         return await call_next(request)
     finally:
         with cleanup():
-            await world.sleep(1)
+            await stage.sleep(1)
 
 
-async def call_twice(world: World, request: Any, call_next: Any) -> Any:
+async def call_twice(stage: Stage, request: Any, call_next: Any) -> Any:
     await call_next(request)
     return await call_next(request)
 
 
-async def call_at_once(world: World, request: Any, call_next: Any) -> Any:
+async def call_at_once(stage: Stage, request: Any, call_next: Any) -> Any:
     answers: list[Any] = []
 
     async def one() -> None:
@@ -137,11 +145,11 @@ async def call_at_once(world: World, request: Any, call_next: Any) -> Any:
     return answers[0]
 
 
-async def hedge(world: World, request: Any, call_next: Any) -> Any:
+async def hedge(stage: Stage, request: Any, call_next: Any) -> Any:
     answers: list[Any] = []
 
     async def one(after: float) -> None:
-        await world.sleep(after)
+        await stage.sleep(after)
         answers.append(await call_next(request))
         tasks.cancel_scope.cancel()
 
@@ -151,114 +159,105 @@ async def hedge(world: World, request: Any, call_next: Any) -> Any:
     return answers[0]
 
 
-async def lose_patience(world: World, request: Any, call_next: Any) -> Any:
-    with anyio.move_on_after(0.4 * world.unit):
+async def lose_patience(stage: Stage, request: Any, call_next: Any) -> Any:
+    with anyio.move_on_after(0.4 * stage.unit):
         return await call_next(request)
     return _answer(request)
 
 
-async def keep(world: World, request: Any, call_next: Any) -> Any:
-    world.kept.append(lambda: call_next(request))
+async def keep(stage: Stage, request: Any, call_next: Any) -> Any:
+    stage.kept.append(lambda: call_next(request))
     return await call_next(request)
 
 
-async def answer(world: World, request: Any, call_next: Any) -> Any:
+async def answer(stage: Stage, request: Any, call_next: Any) -> Any:
     return _answer(request)
 
 
-async def answer_command(world: World, request: Any, call_next: Any) -> Any:
+async def answer_command(stage: Stage, request: Any, call_next: Any) -> Any:
     return Command(update={"messages": [_answer(request)]})
 
 
-async def answer_list(world: World, request: Any, call_next: Any) -> Any:
+async def answer_list(stage: Stage, request: Any, call_next: Any) -> Any:
     return [Command(update={"seen": 1}), _answer(request)]
 
 
-async def fail_before(world: World, request: Any, call_next: Any) -> Any:
+async def fail_before(stage: Stage, request: Any, call_next: Any) -> Any:
     raise Failure("before")
 
 
-async def fail_after(world: World, request: Any, call_next: Any) -> Any:
+async def fail_after(stage: Stage, request: Any, call_next: Any) -> Any:
     await call_next(request)
     raise Failure("after")
 
 
-async def translate(world: World, request: Any, call_next: Any) -> Any:
+async def translate(stage: Stage, request: Any, call_next: Any) -> Any:
     try:
         return await call_next(request)
     except Exception as error:
         raise Failure("translated") from error
 
 
-async def leave(world: World, request: Any, call_next: Any) -> Any:
+async def leave(stage: Stage, request: Any, call_next: Any) -> Any:
     raise Exit("middleware")
 
 
-async def ask_before(world: World, request: Any, call_next: Any) -> Any:
+async def ask_before(stage: Stage, request: Any, call_next: Any) -> Any:
     interrupt(_question(request))
     return await call_next(request)
 
 
-async def ask_after(world: World, request: Any, call_next: Any) -> Any:
+async def ask_after(stage: Stage, request: Any, call_next: Any) -> Any:
     output = await call_next(request)
     interrupt(_question(request))
     return output
 
 
-async def change_arguments(world: World, request: Any, call_next: Any) -> Any:
-    return await call_next(_changed(request, args={"query": "changed"}))
+async def change_arguments(stage: Stage, request: Any, call_next: Any) -> Any:
+    return await call_next(_changed(request, args={"key": "changed"}))
 
 
-async def change_tool(world: World, request: Any, call_next: Any) -> Any:
-    tool = next(tool for tool in request.runtime.tools if tool.name == "slow")
-    return await call_next(_changed(request, name="slow", args={"query": "a"}).override(tool=tool))
-
-
-async def return_none(world: World, request: Any, call_next: Any) -> Any:
+async def return_none(stage: Stage, request: Any, call_next: Any) -> Any:
     await call_next(request)
 
 
-async def return_texts(world: World, request: Any, call_next: Any) -> Any:
+async def return_texts(stage: Stage, request: Any, call_next: Any) -> Any:
     return ["text"]
 
 
-async def answer_another(world: World, request: Any, call_next: Any) -> Any:
+async def answer_another(stage: Stage, request: Any, call_next: Any) -> Any:
     return ToolMessage("x", tool_call_id="another")
 
 
-async def change_id(world: World, request: Any, call_next: Any) -> Any:
-    return await call_next(_changed(request, id="another"))
-
-
-async def answer_twice(world: World, request: Any, call_next: Any) -> Any:
+async def answer_twice(stage: Stage, request: Any, call_next: Any) -> Any:
     return [_answer(request), _answer(request)]
 
 
-async def answer_in_two_commands(world: World, request: Any, call_next: Any) -> Any:
+async def answer_in_two_commands(stage: Stage, request: Any, call_next: Any) -> Any:
     return [Command(update={"messages": [_answer(request)]})] * 2
 
 
-async def forget_answer(world: World, request: Any, call_next: Any) -> Any:
+async def forget_answer(stage: Stage, request: Any, call_next: Any) -> Any:
     return Command(update={"seen": 1})
 
 
-def sync_pass_on(world: World, request: Any, call_next: Any) -> Any:
+def sync_pass_on(stage: Stage, request: Any, call_next: Any) -> Any:
     return call_next(request)
 
 
-def sync_wait(world: World, request: Any, call_next: Any) -> Any:
-    time.sleep(world.unit / 4)
+def sync_wait(stage: Stage, request: Any, call_next: Any) -> Any:
+    time.sleep(stage.unit / 4)
     return call_next(request)
 
 
-def sync_catch(world: World, request: Any, call_next: Any) -> Any:
+def sync_catch(stage: Stage, request: Any, call_next: Any) -> Any:
     try:
         return call_next(request)
     except Exception:
         return _answer(request)
 
 
-def sync_insist(world: World, request: Any, call_next: Any) -> Any:
+def sync_insist(stage: Stage, request: Any, call_next: Any) -> Any:
     for _ in range(3):
         try:
             return call_next(request)
@@ -267,28 +266,28 @@ def sync_insist(world: World, request: Any, call_next: Any) -> Any:
     return _answer(request)
 
 
-def sync_call_at_once(world: World, request: Any, call_next: Any) -> Any:
+def sync_call_at_once(stage: Stage, request: Any, call_next: Any) -> Any:
     with ThreadPoolExecutor(2) as pool:
         # Run with the call's context variables, which threads do not inherit.
         asked = [pool.submit(copy_context().run, call_next, request) for _ in range(2)]
         return [one.result() for one in asked].pop()
 
 
-def sync_answer(world: World, request: Any, call_next: Any) -> Any:
+def sync_answer(stage: Stage, request: Any, call_next: Any) -> Any:
     return _answer(request)
 
 
-def sync_fail(world: World, request: Any, call_next: Any) -> Any:
+def sync_fail(stage: Stage, request: Any, call_next: Any) -> Any:
     call_next(request)
     raise Failure("after")
 
 
-def sync_ask_before(world: World, request: Any, call_next: Any) -> Any:
+def sync_ask_before(stage: Stage, request: Any, call_next: Any) -> Any:
     interrupt(_question(request))
     return call_next(request)
 
 
-def sync_return_none(world: World, request: Any, call_next: Any) -> Any:
+def sync_return_none(stage: Stage, request: Any, call_next: Any) -> Any:
     call_next(request)
 
 
@@ -338,97 +337,63 @@ async def _rework_to_nothing(message: Any, request: Any) -> Any:
     return None
 
 
-async def _rework_for_ever(message: Any, request: Any) -> Any:
-    await anyio.sleep_forever()
+async def _rework_slowly(message: Any, request: Any) -> Any:
+    await anyio.sleep(1)
+    return message
 
 
-async def _instead(request: Any, failure: Any) -> str:
-    return "instead"
+def _named(*some: Any) -> dict[str, Any]:
+    return {one.__name__: one for one in some}
 
 
-def _fallback() -> Fallback:
-    return Fallback(
-        {
-            "error": "text",
-            "hang": ["error", "slow"],
-            "tidy_up": Value("instead"),
-            "cancel_itself": "ask",
-            "group": "command",
-            "secret_error": _instead,
-            "leave_graph": "text",
-            "ask_and_fail": ["ask", Value("instead")],
-        }
-    )
-
-
-CACHED = set(PLAIN)
-PASSING = _named(pass_on, wait_before, wait_after, tidy_behind_shield, keep, answer, answer_command, answer_list)
-WILD = _named(
+FUNCTIONS = _named(
+    *(pass_on, wait_before, wait_after, tidy_behind_shield, keep, answer, answer_command, answer_list),
     *(catch, catch_all, insist, catch_and_wait, translate),
-    *(call_behind_shield, call_again_behind_shield, call_again_for_text, call_again_when_cancelled),
-    *(call_twice, call_at_once, hedge, lose_patience),
-    *(fail_before, fail_after, leave),
-    *(ask_before, ask_after, change_arguments, change_tool),
-    *(return_none, return_texts, answer_another, change_id, answer_twice, answer_in_two_commands, forget_answer),
+    *(call_behind_shield, call_again_behind_shield, call_again_when_cancelled),
+    *(call_twice, call_at_once, hedge, lose_patience, fail_before, fail_after, leave, ask_before, ask_after),
+    *(change_arguments, return_none, return_texts, answer_another, answer_twice, answer_in_two_commands),
+    forget_answer,
 )
 SYNC = _named(
     *(sync_pass_on, sync_wait, sync_catch, sync_insist, sync_call_at_once),
     *(sync_answer, sync_fail, sync_ask_before, sync_return_none),
 )
-FUNCTIONS = PASSING | WILD
-OURS: dict[str, Callable[[World, int], object]] = {
-    "Retry": lambda world, _: Retry(3, initial=0.5 * world.unit, any_tool=True, rng=Random(0)),
-    "Retry, idempotent": lambda world, _: Retry(2, initial=0.5 * world.unit, on=(Failure, TimeoutError), rng=Random(0)),
-    "Retry, messages": lambda world, _: Retry(2, initial=0, any_tool=True, on_message=lambda m: m.status == "error"),
-    "Fallback": lambda world, _: _fallback(),
-    "Cache": lambda world, _: Cache(CACHED, ttl=world.unit),
-    "Cache, by key": lambda world, _: Cache(BEHAVIOURS, key=lambda request: "one", size=1),
-    "CircuitBreaker": lambda world, _: CircuitBreaker(minimum=1, open_for=world.unit),
-    "CircuitBreaker, one": lambda world, _: CircuitBreaker(1, minimum=2, open_for=world.unit, key=lambda call: "all"),
-    "RepairArguments": lambda world, _: RepairArguments(),
-    "Sanitize": lambda world, _: Sanitize(),
-    "Redact": lambda world, _: Redact(reveal=["text"]),
-    "OutputBudget": lambda world, place: OutputBudget(100, reader=f"read_{place}"),
-    "RequireApproval": lambda world, _: RequireApproval(),
-    "RequireApproval, some": lambda world, _: RequireApproval(["slow", "error", "command", "count"]),
-}
-THEIRS: dict[str, Callable[[World, int], object]] = {
-    "ToolRetryMiddleware": lambda world, _: ToolRetryMiddleware(
-        max_retries=2, initial_delay=0.25 * world.unit, jitter=False, on_failure="error"
+THEIRS: dict[str, Callable[[float], object]] = {
+    "ToolRetryMiddleware": lambda unit: ToolRetryMiddleware(
+        max_retries=2, initial_delay=0.25 * unit, jitter=False, on_failure="error"
     ),
-    "ToolRetryMiddleware, message": lambda world, _: ToolRetryMiddleware(max_retries=1, initial_delay=0.0),
-    "ToolErrorMiddleware": lambda world, _: ToolErrorMiddleware(lambda error, request: "handled"),
-    "@wrap_tool_call": lambda world, _: wrap_tool_call(catch_alone),
+    "ToolErrorMiddleware": lambda unit: ToolErrorMiddleware(lambda error, request: "handled"),
+    "@wrap_tool_call": lambda unit: wrap_tool_call(catch_alone),
 }
-REWORKING: dict[str, Callable[[World, int], object]] = {
-    "reword": lambda world, _: Reworking(_reword),
-    "fail to rework": lambda world, _: Reworking(_fail_to_rework),
-    "rework to nothing": lambda world, _: Reworking(_rework_to_nothing),
-    "rework for ever": lambda world, _: Reworking(_rework_for_ever),
+"""Middleware of LangChain, which needs a real clock: on trio it runs on an event loop in another thread."""
+REWORKING: dict[str, Any] = {
+    "reword": _reword,
+    "fail to rework": _fail_to_rework,
+    "rework to nothing": _rework_to_nothing,
+    "rework slowly": _rework_slowly,
 }
-MIDDLEWARE = [*FUNCTIONS, *OURS, *OURS, *REWORKING]
 
 
-def middleware_of(world: World, name: str, place: int) -> object:
+def middleware_of(stage: Stage, name: str, place: int) -> object:
     """Return the middleware of a name. Every second function is wrapped in an object."""
-    if name in FUNCTIONS:
-        return _async_link(world, FUNCTIONS[name], place)
-    if name in SYNC:
-        return _sync_link(world, SYNC[name], place)
-    return {**OURS, **THEIRS, **REWORKING}[name](world, place)
+    if name in REWORKING:
+        return Reworking(REWORKING[name])
+    if name in THEIRS:
+        return THEIRS[name](stage.unit)
+    return _sync_link(stage, SYNC[name], place) if name in SYNC else _async_link(stage, FUNCTIONS[name], place)
 
 
-def _async_link(world: World, behaviour: Any, place: int) -> object:
+def _async_link(stage: Stage, behaviour: Any, place: int) -> object:
     async def middleware(request: Any, call_next: Any) -> Any:
-        return await behaviour(world, request, call_next)
+        return await behaviour(stage, request, call_next)
 
     middleware.__qualname__ = behaviour.__name__
     return Obj(middleware) if place % 2 else middleware
 
 
-def _sync_link(world: World, behaviour: Any, place: int) -> object:
+def _sync_link(stage: Stage, behaviour: Any, place: int) -> object:
     def middleware(request: Any, call_next: Any) -> Any:
-        return behaviour(world, request, call_next)
+        return behaviour(stage, request, call_next)
 
     middleware.__qualname__ = behaviour.__name__
     return SyncObj(middleware) if place % 2 else middleware

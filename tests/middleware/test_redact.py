@@ -22,12 +22,12 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, Send, interrupt
 from pydantic import BaseModel
 
-from callboard import CallEvent, CallPolicy, CallsInterrupted, ToolInvocationError, ToolNode, observe
+from callboard import CallEvent, CallsInterrupted, ToolInvocationError, ToolNode, observe
 from callboard.guards import DEFAULT_DETECTORS, Detector, MemoryVault, Redact, RedactedError, StoreVault
 from callboard.guards._redact._redact import TOKEN
 from callboard.guards._redact._values import walked
 from callboard.guards._sanitize._text import strip_invisible
-from callboard.middleware import RequireApproval, Retry
+from callboard.middleware import RequireApproval
 from callboard.testing import calls, tool_call
 
 WAIT = 1000
@@ -290,62 +290,21 @@ async def test_a_deep_or_circular_artifact_is_no_way_out() -> None:
     assert Redact().redact_value(clean) is clean
 
 
-@pytest.mark.parametrize("between", ["\u200b", "\x1b[31m", "\u2060\u00ad", "\x00"], ids=ascii)
-async def test_invisible_characters_do_not_hide_a_secret(between: str) -> None:
-    hidden = between.join(EMAIL)
-
-    (message,) = await run(node_of(echo), tool_call("echo", "1", value=f"\x1b[1mcall {hidden}"))
-
-    assert message.content == f"call {only(message.content)}"
-
-
-async def test_a_secret_beside_something_invisible_is_the_secret_alone() -> None:
-    """Escape sequences are not part of the value, but they still separate a secret from the text beside it."""
-    (message,) = await run(node_of(echo), tool_call("echo", "1", value=f"\x1b[1m{EMAIL}\x1b[0m x\u200b{CARD}"))
-
-    assert TOKEN.sub(r"\1", message.content) == "email xcard"
-
-
-async def test_escape_sequences_stay_where_they_hide_nothing() -> None:
-    text = f"\x1b[1mcall {EMAIL}\x1b[0m \u200bx"
-
-    (message,) = await run(node_of(echo), tool_call("echo", "1", value=text))
-
-    assert TOKEN.sub(EMAIL, message.content) == text
-
-
-LONG: list[Any] = ["lorem ipsum " * 20_000, {"rows": [["a", n] for n in range(2_000)]}]
-
-
-@pytest.mark.parametrize("long", LONG, ids=["text", "rows"])
-@pytest.mark.real_clock
-@pytest.mark.exhaustive
-async def test_the_loop_runs_on_while_a_long_result_is_searched(long: Any) -> None:
-    """Promise 8: a long result is searched in a thread."""
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            await anyio.sleep(0.001)
-            turns += 1
-
-    def slow(text: str) -> list[tuple[int, int]]:
-        if len(text) > 9:
-            threading.Event().wait(0.5)
-        return []
-
-    @tool(response_format="content_and_artifact")
-    async def big() -> Any:
-        """Say a lot."""
-        return "much of it", long
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(count)
-        await run(node_of(big, redact=Redact([Detector("slow", slow)])), tool_call("big", "1"))
-        group.cancel_scope.cancel()
-
-    assert turns > 10
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *(
+            (f"\x1b[1mcall {between.join(EMAIL)}", "call email")
+            for between in ("\u200b", "\x1b[31m", "\u2060\u00ad", "\x00")
+        ),
+        (f"\x1b[1m{EMAIL}\x1b[0m x\u200b{CARD}", "email xcard"),
+        (f"\x1b[1mcall {EMAIL}\x1b[0m \u200bx", "\x1b[1mcall email\x1b[0m \u200bx"),
+    ],
+    ids=["zero width", "colours", "joiners", "NUL", "beside the secret", "hiding nothing"],
+)
+def test_invisible_characters_do_not_hide_a_secret(text: str, expected: str) -> None:
+    """No part of the value, but they separate it from the text beside it. Where they hide nothing, they stay."""
+    assert TOKEN.sub(r"\1", Redact().redact(text)) == expected
 
 
 # Arguments
@@ -526,17 +485,6 @@ def test_a_secret_that_stands_too_close_to_another_is_found_after_it() -> None:
     assert TOKEN.sub(r"\1 ", text) == "card phone "
 
 
-async def test_secrets_of_the_application_are_found_in_any_text() -> None:
-    """Configured secrets are found in plain and encoded form."""
-    redact = Redact([], secrets=[PASSWORD])
-
-    (message,) = await run(node_of(tell, redact=redact), tool_call("tell", "1"))
-
-    assert PASSWORD not in message.content
-    assert EMAIL in message.content
-    assert "<secret:" in message.content
-
-
 # Errors
 
 
@@ -684,19 +632,8 @@ async def test_an_error_is_raised_without_its_secrets(make: Any, kind: type[Exce
         assert_silent(caught.value)
     cause = caught.value.__cause__ if kind is ToolInvocationError else caught.value
     assert "in fail\n" in "".join(traceback.format_exception(cause))
-
-
-@pytest.mark.parametrize(("make", "kind"), ERRORS.values(), ids=ERRORS.keys())
-async def test_an_error_message_for_the_model_has_tokens(make: Any, kind: type[Exception]) -> None:
-    """`handle_tool_errors` writes the error's repr into the message."""
-
-    @tool
-    async def fail() -> str:
-        """Fail."""
-        raise make()
-
+    # `handle_tool_errors` writes the error's repr into the message.
     (message,) = await run(node_of(fail, handle_tool_errors=True), tool_call("fail", "1"))
-
     assert_silent(message)
     assert kind.__name__ in message.content
     assert message.status == "error"
@@ -754,27 +691,6 @@ async def test_the_stand_in_for_an_error_has_its_name_and_its_notes() -> None:
     assert caught.value.original == "Stubborn"
     notes = [TOKEN.sub(r"\1", note) for note in caught.value.__notes__]
     assert notes == ["ask email again", "In tool 'fail' (call '1')."]
-
-
-async def test_a_retry_outside_still_knows_the_error() -> None:
-    """Outer middleware, such as a retry, decides by the error's type."""
-    attempts: list[int] = []
-
-    @tool
-    async def fail() -> str:
-        """Fail."""
-        attempts.append(1)
-        raise ConnectionError(SAID)
-
-    node = ToolNode(
-        [fail],
-        middleware=[Retry(3, on=ConnectionError), Redact()],
-        policies={"fail": CallPolicy(idempotent=True)},
-    )
-    with pytest.raises(ConnectionError, match="<card:"):
-        await run(node, tool_call("fail", "1"))
-
-    assert len(attempts) == 3
 
 
 async def test_an_argument_that_was_revealed_does_not_come_back_in_an_error() -> None:
@@ -849,25 +765,6 @@ async def test_a_question_of_the_tool_shows_tokens() -> None:
 
     assert_silent(question.value, repr(caught.value), repr(caught.value.ledger))
     assert done["messages"][0].content == "yes"
-
-
-async def test_a_middleware_outside_asks_about_tokens() -> None:
-    """A person approves what the model wrote. The value is restored only inside."""
-    seen: list[Any] = []
-    redact = Redact(reveal=["pay"])
-    node = ToolNode([tell, payment(seen)], middleware=[RequireApproval(["pay"]), redact])
-    (told,) = await run(node, tool_call("tell", "1"))
-    token = told.content.split(",")[0].removeprefix("card ")
-    batch = [tool_call("pay", "2", card=token)]
-
-    with pytest.raises(CallsInterrupted) as caught:
-        await run(node, *batch)
-    (question,) = caught.value.interrupts
-    done = await node.ainvoke(batch, ledger=caught.value.ledger, resume={question.id: {"type": "accept"}})
-
-    assert_silent(question.value, repr(caught.value.ledger), done["messages"])
-    assert token in repr(question.value)
-    assert seen == [(CARD, "")]
 
 
 @pytest.mark.backends("asyncio")
@@ -1034,34 +931,6 @@ async def tell_of_staff() -> Any:
     return "E-12 and E-123456", {"staff": "Mallory", "chief": 7}
 
 
-async def test_many_calls_at_once_do_not_mix_their_tokens() -> None:
-    """One middleware serves many concurrent conversations without mixing their tokens."""
-    seen: list[tuple[str, str]] = []
-
-    @tool
-    async def mail(to: str, name: str) -> str:
-        """Write."""
-        await anyio.sleep(1)
-        seen.append((name, to))
-        return f"sent to {to}"
-
-    redact = Redact(reveal={"mail": ["to"]})
-    node = node_of(mail, redact=redact)
-
-    async def talk(name: str) -> None:
-        token = await redact.hide(f"{name}@example.com", thread_id=name)
-        for number in range(3):
-            (sent,) = await run(node, tool_call("mail", f"{number}", to=token, name=name), thread_id=name)
-            assert sent.content == f"sent to {token}"
-
-    async with anyio.create_task_group() as group:
-        for number in range(50):
-            group.start_soon(talk, f"u{number}")
-
-    assert len(seen) == 150
-    assert all(to == f"{name}@example.com" for name, to in seen)
-
-
 @pytest.mark.real_clock
 @pytest.mark.backends("asyncio")
 async def test_one_middleware_serves_several_loops() -> None:
@@ -1090,21 +959,6 @@ async def test_one_middleware_serves_several_loops() -> None:
 
     assert failures == []
     assert not any(one.is_alive() for one in threads)
-
-
-async def test_a_cancelled_call_is_cancelled() -> None:
-    """Promise 4: a cancellation passes through without delay."""
-
-    @tool
-    async def hang() -> str:
-        """Hang."""
-        await anyio.sleep_forever()
-        return SAID
-
-    with anyio.move_on_after(1) as scope:
-        await node_of(hang).ainvoke([tool_call("hang", "1")])
-
-    assert scope.cancelled_caught
 
 
 # Any text

@@ -5,7 +5,6 @@ value. `{"$repeat": [x, n]}`, `{"$nest": [kind, n]}`, `{"$key": [key, value]}` a
 for values that are too large to write down. `$ROOT` is the folder that paths must stay in.
 """
 
-import gc
 import ipaddress
 import json
 import os
@@ -32,7 +31,7 @@ from callboard.guards import PathIn, Results, Sanitize, Text, Url
 from callboard.guards._sanitize._paths import is_below
 from callboard.guards._sanitize._text import RefusedError, shortened, strip_invisible
 from callboard.middleware import Retry
-from callboard.testing import Recorder, calls, tool_call
+from callboard.testing import Recorder, tool_call
 
 WAIT = 1000
 CORPUS = Path(__file__).parent / "corpus"
@@ -756,16 +755,11 @@ async def test_a_tool_that_takes_any_argument_may_have_a_rule_for_any() -> None:
     assert "its host is not a public one" in message.content
 
 
-async def test_a_call_of_no_tool_gets_its_message() -> None:
-    """The message shows the unknown tool's name with its hostile characters removed."""
+async def test_an_unknown_tool_is_answered_without_the_hostile_characters_of_its_name() -> None:
     node = ToolNode(Bodies().tools(), middleware=[Sanitize(max_size=10)])
-    small, large = await finished(
-        node, tool_call("ev\x1b[31mil\u202e", "1"), tool_call("ev\x1b[31mil\u202e", "2", a="x" * 100)
-    )
+    (message,) = await finished(node, tool_call("ev\x1b[31mil\u202e", "1", a="x" * 100))
 
-    assert (small.status, large.status) == ("error", "error")
-    assert "evil is not a valid tool" in small.content
-    assert large.content.startswith("The tool 'ev\\x1b[31mil\\u202e' was not run")
+    assert message.content.startswith("The tool 'ev\\x1b[31mil\\u202e' was not run")
 
 
 async def test_observers_are_told_names_and_never_values() -> None:
@@ -824,6 +818,7 @@ async def test_a_name_is_refused_if_any_of_its_addresses_is_not_public(host: str
 
     assert (message.status, len(bodies.given)) == (("success", 1) if reason is None else ("error", 0))
     assert reason is None or reason in message.content
+    assert await Url(resolve=resolver, private=True).acheck(f"https://{host}/"), "nothing could be refused"
 
 
 @pytest.mark.real_clock
@@ -844,15 +839,6 @@ def test_a_tool_that_follows_redirects_can_ask_the_rule_about_each() -> None:
     assert rule.check(None) is None
     with pytest.raises(ValueError, match="its host is not a public one"):
         rule.check("http://169.254.169.254/")
-
-
-async def test_private_hosts_are_not_looked_up_where_they_are_allowed() -> None:
-    """If private hosts are allowed, the lookup could refuse nothing."""
-    bodies = Bodies()
-    node = ToolNode(bodies.tools(), middleware=[Sanitize({"url": Url(resolve=resolver, private=True)})])
-    await finished(node, tool_call("fetch", "1", url="https://bad.example.com/"))
-
-    assert bodies.given == ["https://bad.example.com/"]
 
 
 @pytest.mark.real_clock
@@ -950,24 +936,6 @@ async def test_a_history_in_a_command_stays_as_it_is() -> None:
     assert contents[5] == ""
 
 
-async def test_commands_whose_update_is_a_list_are_cleaned_too() -> None:
-    """The list may have messages, or key and value pairs. Lists of outputs are cleaned, too."""
-
-    async def hand_over() -> list[Any]:
-        """Hand over."""
-        return [
-            Command(update=[HumanMessage("a\u200bb")]),
-            ToolMessage("a\u200bb", tool_call_id="1"),
-        ]
-
-    node = ToolNode([hand_over], middleware=[Sanitize()])
-    result = await node.ainvoke([HumanMessage("x"), calls(tool_call("hand_over", "1"))])
-
-    command, messages = result
-    assert command.update[0].content == "ab"
-    assert messages[0].content == "ab"
-
-
 @pytest.mark.parametrize("fenced", [True, False])
 async def test_the_error_message_of_a_tool_is_a_result_like_any_other(fenced: bool) -> None:
     """The author of a hostile page may also control the error text."""
@@ -1001,21 +969,6 @@ async def test_an_error_becomes_a_message_where_that_was_asked_for() -> None:
 
     assert (message.content, message.status) == ("It said: red", "error")
     assert isinstance(events[-1].error, ConnectionError)
-
-
-async def test_an_error_that_nobody_handles_goes_on_bare() -> None:
-    """Promise 3: an unhandled error is raised unwrapped."""
-    error = ConnectionError("no")
-
-    async def fail() -> str:
-        """Fail."""
-        raise error
-
-    node = ToolNode([fail], middleware=[Sanitize()], handle_tool_errors=(KeyError,))
-    with pytest.raises(ConnectionError) as caught:
-        await node.ainvoke([tool_call("fail", "1")])
-
-    assert caught.value is error
 
 
 async def test_a_timeout_is_told_by_the_node(recorder: Recorder) -> None:
@@ -1166,34 +1119,6 @@ async def test_one_middleware_serves_many_calls_at_once_and_inner_middleware_see
     assert [message.tool_call_id for message in messages] == [str(n) for n in range(100)]
     assert [message.status for message in messages] == ["success", "error"] * 50
     assert sorted(seen) == sorted(f"https://good.example.com/{n}" for n in range(0, 100, 2))
-
-
-def test_one_middleware_serves_several_event_loops() -> None:
-    bodies = Bodies()
-    tools = bodies.tools()
-    node = ToolNode(tools, middleware=[Sanitize({"text": str.upper})])
-
-    def run() -> None:
-        for n in range(20):
-            node.invoke([tool_call("say", str(n), text="a\u200b")])
-
-    threads = [threading.Thread(target=run) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-
-    assert bodies.given == ["A"] * 80
-
-
-def test_a_tool_that_is_gone_is_forgotten() -> None:
-    """A middleware may outlive the tools that other middleware bring along, so its cache must release them."""
-    middleware = Sanitize()
-    for _ in range(3):
-        ToolNode(Bodies().tools(), middleware=[middleware]).invoke([tool_call("say", "1", text="x")])
-    gc.collect()
-
-    assert len(middleware._facts) <= 1
 
 
 @pytest.mark.parametrize(
