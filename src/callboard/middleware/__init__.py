@@ -40,37 +40,20 @@ if TYPE_CHECKING:
 _HOMES = {
     "callboard.middleware._approval": ("RequireApproval", "approved_arguments"),
     "callboard._calls._call": ("note",),
-    "callboard.middleware._fallback": (
-        "Value",
-        "Fallback",
-    ),
+    "callboard.middleware._fallback": ("Fallback", "Value"),
     "callboard.middleware._breaker._breaker": ("CircuitBreaker",),
     "callboard.middleware._cache._cache": ("Cache",),
     "callboard.middleware._output_budget": ("OutputBudget",),
     "callboard.middleware._retry": ("Retry",),
     "callboard.middleware._supervise": ("Supervise",),
-    "callboard.tools._errors": (
-        "error_message",
-        "is_control_flow",
-    ),
+    "callboard.tools._errors": ("error_message", "is_control_flow"),
     "callboard.tools._large_values": ("run_if_long",),
     "callboard.tools._middleware": (
-        "Middleware",
-        "Order",
-        "RunningCall",
-        "has_valid_arguments",
-        "is_answered",
-        "running_call",
-        "takes_only_arguments",
+        *("Middleware", "Order", "RunningCall", "running_call"),
+        *("has_valid_arguments", "is_answered", "takes_only_arguments"),
     ),
     "callboard.tools._plan": ("ToolFacts", "injected_args"),
-    "callboard.tools._results": (
-        "CallNext",
-        "Output",
-        "entries_in",
-        "is_output",
-        "with_entries",
-    ),
+    "callboard.tools._results": ("CallNext", "Output", "entries_in", "is_output", "with_entries"),
 }
 """Private module of each public name. Modules are imported on first use: most nodes need few of them, and
 `Supervise` imports LangChain."""

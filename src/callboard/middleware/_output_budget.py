@@ -11,7 +11,7 @@ import secrets
 import threading
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, cast, get_args
 
@@ -20,7 +20,7 @@ from anyio import fail_after
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
-from langgraph.store.base import BaseStore
+from langgraph.store.base import BaseStore, GetOp, PutOp
 from langgraph.store.memory import InMemoryStore
 
 from callboard._calls._call import note
@@ -38,24 +38,15 @@ from callboard.tools._results import CallNext, Output, entries_in, with_entries
 # Stored texts
 
 
-class StoreDoor:
-    """Accesses stores with their async methods where possible, else with sync methods in at most `threads` threads."""
+class StoreAccess:
+    """Access to stores by their async methods where possible, else by sync methods in at most 16 threads."""
 
-    def __init__(self, threads: int = 16) -> None:
-        self._threads = Threads("a store", threads)
+    def __init__(self) -> None:
+        self._threads = Threads("a store", 16)
 
-    async def put(self, store: BaseStore, namespace: tuple[str, ...], key: str, value: dict[str, Any]) -> None:
-        """Store a value without indexing it for search."""
-        await self._ask(store, "put", namespace, key, value, index=False)
-
-    async def get(self, store: BaseStore, namespace: tuple[str, ...], key: str) -> dict[str, Any] | None:
-        """Return a value, or `None` if there is none."""
-        item = await self._ask(store, "get", namespace, key)
-        return None if item is None else item.value
-
-    async def _ask(self, store: BaseStore, method: str, *args: Any, **kwargs: Any) -> Any:
-        sync = partial(getattr(store, method), *args, **kwargs)
-        native = partial(getattr(store, f"a{method}"), *args, **kwargs)
+    async def batch(self, store: BaseStore, ops: Sequence[PutOp | GetOp]) -> list[Any]:
+        """Return the results of some operations on a store."""
+        sync, native = partial(store.batch, ops), partial(store.abatch, ops)
         if isinstance(store, InMemoryStore):
             # Never blocks, so neither a thread nor another event loop is needed.
             return sync()
@@ -63,9 +54,9 @@ class StoreDoor:
         first, second = ways if _is_at_home(store) else reversed(ways)
         try:
             # Some stores implement only their async or only their sync methods.
-            return await first()
+            return list(await first())
         except NotImplementedError:
-            return await second()
+            return list(await second())
 
 
 def _is_at_home(store: BaseStore) -> bool:
@@ -100,7 +91,7 @@ class Outputs:
         self._memory: LRUCache[tuple[str, str], str] = LRUCache(memory, getsizeof=len)
         # Calls of several event loops and threads share the memory, and reading reorders it.
         self._lock = threading.Lock()
-        self._door = StoreDoor()
+        self._access = StoreAccess()
 
     async def keep(self, text: str, runtime: Runtime) -> str | None:
         """Store a text and return its id, or `None` if neither a store nor the memory takes it."""
@@ -118,15 +109,16 @@ class Outputs:
             text = self._memory.get((thread, output_id))
         if text is not None or (store := self._store_for(runtime)) is None:
             return text
-        value = await self._door.get(store, (*self._namespace, thread), output_id)
-        return None if value is None else _unpacked(value)
+        [item] = await self._access.batch(store, [GetOp((*self._namespace, thread), output_id)])
+        return None if item is None else _unpacked(item.value)
 
     async def _stored(self, store: BaseStore, thread: str, output_id: str, text: str) -> bool:
         """Return whether the store took the text; use at most half of the call's time for it."""
         try:
+            op = PutOp((*self._namespace, thread), output_id, _packed(text), index=False)
             # A slow store must not turn a finished result into a timeout.
             with fail_after(min(_PATIENCE, remaining() / 2)):
-                await self._door.put(store, (*self._namespace, thread), output_id, _packed(text))
+                await self._access.batch(store, [op])
         except Exception as error:
             note("store_failed", error=type(error).__name__)
             return False

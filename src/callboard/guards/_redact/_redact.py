@@ -11,7 +11,6 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
 
-from anyio import to_thread
 from langchain_core.messages import ToolCall
 from langchain_core.tools import BaseTool
 from langgraph.store.base import BaseStore, GetOp, Item, PutOp
@@ -19,8 +18,6 @@ from langgraph.store.base import BaseStore, GetOp, Item, PutOp
 from callboard._calls._call import note
 from callboard._calls._thread_pool import Threads
 from callboard._langgraph._vocabulary import ToolCallRequest
-from callboard._loops._bridge import run_on_asyncio
-from callboard._loops._entry_mode import is_sync_entry
 from callboard._util._extras import is_installed, require
 from callboard._util._suggestions import did_you_mean
 from callboard.guards._redact._credentials import CREDENTIALS
@@ -28,6 +25,7 @@ from callboard.guards._redact._detectors import KIND, Detector, Finding, finding
 from callboard.guards._redact._personal import LIBRARIES, PERSONAL
 from callboard.guards._redact._values import Clearing, RedactedError, walked
 from callboard.guards._sanitize._text import strip_invisible
+from callboard.middleware._output_budget import StoreAccess
 from callboard.tools._errors import is_control_flow
 from callboard.tools._large_values import run_if_long
 from callboard.tools._middleware import Middleware, Order, running_call
@@ -283,28 +281,23 @@ class StoreVault:
     def __init__(self, store: BaseStore, *, namespace: tuple[str, ...] = ("callboard", "vault")) -> None:
         self._store = store
         self._namespace = namespace
+        self._access = StoreAccess()
 
     async def put(self, thread_id: str, values: Mapping[str, str]) -> None:
         """Store values by token."""
         place = self._place(thread_id)
-        await self._batch([PutOp(place, token, {"value": value}, index=False) for token, value in values.items()])
+        ops = [PutOp(place, token, {"value": value}, index=False) for token, value in values.items()]
+        await self._access.batch(self._store, ops)
 
     async def get(self, thread_id: str, tokens: Collection[str]) -> Mapping[str, str]:
         """Return the values of the given tokens that are stored."""
         place = self._place(thread_id)
-        items = await self._batch([GetOp(place, token) for token in tokens])
+        items = await self._access.batch(self._store, [GetOp(place, token) for token in tokens])
         return {item.key: str(item.value["value"]) for item in items if isinstance(item, Item)}
 
     def _place(self, thread_id: str) -> tuple[str, ...]:
         # A digest, because a thread id may contain characters that a namespace must not, such as a period.
         return (*self._namespace, sha256(thread_id.encode("utf-8", "surrogatepass")).hexdigest())
-
-    async def _batch(self, ops: list[PutOp] | list[GetOp]) -> list[object]:
-        if not ops:
-            return []
-        if is_sync_entry():
-            return list(await to_thread.run_sync(self._store.batch, ops))
-        return list(await run_on_asyncio(partial(self._store.abatch, ops)))
 
 
 # Middleware
