@@ -1004,20 +1004,13 @@ async def test_only_the_tools_that_were_named_are_fenced_each_time_with_another_
 
 @pytest.mark.real_clock  # long texts are checked in a thread
 async def test_results_may_be_left_as_they_are() -> None:
-    """Cleaning and shortening can be turned off separately or together."""
-
     async def show() -> str:
         """Show."""
         return "\x1b[1m" + "x" * 200_000
 
-    whole, part = [
-        (await finished(ToolNode([show], middleware=[Sanitize(results=results)]), tool_call("show", "1")))[0].content
-        for results in (None, Results(strip=False, max_chars=100))
-    ]
+    (message,) = await finished(ToolNode([show], middleware=[Sanitize(results=None)]), tool_call("show", "1"))
 
-    assert len(whole) == 200_004
-    assert part.startswith("\x1b[1mxxx")
-    assert len(part) == 100
+    assert len(message.content) == 200_004
 
 
 @pytest.mark.real_clock  # large results are checked in a thread
@@ -1076,20 +1069,11 @@ async def test_what_inner_middleware_returns_is_cleaned_in_every_form() -> None:
     assert unfenced(seen["4"].content, fenced=True) == ["ab", {"type": "image", "n": 1}]
 
 
-async def test_arguments_that_are_no_object_are_refused() -> None:
-    """Arguments must be an object. Keys that are no strings are left to the tool's schema."""
+async def test_keys_that_are_no_strings_are_left_to_the_tools_schema() -> None:
     bodies = Bodies()
-    seen: list[ToolMessage] = []
-
-    async def repaired(request: Any, call_next: Any) -> Any:
-        message = await call_next(request.override(tool_call={**request.tool_call, "args": ["x"]}))
-        seen.append(message)
-        return await call_next(request)
-
-    node = ToolNode(bodies.tools(), middleware=[repaired, Sanitize()])
+    node = ToolNode(bodies.tools(), middleware=[Sanitize()])
     await finished(node, tool_call("store", "1", data={1: "a\u200bb", "a": 2}))
 
-    assert "- the arguments: they have to be an object" in seen[0].content
     assert bodies.given == [{1: "ab", "a": 2}]
 
 
@@ -1142,10 +1126,8 @@ async def test_one_middleware_serves_many_calls_at_once_and_inner_middleware_see
         (lambda: Url(hosts={"*.127.0.0.1"}), r"nothing is below an address"),
         (lambda: Url(hosts={"127.1"}), r"Url\(hosts=...\) takes names"),
         (lambda: Url(hosts={"[::zz]"}), r"Url\(hosts=...\) takes names"),
-        (lambda: Url(max_chars=0), r"Url\(max_chars=...\)"),
         (lambda: PathIn(), r"PathIn takes one folder or more"),
         (lambda: PathIn(""), r"PathIn takes one folder or more"),
-        (lambda: PathIn("/a", max_chars=0), r"PathIn\(max_chars=...\)"),
     ],
 )  # fmt: skip
 def test_a_rule_that_makes_no_sense_is_refused(make: Any, says: str) -> None:

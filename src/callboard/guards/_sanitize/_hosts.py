@@ -30,6 +30,10 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _SAFE = string.punctuation.translate(str.maketrans("", "", '"<>\\^`{|}'))
 
 
+_MOST = 2048
+"""Maximum characters of a URL."""
+
+
 class Target(NamedTuple):
     """Parts of a URL that decide whether it may be fetched."""
 
@@ -57,10 +61,9 @@ class Url:
             resolver; an async function `(host, port)` returns addresses. The tool will look the name up again, and a
             hostile name server may answer differently then; only the network can prevent that.
         private: also allow hosts that are not public.
-        max_chars: maximum length in characters.
 
     Raises:
-        ValueError: if a host is not valid, or a number is out of range.
+        ValueError: if a host, a scheme or a port is not valid.
         ImportError: if idna, which anyio brings, is not installed in a version that the extra `middleware` allows.
     """
 
@@ -69,14 +72,12 @@ class Url:
     ports: Collection[int] | None = None
     resolve: bool | Resolver = False
     private: bool = False
-    max_chars: int = 2048
 
     def __post_init__(self) -> None:
         require("Url(...)", "idna", extra="middleware")
         for name in ("hosts", "schemes"):
             if isinstance(getattr(self, name), str):
                 raise TypeError(f"Url({name}=...) takes several: {name}={{{getattr(self, name)!r}}}")
-        check_count("Url(max_chars=...)", self.max_chars, least=1)
         if wrong := [scheme for scheme in self.schemes if not _SCHEME.fullmatch(scheme)]:
             raise ValueError(f"Url(schemes=...) takes names in lower case, such as 'https'; got {wrong[0]!r}")
         _check_ports(self.ports)
@@ -108,8 +109,8 @@ class Url:
             return None
         if not isinstance(value, str):
             raise RefusedError("type", "it has to be a text with one URL")
-        if len(value) > self.max_chars:
-            raise RefusedError("size", f"it has {len(value):,} characters, and {self.max_chars:,} are the most")
+        if len(value) > _MOST:
+            raise RefusedError("size", f"it has {len(value):,} characters, and {_MOST:,} are the most")
         target = read_url(value, self.schemes)
         self._check_host(target.host)
         if self.ports is not None and target.port not in self.ports:

@@ -17,6 +17,8 @@ _UTF16_ESCAPE = re.compile(r"%u[0-9A-Fa-f]{4}")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 # Rounds of decoding: nested escapes such as `%252e` must not hide a second structure.
 _ROUNDS = 8
+_MOST = 4096
+"""Maximum characters of a path."""
 _OUTSIDE = "it leads out of the folders that are allowed"
 
 
@@ -33,20 +35,16 @@ class PathIn:
 
     Args:
         roots: allowed folders; their targets are allowed as well if they are links.
-        max_chars: maximum length in characters.
 
     Raises:
-        ValueError: if there is no root, or a number is out of range.
+        ValueError: if there is no root.
     """
 
-    def __init__(self, *roots: str | os.PathLike[str], max_chars: int = 4096) -> None:
+    def __init__(self, *roots: str | os.PathLike[str]) -> None:
         if not roots or not all(os.fspath(root) for root in roots):
             raise ValueError(f"PathIn takes one folder or more, such as PathIn('/srv/data'); got {roots!r}")
-        if max_chars < 1:
-            raise ValueError(f"PathIn(max_chars=...) must be 1 or more, got {max_chars!r}")
         # Not resolved here: a root may be a link, and both its name and its target are compared later.
         self._roots = tuple(os.path.abspath(root) for root in roots)  # noqa: PTH100 (`pathlib` would follow links)
-        self._max_chars = max_chars
         self._threads = Threads("PathIn")
 
     def __repr__(self) -> str:
@@ -71,8 +69,8 @@ class PathIn:
             return None
         if not isinstance(value, str):
             raise RefusedError("type", "it has to be a text with one path")
-        if not 0 < len(value) <= self._max_chars:
-            raise RefusedError("size", f"it has {len(value):,} characters, and 1 to {self._max_chars:,} are allowed")
+        if not 0 < len(value) <= _MOST:
+            raise RefusedError("size", f"it has {len(value):,} characters, and 1 to {_MOST:,} are allowed")
         check_spelling(value)
         return os.path.normpath(os.path.join(self._roots[0], value))  # noqa: PTH118 (`pathlib` knows no normpath)
 

@@ -128,11 +128,8 @@ class Walk:
     _around_refused: set[Place] = field(default_factory=set[Place])
     _size: int = 0
 
-    def arguments(self, written: object) -> dict[str, Any]:
+    def arguments(self, written: Mapping[str, Any]) -> dict[str, Any]:
         """Return a cleaned copy. Texts with a pending check are still unchanged; if anything was refused, ignore it."""
-        if not isinstance(written, Mapping):
-            self.refuse((), RefusedError("type", "they have to be an object with a name for each"))
-            return {}
         try:
             return self._mapping(written, ())
         except _TooMuchError:

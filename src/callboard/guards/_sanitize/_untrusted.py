@@ -29,11 +29,10 @@ _MARKER = re.compile(r"\[\s*(?=(?:end\s+of\s+)?untrusted\b)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """Rules for the results of tools, and for their error messages.
+    """Rules for the results of tools, and for their error messages, beside the removal of invisible characters.
 
     Args:
         max_chars: maximum characters of a message's text; a note replaces the rest. `None` for any length.
-        strip: whether to remove escape sequences, controls and invisible characters (see `strip_invisible`).
         fence: whether to put the text between two lines with an unguessable number, and a sentence that calls it
             data without instructions: `True` for all tools, or names of tools. Never done for tools with
             `return_direct`, whose results no model reads.
@@ -44,7 +43,6 @@ class Results:
     """
 
     max_chars: int | None = 100_000
-    strip: bool = True
     fence: bool | Collection[str] = False
 
     def __post_init__(self) -> None:
@@ -133,8 +131,6 @@ class Cleaning:
         return clean
 
     def _visible(self, text: str) -> str:
-        if not self.rules.strip:
-            return text
         clean = _LONE_RETURN.sub("\n", strip_invisible(text))
         if clean != text:
             self.done.add("invisible")
