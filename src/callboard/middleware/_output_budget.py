@@ -70,6 +70,7 @@ def _is_at_home(store: BaseStore) -> bool:
 
 Runtime = ToolRuntime[Any, Any]
 
+_NAMESPACE = ("callboard", "outputs")
 _PATIENCE = 10.0
 """Maximum seconds for storing one text."""
 
@@ -83,11 +84,10 @@ _ID_BYTES = 12
 class Outputs:
     """Texts by id, separate for each conversation thread."""
 
-    def __init__(self, store: BaseStore | None, namespace: tuple[str, ...], memory: int) -> None:
+    def __init__(self, store: BaseStore | None, memory: int) -> None:
         from cachetools import LRUCache  # an extra
 
         self._store = store
-        self._namespace = namespace
         self._memory: LRUCache[tuple[str, str], str] = LRUCache(memory, getsizeof=len)
         # Calls of several event loops and threads share the memory, and reading reorders it.
         self._lock = threading.Lock()
@@ -109,13 +109,13 @@ class Outputs:
             text = self._memory.get((thread, output_id))
         if text is not None or (store := self._store_for(runtime)) is None:
             return text
-        [item] = await self._access.batch(store, [GetOp((*self._namespace, thread), output_id)])
+        [item] = await self._access.batch(store, [GetOp((*_NAMESPACE, thread), output_id)])
         return None if item is None else _unpacked(item.value)
 
     async def _stored(self, store: BaseStore, thread: str, output_id: str, text: str) -> bool:
         """Return whether the store took the text; use at most half of the call's time for it."""
         try:
-            op = PutOp((*self._namespace, thread), output_id, _packed(text), index=False)
+            op = PutOp((*_NAMESPACE, thread), output_id, _packed(text), index=False)
             # A slow store must not turn a finished result into a timeout.
             with fail_after(min(_PATIENCE, remaining() / 2)):
                 await self._access.batch(store, [op])
@@ -229,10 +229,11 @@ _LONGEST_CHARACTER = 32
 class Measure:
     """Budget in characters, or in tokens that a function counts."""
 
-    def __init__(self, characters: int, tokens: int, count: CountTokens | None) -> None:
-        self._characters = characters
-        self._tokens = tokens
+    def __init__(self, characters: int | None, tokens: int | None, count: CountTokens | None) -> None:
+        self._tokens = tokens or 0
         self._count = count
+        per_token = CHARACTERS_PER_TOKEN if count is None else _MOST_CHARACTERS_PER_TOKEN
+        self._characters = self._tokens * per_token if characters is None else characters
         self._threads = Threads("a counter of tokens", 4)
 
     @property
@@ -270,15 +271,6 @@ class Measure:
         except Exception as error:
             note("count_failed", error=type(error).__name__)
             return min(size, tokens * CHARACTERS_PER_TOKEN)
-
-
-def measure_of(characters: int | None, tokens: int | None, count: CountTokens | None) -> Measure:
-    """Return the measure of a budget, given either in characters or in tokens."""
-    if characters is not None:
-        return Measure(characters, 0, None)
-    assert tokens is not None
-    per_token = CHARACTERS_PER_TOKEN if count is None else _MOST_CHARACTERS_PER_TOKEN
-    return Measure(tokens * per_token, tokens, count)
 
 
 def end_before(text: str, at: int) -> int:
@@ -345,13 +337,12 @@ class OutputBudget(Middleware):
         tools: names of the tools with this budget; `None` for all.
         exclude: names of the tools without it.
         store: LangGraph store for the texts; must outlive the runs in which they are read.
-        namespace: namespace in the store.
         memory: maximum characters kept in this process; the least recently read text is evicted.
         reader: name of the reading tool.
         missing: "error" to reject names in `tools` or `exclude` that the node does not have, "ignore" to accept them.
 
     Raises:
-        ValueError: if a number is out of range, both budgets are given, or the namespace is invalid for a store.
+        ValueError: if a number is out of range, or both budgets are given.
         TypeError: if an option has the wrong type.
         ImportError: if the extra `middleware` is not installed.
     """
@@ -371,7 +362,6 @@ class OutputBudget(Middleware):
         tools: Collection[str] | None = None,
         exclude: Collection[str] = (),
         store: BaseStore | None = None,
-        namespace: tuple[str, ...] = ("callboard", "outputs"),
         memory: int = 10_000_000,
         reader: str = "read_output",
         missing: Missing = "error",
@@ -383,14 +373,13 @@ class OutputBudget(Middleware):
         if keep not in get_args(Keep):
             raise ValueError(f"OutputBudget(keep=...) is 'head' or 'both', got {keep!r}")
         _check_store(store)
-        _check_namespace(namespace)
         check_count("OutputBudget(memory=...)", memory, least=0)
-        self._measure = measure_of(characters, tokens, count_tokens)
+        self._measure = Measure(characters, tokens, count_tokens)
         self._keep = keep
         self._only = None if tools is None else tool_names("OutputBudget(tools=...)", tools)
         self._exclude = tool_names("OutputBudget(exclude=...)", exclude)
         require("OutputBudget(...)", "cachetools", extra="middleware")
-        self._outputs = Outputs(store, namespace, memory)
+        self._outputs = Outputs(store, memory)
         self._reader = reader
         self.tools = [_reader_tool(reader, self._read)]
         self._missing: Missing = missing
@@ -533,13 +522,3 @@ def _check_budget(characters: int | None, tokens: int | None, count: object) -> 
 def _check_store(store: object) -> None:
     if store is not None and not isinstance(store, BaseStore):
         raise TypeError(f"OutputBudget(store=...) takes a LangGraph store, such as InMemoryStore(); got {store!r}")
-
-
-def _check_namespace(namespace: object) -> None:
-    if not isinstance(namespace, tuple) or not all(isinstance(label, str) for label in namespace):
-        raise TypeError(f"OutputBudget(namespace=...) takes a tuple of labels, got {namespace!r}")
-    if not namespace or namespace[0] == "langgraph" or any(not label or "." in label for label in namespace):
-        raise ValueError(
-            "OutputBudget(namespace=...) has labels that are not empty, have no period in them, and do not begin with "
-            f"'langgraph'; got {namespace!r}"
-        )

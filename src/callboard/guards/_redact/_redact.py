@@ -274,13 +274,12 @@ class StoreVault:
     The store holds the values in plain text, without an index. Everybody who can read the store can read the values.
 
     Args:
-        store: any LangGraph store; under trio it is used through an asyncio bridge.
-        namespace: namespace in the store; one more label is added for each conversation.
+        store: any LangGraph store; under trio it is used through an asyncio bridge. The namespace of a conversation is
+            `("callboard", "vault", ...)` with a digest of its `thread_id`.
     """
 
-    def __init__(self, store: BaseStore, *, namespace: tuple[str, ...] = ("callboard", "vault")) -> None:
+    def __init__(self, store: BaseStore) -> None:
         self._store = store
-        self._namespace = namespace
         self._access = StoreAccess()
 
     async def put(self, thread_id: str, values: Mapping[str, str]) -> None:
@@ -297,7 +296,7 @@ class StoreVault:
 
     def _place(self, thread_id: str) -> tuple[str, ...]:
         # A digest, because a thread id may contain characters that a namespace must not, such as a period.
-        return (*self._namespace, sha256(thread_id.encode("utf-8", "surrogatepass")).hexdigest())
+        return ("callboard", "vault", sha256(thread_id.encode("utf-8", "surrogatepass")).hexdigest())
 
 
 # Middleware
