@@ -678,22 +678,6 @@ async def test_an_approved_tool_asks_questions_of_its_own() -> None:
 # Among other middleware
 
 
-async def test_a_middleware_outside_runs_again_and_nothing_is_asked_twice(recorder: Recorder) -> None:
-    """A middleware that makes the same change in each run leads to the same digest, so the approval is valid."""
-
-    async def stripped(request: Any, call_next: Any) -> Any:
-        query = request.tool_call["args"]["query"].strip()
-        return await call_next(request.override(tool_call={**request.tool_call, "args": {"query": query}}))
-
-    node, asked = node_of(recorder, None, stripped), [deletes("  a ")]
-    waiting = await interrupted(node, asked)
-    assert shown(waiting) == ["a"]
-
-    await finished(node, asked, ledger=waiting.ledger, resume=ACCEPT)
-
-    assert recorder.order == ["delete(a)"]
-
-
 async def test_attempts_inside_are_approved_together_and_each_approval_is_a_question(recorder: Recorder) -> None:
     """Both approvals are needed, and one rejection is enough to stop the call."""
     node = ToolNode(

@@ -116,6 +116,22 @@ def long() -> str:
     return "me@example.com " * 1000
 
 
+class OnlySync(TwoHalves):
+    """Store without async methods."""
+
+    async def abatch(self, ops: Any) -> Any:
+        raise NotImplementedError
+
+
+async def test_a_vault_in_a_store_of_one_half_works() -> None:
+    """A store of a user may implement only one half."""
+    redact = Redact(["email"], vault=StoreVault(OnlySync()))
+
+    with anyio.fail_after(WAIT):
+        hidden = await redact.hide("me@example.com")
+        assert (hidden.startswith("<email:"), await redact.restore(hidden)) == (True, "me@example.com")
+
+
 @pytest.mark.backends("asyncio")
 @pytest.mark.parametrize(
     "middleware",

@@ -212,33 +212,24 @@ async def test_content_is_searched_in_every_form(content: Any) -> None:
     assert len(TOKEN.findall(shown(message.content))) >= 2
 
 
-class Fresh:
-    """Object whose field returns a new list at each read, like a property over a database row."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = f"_{name}"
-
-    def __get__(self, owner: Any, kind: type | None = None) -> list[str]:
-        if owner is None:
-            raise AttributeError(self.name)
-        return list(getattr(owner, self.name))
-
-    def __set__(self, owner: Any, value: list[str]) -> None:
-        setattr(owner, self.name, tuple(value))
-
-
 @dataclass
 class Row:
-    first: Any = Fresh()
-    second: Any = Fresh()
-    third: Any = Fresh()
-    fourth: Any = Fresh()
-    fifth: Any = Fresh()
+    """Object whose fields return a new list at each read, like properties over a database row."""
+
+    first: Any
+    second: Any
+    third: Any
+    fourth: Any
+    fifth: Any
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        return list(value) if isinstance(value, tuple) else value
 
 
 def test_values_that_live_for_a_moment_are_told_apart() -> None:
     """Python may reuse the address of a freed list, so a memo by `id()` could mistake the second list for the first."""
-    table = [Row(*([f"ada {n} {i}"] for i in range(5))) for n in range(50)]
+    table = [Row(*((f"ada {n} {i}",) for i in range(5))) for n in range(50)]
 
     rows = walked(table, lambda text: text.replace("ada", "[name]"))
 

@@ -275,27 +275,21 @@ Predicate = Callable[[ToolCallRequest], bool]
 class RequireApproval(Middleware):
     """Asks a person before a call runs, with LangGraph's `interrupt()`.
 
-    The question is a list of one `HumanInterrupt`. The answer is a `HumanResponse`, or a list of one. "accept" runs
-    the call; "edit" runs it with other arguments; "response" is used as the result; "ignore" tells the model that
-    the call was declined, with the reason if the answer has a text. "response" and "ignore" run nothing.
-
-    An answer approves one tool and one set of arguments, by a digest. Injected arguments are left out of the digest,
-    and values that the model wrote for them are dropped. If the arguments have changed since the question, the person
-    is asked again. An edit needs no second approval.
+    The question is a list of one `HumanInterrupt`, the answer a `HumanResponse`, or a list of one. An answer approves
+    one tool and one set of arguments, by a digest; if the arguments have changed since, the person is asked again.
+    Values that the model wrote for injected arguments are dropped before.
 
     Args:
-        tools: the tools whose calls need approval. A collection of names, or a mapping from a name to a bool, a
-            predicate of the request, or the allowed answers (`HumanInterruptConfig`). `None` for every tool.
-        when: a predicate of the request; a call needs approval only if this is true as well. It runs again on
-            resume, and must return the same then.
-        description: text for the person, or a function of the request that returns it. Default: the tool's name and
-            the arguments.
+        tools: names of tools; or a mapping from a name to a bool, a predicate of the request, or the allowed answers
+            (`HumanInterruptConfig`). `None` for every tool.
+        when: a predicate of the request that must be true as well; it runs again on resume, with the same result.
+        description: text for the person, or a function of the request that returns it.
         allow: allowed answers of the tools for which `tools` does not give them.
         other_tools: whether an edit may name another tool of the node.
         missing: "error" to reject a name in `tools` that the node does not have, "ignore" to accept it.
 
     Raises:
-        ValueError: if an answer type is unknown, or no answer is allowed.
+        ValueError: if an answer is unknown, or none is allowed.
         TypeError: if an argument has the wrong type.
     """
 

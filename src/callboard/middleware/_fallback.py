@@ -150,18 +150,14 @@ def signed(output: Output, call: ToolCall, by: str) -> Output:
 class Fallback(Middleware):
     """Answers with an alternative when a tool fails.
 
-    The alternatives of a tool are tried in order until one has an answer. If none has, the first failure stands, and
-    the other errors are added to its notes. Interrupts, cancellations and invalid arguments are not failures. No
-    alternative is started when the call's time is used up.
+    Alternatives are tried in order, until one has an answer or the call's time is used up. If none has, the first
+    failure stands, with the other errors in its notes. Interrupts, cancellations and invalid arguments are not
+    failures.
 
     An alternative is another tool of the node, by name; a tool object that the model does not know; a `Value`; or a
-    function `(request, failure)`. The failure is an error, or a message that `on_message` selects. The function may
-    return anything that a tool may return. It may be async; a sync function runs in a worker thread.
-
-    Another tool gets the same arguments, under its own policy and limits. If it answers with an error message, it has
-    failed, too. The answer always carries the id and the name of the original call, because some providers match by
-    name. The alternative's name is in `additional_kwargs["callboard"]["fallback"]`. Observers receive the events
-    `fallback` and `fallback_failed`.
+    function `(request, failure)` that returns anything that a tool may return; a sync one runs in a worker thread.
+    Another tool gets the same arguments, under its own policy and limits; if it answers with an error message, it has
+    failed, too.
 
     Args:
         instead_of: for each tool name, one alternative or a list of them.
@@ -170,9 +166,8 @@ class Fallback(Middleware):
         missing: "error" to reject a name in `instead_of` that the node does not have, "ignore" to accept it.
 
     Raises:
+        ValueError: if a list is empty, or a tool is its own alternative.
         TypeError: if an alternative is of an unknown kind.
-        ValueError: if a list is empty, or a tool is its own alternative. A node also raises it for names of tools
-            that it does not have.
     """
 
     order = Order(

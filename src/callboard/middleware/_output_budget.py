@@ -320,14 +320,11 @@ _DEFAULT = 20_000
 
 
 class OutputBudget(Middleware):
-    """Shortens long results; the whole text is stored, and a tool lets the model read ranges of it.
+    """Shortens long results; the whole text is stored, and a tool of the node, `read_output`, reads ranges of it.
 
-    One line replaces the removed text and shows the tool call that reads it. The tool, `read_output`, is added to the
-    node's tools; bind it to the model as well. Its own answers stay within the budget.
-
-    The text is kept in `store`, else in the graph's store. Without a store, or if that fails, it is kept in this
-    process. It belongs to the conversation thread, and can be read only from there. The budget is for texts: images,
-    other blocks and the artifact stay as they are. The line about the removed text is not counted.
+    One line, which is not counted, replaces the removed text and shows the tool call that reads it. The text belongs to
+    the conversation thread. It is kept in `store`, else in the graph's store, else in this process. The budget is for
+    texts: images, other blocks and the artifact stay as they are.
 
     Args:
         characters: maximum characters shown of a result, at least 1; 20,000 if `tokens` is not given either.

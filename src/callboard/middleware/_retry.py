@@ -45,13 +45,9 @@ class Retry(Middleware):
 
     The pause before attempt n + 1 is random, between 0 and `initial * factor ** (n - 1)` seconds, at most `maximum`;
     see "Exponential Backoff And Jitter", AWS Architecture Blog, 2015. A server's `Retry-After` is a lower bound; if it
-    is more than a day, the error is raised. During a pause the call holds no permit of a limit. If the pause would not
-    fit in the call's budget, the last error is raised at once.
-
-    Only calls of tools whose policy says `idempotent=True` are retried, and calls whose body never ran. For any other
-    tool `Retry` does nothing, and warns once with an `IdleMiddlewareWarning`. A call that is refused because it ended
-    its actor too often is never retried. Observers receive the event `retry` for every pause, with the failed attempt,
-    the pause in seconds, and the name of the error.
+    is more than a day, the error is raised. If the pause would not fit in the call's budget, the last error is raised
+    at once. Only calls of tools whose policy says `idempotent=True` are retried, and calls whose body never ran;
+    otherwise `Retry` warns once with an `IdleMiddlewareWarning`.
 
     Args:
         attempts: maximum number of attempts, at least 1.

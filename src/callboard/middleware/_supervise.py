@@ -46,26 +46,20 @@ except ImportError as error:
 class Supervise(AgentMiddleware[Any, Any, Any]):
     """Gives the tool calls of `langchain.agents.create_agent` timeouts, limits, budgets, middleware and spans.
 
-    Use it as `create_agent(model, tools, middleware=[Supervise(timeout=30.0)])`. The agent, its graph and the
-    execution of its tools stay LangChain's, and its event loop stays asyncio. Limits hold for all calls of this object
-    together, in every run, thread and event loop. In the agent's list, middleware before `Supervise` runs outside of
-    supervision; middleware after it is a part of each attempt.
-
-    A call that already has its message does not run, and the message is its result. This happens if a person rejected
-    the call, or a hook said `jump_to="tools"`.
+    Use it as `create_agent(model, tools, middleware=[Supervise(timeout=30.0)])`. The agent, its graph and the execution
+    of its tools stay LangChain's, on asyncio. Limits hold for all calls of this object together. In the agent's list,
+    middleware before `Supervise` is outside of supervision, and middleware after it a part of each attempt. A call that
+    already has its message, such as from a person who rejected it, does not run.
 
     Args:
         timeout: seconds for one attempt of every tool whose policy does not set it.
         limit: limit for all calls together.
-        policies: policies by tool name. A name that neither the agent nor its middleware has ends the agent's first
-            call with an error, before anything runs.
-        middleware: middleware around each call, the first outermost, as in `ToolNode`. Tools in a middleware's
-            `tools` become tools of the agent.
+        policies: policies by tool name; an unknown name ends the agent's first call with an error.
+        middleware: middleware around each call, the first outermost; tools of middleware become tools of the agent.
         grace: seconds for clean-up after a cancellation.
         handle_tool_errors: as in `ToolNode`. By default a timeout, a rejection or a spent budget becomes a
             message, and every other error is raised.
-        missing: "error" to reject a name in `policies` that the agent does not have, "ignore" to accept it. An example
-            is a tool that other middleware adds for some model requests only.
+        missing: "ignore" to accept names in `policies` that the agent lacks: other middleware may add such tools.
 
     Raises:
         ValueError: if a number is out of range, or a policy has `runs_in`: LangChain's agent runs the bodies itself.

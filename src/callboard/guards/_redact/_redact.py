@@ -314,10 +314,8 @@ class Redact(Middleware):
 
     A token such as `<email:7f3a9c04b1d2>` has the kind and an HMAC-SHA256 (RFC 2104) of the value, cut to 48 bits. In
     one conversation (`thread_id`) the same value always has the same token; in other conversations it has another.
-    Tools in `reveal` get values in place of tokens; all other tools get tokens in place of values. Results are copies.
-
-    An error keeps its type if clearing its arguments, attributes and notes is enough; otherwise a `RedactedError`
-    with the type's name replaces it. Observers receive `redacted` and `revealed`, with kinds and a count.
+    Tools in `reveal` get values in place of tokens; all other tools get tokens in place of values. An error keeps its
+    type if clearing its arguments, attributes and notes is enough; otherwise a `RedactedError` replaces it.
 
     Args:
         detectors: names of built-in detectors, or `Detector` objects.

@@ -163,10 +163,8 @@ class RepairArguments(Middleware):
     """Repairs the arguments of a call that are invalid, if each wrong place has exactly one correction.
 
     Valid arguments are passed on unchanged. So are invalid ones with a place that has several corrections, or none: the
-    model then reads the error and tries again. Repaired are: JSON in a string; numbers and constants as text; a single
-    value instead of a list, and a list of one instead of a value; case and misspellings of choices and names; and
-    arguments nested in another. Nothing is invented or left out, and injected arguments are never touched. Large
-    arguments are handled in a worker thread, with the schema's validators.
+    model then reads the error and tries again. Nothing is invented or left out, and injected arguments are never
+    touched.
 
     The tool and middleware after this one get the repaired arguments; the message history keeps the original ones.
     Observers receive `repaired`, with `arguments` (dotted names of the schema) and `kinds`. The call's message has the

@@ -47,24 +47,22 @@ class Target(NamedTuple):
 class Url:
     """Rule for a URL argument; the tool gets the checked URL, newly written.
 
-    Addresses that are not public are refused: loopback, private, link-local with its metadata services, multicast and
-    reserved ones, also embedded in IPv6. So are names that only a local network knows, such as those without a
-    top-level domain of the Internet. `hosts` can allow them explicitly. A check cannot see where a redirect leads: a
-    tool that follows redirects must call `check` for each of them.
+    Addresses that are not public are refused (loopback, private, link-local, multicast, reserved; also embedded in
+    IPv6), and so are names that only a local network knows. `hosts` can allow them explicitly. A tool that follows
+    redirects must call `check` for each of them.
 
     Args:
         hosts: allowed names and addresses. "example.com" is that host, "*.example.com" any below it, "*" any public
             one; `None` is "*". Unicode names are compared in their ASCII form (IDNA 2008 with UTS 46).
         schemes: allowed schemes, in lower case.
         ports: allowed ports; `None` for any.
-        resolve: look the name up, and refuse it if any of its addresses is not public. `True` uses the system's
-            resolver; an async function `(host, port)` returns addresses. The tool will look the name up again, and a
-            hostile name server may answer differently then; only the network can prevent that.
+        resolve: look the name up, and refuse it if any of its addresses is not public: `True` for the system's
+            resolver, or an async function `(host, port)` that returns addresses. The tool will look it up again.
         private: also allow hosts that are not public.
 
     Raises:
         ValueError: if a host, a scheme or a port is not valid.
-        ImportError: if idna, which anyio brings, is not installed in a version that the extra `middleware` allows.
+        ImportError: if idna is not installed in a version that the extra `middleware` allows.
     """
 
     hosts: Collection[str] | None = None

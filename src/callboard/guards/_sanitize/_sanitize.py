@@ -243,15 +243,14 @@ _DEEPEST = 100
 class Sanitize(Middleware):
     """Checks and cleans arguments before the tool runs, and results before the model reads them.
 
-    A refused argument ends the call with an error message that names it and the reason; the tool does not run.
-    Injected arguments do not come from the model, and stay as they are. Lists and mappings are walked, keys included.
-    Put it outside of middleware that stores, repeats or asks about a call.
+    A refused argument ends the call with an error message that names it and the reason; the tool does not run. Injected
+    arguments do not come from the model, and stay as they are. Put it outside of middleware that stores, repeats or
+    asks about a call.
 
     Args:
-        arguments: rules for all tools, by the name of the argument. A rule is a `Url`, a `PathIn`, a `Text`, or a
-            function. The function returns the value or a replacement, or raises `ValueError` with the reason for a
-            refusal. `files[].path` is the `path` of every item of `files`; `headers.*` is everything in `headers`.
-            Functions run in the event loop, after the texts in their value have been cleaned.
+        arguments: rules for all tools, by the name of the argument (`files[].path`, `headers.*`). A rule is a `Url`, a
+            `PathIn`, a `Text`, or a function that returns the value or a replacement, or raises `ValueError` with the
+            reason. Functions run in the event loop, after the texts in their value have been cleaned.
         tools: rules for single tools, by the name of the tool; they precede `arguments`.
         text: rule for keys, and for every text without a `Text`, `Url` or `PathIn` rule.
         max_depth: maximum nesting of lists and mappings, 1 to 100.
