@@ -319,7 +319,7 @@ def contract_of(tool: BaseTool) -> Contract | None:
     return Contract(tool, injected.forbidden | injected.names, validate)
 
 
-def _located(location: Path, args: Args) -> Path:
+def _located(location: tuple[Any, ...], args: Args) -> Path:
     """Return the place in the arguments to which an error location points.
 
     A location may also name members of unions and missing arguments; keys that the arguments lack are skipped.
