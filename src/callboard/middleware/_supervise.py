@@ -109,7 +109,9 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
             return await handler(request if tool is None else request.override(tool=_in_thread(tool, attempt)))
 
         with entered_from("async"):
-            return await self._supervise(request, body, lambda request: self._setup.sync_tool(request) is not None)
+            return await self._supervise(
+                request, _Way(body, lambda request: self._setup.sync_tool(request) is not None)
+            )
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Item]) -> Item:
         """Supervise a call of an agent that runs sync; middleware after this one runs in a worker thread."""
@@ -119,13 +121,11 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
             return await attempt.run_in_thread(partial(handler, request))
 
         with entered_from("sync"):
-            return run_from_sync(partial(self._supervise, request, body, lambda _: True))
+            return run_from_sync(partial(self._supervise, request, _Way(body, lambda _: True)))
 
-    async def _supervise(
-        self, request: ToolCallRequest, body: "_Body", takes_thread: Callable[[ToolCallRequest], bool]
-    ) -> Item:
+    async def _supervise(self, request: ToolCallRequest, way: "_Way") -> Item:
         self._check_names(request)
-        call = _AgentCall(self._setup, request, body, takes_thread, self._around(request))
+        call = _AgentCall(self._setup, request, way, self._around(request))
         await Batch([call], on_error="cancel", live=self._setup.supervision.batches).run()
         return cast("Item", call.result)
 
@@ -172,28 +172,24 @@ class _Setup:
         return tool if tool is not None and self.plans.of(tool).takes_thread else None
 
 
-_Body = Callable[[Attempt, ToolCallRequest], Coroutine[Any, Any, Item]]
-"""Way in which the agent runs a request: from its event loop, or from a thread."""
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """Way in which the agent runs a request: from its event loop, or from a thread."""
+
+    body: Callable[[Attempt, ToolCallRequest], Coroutine[Any, Any, Item]]
+    takes_thread: Callable[[ToolCallRequest], bool]
 
 
 class _AgentCall(SupervisedCall[Item]):
     """Supervised call of an agent: middleware, attempts, and the conversion of errors."""
 
-    __slots__ = ("_body", "_request", "_setup", "_takes_thread")
+    __slots__ = ("_request", "_setup", "_way")
 
-    def __init__(
-        self,
-        setup: _Setup,
-        request: ToolCallRequest,
-        body: _Body,
-        takes_thread: Callable[[ToolCallRequest], bool],
-        around: BatchContext,
-    ) -> None:
+    def __init__(self, setup: _Setup, request: ToolCallRequest, way: _Way, around: BatchContext) -> None:
         super().__init__(*setup.terms(request), around)
         self._setup = setup
         self._request = request
-        self._body = body
-        self._takes_thread = takes_thread
+        self._way = way
 
     async def run(self) -> Item:
         setup = self._setup
@@ -215,11 +211,12 @@ class _AgentCall(SupervisedCall[Item]):
         return cast("Item", await chain.around_attempts(self, self._request, self._make_attempt))
 
     async def _make_attempt(self, request: ToolCallRequest) -> Item:
-        threads = self._setup.supervision.threads if self._takes_thread(request) else None
+        supervision, way = self._setup.supervision, self._way
+        threads = supervision.threads if way.takes_thread(request) else None
         # Middleware may have replaced the request, and with it the tool; then the new tool's policy and limits hold.
         terms = None if request is self._request else self._setup.terms(request)
         try:
-            output = await self.attempt(threads, self._body, request, terms=terms)
+            output = await self.attempt(threads, way.body, request, terms=terms)
         except NoKeyError as error:
             return self._without_key(error, request)
         self.handled = None  # an error that a previous attempt handled is no longer the call's outcome
