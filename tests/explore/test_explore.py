@@ -18,15 +18,31 @@ from callboard_actors.process._crew import Crew
 from callboard_actors.process._worker_proxy import WorkerProxy
 
 from . import WORLDS, _agents, _batches, _bodies, _fleets, _hostile, _kills, _nested, _seats
-from ._defects import DEFECTS, Around, AsksOneByOne, ForgetsTheLedger, MixesAnswersUp
+from ._defects import (
+    DEFECTS,
+    Around,
+    AsksOneByOne,
+    ForgetsLimits,
+    ForgetsTheLedger,
+    IgnoresItsCaller,
+    MixesAnswersUp,
+)
 from ._explore import Failure, explore_one
 from ._plans import homes_in, shrink, smaller_than, written
 from ._watch import run_on
 
 SHARE = {"batches": 200, "threads": 6, "agents": 8, "kills": 1, "hostile": 40, "seats": 2, "fleets": 2, "nested": 30}
 """Number of plans of each world; each is played on every backend."""
-SEEDS = {AsksOneByOne: 438, MixesAnswersUp: 438, ForgetsTheLedger: 85}
+SEEDS = {ForgetsLimits: 17, IgnoresItsCaller: 161, MixesAnswersUp: 438}
 """Seeds for defects that are rare; the explorer itself has more time to find them."""
+ASKS = _bodies.Call("a0", (_bodies.Step("ask"),))
+RARE = {
+    AsksOneByOne: _batches.Batch((ASKS, ASKS), middleware=("wait_before",)),
+    ForgetsTheLedger: _batches.Batch(
+        (_bodies.Call("a0"), _bodies.Call("a1", (_bodies.Step("sleep", 1.0),))), end=0.5, ledger=True
+    ),
+}
+"""Plans for defects that are rarer still: of several questions, and of a batch that goes on after a cancellation."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -58,6 +74,8 @@ def found_in(defect: type[Around], backend: str) -> Failure:
     play = partial(_batches.play, make=defect)
     # Twice, because trio runs its tasks in any order, and some defects appear in one order only.
     world = replace(WORLDS["batches"], play=lambda plan, name: play(plan, name) or play(plan, name))
+    if defect in RARE:
+        world = replace(world, draw=lambda chance: RARE[defect])
     for seed in range(first := SEEDS.get(defect, 0), first + 100):
         complaints = world.play(world.plan(seed), backend)
         if complaints and complaints[0].promise == DEFECTS[defect]:
