@@ -356,7 +356,17 @@ async def test_the_live_view_has_a_line_for_each_actor() -> None:
 
     shown = console.export_text()
     heading, row = (text for text in shown.splitlines() if text.startswith(("actor", "Desk")))
-    assert heading.split() == ["actor", "running", "waiting", "done", "alive", "restarts", "evicted", "longest", "wait"]
+    assert heading.split() == [
+        "actor",
+        "running",
+        "waiting",
+        "done",
+        "alive",
+        "restarts",
+        "evictions",
+        "longest",
+        "wait",
+    ]
     assert row.split()[:7] == ["Desk", "1", "2", "0", "0", "0", "0"] or row.split()[:5] == ["Desk", "1", "2", "0", "1"]
     assert "Desk: running 1, waiting 2" in told
 

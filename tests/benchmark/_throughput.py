@@ -25,7 +25,6 @@ from ._contestants import RUNTIME, asking, direct, queries
 from ._measure import WALL, Budget, Contestant, Table, interleaved, timed
 
 SECONDS = 0.05
-SEED = 7
 
 
 def _nap(query: str) -> str:
@@ -83,7 +82,7 @@ def _sync(node: Any, count: int, limit: int) -> float:
 def http(*, count: int, limit: int, repetitions: int) -> Table:
     """Measure requests to the demo's service, which runs in its own process and answers after about 50 ms."""
     items = list(islice(_items(), count))
-    ideal = _makespan([answer_for(SEED, item).latency for item in items], limit)
+    ideal = _makespan([answer_for(item).latency for item in items], limit)
     contestants: dict[str, Contestant] = {}
     for client, name in ((KeepAlive, "a client of 20 lines"), (Httpx2, "the demo's client (httpx2)")):
         for backend in ("asyncio", "trio"):
@@ -151,7 +150,7 @@ class Httpx2:
 def _items() -> Iterator[int]:
     """Return items that succeed after 49 to 51 ms."""
     for item in numbers():
-        answer = answer_for(SEED, item)
+        answer = answer_for(item)
         if abs(answer.latency - SECONDS) <= 0.001 and answer.status == 200:
             yield item
 
@@ -189,7 +188,7 @@ def _requests(backend: str, make: Any, items: list[int], limit: int, run: Callab
 @contextmanager
 def _service() -> Generator[str]:
     """Run the demo's service in a process of its own, and yield its URL."""
-    program = f"from callboard._cli._demo import Service; one = Service({SEED}); print(one.url, flush=True); "
+    program = "from callboard._cli._demo import Service; one = Service(); print(one.url, flush=True); "
     with subprocess.Popen([sys.executable, "-c", f"{program}one.serve_forever()"], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         try:

@@ -1,13 +1,12 @@
-"""Counts of calls, computed from observer events."""
+"""Counts of calls, computed from observer events and from recordings."""
 
-from math import ceil
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard._cli._call_counts import CallCounts, Durations, Lately
+from callboard._cli._call_counts import CallCounts, percentile, total
 from tests.telemetry._events import ENDS, REFUSED, Script, counts_of, event, played, scripts
 
 
@@ -19,21 +18,21 @@ def test_in_whatever_order_things_happen_the_counts_add_up(calls: list[Script], 
     for one in played(calls, random):
         counts(one)
         begun += one.phase == "begun"
-        total = counts.total()
-        assert (total.asked, len(counts.open)) == (begun, total.between + total.waiting + total.running)
-        assert counts.queue == total.waiting <= counts.longest_queue
-        assert min(total.between, total.waiting, total.running) >= 0
+        row = total(counts.rows.values())
+        assert (row.calls, len(counts.open)) == (begun, row.open)
+        assert counts.queue == row.states["waiting"] <= counts.longest_queue
+        assert min(row.states.values(), default=0) >= 0
 
-    total = counts.total()
-    assert (total.running, total.waiting, total.between, counts.queue, counts.open) == (0, 0, 0, 0, {})
+    row = total(counts.rows.values())
+    assert (row.open, counts.queue, counts.open) == (0, 0, {})
     for ending in ENDS:
-        assert getattr(total, ending) == sum(call.end == ending for call in calls)
-    assert total.asked == total.ended == len(total.durations) == len(calls)
-    for tool, row in counts.rows.items():
-        assert row.ended == sum(call.tool == tool for call in calls)
+        assert row.states[ending] == sum(call.end == ending for call in calls)
+    assert row.calls == len(row.durations) == len(calls)
+    for tool, one_row in counts.rows.items():
+        assert one_row.calls == sum(call.tool == tool for call in calls)
 
 
-def test_waits_and_work_are_measured() -> None:
+def test_waits_are_measured() -> None:
     """The longest wait may belong to a call that still waits."""
     counts = counts_of(
         event("begun", 1, 1.0),
@@ -43,29 +42,29 @@ def test_waits_and_work_are_measured() -> None:
         event("started", 1, 3.0, attempt=1, queue_wait=2.0),
     )
     row = counts.rows["fetch"]
-    assert (row.asked, row.waiting, row.running, row.ended) == (2, 1, 1, 0)
+    assert +row.states == {"waiting": 1, "running": 1}
     assert (counts.queue, counts.longest_queue) == (1, 2)
-    assert counts.longest_waits(9.0) == {"fetch": 8.0}
+    assert counts.rows_at(9.0)["fetch"].longest_wait == 8.0
 
     counts(event("attempt_ended", 1, 4.5, attempt=1))
     counts(event("ended", 1, 4.5, attempt=1, queue_wait=2.0))
     counts(event("gave_up", 2, 5.0, queue_wait=4.0))
-    assert (row.asked, row.waiting, row.running, row.ok) == (2, 0, 0, 1)
-    assert (row.longest_wait, row.work) == (4.0, 1.5)
-    assert row.durations.quantile(0.5) == pytest.approx(3.5, rel=0.02)
+    assert +row.states == {"between": 1, "ok": 1}
+    assert (row.longest_wait, row.waited, row.durations) == (4.0, 2.0, [3.5])
 
 
 def test_calls_are_told_apart_by_their_number() -> None:
     """Models repeat ids, or leave them out, so calls are identified by their number."""
     counts = counts_of(event("begun", 1), event("begun", 2), event("started", 2, attempt=1), event("ended", 1))
 
-    assert (counts.total().running, counts.total().ok, list(counts.open)) == (1, 1, [2])
+    assert +counts.rows["fetch"].states == {"running": 1, "ok": 1}
+    assert list(counts.open) == [2]
 
 
 def test_a_call_that_a_model_made_up_is_an_error() -> None:
     counts = counts_of(event("begun", tool="invented"), event("ended", tool="invented", **REFUSED))
 
-    assert counts.rows["invented"].error == 1
+    assert counts.rows["invented"].states["error"] == 1
     assert list(counts.rows) == ["fetch", "invented"]
 
 
@@ -76,9 +75,9 @@ def test_a_fallback_counts_for_the_tool_that_was_asked_for() -> None:
         event("attempt_ended", attempt=1),
         event("queued", tool="mirror"),
     )
-    assert (counts.rows["fetch"].waiting, list(counts.rows)) == (1, ["fetch"])
+    assert (+counts.rows["fetch"].states, list(counts.rows)) == ({"waiting": 1}, ["fetch"])
     counts(event("started", tool="mirror", attempt=2, queue_wait=0.5))
-    assert (counts.rows["fetch"].running, counts.rows["fetch"].waiting) == (1, 0)
+    assert +counts.rows["fetch"].states == {"running": 1}
 
 
 def test_what_a_call_left_behind_is_no_call() -> None:
@@ -87,7 +86,7 @@ def test_what_a_call_left_behind_is_no_call() -> None:
     counts(event("attempt_ended", time=3.0, attempt=1))
     counts(event("noted", time=3.0, what="abandoned"))
 
-    assert (counts.total().running, counts.total().ok, counts.total().work) == (0, 1, 2.0)
+    assert +counts.rows["fetch"].states == {"ok": 1}
 
 
 def test_the_slowest_calls_are_those_that_began_first() -> None:
@@ -133,58 +132,10 @@ def test_the_clock_starts_with_the_first_call() -> None:
     for one in (event("begun", 1, 10.0), event("begun", 2, 10.0), event("ended", 1, 11.0), event("ended", 2, 11.5)):
         counts(one)
     assert (counts.elapsed(12.0), counts.rate(12.0)) == (2.0, 1.0)
+    assert counts.rate(16.1) == pytest.approx(0.2)
     assert counts.rate(20.0) == 0.0
 
 
-# Durations and rates of a large number of calls
-
-
-SECONDS = st.floats(0.001, 100_000.0)
-
-
-def durations(values: list[float]) -> Durations:
-    made = Durations()
-    for value in values:
-        made.add(value)
-    return made
-
-
-@given(st.lists(SECONDS, min_size=1), st.floats(0.0, 1.0))
-def test_a_quantile_is_less_than_two_percent_off(values: list[float], share: float) -> None:
-    exact = sorted(values)[max(1, ceil(share * len(values))) - 1]
-
-    assert durations(values).quantile(share) == pytest.approx(exact, rel=0.02)
-
-
-@given(st.lists(SECONDS), st.lists(SECONDS))
-def test_two_tools_together_are_all_their_calls(one: list[float], other: list[float]) -> None:
-    """The histograms of two tools can be added without losing calls."""
-    together = durations(one)
-    together.merge(durations(other))
-
-    assert len(together) == len(one) + len(other)
-    assert together.quantile(0.95) == durations(one + other).quantile(0.95)
-
-
-def test_very_many_durations_take_little_memory() -> None:
-    made = durations([1.003**number * 1e-6 for number in range(12_000)])
-
-    assert len(made) == 12_000
-    assert len(made._counts) < 610
-
-
-def test_what_is_too_short_counts_as_nothing() -> None:
-    assert durations([0.0, -1.0, 1e-9]).quantile(1.0) == 0.0
-    assert durations([]).quantile(0.5) is None
-
-
-def test_only_what_ended_lately_makes_the_rate() -> None:
-    lately = Lately()
-    for tenth in range(100):
-        lately.add(tenth / 10)
-
-    assert lately.rate(10.0, 0.0) == pytest.approx(10.0, rel=0.06)
-    assert lately.rate(100.0, 0.0) == 0.0
-    lately.add(200.0)
-    lately.add(199.0)  # from another thread, slightly late
-    assert lately.rate(200.0, 199.0) == 2.0
+def test_a_percentile_is_one_of_the_values() -> None:
+    assert percentile([], 50) is None
+    assert [percentile([3, 1, 4, 2], percent) for percent in (0, 25, 50, 95, 100)] == [1, 1, 2, 4, 4]

@@ -23,33 +23,33 @@ def shown(calls: Calls, now: float) -> list[list[str]]:
 
 def test_a_call_is_shown_from_its_queue_to_its_end() -> None:
     calls = Calls(["fetch"])
-    calls.note(event("begun", time=1.0, call=tool_call("fetch", "1", url="x")))
-    calls.note(event("queued", time=1.0))
+    calls.counts(event("begun", time=1.0, call=tool_call("fetch", "1", url="x")))
+    calls.counts(event("queued", time=1.0))
     assert shown(calls, 3.0) == [["fetch(url='x')", "2.00", "s", "waiting", "2.00", "s"]]
-    calls.note(event("started", time=3.0, attempt=1))
-    calls.note(event("attempt_ended", time=4.0, attempt=1))
-    calls.note(event("noted", time=4.0, what="retry"))
-    calls.note(event("started", time=5.0, attempt=2))
-    assert shown(calls, 20.0) == [["fetch(url='x')", "19", "s", "running", "15", "s", "attempt", "2,", "retry"]]
-    calls.note(event("attempt_ended", time=21.5, attempt=2))
-    calls.note(event("ended", time=21.5))
+    calls.counts(event("started", time=3.0, attempt=1))
+    calls.counts(event("attempt_ended", time=4.0, attempt=1))
+    calls.counts(event("noted", time=4.0, what="retry"))
+    calls.counts(event("started", time=5.0, attempt=2))
+    assert shown(calls, 20.0) == [["fetch(url='x')", "19.00", "s", "running", "15.00", "s", "attempt", "2,", "retry"]]
+    calls.counts(event("attempt_ended", time=21.5, attempt=2))
+    calls.counts(event("ended", time=21.5))
 
     assert shown(calls, 22.0) == []
-    assert calls.took("1") == "20 s"  # including the queue and the pause
+    assert calls.took("1") == "20.50 s"  # including the queue and the pause
     assert calls.took("2") == ""
 
 
 def test_of_many_calls_there_are_numbers() -> None:
     calls = Calls(["fetch"])
     for number in range(40):
-        calls.note(event("begun", str(number)))
-        calls.note(event("started", str(number), attempt=1))
-    calls.note(event("attempt_ended", "0", attempt=1))
-    calls.note(event("ended", "0"))
+        calls.counts(event("begun", str(number)))
+        calls.counts(event("started", str(number), attempt=1))
+    calls.counts(event("attempt_ended", "0", attempt=1))
+    calls.counts(event("ended", "0"))
 
     heading, row = shown(calls, 1.0)
-    assert heading == ["tool", "ended", "failed", "running", "waiting", "longest", "wait"]
-    assert (row[0], row[-6:-2]) == ("fetch", ["1/40", "0", "39", "0"])
+    assert heading == ["tool", "running", "waiting", "done", "failed", "p50", "p95", "longest", "wait"]
+    assert row[:5] == ["fetch", "39", "0", "1", "0"]
 
 
 def test_messages_are_found_wherever_a_node_puts_them() -> None:

@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 from rich.console import Console
-from rich.live import Live
 
 from callboard import ToolNode, observe
 from callboard._cli._call_counts import CallCounts
 from callboard._cli._screen import Calls, Screen
-from callboard._cli._view import line, open_view, picture, redraw, supports_pictures
+from callboard._cli._view import line, picture, supports_pictures
 from callboard.testing import tool_call
 from tests.telemetry._events import ENDS, counts_of, event
 
@@ -140,29 +139,6 @@ def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not supports_pictures(Console(file=StringIO()))
 
 
-async def test_it_is_drawn_eight_times_a_second() -> None:
-    times: list[float] = []
-    with Live(console=terminal(), auto_refresh=False) as live, anyio.move_on_after(1.99):
-        await redraw(live, lambda now: times.append(now) or "")  # type: ignore[func-returns-value]
-
-    assert len(times) == 16
-
-
-async def test_without_a_terminal_there_is_a_line_a_second() -> None:
-    counts, console = CallCounts([]), Console(file=StringIO(), width=1_000)
-
-    async def calls() -> None:
-        await anyio.sleep(10.0)
-        counts(event("begun", time=anyio.current_time()))
-
-    with open_view(counts, console, live=True) as view, anyio.move_on_after(13.5):
-        async with anyio.create_task_group() as group:
-            group.start_soon(calls)
-            await view()
-
-    assert console.file.getvalue().count("0 of 1 calls ended") == 4  # type: ignore[attr-defined]
-
-
 async def shown(console: Console, *, live: bool) -> str:
     """Return the output of a run whose calls take three and a half seconds."""
 
@@ -177,7 +153,7 @@ async def shown(console: Console, *, live: bool) -> str:
     async with anyio.create_task_group() as group:
         group.start_soon(screen.keep_up)
         screen.take("updates", {"agent": {"messages": [asked]}})
-        with observe(calls.note):
+        with observe(calls.counts):
             answers = await ToolNode([wait]).ainvoke({"messages": [asked]})
         for number, message in enumerate(answers["messages"]):
             message.id = str(number)

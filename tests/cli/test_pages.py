@@ -24,7 +24,7 @@ REFERENCE = (DOCS / "reference" / "cli.md").read_text()
 
 _BLOCK = re.compile(r"^```(?P<info>\w+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"^Save this as `(?P<name>\w+\.py)`[^\n]*:\s*\Z", re.MULTILINE)
-_VARIES = [(re.compile(r"\d+\.\d\d s"), "0.00 s"), (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d"), "2026-01-31 12:00")]
+_VARIES = [(re.compile(r"\d+\.\d\d s|\d+ ms"), "0 ms"), (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d"), "2026-01-31 12:00")]
 
 
 def steps(page: str) -> Iterator[tuple[str, str]]:
@@ -69,7 +69,7 @@ def play_at_terminal(project: Project, command: list[str], shown: str) -> None:
                 terminal.until(prompt + asks)
                 terminal.type(answer)
             else:
-                terminal.until(line.partition("  0.00 s")[0])
+                terminal.until(line.partition("  0 ms")[0])
         assert terminal.end() == 0
 
 

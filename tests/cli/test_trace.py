@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard._cli._groups import percentile
 from callboard._cli._perfetto import lanes
 from callboard._cli._storage import recording_name
 from callboard._cli._trace_command import ASCII, Scale, bar
@@ -218,11 +217,6 @@ def test_a_bar_is_as_wide_as_its_scale(spans: list[tuple[float, float]], width: 
     one = RecordedCall(number=1, batch=1, tool="t", id=None, start=3, waits=waits, attempts=attempts)
 
     assert len(bar(one, 7, Scale(0, length, width), ASCII)) == width
-
-
-def test_a_percentile_is_one_of_the_values() -> None:
-    assert percentile([], 50) is None
-    assert [percentile([1, 2, 3, 4], percent) for percent in (0, 25, 50, 95, 100)] == [1, 1, 2, 4, 4]
 
 
 def perfetto(project: Project, path: Path) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from callboard._cli._call_counts import CallCounts
 from callboard._cli._grid import call_labels, middle, shown_arguments
 from callboard._cli._screen import Calls, Screen
 from callboard._cli._trace_command import Waterfall
-from callboard._cli._view import picture, progress_table, result_table
+from callboard._cli._view import live_table, picture, result_table
 from callboard.telemetry import read_recording
 from callboard.testing import tool_call
 from tests.telemetry._events import ENDS, counts_of, event
@@ -85,7 +85,7 @@ def test_the_list_of_open_calls_shows_the_argument_that_differs(width: int) -> N
     """The table of `callboard run` without `--live` shows the difference."""
     calls = Calls(["search_documents"])
     for page in range(10):
-        calls.note(event("begun", page, tool="search_documents", call=search(page)))
+        calls.counts(event("begun", page, tool="search_documents", call=search(page)))
     lines = printed(width, calls.table(5.0, width))
 
     assert pages(lines) == list(range(10))
@@ -156,16 +156,15 @@ def test_the_progress_of_a_call_and_the_reason_of_its_retry_are_shown(width: int
 
 
 @WIDTHS
-def test_tables_of_the_demo_fit(width: int) -> None:
+def test_tables_of_tools_fit(width: int) -> None:
     """Cells that wrap letter by letter cannot be read."""
     counts = searching()
     counts(event("ended", 3, 5.0, tool="search_documents"))
-    for table in (progress_table(counts, width), result_table(counts, width)):
-        lines = printed(width, table)
+    live, result = printed(width, live_table(counts.rows.items(), width)), printed(width, result_table(counts, width))
 
-        assert max(map(cell_len, lines)) <= width
-        assert sum("search_d" in text for text in lines) == 1
-        assert not any("…" in text for text in lines)
+    assert max(map(cell_len, live + result)) <= width
+    assert live[0].split()[:3] == ["tool", "running", "waiting"]
+    assert sum("search_documents" in text for text in result) == 1
 
 
 @WIDTHS

@@ -76,7 +76,7 @@ def demo(options: DemoOptions) -> None:
     from the service, look-ups in an archive with at most two readers at a time, and queries of a real SQLite file.
     Every call has a timeout and a queue. A table shows how the calls ended.
 
-    The default model is scripted: it asks for all calls at once and then reads the answers.
+    The model is scripted: it asks for all calls at once and then reads the answers.
     """
     from callboard._cli._demo import run_demo
 

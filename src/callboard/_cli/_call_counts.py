@@ -1,106 +1,134 @@
-"""Counts of calls by tool and state, and of actors and their asks, made from observed events."""
+"""Counts of calls by tool and state, and of actors and their asks, from live events or from a recording."""
 
 import threading
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from math import ceil, exp, floor, log
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+from typing import get_args
 
 from langchain_core.messages import ToolMessage
 
 from callboard import ActorEvent, AskEvent, CallEvent
 from callboard._cli._grid import Arguments, shown_arguments
 from callboard._cli._groups import note_in_short
-from callboard.telemetry import CallPlace, CallTracker, Outcome, TrackedCall, outcome_of
-
-# Durations and rates of any number of calls, in constant memory.
-
-_GROWTH = log(1.04)
-"""Width of a bucket on a log scale: 4 %, so the middle of a bucket is less than 2 % off."""
-_SHORTEST = 1e-4
-_LONGEST = 1e6
+from callboard.telemetry import FAILURES, CallPlace, CallTracker, Outcome, Part, RecordedCall, TrackedCall, outcome_of
 
 _WINDOW = 5.0
-_STEP = 0.25
+"""Seconds over which the rate of calls is an average."""
+_SHORTEST_WINDOW = 0.25
 
 
-class Durations:
-    """Histogram of durations in about 600 buckets at most.
+@dataclass(slots=True)
+class ToolRow:
+    """Counts and times of the calls of one tool. Durations are in seconds, and include waits."""
 
-    A quantile is less than 2 % off between 0.1 ms and eleven days. Shorter durations count as 0.
-    """
+    states: Counter[str] = field(default_factory=Counter[str])
+    """Open calls by `CallPlace`, ended calls by `Outcome`. A resumed call is counted again."""
+    waited: float = 0.0
+    """Total time of all ended calls in queues."""
+    longest_wait: float = 0.0
+    """Longest time of one call in queues."""
+    durations: list[float] = field(default_factory=list[float])
+    """Durations of ended calls."""
 
-    def __init__(self) -> None:
-        self._counts: Counter[int] = Counter()
+    @property
+    def calls(self) -> int:
+        """Number of all calls so far."""
+        return self.states.total()
 
-    def __len__(self) -> int:
-        return sum(self._counts.values())
+    @property
+    def open(self) -> int:
+        """Number of calls that have not ended."""
+        return sum(self.states[place] for place in get_args(CallPlace))
 
-    def add(self, seconds: float) -> None:
-        """Count a duration in seconds."""
-        self._counts[_bucket(seconds)] += 1
+    @property
+    def failed(self) -> int:
+        """Number of calls that ended in a failure."""
+        return sum(self.states[outcome] for outcome in FAILURES)
 
-    def merge(self, other: "Durations") -> None:
-        """Add the durations of another histogram."""
-        self._counts.update(other._counts)
-
-    def quantile(self, share: float) -> float | None:
-        """Return the duration that a share (0 to 1) of the calls did not exceed; `None` without durations."""
-        counts = sorted(self._counts.items())
-        left = max(1, ceil(share * sum(number for _, number in counts)))
-        for bucket, number in counts:
-            left -= number
-            if left <= 0:
-                return _middle(bucket)
-        return None
-
-
-def _bucket(seconds: float) -> int:
-    if seconds < _SHORTEST:
-        return -1
-    return floor(log(min(seconds, _LONGEST) / _SHORTEST) / _GROWTH)
-
-
-def _middle(bucket: int) -> float:
-    return 0.0 if bucket < 0 else _SHORTEST * exp((bucket + 0.5) * _GROWTH)
-
-
-class Lately:
-    """Counter of the calls that ended in the last five seconds, in steps of a quarter of a second."""
-
-    def __init__(self) -> None:
-        self._steps: deque[tuple[int, int]] = deque(maxlen=ceil(_WINDOW / _STEP) + 1)
-
-    def add(self, time: float) -> None:
-        """Count a call that ended at a time, in seconds."""
-        step, number = floor(time / _STEP), 0
-        if self._steps and self._steps[-1][0] >= step:  # an event of another thread may arrive a little late
-            step, number = self._steps.pop()
-        self._steps.append((step, number + 1))
-
-    def rate(self, now: float, since: float) -> float:
-        """Return the average number of ended calls per second; `since` is the time when counting began."""
-        first = floor((now - _WINDOW) / _STEP)
-        number = sum(number for step, number in tuple(self._steps) if step > first)
-        return number / max(_STEP, min(_WINDOW, now - since))
-
-
-# Actors and their asks.
+    def add(self, other: "ToolRow") -> None:
+        """Add the calls of another row."""
+        self.states.update(other.states)
+        self.waited += other.waited
+        self.longest_wait = max(self.longest_wait, other.longest_wait)
+        self.durations += other.durations
 
 
 @dataclass(slots=True)
 class ActorRow:
-    """Counts of the actors of one name and of their asks."""
+    """Counts and times of the actors of one name and of their asks. Durations are in seconds."""
 
-    alive: int = 0
     waiting: int = 0
     """Asks in mailboxes."""
     running: int = 0
-    ended: int = 0
-    restarts: int = 0
-    evictions: int = 0
+    failed: int = 0
     longest_wait: float = 0.0
-    """Longest wait of an ask for its handler, in seconds."""
+    """Longest time of an ask in a mailbox."""
+    durations: list[float] = field(default_factory=list[float])
+    """Durations of ended asks, waits included."""
+    alive: int = 0
+    """Live actors that were seen to start."""
+    changes: Counter[str] = field(default_factory=Counter[str])
+    """Starts, restarts, evictions and other changes, by `ActorPhase`."""
+
+    @property
+    def asks(self) -> int:
+        """Number of all asks so far."""
+        return self.waiting + self.running + len(self.durations)
+
+
+def percentile(durations: list[float], percent: int) -> float | None:
+    """Sort the durations; return the smallest that `percent` of them do not exceed, or `None` without durations."""
+    durations.sort()  # in place: the next sort of a list that has only grown is linear
+    return durations[max(0, ceil(len(durations) * percent / 100) - 1)] if durations else None
+
+
+def total(rows: Iterable[ToolRow]) -> ToolRow:
+    """Return the sum of rows."""
+    added = ToolRow()
+    for row in rows:
+        added.add(row)
+    return added
+
+
+# Counts of a recording.
+
+
+def tool_rows(calls: Iterable[RecordedCall]) -> Sequence[tuple[str, ToolRow]]:
+    """Return the row of each tool in a recording, the tool with the most calls first."""
+    rows: defaultdict[str, ToolRow] = defaultdict(ToolRow)
+    for call in calls:
+        row = rows[call.tool]
+        row.states["between" if call.end is None else str(call.outcome)] += 1
+        row.waited += call.waited
+        row.longest_wait = max(row.longest_wait, call.waited)
+        if call.end is not None:
+            row.durations.append(call.end - call.start)
+    return sorted(rows.items(), key=lambda one: (-one[1].calls, one[0]))
+
+
+def actor_rows(parts: Iterable[Part]) -> Sequence[tuple[str, ActorRow]]:
+    """Return the row of each actor in a recording, the actor with the most asks first."""
+    rows: defaultdict[str, ActorRow] = defaultdict(ActorRow)
+    for part in parts:
+        for ask in part.asks:
+            row = rows[ask.actor]
+            row.failed += ask.outcome in FAILURES
+            if ask.taken is not None:
+                row.longest_wait = max(row.longest_wait, ask.taken - ask.start)
+            if ask.end is not None:
+                row.durations.append(ask.end - ask.start)
+            elif ask.taken is None:
+                row.waiting += 1
+            else:
+                row.running += 1
+        for change in part.lives:
+            rows[change.actor].changes[change.what] += 1
+    return sorted(rows.items(), key=lambda one: (-one[1].asks, one[0]))
+
+
+# Counts of a run, from its events.
 
 
 class ActorCounts:
@@ -108,8 +136,8 @@ class ActorCounts:
 
     def __init__(self) -> None:
         self._rows: dict[str, ActorRow] = {}
-        self._taken: dict[int, bool] = {}
-        """Open asks by number; the value is `True` once the handler has begun."""
+        self._asks: dict[int, tuple[float, bool]] = {}
+        """Start time of each open ask by its number, and whether its handler has begun."""
         self._lives: set[int] = set()
         """Numbers of the live actors that this observer saw start."""
         self._lock = threading.Lock()  # actors may run in event loops of other threads
@@ -125,89 +153,35 @@ class ActorCounts:
             row = self._rows.setdefault(event.actor, ActorRow())
             if isinstance(event, ActorEvent):
                 self._count_life(row, event)
-            else:
+            elif event.phase == "begun":
+                self._asks[event.number] = event.time, False
+                row.waiting += 1
+            elif event.number in self._asks:  # otherwise the ask began before this observer
                 self._count_ask(row, event)
 
     def _count_ask(self, row: ActorRow, event: AskEvent) -> None:
-        if event.phase == "begun":
-            self._taken[event.number] = False
-            row.waiting += 1
-            return
-        if event.number not in self._taken:
-            return  # the ask began before this observer
-        row.longest_wait = max(row.longest_wait, event.waited)
-        if event.phase == "taken":
-            self._taken[event.number] = True
-            row.waiting -= 1
-            row.running += 1
-            return
-        row.ended += 1
-        if self._taken.pop(event.number):
+        began, is_taken = self._asks[event.number]
+        if is_taken:
             row.running -= 1
         else:
             row.waiting -= 1
+        row.longest_wait = max(row.longest_wait, event.waited)
+        if event.phase == "taken":
+            self._asks[event.number] = began, True
+            row.running += 1
+            return
+        del self._asks[event.number]
+        row.durations.append(event.time - began)
+        row.failed += outcome_of(event.error) in FAILURES
 
     def _count_life(self, row: ActorRow, event: ActorEvent) -> None:
+        row.changes[event.phase] += 1
         if event.phase in ("started", "restarted"):
             self._lives.add(event.number)
             row.alive += 1
         elif event.phase in ("died", "stopped") and event.number in self._lives:
             self._lives.remove(event.number)
             row.alive -= 1
-        row.restarts += event.phase == "restarted"
-        row.evictions += event.phase == "evicted"
-
-
-@dataclass(slots=True)
-class ToolCounts:
-    """Counts of the calls of one tool, by state and by outcome."""
-
-    between: int = 0
-    """Open calls that neither wait nor run: before their queue, or in the pause before another attempt."""
-    waiting: int = 0
-    running: int = 0
-    ok: int = 0
-    timeout: int = 0
-    deadline: int = 0
-    rejected: int = 0
-    error: int = 0
-    interrupted: int = 0
-    """Calls that asked a person. A resumed call is counted again."""
-    cancelled: int = 0
-    longest_wait: float = 0.0
-    """Longest time of one call in queues, in seconds."""
-    work: float = 0.0
-    """Total duration of all attempts, in seconds."""
-    durations: Durations = field(default_factory=Durations)
-    """Durations of calls from beginning to end, waits included."""
-
-    @property
-    def ended(self) -> int:
-        """Number of calls that have ended, in any way."""
-        return self.ok + self.failed + self.interrupted
-
-    @property
-    def failed(self) -> int:
-        """Number of calls that ended in a failure."""
-        return self.timeout + self.deadline + self.rejected + self.error + self.cancelled
-
-    @property
-    def asked(self) -> int:
-        """Number of all calls so far."""
-        return self.between + self.waiting + self.running + self.ended
-
-    def move(self, before: CallPlace | Outcome, after: CallPlace | Outcome) -> None:
-        """Move one call from one count to another."""
-        setattr(self, before, getattr(self, before) - 1)
-        setattr(self, after, getattr(self, after) + 1)
-
-    def add(self, other: "ToolCounts") -> None:
-        """Add the counts of another tool."""
-        for one in fields(self):
-            if one.name not in ("longest_wait", "durations"):
-                setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
-        self.longest_wait = max(self.longest_wait, other.longest_wait)
-        self.durations.merge(other.durations)
 
 
 class OpenCall(TrackedCall):
@@ -236,15 +210,18 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
 
     def __init__(self, tools: Iterable[str]) -> None:
         super().__init__()
-        self.rows = {tool: ToolCounts() for tool in tools}
+        self.rows = {tool: ToolRow() for tool in tools}
         self.actors = ActorCounts()
         """Separate observer for the actors that the calls ask."""
+        self.took: dict[str | None, float] = {}
+        """Durations of ended calls by call id, waits included."""
         self.most_open = 0
         self.queue = 0
         """Number of calls that wait now."""
         self.longest_queue = 0
         self._began: float | None = None
-        self._lately = Lately()
+        self._ends: deque[float] = deque()
+        """Times of the ends in the last five seconds."""
         self._lock = threading.Lock()  # an agent inside a sync tool runs in another thread with its own event loop
 
     def __call__(self, event: CallEvent) -> None:
@@ -252,13 +229,17 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         with self._lock:
             super().__call__(event)
 
-    def total(self) -> ToolCounts:
-        """Return the sum of all rows."""
-        # Over a copy: another thread may add the row of an unknown tool meanwhile.
-        total = ToolCounts()
-        for row in tuple(self.rows.values()):
-            total.add(row)
-        return total
+    def rows_at(self, now: float) -> dict[str, ToolRow]:
+        """Return a copy of the rows, in which `longest_wait` includes calls that still wait."""
+        rows = dict[str, ToolRow]()
+        with self._lock:
+            for tool, row in self.rows.items():
+                row.durations.sort()  # here, so that a copy needs no sort of its own
+                rows[tool] = replace(row, states=row.states.copy(), durations=[*row.durations])
+            for call in self.open.values():
+                if call.place == "waiting":
+                    rows[call.tool].longest_wait = max(rows[call.tool].longest_wait, now - call.since)
+        return rows
 
     def elapsed(self, now: float) -> float:
         """Return the seconds since the first call began."""
@@ -266,26 +247,21 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
 
     def rate(self, now: float) -> float:
         """Return the number of calls that ended per second during the last five seconds."""
-        return 0.0 if self._began is None else self._lately.rate(now, self._began)
+        with self._lock:
+            while self._ends and self._ends[0] <= now - _WINDOW:
+                self._ends.popleft()
+            return len(self._ends) / max(_SHORTEST_WINDOW, min(_WINDOW, self.elapsed(now)))
 
     def slowest(self, number: int) -> tuple[OpenCall, ...]:
         """Return the oldest open calls, at most `number`."""
         return tuple(self.open.values())[:number]
-
-    def longest_waits(self, now: float) -> Mapping[str, float]:
-        """Return the longest wait of a call of each tool in seconds, calls that still wait included."""
-        waits = {tool: row.longest_wait for tool, row in tuple(self.rows.items())}
-        for call in tuple(self.open.values()):
-            if call.place == "waiting":
-                waits[call.tool] = max(waits[call.tool], now - call.since)
-        return waits
 
     def begun(self, event: CallEvent) -> OpenCall:
         """Count a new call."""
         if self._began is None:
             self._began = event.time
         self.most_open = max(self.most_open, len(self.open) + 1)
-        self.rows.setdefault(event.tool, ToolCounts()).between += 1
+        self.rows.setdefault(event.tool, ToolRow()).states["between"] += 1
         return OpenCall(event)
 
     def queued(self, call: OpenCall, event: CallEvent) -> None:
@@ -294,18 +270,17 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
 
     def gave_up(self, call: OpenCall, event: CallEvent, since: float) -> None:
         """Count a call that left its queue without a permit."""
-        self._waited(call, event)
+        self._wait(call, event)
         self._count(call, call.place)
 
     def started(self, call: OpenCall, event: CallEvent, waited_since: float | None) -> None:
         """Count a call with a running attempt."""
-        self._waited(call, event)
+        self._wait(call, event)
         self._count(call, call.place)
 
     def attempt_ended(self, call: OpenCall, event: CallEvent, since: float) -> None:
-        """Add the duration of an attempt; `ended()` has already added that of an attempt that outlives its call."""
+        """Count a call without this attempt, which may outlive the call."""
         if not call.ended:
-            self.rows[call.tool].work += event.time - since
             self._count(call, call.place)
 
     def noted(self, call: OpenCall, event: CallEvent) -> None:
@@ -315,25 +290,24 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
     def ended(self, call: OpenCall, event: CallEvent) -> None:
         """Count a finished call under its outcome."""
         row = self.rows[call.tool]
-        row.work += sum(event.time - since for since in call.running.values())
-        row.durations.add(event.time - call.began)
-        self._waited(call, event)
-        self._lately.add(event.time)
-        self._count(call, _outcome(event))
+        self.took[event.call_id] = event.time - call.began
+        row.durations.append(event.time - call.began)
+        row.waited += event.queue_wait
+        self._wait(call, event)
+        self._ends.append(event.time)
+        # A call of an unknown tool has an error message as result, and no error.
+        refused = isinstance(event.result, ToolMessage) and event.result.status == "error"
+        self._count(call, "error" if event.error is None and refused else outcome_of(event.error))
 
-    def _waited(self, call: OpenCall, event: CallEvent) -> None:
+    def _wait(self, call: OpenCall, event: CallEvent) -> None:
         row = self.rows[call.tool]
         row.longest_wait = max(row.longest_wait, event.queue_wait)
 
     def _count(self, call: OpenCall, now: CallPlace | Outcome) -> None:
         """Move a call to the count of its present state."""
         before, call.counted_as = call.counted_as, now
-        self.rows[call.tool].move(before, now)
+        states = self.rows[call.tool].states
+        states[before] -= 1
+        states[now] += 1
         self.queue += (now == "waiting") - (before == "waiting")
         self.longest_queue = max(self.longest_queue, self.queue)
-
-
-def _outcome(event: CallEvent) -> Outcome:
-    """Return the outcome of a call. A call of an unknown tool has an error message as result, and no error."""
-    refused = isinstance(event.result, ToolMessage) and event.result.status == "error"
-    return "error" if event.error is None and refused else outcome_of(event.error)

@@ -51,19 +51,9 @@ class DemoOptions:
             min=1,
             metavar="N",
             help="Number of fetches. Queries (a fifth as many) and up to 12 archive look-ups are added.",
-            show_default="300, or 20 with a real model",
+            show_default="300",
         ),
     ] = None
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PROVIDER:NAME",
-            help="Use a real model, such as openai:gpt-5-mini. Needs callboard[langchain], the provider's package and "
-            "an API key. The provider charges for the requests.",
-            show_default="scripted",
-        ),
-    ] = None
-    seed: Annotated[int, typer.Option(help="Seed for the calls, and for which calls are slow, fail or hang.")] = 0
     live: Live = False
     record: Annotated[
         Path | None,

@@ -13,9 +13,10 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,10 +25,8 @@ from typing import Any
 
 import anyio
 from anyio import CancelScope
-from httpx2 import AsyncClient, Limits, TransportError
-from langchain_core.language_models import BaseChatModel
+from httpx2 import AsyncClient, Limits
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
-from rich.console import Console
 
 from callboard import (
     AbandonedThreadWarning,
@@ -39,11 +38,10 @@ from callboard import (
     create_react_agent,
     observe,
 )
-from callboard._cli._call_counts import CallCounts
 from callboard._cli._command_options import DemoOptions
-from callboard._cli._shown_text import CommandError
+from callboard._cli._screen import Calls, Screen
 from callboard._cli._storage import recorded
-from callboard._cli._view import KeepUp, QuietlyClosedConsole, open_view, result_table
+from callboard._cli._view import QuietlyClosedConsole, result_table
 from callboard.testing import ScriptedModel, calls
 
 # Service of the demo: an HTTP server on loopback, in threads of this process, that is slow, fails and hangs on demand.
@@ -60,12 +58,12 @@ class Answer:
     status: HTTPStatus
 
 
-def answer_for(seed: int, item: int) -> Answer:
-    """Return the behaviour of `/item/<item>`, determined by the seed and the item.
+def answer_for(item: int) -> Answer:
+    """Return the behaviour of `/item/<item>`, the same each time.
 
     One in fifty takes about 1.5 s, one in fifty answers 500, one in fifty 503; the others take 20 to 200 ms.
     """
-    rng = random.Random(f"{seed}/{item}")  # noqa: S311  (the same numbers each time)
+    rng = random.Random(f"0/{item}")  # noqa: S311  (the same numbers each time)
     latency = rng.uniform(0.02, 0.2)
     lot = rng.random()
     if lot < 0.02:
@@ -93,8 +91,7 @@ class Service(ThreadingHTTPServer):
 
     request_queue_size = 1_024
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
+    def __init__(self) -> None:
         self.stats = Stats()
         self.lock = threading.Lock()
         super().__init__(("127.0.0.1", 0), _Connection)
@@ -119,7 +116,7 @@ class _Connection(BaseHTTPRequestHandler):
         if self.path == "/hang":
             self._wait(None)
         elif item := re.fullmatch(r"/item/(\d{1,9})", self.path):
-            answer = answer_for(self.server.seed, int(item[1]))
+            answer = answer_for(int(item[1]))
             if self._wait(answer.latency):
                 failure = {} if answer.status is HTTPStatus.OK else {"error": answer.status.phrase}
                 self._send(answer.status, {"item": int(item[1]), **failure})
@@ -163,9 +160,9 @@ class _Connection(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def running_service(seed: int) -> Generator[Service]:
+def running_service() -> Generator[Service]:
     """Run the service during the block. Blocks at the end: enter it before the event loop starts."""
-    with Service(seed) as service:
+    with Service() as service:
         thread = threading.Thread(target=service.serve_forever, args=[_TICK], name="demo service", daemon=True)
         thread.start()
         try:
@@ -181,9 +178,9 @@ CITIES = ("Amsterdam", "Berlin", "Lagos", "Lima", "Osaka", "Oslo", "Porto", "Tor
 
 
 @contextmanager
-def temporary_database(*, seed: int, rows: int = 5_000) -> Generator[Path]:
-    """Create a file with `rows` orders, determined by the seed. Blocks: enter it before the event loop starts."""
-    rng = random.Random(seed)  # noqa: S311  (the same numbers each time)
+def temporary_database(*, rows: int = 5_000) -> Generator[Path]:
+    """Create a file with `rows` orders, the same each time. Blocks: enter it before the event loop starts."""
+    rng = random.Random(0)  # noqa: S311  (the same numbers each time)
     orders = ((number, rng.choice(CITIES), rng.randint(100, 50_000)) for number in range(1, rows + 1))
     with tempfile.TemporaryDirectory(prefix="callboard-", ignore_cleanup_errors=True) as directory:
         path = Path(directory, "orders.sqlite")
@@ -203,90 +200,12 @@ def query_database(path: Path, city: str) -> dict[str, int]:
     return {"count": count, "total": total}
 
 
-# Calls to make, and the models that request them: a scripted or a real one.
+# Calls to make, the tools, and the policies of their calls.
 
 _ONE_HANGS_IN = 25
 _ARCHIVE_PAGES = 12
-
-
-class ModelError(CommandError):
-    """Raised if a real model is not available, or fails."""
-
-    exit_code = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """Calls that the model of the demo is to request."""
-
-    paths: Sequence[str]
-    cities: Sequence[str]
-    pages: Sequence[int]
-
-    @property
-    def count(self) -> int:
-        """Number of tool calls that the scripted model will request."""
-        return len(self.paths) + len(self.cities) + len(self.pages)
-
-    def __str__(self) -> str:
-        return f"fetch {len(self.paths)}, query {len(self.cities)}, archive {len(self.pages)}"
-
-
-def make_work(fetches: int, *, seed: int) -> Work:
-    """Return random calls, determined by the seed; one fetch in 25 requests the page that hangs."""
-    rng = random.Random(seed)  # noqa: S311 (nothing here is secret)
-    paths = [f"/item/{number}" for number in range(fetches)]
-    for place in rng.sample(range(fetches), fetches // _ONE_HANGS_IN):
-        paths[place] = "/hang"
-    return Work(
-        paths=paths,
-        cities=[rng.choice(CITIES) for _ in range(max(1, fetches // 5))],
-        pages=range(1, min(fetches, _ARCHIVE_PAGES) + 1),
-    )
-
-
-def scripted_model(work: Work, base_url: str, *, seed: int) -> BaseChatModel:
-    """Return a scripted model that requests all calls at once, and then reads the answers."""
-    wanted: list[tuple[str, Mapping[str, object]]] = [
-        *(("fetch", {"url": base_url + path}) for path in work.paths),
-        *(("query", {"city": city}) for city in work.cities),
-        *(("archive", {"page": page}) for page in work.pages),
-    ]
-    random.Random(seed).shuffle(wanted)  # noqa: S311 (as above)
-    return ScriptedModel([calls(*wanted), _read_answers])
-
-
-def _read_answers(messages: list[BaseMessage]) -> str:
-    answers = [message for message in messages if isinstance(message, ToolMessage)]
-    failed = sum(answer.status == "error" for answer in answers)
-    return f"I have read {len(answers)} answers: {len(answers) - failed} results, {failed} errors."
-
-
-def real_model(name: str) -> BaseChatModel:
-    """Return a model made by langchain's `init_chat_model`; raise `ModelError` if it is not available."""
-    try:
-        from langchain.chat_models import init_chat_model
-    except ModuleNotFoundError:
-        raise ModelError(f"--model {name} needs langchain: pip install 'callboard[langchain]'") from None
-    try:
-        return init_chat_model(name)
-    except Exception as error:  # each provider's package has its own error class for a missing key
-        raise ModelError(f"--model {name}: {error}") from error
-
-
-def request(work: Work, base_url: str) -> str:
-    """Return the prompt for the model. The scripted model ignores it."""
-    pages = ", ".join(map(str, work.pages))
-    return (
-        f"Make all of these {work.count} tool calls, in one reply if you can, each exactly once.\n"
-        f"fetch, for each of these URLs: {', '.join(base_url + path for path in work.paths)}\n"
-        f"query, for each of these cities, repeated ones too: {', '.join(work.cities)}\n"
-        f"archive, for each of these pages: {pages}\n"
-        "Some will fail or time out: do not repeat those. Then say in two sentences what came back."
-    )
-
-
-# Tools, and the policies of their calls.
+_ARCHIVE = 1_000_000
+"""First item of the archive, far from the fetched items."""
 
 TOOLS = ("fetch", "query", "archive")
 """Names of the tools, in the order of display."""
@@ -296,12 +215,21 @@ _POLICIES = {
     "query": CallPolicy(timeout=5.0, limit=Limit(concurrency=8)),
     "archive": CallPolicy(timeout=1.0, limit=Limit(concurrency=2, queue=6)),
 }
-_ARCHIVE = 1_000_000
-"""First item of the archive, far from the fetched items."""
 
 
-class FetchError(Exception):
-    """Raised if the service does not answer, or answers with an error status."""
+def make_work(fetches: int) -> Sequence[tuple[str, Mapping[str, object]]]:
+    """Return calls as pairs of tool and arguments, the same each time; one fetch in 25 requests the page that hangs."""
+    rng = random.Random(0)  # noqa: S311 (nothing here is secret)
+    paths = [f"/item/{number}" for number in range(fetches)]
+    for place in rng.sample(range(fetches), fetches // _ONE_HANGS_IN):
+        paths[place] = "/hang"
+    work: list[tuple[str, Mapping[str, object]]] = [
+        *(("fetch", {"path": path}) for path in paths),
+        *(("query", {"city": rng.choice(CITIES)}) for _ in range(max(1, fetches // 5))),
+        *(("archive", {"page": page}) for page in range(1, min(fetches, _ARCHIVE_PAGES) + 1)),
+    ]
+    rng.shuffle(work)
+    return work
 
 
 def http_client(*, connections: int = 64) -> AsyncClient:
@@ -314,239 +242,151 @@ def http_client(*, connections: int = 64) -> AsyncClient:
 
 def make_node(base_url: str, client: AsyncClient, database: Path) -> ToolNode:
     """Return a node with the tools, each with a timeout and a queue."""
-    get = _getter(base_url, client)
 
-    async def fetch(url: str) -> str:
-        """Fetch a page of the service, by its full URL."""
-        return await get(url)
+    async def fetch(path: str) -> str:
+        """Fetch a page of the service, by its path."""
+        response = await client.get(base_url + path)
+        return response.raise_for_status().text
 
     async def archive(page: int) -> str:
         """Look up a page of the archive, by its number. Only two may read at a time, and six may wait."""
-        return await get(f"{base_url}/item/{_ARCHIVE + page}")
+        return await fetch(f"/item/{_ARCHIVE + page}")
 
     def query(city: str) -> dict[str, int]:
         """Count the orders of a city in the database, and add up their amounts, in cents."""
         return query_database(database, city)
 
-    return ToolNode([fetch, query, archive], policies=_POLICIES, handle_tool_errors=_text_for_model)
+    return ToolNode([fetch, query, archive], policies=_POLICIES, handle_tool_errors=True)
 
 
-def _getter(base_url: str, client: AsyncClient) -> Callable[[str], Awaitable[str]]:
-    async def get(url: str) -> str:
-        if not url.startswith(f"{base_url}/"):  # a real model may invent URLs
-            raise FetchError(f"only pages of {base_url} can be fetched, not {url!r}")
-        try:
-            response = await client.get(url)
-        except TransportError as error:
-            raise FetchError(f"{url} did not answer: {type(error).__name__}: {error}") from error
-        if response.status_code != HTTPStatus.OK:
-            raise FetchError(f"{url} answered {response.status_code} {response.reason_phrase}")
-        return response.text
-
-    return get
+def _read_answers(messages: list[BaseMessage]) -> str:
+    answers = [message for message in messages if isinstance(message, ToolMessage)]
+    failed = sum(answer.status == "error" for answer in answers)
+    return f"I have read {len(answers)} answers: {len(answers) - failed} results, {failed} errors."
 
 
-def _text_for_model(error: Exception) -> str:
-    return f"Error: {error}"
-
-
-# Run: the service, the agent, the view, and cancellation by signals.
+# Run: the agent, the view, and cancellation by signals.
 
 _PATIENCE = 1.0
 """Seconds to wait for the service to notice the closed connections."""
+_FETCHES = 300
+_WIDE = 160
+"""Width of the result table in cells, if the output is not a terminal."""
 
 
-@dataclass(slots=True)
-class Measurements:
-    """Measurements of one run of the demo."""
-
-    counts: CallCounts = field(default_factory=lambda: CallCounts(TOOLS))
-    wall_clock: float = 0.0
-    """Seconds of the agent's run, the model's replies included."""
-    left_over: Sequence[str] = ()
-    """Names of the tasks that were alive right after the agent's run, and not before it."""
-    statistics: Statistics | None = None
-    messages: Sequence[BaseMessage] = ()
-    service: Stats | None = None
-    stopped_by: signal.Signals | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """Run of the demo."""
+    """Run of an agent with its measurements."""
 
-    run: Measurements
-    view: KeepUp
-    work: Work
-    model: BaseChatModel | None
-    options: DemoOptions
-    service: Service
-    database: Path
+    def __init__(self, tools: Iterable[str] = TOOLS) -> None:
+        self.calls = Calls(tools)
+        self.wall_clock = 0.0
+        """Seconds of the agent's run, the model's replies included."""
+        self.left_over: Sequence[str] = ()
+        """Names of the tasks that were alive right after the agent's run, and not before it."""
+        self.statistics: Statistics | None = None
+        self.messages: Sequence[BaseMessage] = ()
+        self.stopped_by: signal.Signals | None = None
 
-    async def play(self) -> None:
+    async def play(self, service: Service, database: Path, screen: Screen, fetches: int) -> None:
         """Run the demo to its end, or until SIGINT or SIGTERM."""
-        failure: Exception | None = None
         async with anyio.create_task_group() as watchers:
             with CancelScope() as scope:
-                watchers.start_soon(self.view)
+                watchers.start_soon(screen.keep_up)
                 watchers.start_soon(self._cancel_on_signal, scope)
-                try:
-                    await self._play()
-                except Exception as error:
-                    failure = error  # raised below: the task group would wrap it in a group
+                async with http_client() as client:
+                    node = make_node(service.url, client, database)
+                    model = ScriptedModel([calls(*make_work(fetches)), _read_answers])
+                    try:
+                        await self.measure(create_react_agent(model, node))
+                    finally:
+                        self.statistics = node.statistics()
+                    with anyio.move_on_after(_PATIENCE):
+                        while service.stats.in_flight:
+                            await anyio.sleep(0.01)
             watchers.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
 
     async def _cancel_on_signal(self, scope: CancelScope) -> None:
         # asyncio on Windows cannot receive signals this way; Ctrl-C then raises KeyboardInterrupt.
         with suppress(NotImplementedError), anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async for number in signals:
-                self.run.stopped_by = number
+                self.stopped_by = number
                 scope.cancel()
                 return
 
-    async def _play(self) -> None:
-        base_url, stats = self.service.url, self.service.stats
-        async with http_client() as client:
-            node = make_node(base_url, client, self.database)
-            model = self.model or scripted_model(self.work, base_url, seed=self.options.seed)
-            try:
-                with recorded(self.options.record):
-                    await run_agent(self.run, create_react_agent(model, node), request(self.work, base_url))
-            except CommandError:
-                raise
-            except Exception as error:
-                if self.model is None:
-                    raise
-                # Any exception, because each provider's package has its own error classes.
-                raise ModelError(f"the run with the model failed: {type(error).__name__}: {error}") from error
-            finally:
-                self.run.statistics = node.statistics()
-            with anyio.move_on_after(_PATIENCE):
-                while stats.in_flight:
-                    await anyio.sleep(0.01)
-            self.run.service = stats
-
-
-async def run_agent(run: Measurements, agent: Agent, question: str) -> None:
-    """Run an agent, and measure its time and the tasks that it leaves running."""
-    before = set(anyio.get_running_tasks())
-    since = anyio.current_time()
-    try:
-        with observe(run.counts, actors=run.counts.actors):
-            state = await agent.ainvoke({"messages": [("user", question)]})
-        run.messages = state["messages"]
-    finally:
-        # No await between the end of the run and this line: else a task that ends too late would not be found.
-        left_over = set(anyio.get_running_tasks()) - before
-        run.left_over = sorted(task.name or "unnamed" for task in left_over)
-        run.wall_clock = anyio.current_time() - since
-
-
-_FETCHES = 300
-_FETCHES_OF_A_REAL_MODEL = 20
-_WIDE = 160
-"""Width of the result table in cells, if the output is not a terminal."""
+    async def measure(self, agent: Agent) -> None:
+        """Run an agent, and measure its time and the tasks that it leaves running."""
+        before = set(anyio.get_running_tasks())
+        since = anyio.current_time()
+        try:
+            with observe(self.calls.counts):
+                state = await agent.ainvoke({"messages": [("user", "Make all calls at once.")]})
+            self.messages = state["messages"]
+        finally:
+            # No await between the end of the run and this line: else a task that ends too late would not be found.
+            left_over = set(anyio.get_running_tasks()) - before
+            self.left_over = sorted(task.name or "unnamed" for task in left_over)
+            self.wall_clock = anyio.current_time() - since
 
 
 def run_demo(options: DemoOptions) -> int:
     """Run the demo and return the exit code."""
     console = QuietlyClosedConsole(highlight=False, markup=False)
     console.soft_wrap = not console.is_terminal  # a file or a pipe gets whole lines, without line breaks at a width
-    model = None if options.model is None else real_model(options.model)
-    work = make_work(options.calls or (_FETCHES if model is None else _FETCHES_OF_A_REAL_MODEL), seed=options.seed)
-    for line in _introduction(work, options):
+    fetches = options.calls or _FETCHES
+    for line in _introduction(fetches, options):
         console.print(line)
-    run = _played(options, work, model, console)
-    console.print(result_table(run.counts, console.width if console.is_terminal else _WIDE))
-    for line in _conclusion(run):
-        console.print(line)
-    return _exit_code(run)
-
-
-def _played(options: DemoOptions, work: Work, model: BaseChatModel | None, console: Console) -> Measurements:
-    """Run the agent, show its calls meanwhile, and return the measurements."""
-    run = Measurements()
+    session = Session()
+    # Numbers of each second are useful without a terminal, too, which cannot show a table that goes away.
+    screen = Screen(console, session.calls, [], live=options.live or not console.is_terminal)
     with (
-        temporary_database(seed=options.seed) as database,
-        running_service(options.seed) as service,
-        open_view(run.counts, console, live=options.live) as view,
+        recorded(options.record),
+        temporary_database() as database,
+        running_service() as service,
+        warnings.catch_warnings(),
     ):
-        session = Session(
-            run=run, view=view, work=work, model=model, options=options, service=service, database=database
-        )
-        with warnings.catch_warnings():
-            # A signal may abandon a query half-way. The conclusion counts it as "threads left over".
-            warnings.simplefilter("ignore", AbandonedThreadWarning)
-            anyio.run(session.play, backend=options.backend.value)
-    return run
+        # A signal may abandon a query half-way. The conclusion counts it as "threads left over".
+        warnings.simplefilter("ignore", AbandonedThreadWarning)
+        anyio.run(session.play, service, database, screen, fetches, backend=options.backend.value)
+    console.print(result_table(session.calls.counts, console.width if console.is_terminal else _WIDE))
+    for line in _conclusion(session, service.stats):
+        console.print(line)
+    return _exit_code(session)
 
 
-def _introduction(work: Work, options: DemoOptions) -> Iterable[str]:
-    if options.model is None:
-        yield (
-            f"The model is scripted: it asks for {work.count} calls at once and then reads the answers. "
-            "Use --model provider:name for a real one."
-        )
-    else:
-        yield f"The model is {options.model}: it is told to make {work.count} calls, and may make others."
-    yield f"The work: {work}; on {options.backend.value}."
+def _introduction(fetches: int, options: DemoOptions) -> Iterable[str]:
+    numbers = Counter(tool for tool, _ in make_work(fetches))
+    yield f"The model is scripted: it asks for {numbers.total()} calls at once and then reads the answers."
+    yield f"The work: {', '.join(f'{tool} {numbers[tool]}' for tool in TOOLS)}; on {options.backend.value}."
     yield "The tools are real: an HTTP service in threads of its own, and a SQLite file asked from worker threads."
 
 
-def _conclusion(run: Measurements) -> Iterable[str]:
-    if run.stopped_by is not None:
-        yield f"Stopped by {run.stopped_by.name}: every call that was under way has been cancelled."
+def _conclusion(session: Session, stats: Stats) -> Iterable[str]:
+    if session.stopped_by is not None:
+        yield f"Stopped by {session.stopped_by.name}: every call that was under way has been cancelled."
     else:
-        yield _last_word(run.messages)
-        yield _answers(run.messages)
-        if run.service is not None:
-            yield _seen_by_service(run.service)
-        yield _speed(run)
-    yield from _left_over(run)
-
-
-def _last_word(messages: Iterable[BaseMessage]) -> str:
-    said = [message.text for message in messages if isinstance(message, AIMessage)]
-    return f"The model says: {said[-1] if said else 'nothing'}"
-
-
-def _answers(messages: Iterable[BaseMessage]) -> str:
-    asked = answered = 0
-    for message in messages:
-        asked += len(message.tool_calls) if isinstance(message, AIMessage) else 0
-        answered += isinstance(message, ToolMessage)
-    return f"answers: {answered} messages for {asked} calls"
-
-
-def _seen_by_service(stats: Stats) -> str:
-    return (
-        f"the service saw {stats.served + stats.abandoned + stats.in_flight} requests, at most "
-        f"{stats.peak_in_flight} at once; {stats.abandoned} were given up, {stats.in_flight} are still open"
-    )
-
-
-def _speed(run: Measurements) -> str:
-    work = run.counts.total().work
-    factor = work / run.wall_clock
-    return f"wall clock: {run.wall_clock:.2f} s; one after the other: {work:.2f} s; {factor:.1f} times as fast"
-
-
-def _left_over(run: Measurements) -> Iterable[str]:
-    names = f" ({', '.join(run.left_over)})" if run.left_over else ""
-    yield f"tasks left over: {len(run.left_over)}{names}"
-    if run.statistics is not None:
-        numbers = run.statistics
+        replies = [message for message in session.messages if isinstance(message, AIMessage)]
+        answers = sum(isinstance(message, ToolMessage) for message in session.messages)
+        yield f"The model says: {replies[-1].text if replies else 'nothing'}"
+        yield f"answers: {answers} messages for {sum(len(reply.tool_calls) for reply in replies)} calls"
+        yield (
+            f"the service saw {stats.served + stats.abandoned + stats.in_flight} requests, at most "
+            f"{stats.peak_in_flight} at once; {stats.abandoned} were given up, {stats.in_flight} are still open"
+        )
+        rows = session.calls.counts.rows.values()
+        work, wall = sum(sum(row.durations) - row.waited for row in rows), session.wall_clock
+        yield f"wall clock: {wall:.2f} s; one after the other: {work:.2f} s; {work / wall:.1f} times as fast"
+    names = f" ({', '.join(session.left_over)})" if session.left_over else ""
+    yield f"tasks left over: {len(session.left_over)}{names}"
+    if (numbers := session.statistics) is not None:
         yield (
             f"calls left over: {numbers.running} running, {numbers.waiting} waiting; "
             f"threads left over: {numbers.abandoned_threads}"
         )
 
 
-def _exit_code(run: Measurements) -> int:
-    if run.stopped_by is not None:
-        return 128 + run.stopped_by
-    numbers = run.statistics
+def _exit_code(session: Session) -> int:
+    if session.stopped_by is not None:
+        return 128 + session.stopped_by
+    numbers = session.statistics
     still = numbers is not None and (numbers.running or numbers.waiting or numbers.abandoned_threads)
-    return 1 if run.left_over or still else 0
+    return 1 if session.left_over or still else 0

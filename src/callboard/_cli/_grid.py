@@ -1,12 +1,11 @@
 """Tables and labels of calls that fit a given width."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from rich.cells import cell_len
-from rich.console import RenderableType
 from rich.table import Table
 
 from callboard._cli._shown_text import named, one_line
@@ -128,55 +127,43 @@ class Column(Generic[T]):
     width: int
     worth: int
     """Priority of the column. If the width is too small, columns of the lowest worth are dropped first."""
-    cell: Callable[[T], str | RenderableType]
+    cell: Callable[[T], str]
     justify: Literal["left", "right"] = "right"
     grows: bool = False
     """`True` if the column takes the width that names leave; at most one column may."""
 
 
-Names = Callable[[Sequence[T], int], Sequence[str]]
-"""Function from items and a width in cells to the names of the items, none wider."""
-
-
-def names_by(name: Callable[[T], str]) -> Names[T]:
-    """Return a function that names items, and cuts the middle of a name that is too wide."""
-    # The middle, because long names usually differ at their ends.
-    return lambda items, width: [middle(named(name(item)), width) for item in items]
-
-
 def grid(
     heading: str,
-    names: Names[T],
+    names: Callable[[int], Sequence[str]],
     columns: Sequence[Column[T]],
-    items: Iterable[T],
+    rows: Sequence[T],
     *,
     width: int,
     least: int = _NAME,
-    last: T | None = None,
+    ends_in_total: bool = False,
 ) -> Table:
-    """Return a table with a line for each item, none wider than `width` cells."""
-    # `last` stands below a rule. Columns are dropped so that names keep `least` cells.
-    listed = [*items] if last is None else [*items, last]
-    wanted = max((cell_len(name) for name in names(listed, width)), default=0)
+    """Return a table with a line for each row, none wider than `width` cells.
+
+    `names` returns the names of the rows, for a width in cells. Columns are dropped so that names keep `least` cells.
+    """
+    wanted = max(map(cell_len, names(width)), default=0)
     shown = _fitting(columns, width, min(width, max(_NAME, min(least, wanted))))
     room = max(1, width - sum(column.width + _GAP for column in shown))
-    texts = names(listed, room)
+    texts = names(room)
     taken = min(room, max(max(map(cell_len, texts), default=0), len(heading), _NAME))
     table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, show_header=bool(heading))
     table.add_column(heading, width=taken, no_wrap=True)
     widths = [column.width + (room - taken if column.grows else 0) for column in shown]
-    for column, cells in zip(shown, widths, strict=True):
-        table.add_column(column.heading, width=cells, justify=column.justify, no_wrap=True)
-    for text, item in zip(texts, listed, strict=True):
-        if item is last:
+    for column, cell in zip(shown, widths, strict=True):
+        table.add_column(column.heading, width=cell, justify=column.justify, no_wrap=True)
+    for place, (text, row) in enumerate(zip(texts, rows, strict=True), start=1):
+        is_total = ends_in_total and place == len(rows)
+        if is_total:
             table.add_section()
-        row = (_cut(column.cell(item), cells) for column, cells in zip(shown, widths, strict=True))
-        table.add_row(text, *row, style="bold" if item is last else "")
+        cells = [one_line(column.cell(row), room) for column, room in zip(shown, widths, strict=True)]
+        table.add_row(text, *cells, style="bold" if is_total else "")
     return table
-
-
-def _cut(cell: str | RenderableType, width: int) -> RenderableType:
-    return one_line(cell, width) if isinstance(cell, str) else cell
 
 
 def _fitting(columns: Sequence[Column[T]], width: int, name: int) -> list[Column[T]]:

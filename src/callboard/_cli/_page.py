@@ -4,26 +4,19 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import asdict
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
-from callboard._cli._grid import call_labels, shown_arguments
-from callboard._cli._groups import (
-    RunOfCalls,
-    about_part,
-    about_run,
-    actor_tallies,
-    end_of,
-    facts_in_short,
-    runs_of,
-    statement,
-    tallies,
-)
+from callboard._cli._call_counts import actor_rows, tool_rows
+from callboard._cli._grid import Column, call_labels, shown_arguments
+from callboard._cli._groups import RunOfCalls, about_part, about_run, end_of, facts_in_short, runs_of, statement
 from callboard._cli._shown_text import as_json, named, printable
+from callboard._cli._view import RECORDED_ACTORS, RECORDED_TOOLS
 from callboard.telemetry import ModelRequest, Part, RecordedAsk, RecordedCall, Recording
+
+T = TypeVar("T")
 
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 _ACTIVE = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
@@ -60,9 +53,19 @@ def _hash(text: str) -> str:
 
 
 def _data(recording: Recording) -> dict[str, Any]:
-    tools = [{**asdict(row), "tool": named(row.tool)} for row in tallies(recording.calls())]
-    actors = [{**asdict(row), "actor": named(row.actor)} for row in actor_tallies(recording.parts)]
-    return {"tools": tools, "actors": actors, "parts": [_part(part) for part in recording.parts]}
+    return {
+        "failed": sum(call.failed for call in recording.calls()),
+        "tools": _table("tool", RECORDED_TOOLS, tool_rows(recording.calls())),
+        "actors": _table("actor", RECORDED_ACTORS, actor_rows(recording.parts)),
+        "parts": [_part(part) for part in recording.parts],
+    }
+
+
+def _table(heading: str, columns: Sequence[Column[T]], rows: Sequence[tuple[str, T]]) -> dict[str, Any]:
+    return {
+        "headings": [heading, *(column.heading for column in columns)],
+        "rows": [[named(name), *(column.cell(row) for column in columns)] for name, row in rows],
+    }
 
 
 def _part(part: Part) -> dict[str, Any]:

@@ -394,7 +394,7 @@ class ThreadRunner:
     async def _show(self, given: Any, calls: Calls, screen: Screen) -> None:
         agent: Any = self._agent
         stream = agent.astream(given, self._config, stream_mode=_MODES)
-        with observe(calls.note, actors=calls.counts.actors):
+        with observe(calls.counts, actors=calls.counts.actors):
             async with aclosing(stream) as chunks:
                 async for mode, payload in chunks:
                     screen.take(mode, payload)

@@ -11,11 +11,10 @@ from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
-from callboard import CallEvent
 from callboard._cli._call_counts import CallCounts
 from callboard._cli._grid import call_labels, shown_arguments
-from callboard._cli._shown_text import named, one_line, printable, seconds
-from callboard._cli._view import LINE_EVERY, REFRESH, line, open_calls, picture, progress_table, supports_pictures
+from callboard._cli._shown_text import duration, named, one_line, printable
+from callboard._cli._view import line, live_table, open_calls, picture, supports_pictures
 
 # Calls of a run with their labels and durations.
 
@@ -38,28 +37,20 @@ class _Reply:
 
 
 class Calls:
-    """Known facts about the calls of a run: arguments, durations and counts. `note` is the observer."""
+    """Known facts about the calls of a run: their labels, and their counts from an observer."""
 
     def __init__(self, tools: Iterable[str]) -> None:
         self.counts = CallCounts(tools)
         self._asked: dict[str | None, tuple[_Reply, int]] = {}
-        self._took: dict[str | None, float] = {}
 
     def asked_for(self, calls: Sequence[ToolCall]) -> None:
         """Store the calls of one reply. A graph of LangGraph sends no events, so only its messages name its calls."""
         reply = _Reply(calls)
         self._asked.update((call["id"], (reply, place)) for place, call in enumerate(calls))
 
-    def note(self, event: CallEvent) -> None:
-        """Update the counts and the duration of a call with an event."""
-        call = self.counts.open.get(event.number)
-        if call is not None:
-            self._took[event.call_id] = event.time - call.began
-        self.counts(event)
-
     def took(self, call_id: str | None) -> str:
-        """Return the duration of a call so far as text, waits included; empty without events of the call."""
-        return "" if call_id not in self._took else seconds(self._took[call_id])
+        """Return the duration of an ended call, waits included; empty without events of the call."""
+        return duration(self.counts.took[call_id]) if call_id in self.counts.took else ""
 
     def text(self, call_id: str | None, tool: str, width: int) -> str:
         """Return a label of a call that differs from the labels of the other calls of its reply."""
@@ -72,7 +63,7 @@ class Calls:
         """Return a table of the open calls; `now` is a time of the event loop, `width` is in cells."""
         calls = self.counts.slowest(_ROWS + 1)
         if len(calls) > _ROWS:
-            return progress_table(self.counts, width)
+            return live_table(self.counts.rows_at(now).items(), width)
         return Group(*open_calls(calls, now, width))
 
 
@@ -88,6 +79,11 @@ _RESULT = 24
 """Minimum of a shown result, in characters."""
 _REASON = 400
 """Limit of the shown reason of a failure, in characters."""
+
+_REFRESH = 1 / 8
+"""Seconds between two pictures on a terminal."""
+_LINE_EVERY = 1.0
+"""Seconds between two lines without a terminal."""
 
 _NOT_THE_ANSWER = frozenset(("tools", "pre_model_hook", "post_model_hook", "generate_structured_response"))
 """Nodes whose model output is not addressed to the user."""
@@ -122,7 +118,7 @@ class Screen:
         try:
             while True:
                 self._show_calls(anyio.current_time())
-                await anyio.sleep(REFRESH)
+                await anyio.sleep(_REFRESH)
         finally:
             self.close()
 
@@ -135,7 +131,7 @@ class Screen:
         if supports_pictures(self._console):
             self._draw(now)
         elif self._all and self._calls.counts.open and now >= self._next_line:
-            self._next_line = now + LINE_EVERY
+            self._next_line = now + _LINE_EVERY
             self._line("calls", line(self._calls.counts, now))
 
     def _draw(self, now: float) -> None:

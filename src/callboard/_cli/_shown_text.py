@@ -75,6 +75,8 @@ def count(number: int, name: str) -> str:
     return f"{number} {name}{'' if number == 1 else 's'}"
 
 
-def seconds(value: float) -> str:
-    """Return a duration with its unit; with two decimals below 10 s."""
-    return f"{value:.2f} s" if value < 10 else f"{value:.0f} s"
+def duration(seconds: float) -> str:
+    """Return a duration with its unit, below one second in milliseconds."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.2f} s" if seconds < 100 else f"{seconds:,.0f} s"

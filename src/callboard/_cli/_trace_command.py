@@ -11,28 +11,26 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from callboard._cli._call_counts import actor_rows, tool_rows
 from callboard._cli._command_options import TraceOptions
-from callboard._cli._grid import Arguments, Column, call_labels, grid, middle, names_by, shown_arguments
+from callboard._cli._grid import Arguments, call_labels, middle, shown_arguments
 from callboard._cli._groups import (
-    ActorTally,
     BatchOfCalls,
     RunOfCalls,
-    Tally,
     about_part,
     about_run,
-    actor_tallies,
     end_of,
     notes_in_short,
     only,
     runs_of,
-    tallies,
 )
 from callboard._cli._groups import statement as said_of_itself
 from callboard._cli._page import page
 from callboard._cli._perfetto import perfetto
 from callboard._cli._run_command import open_console
-from callboard._cli._shown_text import CommandError, count, named, one_line, printable
+from callboard._cli._shown_text import CommandError, count, duration, named, one_line, printable
 from callboard._cli._storage import find_recording
+from callboard._cli._view import RECORDED_ACTORS, RECORDED_TOOLS, rows_table
 from callboard.telemetry import Part, RecordedCall, Recording, read_recording
 
 # Waterfall chart of a recording, on a terminal or as plain lines: a bar for each call.
@@ -134,15 +132,12 @@ class Waterfall:
 
     def print_summary(self) -> None:
         """Print a row for each tool and each actor, and the statement of each part about itself."""
-        rows = tallies(self._recording.calls())
-        if rows:
+        if tools := tool_rows(self._recording.calls()):
             self._console.print()
-            self._console.print(grid("tool", names_by(_tool), _TOOLS, rows, width=self._width, least=_SHORTEST_NAME))
-        if actors := actor_tallies(self._recording.parts):
+            self._console.print(rows_table("tool", RECORDED_TOOLS, tools, self._width))
+        if actors := actor_rows(self._recording.parts):
             self._console.print()
-            self._console.print(
-                grid("actor", names_by(_actor), _ACTORS, actors, width=self._width, least=_SHORTEST_NAME)
-            )
+            self._console.print(rows_table("actor", RECORDED_ACTORS, actors, self._width))
         self._console.print()
         for part in self._recording.parts:
             self._line(f"recording: {said_of_itself(part)}", "dim" if part.closing and not part.lost else "yellow")
@@ -152,7 +147,7 @@ class Waterfall:
         batches = [(batch, calls) for batch, calls in batches if calls]
         if run.batches and not batches:
             return
-        took = "" if run.run is None or run.run.end is None else _time(run.run.end - run.run.start)
+        took = "" if run.run is None or run.run.end is None else duration(run.run.end - run.run.start)
         self._line("  ".join(filter(None, (run.title, took, *about_run(run)))), "bold cyan")
         for batch, calls in batches:
             self._batch(batch, calls, part)
@@ -160,7 +155,9 @@ class Waterfall:
     def _batch(self, batch: BatchOfCalls, calls: Sequence[RecordedCall], part: Part) -> None:
         start = min(call.start for call in batch.calls)
         length = max(end_of(call, part) for call in batch.calls) - start
-        told = f"  batch {batch.number}  {count(len(batch.calls), 'call')}  {_time(length)}  from {_time(start)} on"
+        told = (
+            f"  batch {batch.number}  {count(len(batch.calls), 'call')}  {duration(length)}  from {duration(start)} on"
+        )
         self._line(told, "cyan")
         scale = Scale(start, length, self._bar)
         labels = self._labels([(call, part) for call in calls])
@@ -181,7 +178,7 @@ class Waterfall:
         drawn = Text.assemble((f"{middle(named(outcome), 11):<11} ", style))
         for piece in _pieces(bar(call, end_of(call, part), scale, self._glyphs)):
             drawn.append(piece, {self._glyphs.waiting: "yellow", self._glyphs.between: "dim"}.get(piece[0], style))
-        took = f" {_time(_took(call, part)):>8}"
+        took = f" {duration(_took(call, part)):>8}"
         attempts = f" x{len(call.attempts)}" if len(call.attempts) > 1 else ""
         line = Text("  " if self._narrow else "    ")
         line.append(set_cell_size(label, self._name + 2))
@@ -257,49 +254,6 @@ def _pieces(text: str) -> Iterator[str]:
         if place == len(text) or text[place] != text[start]:
             yield text[start:place]
             start = place
-
-
-def _tool(row: Tally) -> str:
-    return row.tool
-
-
-def _actor(row: ActorTally) -> str:
-    return row.actor
-
-
-def _duration(value: float | None) -> str:
-    return "" if value is None else _time(value)
-
-
-_TOOLS: tuple[Column[Tally], ...] = (
-    Column("calls", 6, 9, lambda row: f"{row.calls:,}"),
-    Column("failed", 6, 8, lambda row: f"{row.failed:,}"),
-    Column("open", 5, 5, lambda row: f"{row.open:,}"),
-    Column("p50", 7, 4, lambda row: _duration(row.p50)),
-    Column("p95", 7, 6, lambda row: _duration(row.p95)),
-    Column("max", 7, 3, lambda row: _duration(row.longest)),
-    Column("queue wait", 10, 1, lambda row: _duration(row.waited)),
-    Column("longest wait", 12, 2, lambda row: _duration(row.longest_wait)),
-)
-
-_ACTORS: tuple[Column[ActorTally], ...] = (
-    Column("asks", 6, 9, lambda row: f"{row.asks:,}"),
-    Column("failed", 6, 8, lambda row: f"{row.failed:,}"),
-    Column("open", 5, 4, lambda row: f"{row.open:,}"),
-    Column("p50", 7, 3, lambda row: _duration(row.p50)),
-    Column("p95", 7, 5, lambda row: _duration(row.p95)),
-    Column("longest wait", 12, 1, lambda row: _duration(row.longest_wait)),
-    Column("starts", 6, 2, lambda row: f"{row.starts:,}"),
-    Column("restarts", 8, 7, lambda row: f"{row.restarts:,}"),
-    Column("evictions", 9, 6, lambda row: f"{row.evictions:,}"),
-)
-
-
-def _time(value: float) -> str:
-    """Return a duration as text, below one second in milliseconds."""
-    if value < 0.9995:
-        return f"{value * 1000:.0f} ms"
-    return f"{value:.2f} s" if value < 100 else f"{value:,.0f} s"
 
 
 # The command.

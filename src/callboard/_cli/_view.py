@@ -1,25 +1,135 @@
-"""Views of the counts of calls: the list of open calls, the live view, progress, and a table of results."""
+"""Tables of calls: open calls, numbers of each tool and actor, and the live view of a run."""
 
 import os
 import sys
-from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from textwrap import wrap
-from typing import Any, get_args
+from typing import TypeVar, get_args
 
-import anyio
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from callboard._cli._call_counts import ActorRow, CallCounts, OpenCall, ToolCounts
-from callboard._cli._grid import Column, call_labels, grid, names_by
-from callboard._cli._shown_text import named, one_line, seconds
+from callboard._cli._call_counts import ActorRow, CallCounts, OpenCall, ToolRow, percentile, total
+from callboard._cli._grid import Column, call_labels, grid, middle
+from callboard._cli._shown_text import duration, named, one_line
 from callboard.telemetry import FAILURES, Outcome
+
+# Columns about tools and actors: live, in the result of the demo, and of a recording.
+
+T = TypeVar("T")
+
+_WHOLE_NAME = 16
+"""Cells that a name keeps before columns are dropped."""
+_SHORT_NAME = 8
+"""Cells of a name in the live view, where numbers are worth more."""
+
+
+def _number(heading: str, worth: int, number: Callable[[T], int]) -> Column[T]:
+    return Column(heading, max(6, len(heading)), worth, lambda row: f"{number(row):,}")
+
+
+def _time(heading: str, worth: int, seconds: Callable[[T], float | None]) -> Column[T]:
+    def cell(row: T) -> str:
+        value = seconds(row)
+        return "" if value is None else duration(value)
+
+    return Column(heading, max(7, len(heading)), worth, cell)
+
+
+def _state(name: str, worth: int, heading: str = "") -> Column[ToolRow]:
+    return _number(heading or name, worth, lambda row: row.states[name])
+
+
+_LONGEST_WAIT: Column[ToolRow] = _time("longest wait", 2, lambda row: row.longest_wait)
+_FAILED: Column[ToolRow] = _number("failed", 8, lambda row: row.failed)
+_CALLS: Column[ToolRow] = _number("calls", 12, lambda row: row.calls)
+_P50: Column[ToolRow] = _time("p50", 4, lambda row: percentile(row.durations, 50))
+_P95: Column[ToolRow] = _time("p95", 5, lambda row: percentile(row.durations, 95))
+
+RECORDED_TOOLS: tuple[Column[ToolRow], ...] = (
+    _CALLS,
+    _FAILED,
+    _number("open", 6, lambda row: row.open),
+    _P50,
+    _P95,
+    _time("max", 3, lambda row: percentile(row.durations, 100)),
+    _time("queue wait", 1, lambda row: row.waited),
+    _LONGEST_WAIT,
+)
+_LIVE_TOOLS = (
+    _state("running", 11),
+    _state("waiting", 10),
+    _state("ok", 9, "done"),
+    _FAILED,
+    _P50,
+    _P95,
+    _LONGEST_WAIT,
+)
+
+_ACTOR_WAIT: Column[ActorRow] = _time("longest wait", 1, lambda row: row.longest_wait)
+_RESTARTS: Column[ActorRow] = _number("restarts", 7, lambda row: row.changes["restarted"])
+_EVICTIONS: Column[ActorRow] = _number("evictions", 6, lambda row: row.changes["evicted"])
+
+RECORDED_ACTORS: tuple[Column[ActorRow], ...] = (
+    _number("asks", 9, lambda row: row.asks),
+    _number("failed", 8, lambda row: row.failed),
+    _number("open", 4, lambda row: row.waiting + row.running),
+    _time("p50", 3, lambda row: percentile(row.durations, 50)),
+    _time("p95", 5, lambda row: percentile(row.durations, 95)),
+    _ACTOR_WAIT,
+    _number("starts", 2, lambda row: row.changes["started"]),
+    _RESTARTS,
+    _EVICTIONS,
+)
+_LIVE_ACTORS: tuple[Column[ActorRow], ...] = (
+    _number("running", 11, lambda row: row.running),
+    _number("waiting", 10, lambda row: row.waiting),
+    _number("done", 9, lambda row: len(row.durations)),
+    _number("alive", 8, lambda row: row.alive),
+    _RESTARTS,
+    _EVICTIONS,
+    _ACTOR_WAIT,
+)
+
+
+def rows_table(
+    heading: str,
+    columns: Sequence[Column[T]],
+    rows: Iterable[tuple[str, T]],
+    width: int,
+    *,
+    least: int = _WHOLE_NAME,
+    ends_in_total: bool = False,
+) -> Table:
+    """Return a table of named rows; the middle of a name that is too wide is cut, because names differ at the end."""
+    shown = list(rows)
+
+    def names(room: int) -> list[str]:
+        return [middle(named(name), room) for name, _ in shown]
+
+    values = [row for _, row in shown]
+    return grid(heading, names, columns, values, width=width, least=least, ends_in_total=ends_in_total)
+
+
+def live_table(rows: Iterable[tuple[str, ToolRow]], width: int) -> Table:
+    """Return a table of the running, waiting, finished and failed calls of each tool, `width` cells wide."""
+    return rows_table("tool", _LIVE_TOOLS, rows, width, least=_SHORT_NAME)
+
+
+_ALWAYS_SHOWN: tuple[Outcome, ...] = ("ok", "timeout", "rejected", "error")
+"""Outcomes that have a column even if no call has this outcome."""
+
+
+def result_table(counts: CallCounts, width: int) -> Table:
+    """Return a table of the outcomes and durations of each tool's calls, `width` cells wide."""
+    all_tools = total(counts.rows.values())
+    outcomes = [name for name in get_args(Outcome) if name in _ALWAYS_SHOWN or all_tools.states[name]]
+    worths = {name: 9 if name == "ok" else 7 if name in _ALWAYS_SHOWN else 6 for name in outcomes}
+    columns = (_CALLS, *(_state(name, worths[name]) for name in outcomes), _P50, _P95, _LONGEST_WAIT)
+    return rows_table("tool", columns, [*counts.rows.items(), ("all", all_tools)], width, ends_in_total=True)
+
 
 # List of open calls: label, age, state, time in this state, and latest note.
 
@@ -29,22 +139,6 @@ _LABEL = 24
 _INDENT = "  "
 
 
-@dataclass(frozen=True, slots=True)
-class _ShownCall:
-    """Open call at the time of the picture."""
-
-    call: OpenCall
-    now: float
-
-
-_OPEN_CALLS: tuple[Column[_ShownCall], ...] = (
-    Column("age", 7, 4, lambda one: seconds(one.now - one.call.began)),
-    Column("is", 7, 3, lambda one: one.call.place, justify="left"),
-    Column("since", 7, 1, lambda one: seconds(one.now - one.call.since)),
-    Column("last note", 18, 2, lambda one: _state_of_call(one.call), justify="left", grows=True),
-)
-
-
 def lines_of_a_call(width: int) -> int:
     """Return the number of lines per call on a terminal of that width."""
     return 1 if width >= _ONE_LINE else 2
@@ -52,21 +146,22 @@ def lines_of_a_call(width: int) -> int:
 
 def open_calls(calls: Sequence[OpenCall], now: float, width: int, *, heading: str = "") -> Iterator[RenderableType]:
     """Yield renderables of the calls: one line per call, or two on a narrow terminal."""
+    labels = partial(call_labels, [(call.tool, call.arguments) for call in calls])
     if lines_of_a_call(width) == 1:
-        shown = [_ShownCall(call, now) for call in calls]
-        yield grid(heading, _call_labels, _OPEN_CALLS, shown, width=width, least=_LABEL)
+        columns: tuple[Column[OpenCall], ...] = (
+            Column("age", 7, 4, lambda call: duration(now - call.began)),
+            Column("is", 7, 3, lambda call: call.place, justify="left"),
+            Column("since", 7, 1, lambda call: duration(now - call.since)),
+            Column("last note", 18, 2, _state_of_call, justify="left", grows=True),
+        )
+        yield grid(heading, labels, columns, calls, width=width, least=_LABEL)
         return
     if heading:
         yield Text(heading, style="bold")
-    shown = [_ShownCall(call, now) for call in calls]
-    for label, one in zip(_call_labels(shown, width), shown, strict=True):
-        told = ", ".join(filter(None, (seconds(now - one.call.began), one.call.place, _state_of_call(one.call))))
+    for label, call in zip(labels(width), calls, strict=True):
+        told = ", ".join(filter(None, (duration(now - call.began), call.place, _state_of_call(call))))
         yield Text(label, no_wrap=True)
         yield Text(_INDENT + one_line(told, width - len(_INDENT)), no_wrap=True, style="dim")
-
-
-def _call_labels(items: Sequence[_ShownCall], width: int) -> Sequence[str]:
-    return call_labels([(one.call.tool, one.call.arguments) for one in items], width)
 
 
 def _state_of_call(call: OpenCall) -> str:
@@ -87,47 +182,6 @@ _ON_A_LINE = 12
 """Limit of tools in the one-line view."""
 
 
-def supports_pictures(console: Console) -> bool:
-    """Return whether the console can replace a picture by the next one."""
-    return console.is_terminal and not console.is_dumb_terminal
-
-
-@dataclass(frozen=True, slots=True)
-class _Tool:
-    """Row of one tool: its name, its counts and the longest wait of its calls."""
-
-    name: str
-    row: ToolCounts
-    wait: float
-
-
-_LIVE_TOOLS: tuple[Column[_Tool], ...] = (
-    Column("running", 7, 7, lambda tool: str(tool.row.running)),
-    Column("waiting", 7, 6, lambda tool: str(tool.row.waiting)),
-    Column("done", 6, 5, lambda tool: str(tool.row.ok)),
-    Column("failed", 6, 4, lambda tool: str(tool.row.failed)),
-    Column("p50", 7, 2, lambda tool: quantile(tool.row, 0.5)),
-    Column("p95", 7, 3, lambda tool: quantile(tool.row, 0.95)),
-    Column("longest wait", 12, 1, lambda tool: seconds(tool.wait)),
-)
-
-_LIVE_ACTORS: tuple[Column[tuple[str, ActorRow]], ...] = (
-    Column("running", 7, 7, lambda one: str(one[1].running)),
-    Column("waiting", 7, 6, lambda one: str(one[1].waiting)),
-    Column("done", 6, 5, lambda one: str(one[1].ended)),
-    Column("alive", 6, 4, lambda one: str(one[1].alive)),
-    Column("restarts", 8, 3, lambda one: str(one[1].restarts)),
-    Column("evicted", 7, 2, lambda one: str(one[1].evictions)),
-    Column("longest wait", 12, 1, lambda one: seconds(one[1].longest_wait)),
-)
-
-
-def quantile(row: ToolCounts, share: float) -> str:
-    """Return a quantile of the durations as text; empty without durations."""
-    value = row.durations.quantile(share)
-    return "" if value is None else seconds(value)
-
-
 def picture(counts: CallCounts, now: float, width: int, height: int) -> RenderableType:
     """Return totals, a table of tools and the slowest calls, one line lower than the terminal.
 
@@ -137,19 +191,18 @@ def picture(counts: CallCounts, now: float, width: int, height: int) -> Renderab
 
 
 def _sections(counts: CallCounts, now: float, width: int, height: int) -> Iterator[RenderableType]:
-    waits = counts.longest_waits(now)
-    told = _head(counts.total(), counts, now, max(waits.values(), default=0.0))
-    head = [text for one in told for text in wrap(one, width)][:height]
+    rows = counts.rows_at(now)
+    head = [text for one in _head(counts, rows, now) for text in wrap(one, width)][:height]
     yield from (Text(text, no_wrap=True, overflow="ellipsis") for text in head)
     actors = list(counts.actors.rows().items())[:_ACTORS_SHOWN]
     of_actors = _HEADING + len(actors) if actors and height >= _ROOM_FOR_ACTORS else 0
     each = lines_of_a_call(width)
     room = height - len(head) - _HEADING - of_actors
-    tools, calls = _shares(room, len(waits), each * min(counts.most_open, _SLOWEST))
+    tools, calls = _shares(room, len(rows), each * min(counts.most_open, _SLOWEST))
     if tools > 0:
-        yield grid("tool", names_by(lambda tool: tool.name), _LIVE_TOOLS, _tools(counts, waits, tools), width=width)
+        yield live_table(_at_most(tools, rows), width)
     if of_actors:
-        yield grid("actor", names_by(lambda one: one[0]), _LIVE_ACTORS, actors, width=width)
+        yield rows_table("actor", _LIVE_ACTORS, actors, width, least=_SHORT_NAME)
     if calls >= each:
         open_now = counts.slowest(calls // each)
         yield Text()
@@ -166,74 +219,52 @@ def _shares(room: int, tools: int, calls: int) -> tuple[int, int]:
     return (of_tools, of_calls) if of_calls > 0 else (min(tools, room), 0)
 
 
-def _tools(counts: CallCounts, waits: Mapping[str, float], number: int) -> list[_Tool]:
+def _at_most(number: int, rows: Mapping[str, ToolRow]) -> Sequence[tuple[str, ToolRow]]:
     """Return at most `number` rows; the last row adds up all tools without a row of their own."""
-    known = [_Tool(name, counts.rows[name], wait) for name, wait in waits.items()]
+    known = list(rows.items())
     if len(known) <= number:
         return known
     shown, left = known[: number - 1], known[number - 1 :]
-    rest = _Tool(f"{len(left)} more", ToolCounts(), max(tool.wait for tool in left))
-    for tool in left:
-        rest.row.add(tool.row)
-    return [*shown, rest]
+    return [*shown, (f"{len(left)} more", total(row for _, row in left))]
 
 
-def _head(total: ToolCounts, counts: CallCounts, now: float, longest_wait: float) -> list[str]:
-    queue = f"at most {counts.longest_queue}, longest {seconds(longest_wait)}"
-    return [
-        f"{seconds(counts.elapsed(now))}: {total.ended} of {total.asked} calls ended, {counts.rate(now):.1f} a second",
-        f"{total.running} running, {total.waiting} waiting ({queue})",
-        _endings(total),
-    ]
-
-
-def _endings(row: ToolCounts) -> str:
-    kinds = ", ".join(f"{getattr(row, kind)} {kind}" for kind in FAILURES if getattr(row, kind))
+def _head(counts: CallCounts, rows: Mapping[str, ToolRow], now: float) -> list[str]:
+    row = total(rows.values())
+    queue = f"at most {counts.longest_queue}, longest {duration(row.longest_wait)}"
+    kinds = ", ".join(f"{row.states[kind]} {kind}" for kind in FAILURES if row.states[kind])
     failed = f"{row.failed} failed ({kinds})" if kinds else "0 failed"
-    asked = f", {row.interrupted} asked a person" if row.interrupted else ""
-    return f"{row.ok} done, {failed}{asked}"
+    asked = f", {row.states['interrupted']} asked a person" if row.states["interrupted"] else ""
+    since, rate = duration(counts.elapsed(now)), counts.rate(now)
+    return [
+        f"{since}: {row.calls - row.open} of {row.calls} calls ended, {rate:.1f} a second",
+        f"{row.states['running']} running, {row.states['waiting']} waiting ({queue})",
+        f"{row.states['ok']} done, {failed}{asked}",
+    ]
 
 
 def line(counts: CallCounts, now: float) -> str:
     """Return the numbers of the live view as one line."""
-    waits = counts.longest_waits(now)
-    parts = _head(counts.total(), counts, now, max(waits.values(), default=0.0))
-    parts += [_tool_line(tool) for tool in _tools(counts, waits, _ON_A_LINE)]
-    parts += [_actor_line(name, row) for name, row in counts.actors.rows().items()]
-    slowest = counts.slowest(1)
-    labels = call_labels([(call.tool, call.arguments) for call in slowest], 60)
-    parts += [
-        f"slowest: {label} {call.place} for {seconds(now - call.since)}"
-        for label, call in zip(labels, slowest, strict=True)
-    ]
+    rows = counts.rows_at(now)
+    parts = _head(counts, rows, now)
+    parts += [_row_line(name, _LIVE_TOOLS, row) for name, row in _at_most(_ON_A_LINE, rows)]
+    parts += [_row_line(name, _LIVE_ACTORS, row) for name, row in counts.actors.rows().items()]
+    for call in counts.slowest(1):
+        [label] = call_labels([(call.tool, call.arguments)], 60)
+        parts.append(f"slowest: {label} {call.place} for {duration(now - call.since)}")
     return "; ".join(parts)
 
 
-def _tool_line(tool: _Tool) -> str:
-    cells = ((column.heading, column.cell(tool)) for column in _LIVE_TOOLS)
-    return f"{one_line(named(tool.name), 30)}: {', '.join(f'{heading} {text}' for heading, text in cells if text)}"
-
-
-def _actor_line(name: str, row: ActorRow) -> str:
-    cells = ((column.heading, column.cell((name, row))) for column in _LIVE_ACTORS)
+def _row_line(name: str, columns: Sequence[Column[T]], row: T) -> str:
+    cells = ((column.heading, column.cell(row)) for column in columns)
     return f"{one_line(named(name), 30)}: {', '.join(f'{heading} {text}' for heading, text in cells if text)}"
 
 
-# Views of the demo: progress while calls run, and a table of results.
+# Consoles.
 
-REFRESH = 1 / 8
-"""Seconds between two pictures on a terminal."""
-LINE_EVERY = 1.0
-"""Seconds between two lines without a terminal."""
 
-_BAR = 20
-_WHOLE_NAME = 16
-"""Cells that the name of a tool keeps before columns are dropped."""
-
-_Row = tuple[str, ToolCounts]
-
-_ALWAYS_SHOWN: tuple[Outcome, ...] = ("ok", "timeout", "rejected", "error")
-"""Outcomes that have a column even if no call has this outcome."""
+def supports_pictures(console: Console) -> bool:
+    """Return whether the console can replace a picture by the next one."""
+    return console.is_terminal and not console.is_dumb_terminal
 
 
 class QuietlyClosedConsole(Console):
@@ -246,97 +277,3 @@ class QuietlyClosedConsole(Console):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
-
-
-KeepUp = Callable[[], Coroutine[Any, Any, None]]
-"""Async function that shows the latest counts repeatedly, until cancelled."""
-
-
-async def redraw(live: Live, picture: Callable[[float], RenderableType]) -> None:
-    """Redraw a picture eight times a second; `picture` returns it for a time of the event loop."""
-    while True:
-        live.update(picture(anyio.current_time()), refresh=True)
-        await anyio.sleep(REFRESH)
-
-
-async def print_lines(counts: CallCounts, console: Console, line: Callable[[CallCounts, float], str]) -> None:
-    """Print one line per second after the first call, for output to a file or a pipe."""
-    while True:
-        if counts.most_open:
-            console.print(line(counts, anyio.current_time()))
-            await anyio.sleep(LINE_EVERY)
-        else:
-            await anyio.sleep(REFRESH)
-
-
-@contextmanager
-def open_view(counts: CallCounts, console: Console, *, live: bool = False) -> Generator[KeepUp]:
-    """Yield a view that suits the console: a picture on a terminal, else lines; `live` shows all details."""
-    if not supports_pictures(console):
-        yield partial(print_lines, counts, console, line if live else progress_line)
-        return
-
-    def current(now: float) -> RenderableType:
-        return picture(counts, now, *console.size) if live else progress_table(counts, console.width)
-
-    # Without rich's refresh thread: the event loop draws, so that no row is read while it is half updated.
-    with Live(console=console, auto_refresh=False, transient=True) as drawing:
-        yield partial(redraw, drawing, current)
-
-
-def progress_line(counts: CallCounts, now: float) -> str:
-    """Return one line with the numbers of ended, running and waiting calls."""
-    total = counts.total()
-    return (
-        f"{counts.elapsed(now):4.1f} s: {total.ended} of {total.asked} ended, "
-        f"{total.running} running, {total.waiting} waiting"
-    )
-
-
-def progress_table(counts: CallCounts, width: int) -> Table:
-    """Return a table of the ended, failed, running and waiting calls of each tool, `width` cells wide."""
-    return grid("tool", names_by(_name), _PROGRESS, counts.rows.items(), width=width, least=_WHOLE_NAME)
-
-
-def result_table(counts: CallCounts, width: int) -> Table:
-    """Return a table of the outcomes and durations of each tool's calls, `width` cells wide."""
-    total = counts.total()
-    endings = [name for name in get_args(Outcome) if name in _ALWAYS_SHOWN or getattr(total, name)]
-    columns = (_CALLS, *map(_ending, endings), *_DURATIONS)
-    all_tools = ("all", total)
-    return grid("tool", names_by(_name), columns, counts.rows.items(), width=width, least=_WHOLE_NAME, last=all_tools)
-
-
-def _ending(name: str) -> Column[_Row]:
-    worth = 7 if name == "ok" else 5 if name in _ALWAYS_SHOWN else 4
-    return Column(name, max(5, len(name)), worth, lambda row: str(getattr(row[1], name)))
-
-
-def _name(row: _Row) -> str:
-    return row[0]
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.2f} s"
-
-
-def _progress_bar(row: _Row) -> ProgressBar:
-    return ProgressBar(total=max(row[1].asked, 1), completed=row[1].ended, width=_BAR)
-
-
-_PROGRESS: tuple[Column[_Row], ...] = (
-    Column("", _BAR, 2, _progress_bar),
-    Column("ended", 9, 6, lambda row: f"{row[1].ended}/{row[1].asked}"),
-    Column("failed", 6, 5, lambda row: str(row[1].failed)),
-    Column("running", 7, 4, lambda row: str(row[1].running)),
-    Column("waiting", 7, 3, lambda row: str(row[1].waiting)),
-    Column("longest wait", 12, 1, lambda row: _seconds(row[1].longest_wait)),
-)
-
-_CALLS: Column[_Row] = Column("calls", 5, 8, lambda row: str(row[1].asked))
-
-_DURATIONS: tuple[Column[_Row], ...] = (
-    Column("p50", 7, 2, lambda row: quantile(row[1], 0.5)),
-    Column("p95", 7, 3, lambda row: quantile(row[1], 0.95)),
-    Column("longest wait", 12, 1, lambda row: _seconds(row[1].longest_wait)),
-)

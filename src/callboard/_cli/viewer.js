@@ -211,55 +211,36 @@ function addLegend() {
   }
 }
 
-function addTools() {
+function addTable(id, { headings, rows }, nameOf) {
+  if (!rows.length) return;
   const head = make("tr");
-  for (const text of ["tool", "calls", "failed", "open", "p50", "p95", "max", "queue wait", "longest wait"]) {
-    head.append(make("th", "", text, { scope: "col" }));
-  }
+  head.append(...headings.map((text) => make("th", "", text, { scope: "col" })));
   const body = make("tbody");
-  for (const one of data.tools) {
+  for (const [name, ...cells] of rows) {
     const line = make("tr");
-    const name = make("th", "", "", { scope: "row" });
-    const button = make("button", "", one.tool, { type: "button", title: "Search for it" });
-    button.addEventListener("click", () => searchFor(`tool:${one.tool}`));
-    name.append(button);
-    const times = [one.p50, one.p95, one.longest, one.waited, one.longest_wait];
-    const cells = [one.calls, one.failed, one.open].map(number).concat(times.map((time) => (time === null ? "" : duration(time))));
-    line.append(name, ...cells.map((text) => make("td", "", text)));
+    const first = make("th", "", "", { scope: "row" });
+    first.append(nameOf(name));
+    line.append(first, ...cells.map((text) => make("td", "", text)));
     body.append(line);
   }
   const table = make("thead");
   table.append(head);
-  $("tools").append(table, body);
+  $(id).append(table, body);
 }
 
-function addActors() {
-  if (!data.actors.length) return;
-  const head = make("tr");
-  for (const text of ["actor", "asks", "failed", "open", "p50", "p95", "longest wait", "starts", "restarts", "evictions"]) {
-    head.append(make("th", "", text, { scope: "col" }));
-  }
-  const body = make("tbody");
-  for (const one of data.actors) {
-    const line = make("tr");
-    const times = [one.p50, one.p95, one.longest_wait].map((time) => (time === null ? "" : duration(time)));
-    const cells = [...[one.asks, one.failed, one.open].map(number), ...times, ...[one.starts, one.restarts, one.evictions].map(number)];
-    line.append(make("th", "", one.actor, { scope: "row" }), ...cells.map((text) => make("td", "", text)));
-    body.append(line);
-  }
-  const table = make("thead");
-  table.append(head);
-  $("actors").append(table, body);
+function searchButton(tool) {
+  const button = make("button", "", tool, { type: "button", title: "Search for it" });
+  button.addEventListener("click", () => searchFor(`tool:${tool}`));
+  return button;
 }
 
-const failed = data.tools.reduce((sum, one) => sum + one.failed, 0);
 const runs = data.parts.reduce((sum, part) => sum + part.runs.length, 0);
-$("about").textContent = [plural(runs, "run"), plural(calls.length, "call"), `${number(failed)} failed`, duration(total)].join("  ·  ");
+$("about").textContent = [plural(runs, "run"), plural(calls.length, "call"), `${number(data.failed)} failed`, duration(total)].join("  ·  ");
 $("statements").append(...data.parts.map((part) => make("li", part.whole ? "" : "bad", part.statement)));
 $("peak").textContent = `up to ${number(most("attempts"))}, ${number(most("waits"))}`;
 addLegend();
-addTools();
-addActors();
+addTable("tools", data.tools, searchButton);
+addTable("actors", data.actors, (name) => name);
 search();
 setCurrent(calls[0] ?? rows[0]);
 if (runOf.size > 1) show(rows[0]?.run.start ?? 0, rows[0]?.run.end ?? total);
