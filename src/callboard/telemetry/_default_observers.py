@@ -39,12 +39,7 @@ def is_set_up(provider: Any) -> bool:
 
 def is_noop(provider: Any) -> bool:
     """Return whether a provider is the no-op default of the OpenTelemetry API."""
-    return _is_of_api(type(provider).__module__)
-
-
-@cache
-def _is_of_api(module: str) -> bool:
-    return module.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
+    return type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
 
 
 def end(provider: Any) -> None:

@@ -4,11 +4,15 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
 from opentelemetry import context, propagate, trace
-from opentelemetry.trace import Link, Span, SpanContext, TraceFlags
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 CALL = context.create_key("callboard-call")
 RUN = context.create_key("callboard-run")
 """Context keys of the span of the current call and of the current run."""
+
+_W3C = TraceContextTextMapPropagator()
 
 
 def mark() -> str | None:
@@ -42,11 +46,8 @@ def _links(left: str | None, position: int) -> list[Link]:
     parts = (left or "").split(" ")
     if len(parts) != 2:
         return []
-    try:
-        _, trace_id, span_id, flags = parts[position].split("-")
-        found = SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=TraceFlags(int(flags, 16)))
-    except ValueError:
-        return []
+    around = _W3C.extract({"traceparent": parts[position]}, Context())
+    found = trace.get_current_span(around).get_span_context()
     return [Link(found)] if found.is_valid else []
 
 

@@ -2,18 +2,18 @@
 
 import logging
 import sys
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
-from callboard._calls._observers import LOGGER, Observers, careful_observers, observed_by
+from callboard._calls._observers import LOGGER, careful_observers
 from callboard._records._events import ActorEvent, ActorPhase, AskEvent, CallEvent, RunEvent, RunInfo
 from callboard.telemetry._capture import sendable
 from callboard.telemetry._tracker import (
     CallTracker,
+    ObserverSet,
     Outcome,
     RunTracker,
     TrackedCall,
@@ -79,7 +79,7 @@ class _Call(TrackedCall):
         self.log = log
 
 
-class Logs:
+class Logs(ObserverSet):
     """Log lines of calls, runs and actors, on the logger "callboard.calls".
 
     Each line has an event name and fields. structlog passes them to the standard library's logging as the message and
@@ -95,15 +95,7 @@ class Logs:
         self._log: Any = structlog.wrap_logger(
             logger or logging.getLogger(LOGGER), processors=processors, wrapper_class=structlog.stdlib.BoundLogger
         )
-        self.observers: Observers = careful_observers(
-            _Calls(self._log), _Runs(self._log), _Actors(self._log), kind="logs"
-        )
-
-    @contextmanager
-    def on(self) -> Generator[None]:
-        """Log only the calls, runs and asks that are started inside the block."""
-        with observed_by(self.observers):
-            yield
+        self.observers = careful_observers(_Calls(self._log), _Runs(self._log), _Actors(self._log), kind="logs")
 
 
 class _Calls(CallTracker[_Call, CallEvent]):
@@ -124,7 +116,7 @@ class _Calls(CallTracker[_Call, CallEvent]):
         return _Call(event, log)
 
     def started(self, call: _Call, event: CallEvent, waited_since: float | None) -> None:
-        call.log.debug("attempt started", attempt=event.attempt, queue_wait=_rounded(event.queue_wait))
+        call.log.debug("attempt started", attempt=event.attempt, queue_wait=round(event.queue_wait, 6))
 
     def noted(self, call: _Call, event: CallEvent) -> None:
         # Middleware of the application may note decisions of any name.
@@ -137,8 +129,8 @@ class _Calls(CallTracker[_Call, CallEvent]):
             level,
             text,
             attempts=event.attempt,
-            duration=_rounded(event.time - call.began),
-            queue_wait=_rounded(event.queue_wait),
+            duration=round(event.time - call.began, 6),
+            queue_wait=round(event.queue_wait, 6),
             **_error(event.error),
         )
 
@@ -160,7 +152,7 @@ class _Runs(RunTracker[_OpenRun]):
 
     def ended(self, run: _OpenRun, event: RunEvent) -> None:
         level, text = _RUN_ENDS[outcome_of_run(event)]
-        duration = _rounded(event.time - run.since)
+        duration = round(event.time - run.since, 6)
         run.log.log(level, text, duration=duration, questions=event.questions, **_error(event.error))
 
 
@@ -176,7 +168,7 @@ class _Actors:
             self._log.log(level, text, actor=event.actor, waiting=len(event.asks), **_error(event.error))
         elif event.phase == "ended":
             about = {"actor": event.actor, "handler": event.handler, "ahead": event.ahead}
-            self._log.debug("actor asked", **about, waited=_rounded(event.waited), **_ids(), **_error(event.error))
+            self._log.debug("actor asked", **about, waited=round(event.waited, 6), **_ids(), **_error(event.error))
 
 
 def _of_run(run: RunInfo | None) -> dict[str, Any]:
@@ -197,7 +189,3 @@ def _ids() -> dict[str, str]:
 
 def _error(error: BaseException | None) -> dict[str, str]:
     return {} if error is None else {"error_type": error_type(error)}
-
-
-def _rounded(seconds: float) -> float:
-    return round(seconds, 6)

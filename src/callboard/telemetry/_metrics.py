@@ -2,8 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,11 +11,19 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
 
 import callboard.telemetry._names as names
-from callboard._calls._observers import Observers, careful_observers, observed_by
+from callboard._calls._observers import careful_observers
 from callboard._records._events import ActorEvent, AskEvent, CallEvent, RunEvent
 from callboard.telemetry._capture import sendable
 from callboard.telemetry._tracing import about_model, about_reply
-from callboard.telemetry._tracker import CallTracker, RunTracker, TrackedCall, error_type, has_failed, outcome_of
+from callboard.telemetry._tracker import (
+    CallTracker,
+    ObserverSet,
+    RunTracker,
+    TrackedCall,
+    error_type,
+    is_failure,
+    outcome_of,
+)
 
 # Actors: mailbox length and wait, duration of asks, restarts and evictions
 
@@ -59,9 +66,7 @@ class ActorMetrics:
             self._length.add(-1, about)
             self._wait.record(event.waited, about)
         if event.phase == "ended":
-            if event.error is not None and has_failed(outcome_of(event.error)):
-                about[names.ERROR_TYPE] = error_type(event.error)
-            self._duration.record(max(event.time - self._began.pop(event.number), 0.0), about)
+            self._duration.record(max(event.time - self._began.pop(event.number), 0.0), with_error(about, event.error))
 
     def _lived(self, event: ActorEvent) -> None:
         about = {names.ACTOR: event.actor}
@@ -116,7 +121,7 @@ class _OpenRun:
     about: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-class Metrics:
+class Metrics(ObserverSet):
     """OpenTelemetry metrics: those of the conventions for generative AI, and metrics of queues and limits.
 
     callboard records them by itself once the application has set up a meter provider. Make an instance only for
@@ -129,13 +134,7 @@ class Metrics:
     def __init__(self, provider: MeterProvider | None = None) -> None:
         provider = provider or metrics.get_meter_provider()
         meter = provider.get_meter(names.SCOPE)
-        self.observers: Observers = careful_observers(_Calls(meter), _Runs(meter), ActorMetrics(meter), kind="metrics")
-
-    @contextmanager
-    def on(self) -> Generator[None]:
-        """Measure only the calls, runs and asks that are started inside the block."""
-        with observed_by(self.observers):
-            yield
+        self.observers = careful_observers(_Calls(meter), _Runs(meter), ActorMetrics(meter), kind="metrics")
 
 
 class _Calls(CallTracker[_Call, CallEvent]):
@@ -152,21 +151,12 @@ class _Calls(CallTracker[_Call, CallEvent]):
         self._wait = histogram(
             meter, names.QUEUE_WAIT_METRIC, "s", names.WAIT_BUCKETS, "Wait of an attempt for its place."
         )
-        counters = {
-            name: meter.create_counter(name, unit, text)
-            for name, unit, text in (
-                (names.REJECTIONS, "{call}", "Calls that were refused a place."),
-                (names.TIMEOUTS, "{call}", "Calls that were out of time."),
-                (names.RETRIES, "{attempt}", "Attempts that were made again."),
-                (names.ABANDONED, "{thread}", "Worker threads that outlived their calls."),
-            )
-        }
-        self._ends = {"rejected": counters[names.REJECTIONS]} | dict.fromkeys(
-            ("timeout", "deadline"), counters[names.TIMEOUTS]
-        )
+        timeouts = meter.create_counter(names.TIMEOUTS, "{call}", "Calls that were out of time.")
+        rejections = meter.create_counter(names.REJECTIONS, "{call}", "Calls that were refused a place.")
+        self._ends = {"rejected": rejections, "timeout": timeouts, "deadline": timeouts}
         self._notes = {
-            "retry": counters[names.RETRIES],
-            "abandoned": counters[names.ABANDONED],
+            "retry": meter.create_counter(names.RETRIES, "{attempt}", "Attempts that were made again."),
+            "abandoned": meter.create_counter(names.ABANDONED, "{thread}", "Worker threads that outlived their calls."),
         }
         for name, counts, text in (
             (names.IN_FLIGHT, self._running, "Attempts that run now."),
@@ -215,9 +205,8 @@ class _Calls(CallTracker[_Call, CallEvent]):
             if outcome in self._ends:
                 self._ends[outcome].add(1, call.about)
             # As on the span: a tool's error that became a ToolMessage was handled.
-            handled = outcome == "error" and event.result is not None
-            if has_failed(outcome) and not handled:
-                attributes[names.ERROR_TYPE] = error_type(event.error)
+            if outcome != "error" or event.result is None:
+                attributes = with_error(attributes, event.error)
         self._duration.record(max(event.time - call.began, 0.0), attributes)
 
 
@@ -261,9 +250,9 @@ class _Runs(RunTracker[_OpenRun]):
         self._duration.record(max(event.time - run.since, 0.0), with_error(attributes, event.error))
 
 
-def with_error(attributes: Mapping[str, Any], error: BaseException | None) -> Mapping[str, Any]:
+def with_error(attributes: dict[str, str], error: BaseException | None) -> dict[str, str]:
     """Return attributes with the error type added, if the error counts as a failure."""
-    if error is None or not has_failed(outcome_of(error)):
+    if error is None or not is_failure(error):
         return attributes
     return {**attributes, names.ERROR_TYPE: error_type(error)}
 

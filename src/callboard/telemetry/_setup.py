@@ -2,11 +2,8 @@
 
 import logging
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
-from functools import partial
-from types import TracebackType
-from typing import Any, Literal, Self
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, Literal
 
 import structlog
 from opentelemetry import metrics, trace
@@ -20,26 +17,17 @@ from callboard.telemetry._tracing import Tracing
 LogFormat = Literal["console", "json"]
 
 
-class Telemetry:
+class Telemetry(AbstractContextManager["Telemetry"]):
     """Handle of the telemetry that `setup` started. End it with `shutdown()`, or use it as a `with` block."""
 
-    def __init__(self) -> None:
-        self._ends = ExitStack()
+    def __init__(self, ends: ExitStack) -> None:
+        self._ends = ends
 
     def shutdown(self) -> None:
         """Export the pending spans and metrics, and remove the observers and the log handler."""
         self._ends.close()
 
-    def ended_by(self, end: Callable[[], object]) -> None:
-        """Register a function that `shutdown()` calls; the last registered function is called first."""
-        self._ends.callback(end)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.shutdown()
 
 
@@ -82,88 +70,71 @@ def setup(
         ValueError: if `logs` is another format.
     """
     Capture(capture, redact)  # raises its ImportError before anything has started
-    telemetry = Telemetry()
-    try:
+    with ExitStack() as ends:  # undoes a set-up that fails half-way: its caller gets no handle
         if logs is not None:
-            _add_handler(telemetry, logs, log_level)
-        if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-            return telemetry
-        if traces:
-            provider = _tracer_provider(telemetry, service_name, endpoint, headers)
-            telemetry.ended_by(observe_everywhere(Tracing(provider, capture=capture, redact=redact).observers))
-        if metrics:
-            meters = _meter_provider(telemetry, service_name, endpoint, headers)
-            telemetry.ended_by(observe_everywhere(Metrics(meters).observers))
-    except BaseException:
-        telemetry.shutdown()  # the caller gets no handle, so nothing else could undo the part that was set up
-        raise
-    return telemetry
+            _add_handler(ends, logs, log_level)
+        if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true":
+            resource = service_name or os.environ.get("OTEL_SERVICE_NAME") or "callboard"
+            if traces:
+                spans = _provider(ends, "traces", resource, endpoint, headers)
+                ends.callback(observe_everywhere(Tracing(spans, capture=capture, redact=redact).observers))
+            if metrics:
+                meters = _provider(ends, "metrics", resource, endpoint, headers)
+                ends.callback(observe_everywhere(Metrics(meters).observers))
+        return Telemetry(ends.pop_all())
 
 
-def _tracer_provider(
-    telemetry: Telemetry, service_name: str | None, endpoint: str | None, headers: dict[str, str] | None
+def _provider(
+    ends: ExitStack,
+    signal: Literal["traces", "metrics"],
+    service_name: str,
+    endpoint: str | None,
+    headers: dict[str, str] | None,
 ) -> Any:
-    provider = trace.get_tracer_provider()
-    if is_set_up(provider) or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
+    """Return the global provider if it is set up or not wanted, else a new one, which `ends` shuts down."""
+    provider: Any = trace.get_tracer_provider() if signal == "traces" else metrics.get_meter_provider()
+    if is_set_up(provider) or os.environ.get(f"OTEL_{signal.upper()}_EXPORTER") == "none":
         return provider
+    # Without an endpoint, the exporter reads the environment.
+    url = None if endpoint is None else f"{endpoint.rstrip('/')}/v1/{signal}"
     try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        made = (_tracer_provider if signal == "traces" else _meter_provider)(service_name, url, headers)
     except ImportError:
-        raise _not_installed() from None
-    made = TracerProvider(resource=_resource(service_name))
-    exporter = OTLPSpanExporter(endpoint=_path(endpoint, "traces"), headers=headers)
-    made.add_span_processor(BatchSpanProcessor(exporter))
+        raise ImportError(
+            "callboard.telemetry.setup() sends over OTLP with OpenTelemetry's SDK, which is not installed: "
+            "pip install 'callboard[otel]'"
+        ) from None
     # After an earlier `setup()`, its ended provider is still the global one, which the API never replaces. Then only
     # the observers of this `setup()` use the new provider.
     if is_noop(provider):
-        trace.set_tracer_provider(made)
+        (trace.set_tracer_provider if signal == "traces" else metrics.set_meter_provider)(made)
     # Registered before the observers, so `shutdown()` calls it after them: no span begins on a provider that is down.
-    telemetry.ended_by(partial(end, made))
+    ends.callback(end, made)
     return made
 
 
-def _meter_provider(
-    telemetry: Telemetry, service_name: str | None, endpoint: str | None, headers: dict[str, str] | None
-) -> Any:
-    provider = metrics.get_meter_provider()
-    if is_set_up(provider) or os.environ.get("OTEL_METRICS_EXPORTER") == "none":
-        return provider
-    try:
-        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-        from opentelemetry.sdk.metrics import MeterProvider
-        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-    except ImportError:
-        raise _not_installed() from None
-    exporter = OTLPMetricExporter(endpoint=_path(endpoint, "metrics"), headers=headers)
-    made = MeterProvider([PeriodicExportingMetricReader(exporter)], resource=_resource(service_name))
-    if is_noop(provider):
-        metrics.set_meter_provider(made)
-    telemetry.ended_by(partial(end, made))
+def _tracer_provider(service_name: str, url: str | None, headers: dict[str, str] | None) -> Any:
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    made = TracerProvider(resource=Resource.create({"service.name": service_name}))
+    made.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url, headers=headers)))
     return made
 
 
-def _resource(service_name: str | None) -> Any:
+def _meter_provider(service_name: str, url: str | None, headers: dict[str, str] | None) -> Any:
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
     from opentelemetry.sdk.resources import Resource
 
-    named = service_name or os.environ.get("OTEL_SERVICE_NAME") or "callboard"
-    return Resource.create({"service.name": named})
+    reader = PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=url, headers=headers))
+    return MeterProvider([reader], resource=Resource.create({"service.name": service_name}))
 
 
-def _path(endpoint: str | None, signal: str) -> str | None:
-    """Return the URL of a signal; `None` makes the exporter read the environment."""
-    return None if endpoint is None else f"{endpoint.rstrip('/')}/v1/{signal}"
-
-
-def _not_installed() -> ImportError:
-    return ImportError(
-        "callboard.telemetry.setup() sends over OTLP with OpenTelemetry's SDK, which is not installed: "
-        "pip install 'callboard[otel]'"
-    )
-
-
-def _add_handler(telemetry: Telemetry, kind: str, level: int | str) -> None:
+def _add_handler(ends: ExitStack, kind: str, level: int | str) -> None:
     if kind not in ("console", "json"):
         raise ValueError(f"setup(logs=...) is 'console', 'json' or None, got {kind!r}")
     logger = logging.getLogger("callboard")
@@ -176,7 +147,7 @@ def _add_handler(telemetry: Telemetry, kind: str, level: int | str) -> None:
         logger.setLevel(before[0])
         logger.propagate = before[1]
 
-    telemetry.ended_by(as_before)  # first: `setLevel` raises an error for an unknown level
+    ends.callback(as_before)  # first: `setLevel` raises an error for an unknown level
     logger.addHandler(handler)
     logger.setLevel(level)
     logger.propagate = False  # or a handler of the root logger would print each line a second time
@@ -193,9 +164,6 @@ def formatter(kind: str) -> logging.Formatter:
     renderer: Any = (
         structlog.processors.JSONRenderer(default=repr) if kind == "json" else structlog.dev.ConsoleRenderer()
     )
-    last = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_exceptions(kind), renderer]
+    exceptions = [structlog.processors.format_exc_info] if kind == "json" else []
+    last = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *exceptions, renderer]
     return structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=last)
-
-
-def _exceptions(kind: str) -> list[Any]:
-    return [structlog.processors.format_exc_info] if kind == "json" else []

@@ -5,10 +5,9 @@ makes a span for a model request, callboard makes none: a span processor of the 
 """
 
 import time
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from contextvars import Token
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.messages import AIMessage
@@ -19,19 +18,20 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
 
 import callboard.telemetry._names as names
-from callboard._calls._observers import Observers, careful_observers, observed_by
-from callboard._records._events import ActorEvent, AskEvent, CallEvent, RunEvent
+from callboard._calls._observers import careful_observers
+from callboard._records._events import ActorEvent, AskEvent, CallEvent, RunEvent, RunInfo
 from callboard.exceptions import CallCancelledError, CallTimeoutError, CircuitOpenError, DeadlineExceededError
 from callboard.telemetry._capture import MAX_LENGTH, Capture, Redactor, conversation, result_of, sendable
 from callboard.telemetry._identity import ByIdentity
 from callboard.telemetry._links import CALL, RUN, link_to_call, link_to_run, mark
 from callboard.telemetry._tracker import (
     CallTracker,
+    ObserverSet,
     Outcome,
     RunTracker,
     TrackedCall,
     error_type,
-    has_failed,
+    is_failure,
     outcome_of,
     outcome_of_run,
 )
@@ -108,13 +108,16 @@ _KINDS = (("openinference.span.kind", "LLM"), ("llm.request.type", "chat"), ("tr
 """Attributes by which older instrumentations, from before the conventions, mark the span of a model request."""
 
 
-class RequestProbe:
-    """Flag of one model request: whether another instrumentation made a span for it."""
+@dataclass(slots=True)
+class _Request:
+    """Model request that is not answered yet."""
 
-    __slots__ = ("was_seen",)
-
-    def __init__(self) -> None:
-        self.was_seen = False
+    since: int
+    """Start, in nanoseconds since 1970."""
+    given: str | None
+    was_seen: bool = False
+    """`True` if another instrumentation made a span for the request."""
+    token: Token[Context] = field(init=False)
 
 
 class ForeignSpanProcessor:
@@ -123,7 +126,7 @@ class ForeignSpanProcessor:
     def __init__(self) -> None:
         self._key = context.create_key("callboard-model-request")
 
-    def following(self, request: RequestProbe) -> Context:
+    def following(self, request: _Request) -> Context:
         """Return the current context with the request attached; spans begun in it are inspected."""
         return context.set_value(self._key, request)
 
@@ -135,7 +138,7 @@ class ForeignSpanProcessor:
 
     def _notice(self, span: Any, around: Context | None) -> None:
         request = context.get_value(self._key, around)
-        if isinstance(request, RequestProbe) and not request.was_seen:
+        if isinstance(request, _Request) and not request.was_seen:
             request.was_seen = _is_request(span.attributes or {})
 
     def _on_ending(self, span: Any) -> None: ...
@@ -206,7 +209,7 @@ class CallSpans(CallTracker[_Call, CallEvent]):
         if event.description:
             attributes[names.TOOL_DESCRIPTION] = event.description
         if event.run is not None:
-            attributes |= of_run(event.run.agent, event.run.thread_id, event.run.run_id)
+            attributes |= _of_run(event.run)
         if event.resumes is not None:
             attributes[names.RESUMED] = True
         if self._capture.wanted and event.call is not None:
@@ -241,8 +244,7 @@ class CallSpans(CallTracker[_Call, CallEvent]):
             outcome = outcome_of(event.error)
             if outcome != "ok":
                 span.set_attribute(names.OUTCOME, outcome)
-            if has_failed(outcome):
-                failed(span, event.error, self._capture)
+            failed(span, event.error, self._capture)
         span.end()
 
     def noted(self, call: _Call, event: CallEvent) -> None:
@@ -280,24 +282,22 @@ class CallSpans(CallTracker[_Call, CallEvent]):
         # An error that became a ToolMessage was handled, and does not mark the span as failed.
         if outcome == "error" and event.result is not None:
             attributes[names.HANDLED] = error_type(error)
-        elif has_failed(outcome):
+        else:
             failed(span, error, self._capture)
 
 
-def of_run(agent: str, thread_id: str | None, run_id: str) -> Attributes:
-    """Return the attributes of the run that made a call: agent, conversation id, run id."""
-    found: Attributes = {}
-    if agent:
-        found[names.AGENT_NAME] = agent
-    if thread_id is not None:
-        found[names.CONVERSATION] = thread_id
-    if run_id:
-        found[names.RUN_ID] = run_id
-    return found
+def _of_run(run: RunInfo) -> Attributes:
+    found = {names.AGENT_NAME: run.agent, names.CONVERSATION: run.thread_id, names.RUN_ID: run.run_id}
+    return {key: value for key, value in found.items() if value}
 
 
 def failed(span: Span, error: BaseException, capture: Capture) -> None:
-    """Mark a span as failed. The error's text may contain arguments, so it is exported only if arguments are."""
+    """Mark a span as failed, unless its error is an interrupt.
+
+    The error's text may contain arguments, so it is exported only if arguments are.
+    """
+    if not is_failure(error):
+        return
     kind = error_type(error)
     facts: Attributes = {names.EXCEPTION_TYPE: kind}
     attributes: Attributes = {names.ERROR_TYPE: kind}
@@ -329,17 +329,6 @@ _TOKENS = (names.INPUT_TOKENS, names.OUTPUT_TOKENS)
 
 
 @dataclass(slots=True)
-class _Request:
-    """Model request that is not answered yet."""
-
-    since: int
-    """Start, in nanoseconds since 1970."""
-    token: Token[Context]
-    foreign: RequestProbe
-    given: str | None
-
-
-@dataclass(slots=True)
 class _OpenRun:
     """Open run with its span and its token counts so far."""
 
@@ -366,7 +355,7 @@ class RunSpans(RunTracker[_OpenRun]):
     def begun(self, event: RunEvent) -> _OpenRun:
         info = event.run
         attributes: Attributes = {names.OPERATION: names.INVOKE_AGENT, names.PROVIDER: "unknown"}
-        attributes |= of_run(info.agent, info.thread_id, info.run_id)
+        attributes |= _of_run(info)
         if info.namespace:
             attributes[names.NAMESPACE] = info.namespace
         if info.resumes is not None:
@@ -387,8 +376,8 @@ class RunSpans(RunTracker[_OpenRun]):
         if self._capture.wanted:
             given = self._capture.text(conversation(event.given))
         run.about = about_model(event.model)
-        foreign = RequestProbe()
-        run.request = _Request(time.time_ns(), context.attach(self._spotter().following(foreign)), foreign, given)
+        run.request = _Request(time.time_ns(), given)
+        run.request.token = context.attach(self._spotter().following(run.request))
 
     def answered(self, run: _OpenRun, event: RunEvent) -> None:
         request, run.request = run.request, None
@@ -400,9 +389,11 @@ class RunSpans(RunTracker[_OpenRun]):
         for key in _TOKENS:
             run.tokens[key] = run.tokens.get(key, 0) + said.get(key, 0)
         run.about = {key: said[key] for key in (names.PROVIDER, names.REQUEST_MODEL) if key in said}
-        if request.foreign.was_seen:
+        if request.was_seen:
             return
-        attributes: Attributes = {names.OPERATION: names.CHAT, **said, **_conversation_of(event)}
+        attributes: Attributes = {names.OPERATION: names.CHAT, **said}
+        if event.run.thread_id is not None:
+            attributes[names.CONVERSATION] = event.run.thread_id
         if request.given is not None:
             attributes[names.INPUT_MESSAGES] = request.given
             if reply is not None:
@@ -413,27 +404,22 @@ class RunSpans(RunTracker[_OpenRun]):
             attributes=attributes,
             start_time=request.since,
         )
-        if event.error is not None and has_failed(outcome_of(event.error)):
+        if event.error is not None:
             failed(span, event.error, self._capture)
         span.end()
 
     def ended(self, run: _OpenRun, event: RunEvent) -> None:
         context.detach(run.token)
-        outcome = outcome_of_run(event)
-        attributes: Attributes = {names.OUTCOME: outcome, **run.about}
+        attributes: Attributes = {names.OUTCOME: outcome_of_run(event), **run.about}
         attributes |= {key: number for key, number in run.tokens.items() if number}
         if event.questions:
             attributes[names.QUESTIONS] = event.questions
         if self._capture.wanted and (messages := conversation(event.result)):
             attributes[names.OUTPUT_MESSAGES] = self._capture.text(messages[-1:])
         run.span.set_attributes(attributes)
-        if event.error is not None and has_failed(outcome):
+        if event.error is not None:
             failed(run.span, event.error, self._capture)
         run.span.end()
-
-
-def _conversation_of(event: RunEvent) -> dict[str, Any]:
-    return {} if event.run.thread_id is None else {names.CONVERSATION: event.run.thread_id}
 
 
 # Spans of actors, and the observers of all spans
@@ -475,9 +461,8 @@ class ActorSpans:
     def _ended(self, event: AskEvent) -> None:
         span, token = self._open.pop(event.number)
         context.detach(token)
-        outcome = outcome_of(event.error)
-        span.set_attributes({names.ACTOR_WAIT: event.waited, names.OUTCOME: outcome})
-        if event.error is not None and has_failed(outcome):
+        span.set_attributes({names.ACTOR_WAIT: event.waited, names.OUTCOME: outcome_of(event.error)})
+        if event.error is not None:
             failed(span, event.error, self._capture)
         span.end()
 
@@ -490,7 +475,7 @@ class ActorSpans:
                 found[0].add_event(f"{names.ACTOR}.{event.phase}", facts)
 
 
-class Tracing:
+class Tracing(ObserverSet):
     """Spans of the OpenTelemetry conventions for generative AI, through any tracer provider.
 
     callboard makes spans by itself once the application has set up an SDK. Make an instance only for another provider,
@@ -524,12 +509,6 @@ class Tracing:
         def spotter() -> ForeignSpanProcessor:
             return processor_of(provider or trace.get_tracer_provider())
 
-        self.observers: Observers = careful_observers(
+        self.observers = careful_observers(
             CallSpans(tracer, kept), RunSpans(tracer, kept, spotter), ActorSpans(tracer, kept), mark=mark, kind="spans"
         )
-
-    @contextmanager
-    def on(self) -> Generator[None]:
-        """Trace only the calls, runs and asks that are started inside the block."""
-        with observed_by(self.observers):
-            yield

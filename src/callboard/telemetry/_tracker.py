@@ -3,11 +3,13 @@
 Spans, metrics, logs, recordings and the live view all build on this tracker, so they agree about every call.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from typing import Generic, Literal, Protocol, TypeVar
 
 from langgraph.errors import GraphBubbleUp, ParentCommand
 
+from callboard._calls._observers import Observers, observed_by
 from callboard._records._events import CallPhase, RunEvent
 from callboard.exceptions import (
     CallCancelledError,
@@ -28,33 +30,19 @@ CallPlace = Literal["between", "waiting", "running"]
 """State of a call. `between`: before its queue, or in the pause before another attempt."""
 
 
-class TrackedEvent(Protocol):
+class _TrackedEvent(Protocol):
     """Event as a `CallTracker` reads it: a `CallEvent`, or a line of a recording."""
 
     @property
-    def phase(self) -> CallPhase:
-        """Phase that the call has just reached."""
-        ...
-
+    def phase(self) -> CallPhase: ...
     @property
-    def number(self) -> int:
-        """Number of the call, unique in its process."""
-        ...
-
+    def number(self) -> int: ...
     @property
-    def tool(self) -> str:
-        """Name of the attempt's tool. A fallback runs another tool than the one that was called."""
-        ...
-
+    def tool(self) -> str: ...
     @property
-    def time(self) -> float:
-        """Time of the event in seconds, on any one clock."""
-        ...
-
+    def time(self) -> float: ...
     @property
-    def attempt(self) -> int:
-        """Number of the attempt that the event is about."""
-        ...
+    def attempt(self) -> int: ...
 
 
 class TrackedCall:
@@ -66,7 +54,7 @@ class TrackedCall:
 
     __slots__ = ("attempt", "began", "ended", "number", "running", "since", "tool", "waiting")
 
-    def __init__(self, begun: TrackedEvent) -> None:
+    def __init__(self, begun: _TrackedEvent) -> None:
         self.number = begun.number
         self.tool = begun.tool
         """Name of the called tool, also while a fallback runs in its place."""
@@ -89,7 +77,7 @@ class TrackedCall:
 
 
 C = TypeVar("C", bound=TrackedCall)
-E = TypeVar("E", bound=TrackedEvent)
+E = TypeVar("E", bound=_TrackedEvent)
 
 
 class CallTracker(Generic[C, E]):
@@ -185,6 +173,18 @@ class CallTracker(Generic[C, E]):
         self.ended(call, event)
 
 
+class ObserverSet:
+    """Base class of the observers that make one kind of output, such as spans."""
+
+    observers: Observers
+
+    @contextmanager
+    def on(self) -> Generator[None]:
+        """Observe only the calls, runs and asks that are started inside the block."""
+        with observed_by(self.observers):
+            yield
+
+
 R = TypeVar("R")
 
 
@@ -262,9 +262,9 @@ def outcome_of_run(event: RunEvent) -> Outcome:
     return "interrupted" if event.questions else outcome_of(event.error)
 
 
-def has_failed(outcome: Outcome) -> bool:
-    """Return whether an outcome is a failure; `interrupted` is not."""
-    return outcome in FAILURES
+def is_failure(error: BaseException) -> bool:
+    """Return whether an error counts as a failure; an interrupt does not."""
+    return outcome_of(error) in FAILURES
 
 
 def is_cancellation(error: BaseException) -> bool:

@@ -16,7 +16,6 @@ from importlib.metadata import version
 from json import dumps
 from pathlib import Path
 from time import perf_counter
-from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from langchain_core.messages import AIMessage
@@ -52,11 +51,11 @@ class Records:
             case "queued":
                 pass
             case "gave_up":
-                line["waited"] = _rounded(event.queue_wait)
+                line["waited"] = round(event.queue_wait, 6)
             case "started":
                 line["attempt"] = event.attempt
                 if event.queue_wait:
-                    line["waited"] = _rounded(event.queue_wait)
+                    line["waited"] = round(event.queue_wait, 6)
             case "attempt_ended":
                 line["attempt"] = event.attempt
             case "noted":
@@ -68,7 +67,7 @@ class Records:
             case "ended":
                 line |= {"outcome": outcome_of(event.error), "attempts": event.attempt}
                 if event.queue_wait:
-                    line["waited"] = _rounded(event.queue_wait)
+                    line["waited"] = round(event.queue_wait, 6)
                 if self._capture.wanted and event.result is not None:
                     line["result"] = self._capture.short(result_of(event.result))
         return _with_error(line, event.error) if event.phase in ("gave_up", "attempt_ended", "ended") else line
@@ -107,7 +106,7 @@ class Records:
             line |= {"actor": event.actor, "handler": event.handler, "ahead": event.ahead, **self._key(event.key)}
             return line if event.call is None else line | {"call": event.call}
         if event.phase == "ended":
-            line |= {"waited": _rounded(event.waited), "outcome": outcome_of(event.error)}
+            line |= {"waited": round(event.waited, 6), "outcome": outcome_of(event.error)}
         return _with_error(line, event.error)
 
     def _key(self, key: Hashable) -> Line:
@@ -137,10 +136,6 @@ def _with_error(line: Line, error: BaseException | None) -> Line:
     if error is not None:
         line["error"] = error_type(error)
     return line
-
-
-def _rounded(seconds: float) -> float:
-    return round(seconds, 6)
 
 
 # Recorder
@@ -221,9 +216,7 @@ class Recorder:
         self._around.enter_context(observed_by(careful_observers(self._call, self._run, self._actor)))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._around.close()  # first: from now on no new call is recorded
         with self._lock:
             self._tell_gap()

@@ -158,16 +158,8 @@ class _Call(TrackedCall):
 
     def __init__(self, begun: _CallLine) -> None:
         super().__init__(begun)
-        self.known = RecordedCall(
-            number=begun.number,
-            batch=begun.batch,
-            tool=begun.tool,
-            id=begun.id,
-            start=begun.time,
-            run=begun.run,
-            resumes=begun.resumes,
-            args=begun.args,
-        )
+        known = _fields(begun, "number", "batch", "tool", "id", "run", "resumes", "args")
+        self.known = RecordedCall(start=begun.time, **known)
         self.waits: list[Wait] = []
         self.over: list[RecordedAttempt] = []
         """Finished attempts."""
@@ -231,14 +223,7 @@ class _Calls(CallTracker[_Call, _CallLine]):
         call.notes.append(Note(time=event.time, what=event.what, facts=facts, message=event.message))
 
     def ended(self, call: _Call, event: _CallLine) -> None:
-        call.known = replace(
-            call.known,
-            end=event.time,
-            outcome=event.outcome,
-            error=event.error,
-            waited=event.waited,
-            result=event.result,
-        )
+        call.known = replace(call.known, end=event.time, **_fields(event, "outcome", "error", "waited", "result"))
 
 
 class PartBuilder:
@@ -271,7 +256,7 @@ class PartBuilder:
             self._take_ask(line)
         elif isinstance(line, _ActorLine):
             what = line.event.removeprefix("actor_")
-            self._lives.append(ActorChange(time=line.time, actor=line.actor, what=what, error=line.error, key=line.key))
+            self._lives.append(ActorChange(time=line.time, what=what, **_fields(line, "actor", "error", "key")))
         elif isinstance(line, _LostLine):
             self._lost += line.events
         elif isinstance(line, _ClosedLine):
@@ -290,9 +275,7 @@ class PartBuilder:
             calls=tuple(call.built(asks[number]) for number, call in self._calls.all.items()),
             asks=tuple(self._asks.values()),
             lives=tuple(self._lives),
-            callboard=header.callboard,
-            python=header.python,
-            pid=header.pid,
+            **_fields(header, "callboard", "python", "pid"),
             captures=header.captures is True,
             lost=max(self._lost, closing.lost if closing else 0),
             closing=closing,
@@ -300,45 +283,24 @@ class PartBuilder:
 
     def _take_run(self, line: _RunLine) -> None:
         if line.event == "run_begun":
-            self._runs[line.run] = RecordedRun(
-                number=line.run,
-                start=line.time,
-                agent=line.agent,
-                thread=line.thread,
-                run_id=line.run_id,
-                namespace=line.namespace,
-                resumes=line.resumes,
-            )
+            known = _fields(line, "agent", "thread", "run_id", "namespace", "resumes")
+            self._runs[line.run] = RecordedRun(number=line.run, start=line.time, **known)
         elif (run := self._runs.get(line.run)) is None:
             return
         elif line.event == "run_ended":
-            ended = replace(run, end=line.time, outcome=line.outcome, error=line.error, questions=line.questions)
-            self._runs[line.run] = ended
+            self._runs[line.run] = replace(run, end=line.time, **_fields(line, "outcome", "error", "questions"))
         elif line.event == "model_asked":
             asked = ModelRequest(start=line.time, model=line.model)
             self._runs[line.run] = replace(run, requests=(*run.requests, asked))
         elif run.requests and run.requests[-1].end is None:
-            answered = replace(
-                run.requests[-1],
-                end=line.time,
-                error=line.error,
-                calls=line.calls,
-                input_tokens=line.input_tokens,
-                output_tokens=line.output_tokens,
-            )
+            known = _fields(line, "error", "calls", "input_tokens", "output_tokens")
+            answered = replace(run.requests[-1], end=line.time, **known)
             self._runs[line.run] = replace(run, requests=(*run.requests[:-1], answered))
 
     def _take_ask(self, line: _AskLine) -> None:
         if line.event == "ask_begun":
-            self._asks[line.ask] = RecordedAsk(
-                number=line.ask,
-                actor=line.actor,
-                handler=line.handler,
-                start=line.time,
-                call=line.call,
-                ahead=line.ahead,
-                key=line.key,
-            )
+            known = _fields(line, "actor", "handler", "call", "ahead", "key")
+            self._asks[line.ask] = RecordedAsk(number=line.ask, start=line.time, **known)
         elif (ask := self._asks.get(line.ask)) is None:
             return
         elif line.event == "ask_taken":
@@ -347,7 +309,12 @@ class PartBuilder:
             taken = ask.taken
             if taken is None and line.waited and line.outcome == "ok":
                 taken = min(line.time, ask.start + line.waited)  # the line "ask_taken" was lost: infer its time
-            self._asks[line.ask] = replace(ask, end=line.time, taken=taken, outcome=line.outcome, error=line.error)
+            self._asks[line.ask] = replace(ask, end=line.time, taken=taken, **_fields(line, "outcome", "error"))
+
+
+def _fields(line: _Line, *names: str) -> dict[str, Any]:
+    """Return the fields of a line that a record has under the same names."""
+    return {name: getattr(line, name) for name in names}
 
 
 def _moment(written: str | None) -> datetime | None:
