@@ -10,7 +10,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
+from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,13 @@ class Terminal:
 
     def type(self, line: str) -> None:
         os.write(self._descriptor, f"{line}\n".encode())
+
+    def play(self, *script: str) -> None:
+        """Wait for a text and type a line, in turn; the script may end with a text."""
+        for text, line in zip_longest(script[::2], script[1::2]):
+            self.until(text)
+            if line is not None:
+                self.type(line)
 
     def press(self, keys: str) -> None:
         os.write(self._descriptor, keys.encode())

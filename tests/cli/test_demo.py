@@ -113,14 +113,6 @@ def at_terminal(*arguments: str) -> str:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals")
-@pytest.mark.exhaustive
-def test_on_a_terminal_progress_is_a_table_that_goes_away() -> None:
-    output = at_terminal("--calls", "30")
-    assert "running" in output
-    assert "slowest now" not in output
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.exhaustive
 def test_the_live_view_is_never_taller_than_the_terminal(backend: str) -> None:

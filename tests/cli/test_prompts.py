@@ -81,26 +81,11 @@ def test_an_accepted_call_runs_as_it_was_shown(project: Project, agents: str, ba
 @pytest.mark.exhaustive
 def test_an_edited_call_runs_with_the_arguments_of_the_person(project: Project, agents: str) -> None:
     with project.terminal("run", f"{agents}:one", "Pay!") as terminal:
-        terminal.until("ignore? ")
-        terminal.type("e")
-        terminal.until('arguments (nothing: go back): {"amount": 3}')
-        terminal.type(CLEAR)
-        terminal.until("ignore? ")
-        terminal.type("e")
-        terminal.until('{"amount": 3}')
-        terminal.type(f"{CLEAR}{{amount: 4")
-        terminal.until("That is no JSON")
-        terminal.until("{amount: 4")
-        terminal.type(f"{CLEAR}[4]")
-        terminal.until("The arguments are a JSON object")
-        terminal.until("[4]")
-        terminal.type(f'{CLEAR}{{"amount": "many"}}')
-        terminal.until("That answer was refused")
-        terminal.until("ignore? ")
-        terminal.type("edit")
-        terminal.until('{"amount": 3}')
-        terminal.type(f'{CLEAR}{{"amount": 4}}')
-        terminal.until("I see: paid 4.")
+        terminal.play("ignore? ", "e", 'arguments (nothing: go back): {"amount": 3}', CLEAR)
+        terminal.play("ignore? ", "e", '{"amount": 3}', f"{CLEAR}{{amount: 4", "That is no JSON")
+        terminal.play("{amount: 4", f"{CLEAR}[4]", "The arguments are a JSON object")
+        terminal.play("[4]", f'{CLEAR}{{"amount": "many"}}', "That answer was refused")
+        terminal.play("ignore? ", "edit", '{"amount": 3}', f'{CLEAR}{{"amount": 4}}', "I see: paid 4.")
         assert terminal.end() == 0
 
     assert log(project) == ["pay 4 "]
@@ -109,13 +94,7 @@ def test_an_edited_call_runs_with_the_arguments_of_the_person(project: Project, 
 @pytest.mark.exhaustive
 def test_a_text_may_stand_for_the_result(project: Project, agents: str) -> None:
     with project.terminal("run", f"{agents}:one", "Pay!") as terminal:
-        terminal.until("ignore? ")
-        terminal.type("respond")
-        terminal.until("text: ")
-        terminal.type("")
-        terminal.until("text: ")
-        terminal.type("it is paid already")
-        terminal.until("I see: it is paid already.")
+        terminal.play("ignore? ", "respond", "text: ", "", "text: ", "it is paid already", "I see: it is paid already.")
         assert terminal.end() == 0
 
     assert log(project) == []
@@ -131,9 +110,7 @@ def test_only_what_the_question_allows_is_an_answer(project: Project, agents: st
             terminal.type(wrong)
             terminal.until("Answer with accept or ignore")
         terminal.type("I")
-        terminal.until("reason (or nothing): ")
-        terminal.type("too much")
-        terminal.until("with reason: too much")
+        terminal.play("reason (or nothing): ", "too much", "with reason: too much")
         assert terminal.end() == 0
 
     assert log(project) == []
@@ -148,8 +125,7 @@ def test_questions_are_asked_one_after_the_other_and_answered_together(project: 
         assert "Question 2 of 3" in terminal.until("ignore? ")
         assert log(project) == []
         terminal.type("i")
-        terminal.until("reason")
-        terminal.type("")
+        terminal.play("reason", "")
         assert "Question 3 of 3\nHow?" in terminal.until("answer (JSON, or text): ")
         terminal.type('{"by": ["card"]}')
         terminal.until("I see: paid 1; User rejected the tool call for `pay`")
@@ -163,21 +139,14 @@ def test_questions_are_asked_one_after_the_other_and_answered_together(project: 
 def test_who_leaves_a_question_can_come_back_to_it(project: Project, agents: str) -> None:
     options = ("--db", project.db, "--thread", "1")
     with project.terminal("run", f"{agents}:three", "Pay!", *options) as terminal:
-        terminal.until("ignore? ")
-        terminal.type("a")
-        terminal.until("ignore? ")
+        terminal.play("ignore? ", "a", "ignore? ")
         terminal.press("\x04")
         terminal.until("Waiting for a person. To go on: callboard run")
         assert terminal.end() == 3
     assert log(project) == []
 
     with project.terminal("run", f"{agents}:three", *options, "--resume") as terminal:
-        for answer in ("a", "a"):
-            terminal.until("ignore? ")
-            terminal.type(answer)
-        terminal.until("text): ")
-        terminal.type("by card")
-        terminal.until("they said 'by card'")
+        terminal.play("ignore? ", "a", "ignore? ", "a", "text): ", "by card", "they said 'by card'")
         assert terminal.end() == 0
     assert sorted(log(project)) == ["pay 1 ", "pay 2 "]
 
@@ -232,8 +201,7 @@ def test_arguments_cannot_act_on_the_terminal(project: Project, agents: str) -> 
         assert r"\u001b[2Kme\u202eyou" in shown
         assert "\u202e" not in shown
         terminal.type("e")
-        terminal.until(r"\u001b[2Kme\u202eyou")
-        terminal.type("")
+        terminal.play(r"\u001b[2Kme\u202eyou", "")
         assert terminal.end() == 0
 
     assert log(project) == ["pay 3 \x1b[2Kme\u202eyou"]
@@ -245,38 +213,30 @@ def test_a_stop_before_the_tools_is_confirmed(project: Project, agents: str) -> 
     with project.terminal("run", f"{agents}:gated", "Go!", *options) as terminal:
         assert "slow()" in terminal.until("Stopped before tools. Go on? [yes/no] ")
         terminal.type("perhaps")
-        terminal.until("[yes/no] ")
-        terminal.type("n")
+        terminal.play("[yes/no] ", "n")
         assert terminal.end() == 3
     (project.directory / "go").touch()
     with project.terminal("run", f"{agents}:gated", "Go!", "--db", project.db) as terminal:
-        terminal.until("[yes/no] ")
-        terminal.type("y")
-        terminal.until("I see: went.")
+        terminal.play("[yes/no] ", "y", "I see: went.")
         assert terminal.end() == 0
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ((), ["slow()", "running", "slow()", "running"]),
+        (("--live",), ["0 of 1 calls ended", "1 running, 0 waiting", "slowest now"]),
+    ],
+)
 @pytest.mark.exhaustive
-def test_open_calls_are_shown_while_they_run(project: Project, agents: str, backend: str) -> None:
-    with project.terminal("run", f"{agents}:slowly", "Go!", "--backend", backend) as terminal:
-        terminal.until("slow()")
-        terminal.until("running")
-        terminal.until("slow()")
-        terminal.until("running")
-        (project.directory / "go").touch()
-        terminal.until("done    slow()")
-        terminal.until("I see: went.")
-        assert terminal.end() == 0
-
-
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@pytest.mark.exhaustive
-def test_the_live_view_takes_the_place_of_the_open_calls(project: Project, agents: str, backend: str) -> None:
-    with project.terminal("run", f"{agents}:slowly", "Go!", "--live", "--backend", backend) as terminal:
-        terminal.until("0 of 1 calls ended")
-        terminal.until("1 running, 0 waiting")
-        terminal.until("slowest now")
+def test_open_calls_are_shown_while_they_run(
+    project: Project, agents: str, backend: str, options: tuple[str, ...], shown: list[str]
+) -> None:
+    """The live view takes the place of the list of open calls."""
+    with project.terminal("run", f"{agents}:slowly", "Go!", *options, "--backend", backend) as terminal:
+        for text in shown:
+            terminal.until(text)
         (project.directory / "go").touch()
         terminal.until("done    slow()")
         terminal.until("I see: went.")

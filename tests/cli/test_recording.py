@@ -134,5 +134,5 @@ def test_every_thread_has_a_file_name_of_its_own(one: str, other: str) -> None:
     name = recording_name(one)
 
     assert name.isascii()
-    assert all(char.isalnum() or char in "._-%" for char in name)
+    assert all(char.isalnum() or char in "._-~%" for char in name)
     assert (name == recording_name(other)) == (one == other)

@@ -100,19 +100,6 @@ async def test_what_runs_and_what_waits_is_seen_while_it_does_and_gone_after(see
     assert seen.points(names.QUEUE_LENGTH) == [(work, 0)]
 
 
-async def test_a_cancelled_wait_leaves_no_count_behind(seen: Seen) -> None:
-    """A gauge that only grows would be worse than none."""
-    node = ToolNode([Recorder().tool("work", seconds=40)], limit=Limit(concurrency=1))
-
-    with seen.metrics.on(), anyio.move_on_after(1):
-        await asked(node, *(tool_call("work", str(n)) for n in range(3)))
-
-    assert [value for _, value in seen.points(names.IN_FLIGHT)] == [0]
-    assert [value for _, value in seen.points(names.QUEUE_LENGTH)] == [0]
-    errors = {attributes[names.ERROR_TYPE]: point.count for attributes, point in seen.points(names.TOOL_DURATION)}
-    assert errors == {"cancelled": 3}
-
-
 async def test_retries_and_abandoned_threads_are_counted(seen: Seen) -> None:
     recorder = Recorder()
 

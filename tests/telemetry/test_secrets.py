@@ -22,7 +22,7 @@ from callboard import AbandonedThreadWarning, CallEvent, CallPolicy, Limit, Rate
 from callboard._calls._observers import observe
 from callboard.guards import Redact, RepairArguments, Sanitize
 from callboard.middleware import Cache, CircuitBreaker, Fallback, OutputBudget, Retry
-from callboard.telemetry import Logs, Metrics, Recorder, Tracing
+from callboard.telemetry import Logs, Metrics, Recorder
 from callboard.telemetry._setup import formatter
 from callboard.testing import calls, tool_call
 from tests.helpers import make, make_sync
@@ -450,11 +450,6 @@ async def test_the_environment_decides_where_nothing_is_said(
     traces = await one_call("tea")
     assert (names.TOOL_ARGUMENTS in attributes(traces.tool())) is captures
     assert names.TOOL_ARGUMENTS not in attributes((await one_call("tea", capture=False)).tool())
-
-
-def test_what_is_said_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(names.CAPTURE_VARIABLE, "SPAN_ONLY")
-    assert Tracing(capture=False)
 
 
 async def test_what_the_links_redact_no_observer_sees(caplog: pytest.LogCaptureFixture) -> None:

@@ -148,27 +148,6 @@ def test_an_applications_own_sdk_is_used_as_it_is(receiver: Receiver) -> None:
     assert receiver.received == {}
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@pytest.mark.exhaustive
-def test_with_an_sdk_there_are_spans_without_any_call_of_ours(backend: str) -> None:
-    """Spans appear without `setup()`, as with other instrumented libraries."""
-    done = run(OWN + "run()\nprint([span.name for span in seen.get_finished_spans()])", backend)
-
-    assert done.stdout.strip() == "['attempt work', 'execute_tool work']"
-
-
-@pytest.mark.exhaustive
-def test_the_environment_says_whether_values_are_captured() -> None:
-    program = OWN + "run()\nprint('canary' in str([dict(s.attributes) for s in seen.get_finished_spans()]))"
-    variable = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-
-    found = {
-        value: run(program, **{variable: value}).stdout.strip() for value in ("span_only", "True", "EVENT_ONLY", "")
-    }
-
-    assert found == {"span_only": "True", "True": "True", "EVENT_ONLY": "False", "": "False"}
-
-
 @pytest.mark.parametrize(
     ("variable", "value", "left"),
     [

@@ -19,7 +19,7 @@ from callboard._calls._observers import current_observers
 from callboard._cli._call_counts import CallCounts, total
 from callboard.telemetry import CallTracker, Logs, Recorder, TrackedCall, read_recording
 
-from ._events import ENDS, Script, event, played, scripts
+from ._events import Script, event, played, scripts
 from ._measured import Seen as Measured
 from ._traces import Traces
 
@@ -65,21 +65,6 @@ def tell(events: Sequence[CallEvent]) -> None:
             observer(told)
 
 
-@pytest.mark.parametrize("end", ENDS)
-def test_an_end_has_one_name_whoever_tells_it(tmp_path: Path, end: str) -> None:
-    """Regression: the live view had its own word for a spent budget, and showed a cancelled call as an error."""
-    seen = Seen([event("begun"), event("ended", time=1.0, **ENDS[end])], tmp_path / "calls.jsonl")
-
-    (span,) = seen.traces.spans
-    (call,) = seen.recorded
-    assert (span.attributes or {})[names.OUTCOME] == end
-    assert call.outcome == end
-    assert seen.counts.rows["fetch"].states[end] == 1
-    assert seen.lines == [SAID[end]]
-    assert seen.total(names.TIMEOUTS) == (end in ("timeout", "deadline"))
-    assert seen.total(names.REJECTIONS) == (end == "rejected")
-
-
 @given(scripts(), st.randoms(use_true_random=False))
 def test_in_whatever_order_things_happen_all_readers_tell_the_same(
     tmp_path_factory: pytest.TempPathFactory, calls: list[Script], random: Random
@@ -101,6 +86,8 @@ def test_in_whatever_order_things_happen_all_readers_tell_the_same(
     assert all(attempt.end is not None for call in seen.recorded for attempt in call.attempts)
     for name in (names.IN_FLIGHT, names.QUEUE_LENGTH):
         assert seen.total(name) == 0
+    assert seen.total(names.TIMEOUTS) == ends["timeout"] + ends["deadline"]
+    assert seen.total(names.REJECTIONS) == ends["rejected"]
 
 
 class Following(CallTracker[TrackedCall, CallEvent]):

@@ -4,27 +4,24 @@ First come the service and the database that its tools use, then the calls to ma
 """
 
 import json
+import math
 import random
 import re
 import signal
-import socket
 import sqlite3
-import sys
 import tempfile
-import threading
 import warnings
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from socketserver import TCPServer
-from typing import Any
 
 import anyio
-from anyio import CancelScope
+from anyio import BrokenResourceError, CancelScope, EndOfStream
+from anyio.abc import ByteStream, SocketAttribute
+from anyio.from_thread import start_blocking_portal
 from httpx2 import AsyncClient, Limits
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
@@ -44,10 +41,7 @@ from callboard._cli._storage import recorded
 from callboard._cli._view import QuietlyClosedConsole, result_table
 from callboard.testing import ScriptedModel, calls
 
-# Service of the demo: an HTTP server on loopback, in threads of this process, that is slow, fails and hangs on demand.
-
-_TICK = 0.05
-"""Seconds between two checks of the service for its shutdown."""
+# Service of the demo: an HTTP server on loopback, in a thread with an event loop of its own.
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,101 +69,51 @@ def answer_for(item: int) -> Answer:
     return Answer(latency, HTTPStatus.OK)
 
 
-@dataclass(slots=True)
-class Stats:
-    """Counts of the requests that the demo's HTTP service has received."""
-
-    served: int = 0
-    abandoned: int = 0
-    """Requests whose client hung up before the answer."""
-    in_flight: int = 0
-    peak_in_flight: int = 0
-
-
-class Service(ThreadingHTTPServer):
-    """Server with a daemon thread for each connection. `/hang` never answers; for `/item/<n>`, see `answer_for()`."""
-
-    request_queue_size = 1_024
+class Service:
+    """HTTP server. `/hang` never answers; for `/item/<n>`, see `answer_for()`."""
 
     def __init__(self) -> None:
-        self.stats = Stats()
-        self.lock = threading.Lock()
-        super().__init__(("127.0.0.1", 0), _Connection)
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.url = ""
+        self.served = self.abandoned = 0
+        """Numbers of requests that were answered, and whose client hung up before the answer."""
+        self.in_flight = self.peak_in_flight = 0
 
-    def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # not `HTTPServer.server_bind`: it looks up the host name in DNS, which may hang
+    @asynccontextmanager
+    async def listening(self) -> AsyncGenerator[None]:
+        """Serve during the block."""
+        async with (
+            await anyio.create_tcp_listener(local_host="127.0.0.1", backlog=1_024) as listener,
+            anyio.create_task_group() as connections,
+        ):
+            port = listener.extra(SocketAttribute.local_port)  # noqa: S610  (anyio's, not Django's)
+            self.url = f"http://127.0.0.1:{port}"
+            connections.start_soon(listener.serve, self._serve)
+            yield
+            connections.cancel_scope.cancel()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), OSError):  # a hang-up of a client is counted, and needs no traceback
-            super().handle_error(request, client_address)
+    async def _serve(self, client: ByteStream) -> None:
+        """Serve the requests of one connection, one after the other. Each fits in one packet."""
+        async with client:
+            with suppress(EndOfStream, BrokenResourceError):
+                while True:
+                    item = re.match(rb"GET /item/(\d+) ", await client.receive())
+                    answer = answer_for(int(item[1])) if item else Answer(math.inf, HTTPStatus.OK)
+                    if not await self._wait(client, answer.latency):
+                        return
+                    status, body = answer.status, json.dumps({"item": item and int(item[1])})
+                    head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Length: {len(body)}\r\n\r\n"
+                    await client.send(f"{head}{body}".encode())
 
-
-class _Connection(BaseHTTPRequestHandler):
-    """Client connection that serves one request after the other."""
-
-    protocol_version = "HTTP/1.1"
-    wbufsize = -1  # head and body in one packet: a second one would wait for the acknowledgement of the first
-    server: Service  # pyright: ignore[reportIncompatibleVariableOverride]  (nobody else makes one)
-
-    def do_GET(self) -> None:
-        if self.path == "/hang":
-            self._wait(None)
-        elif item := re.fullmatch(r"/item/(\d{1,9})", self.path):
-            answer = answer_for(int(item[1]))
-            if self._wait(answer.latency):
-                failure = {} if answer.status is HTTPStatus.OK else {"error": answer.status.phrase}
-                self._send(answer.status, {"item": int(item[1]), **failure})
-        else:
-            self._send(HTTPStatus.NOT_FOUND, {"error": "not found"})
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Write no log: standard error belongs to the demo."""
-
-    def _wait(self, seconds: float | None) -> bool:
+    async def _wait(self, client: ByteStream, seconds: float) -> bool:
         """Wait, and return whether the client is still there; it sends nothing before it has its answer."""
-        stats = self.server.stats
-        with self.server.lock:
-            stats.in_flight += 1
-            stats.peak_in_flight = max(stats.peak_in_flight, stats.in_flight)
-        self.connection.settimeout(seconds)
-        is_there = False
-        try:
-            self.connection.recv(1, socket.MSG_PEEK)  # returns, or fails, when the client hangs up
-        except TimeoutError:
-            is_there = True
-        except OSError:
-            pass
-        self.connection.settimeout(None)
-        self.close_connection = not is_there
-        with self.server.lock:
-            stats.in_flight -= 1
-            stats.served += is_there
-            stats.abandoned += not is_there
-        return is_there
-
-    def _send(self, status: HTTPStatus, content: dict[str, object]) -> None:
-        body = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        if status is HTTPStatus.SERVICE_UNAVAILABLE:
-            self.send_header("Retry-After", "1")
-        self.end_headers()
-        self.wfile.write(body)
-
-
-@contextmanager
-def running_service() -> Generator[Service]:
-    """Run the service during the block. Blocks at the end: enter it before the event loop starts."""
-    with Service() as service:
-        thread = threading.Thread(target=service.serve_forever, args=[_TICK], name="demo service", daemon=True)
-        thread.start()
-        try:
-            yield service
-        finally:
-            service.shutdown()
-            thread.join()
+        self.in_flight += 1
+        self.peak_in_flight = max(self.peak_in_flight, self.in_flight)
+        with anyio.move_on_after(seconds) as scope, suppress(EndOfStream, BrokenResourceError):
+            await client.receive()  # ends when the client hangs up
+        self.in_flight -= 1
+        self.served += scope.cancelled_caught
+        self.abandoned += not scope.cancelled_caught
+        return scope.cancelled_caught
 
 
 # Database of the demo: a SQLite file, queried by a sync function that blocks its thread.
@@ -271,7 +215,7 @@ _PATIENCE = 1.0
 """Seconds to wait for the service to notice the closed connections."""
 _FETCHES = 300
 _WIDE = 160
-"""Width of the result table in cells, if the output is not a terminal."""
+"""Width of the output in cells, if it is not a terminal."""
 
 
 class Session:
@@ -301,7 +245,7 @@ class Session:
                     finally:
                         self.statistics = node.statistics()
                     with anyio.move_on_after(_PATIENCE):
-                        while service.stats.in_flight:
+                        while service.in_flight:
                             await anyio.sleep(0.01)
             watchers.cancel_scope.cancel()
 
@@ -331,24 +275,26 @@ class Session:
 def run_demo(options: DemoOptions) -> int:
     """Run the demo and return the exit code."""
     console = QuietlyClosedConsole(highlight=False, markup=False)
-    console.soft_wrap = not console.is_terminal  # a file or a pipe gets whole lines, without line breaks at a width
+    if not console.is_terminal:  # a file or a pipe gets whole lines, without line breaks at a width
+        console.soft_wrap, console.width = True, _WIDE
     fetches = options.calls or _FETCHES
     for line in _introduction(fetches, options):
         console.print(line)
-    session = Session()
+    session, service = Session(), Service()
     # Numbers of each second are useful without a terminal, too, which cannot show a table that goes away.
     screen = Screen(console, session.calls, [], live=options.live or not console.is_terminal)
     with (
         recorded(options.record),
         temporary_database() as database,
-        running_service() as service,
+        start_blocking_portal() as other_loop,
+        other_loop.wrap_async_context_manager(service.listening()),
         warnings.catch_warnings(),
     ):
         # A signal may abandon a query half-way. The conclusion counts it as "threads left over".
         warnings.simplefilter("ignore", AbandonedThreadWarning)
         anyio.run(session.play, service, database, screen, fetches, backend=options.backend.value)
-    console.print(result_table(session.calls.counts, console.width if console.is_terminal else _WIDE))
-    for line in _conclusion(session, service.stats):
+    console.print(result_table(session.calls.counts, console.width))
+    for line in _conclusion(session, service):
         console.print(line)
     return _exit_code(session)
 
@@ -357,10 +303,10 @@ def _introduction(fetches: int, options: DemoOptions) -> Iterable[str]:
     numbers = Counter(tool for tool, _ in make_work(fetches))
     yield f"The model is scripted: it asks for {numbers.total()} calls at once and then reads the answers."
     yield f"The work: {', '.join(f'{tool} {numbers[tool]}' for tool in TOOLS)}; on {options.backend.value}."
-    yield "The tools are real: an HTTP service in threads of its own, and a SQLite file asked from worker threads."
+    yield "The tools are real: an HTTP service in a thread of its own, and a SQLite file asked from worker threads."
 
 
-def _conclusion(session: Session, stats: Stats) -> Iterable[str]:
+def _conclusion(session: Session, service: Service) -> Iterable[str]:
     if session.stopped_by is not None:
         yield f"Stopped by {session.stopped_by.name}: every call that was under way has been cancelled."
     else:
@@ -369,8 +315,8 @@ def _conclusion(session: Session, stats: Stats) -> Iterable[str]:
         yield f"The model says: {replies[-1].text if replies else 'nothing'}"
         yield f"answers: {answers} messages for {sum(len(reply.tool_calls) for reply in replies)} calls"
         yield (
-            f"the service saw {stats.served + stats.abandoned + stats.in_flight} requests, at most "
-            f"{stats.peak_in_flight} at once; {stats.abandoned} were given up, {stats.in_flight} are still open"
+            f"the service saw {service.served + service.abandoned + service.in_flight} requests, at most "
+            f"{service.peak_in_flight} at once; {service.abandoned} were given up, {service.in_flight} are still open"
         )
         rows = session.calls.counts.rows.values()
         work, wall = sum(sum(row.durations) - row.waited for row in rows), session.wall_clock

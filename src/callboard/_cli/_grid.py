@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.table import Table
 
 from callboard._cli._shown_text import named, one_line
@@ -26,14 +26,7 @@ def middle(text: str, width: int) -> str:
     if width < 1:
         return ""
     tail = (width - 1) // 2
-    return _head(text, width - 1 - tail) + _CUT + _head(text[::-1], tail)[::-1]
-
-
-def _head(text: str, width: int) -> str:
-    end, used = 0, 0
-    while end < len(text) and (used := used + cell_len(text[end])) <= width:
-        end += 1
-    return text[:end]
+    return set_cell_size(text, width - 1 - tail) + _CUT + set_cell_size(text[::-1], tail)[::-1]
 
 
 def shown_arguments(args: object) -> Arguments | None:

@@ -1,25 +1,16 @@
 """Calls of a recording grouped by part, run and batch, with short texts and statistics about them."""
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
 from callboard._cli._shown_text import as_json, count, named, one_line, printable
-from callboard.telemetry import Note, Part, RecordedCall, RecordedRun, Recording
+from callboard.telemetry import Note, Part, RecordedCall, RecordedRun
 
 _UNITS = "kMGT"
 _UNNAMED = "LangGraph"
 """Default name of an agent in LangGraph and in `create_react_agent`."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchOfCalls:
-    """Calls of one batch, in the order of their starts."""
-
-    number: int
-    calls: Sequence[RecordedCall]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +21,8 @@ class RunOfCalls:
     """Number of the run; `None` for calls without an agent."""
     run: RecordedRun | None
     """Recorded run; `None` for calls without an agent, and if the beginning of the run was lost."""
-    batches: Sequence[BatchOfCalls]
+    batches: Mapping[int, Sequence[RecordedCall]]
+    """Calls of each batch by its number, in the order of their starts."""
 
     @property
     def title(self) -> str:
@@ -44,31 +36,11 @@ class RunOfCalls:
 
 def runs_of(part: Part) -> list[RunOfCalls]:
     """Return the runs of a part in the order of their starts, runs without calls included."""
-    known = {run.number: run for run in part.runs}
-    batches: defaultdict[int | None, defaultdict[int, list[RecordedCall]]] = defaultdict(lambda: defaultdict(list))
-    for number in known:
-        batches[number] = defaultdict(list)
+    known: dict[int | None, RecordedRun] = {run.number: run for run in part.runs}
+    batches: dict[int | None, dict[int, list[RecordedCall]]] = {number: {} for number in known}
     for call in part.calls:
-        batches[call.run][call.batch].append(call)
-    return [
-        RunOfCalls(number, known.get(number) if number is not None else None, _batches(calls))
-        for number, calls in batches.items()
-    ]
-
-
-def _batches(calls: Mapping[int, Sequence[RecordedCall]]) -> list[BatchOfCalls]:
-    return [BatchOfCalls(number, some) for number, some in calls.items()]
-
-
-def only(recording: Recording, wanted: Callable[[RecordedCall], bool]) -> Recording:
-    """Return a recording with only the wanted calls, and the runs that made them."""
-    return replace(recording, parts=tuple(_only(part, wanted) for part in recording.parts))
-
-
-def _only(part: Part, wanted: Callable[[RecordedCall], bool]) -> Part:
-    calls = tuple(filter(wanted, part.calls))
-    made = {call.run for call in calls}
-    return replace(part, calls=calls, runs=tuple(run for run in part.runs if run.number in made))
+        batches.setdefault(call.run, {}).setdefault(call.batch, []).append(call)
+    return [RunOfCalls(number, known.get(number), calls) for number, calls in batches.items()]
 
 
 def end_of(call: RecordedCall, part: Part) -> float:

@@ -86,7 +86,7 @@ def _run(one: RunOfCalls, part: Part) -> dict[str, Any]:
         "start": None if known is None else _time(known.start),
         "end": None if known is None else _time(part.end if known.end is None else known.end),
         "requests": [_request(request, part) for request in requests],
-        "batches": [{"number": batch.number, "calls": _calls(batch.calls, part)} for batch in one.batches],
+        "batches": [{"number": number, "calls": _calls(calls, part)} for number, calls in one.batches.items()],
     }
 
 

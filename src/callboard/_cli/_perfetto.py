@@ -77,7 +77,7 @@ class _Process:
             yield self._name("thread_name", "model", _MODEL_LANE)
             for request in run.run.requests:
                 yield self._request(request)
-        calls = [call for batch in run.batches for call in batch.calls]
+        calls = [call for batch in run.batches.values() for call in batch]
         named: set[int] = set()
         for lane, call in lanes(calls, lambda call: (call.start, end_of(call, self._part))):
             if lane not in named:

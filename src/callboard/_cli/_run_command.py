@@ -57,36 +57,28 @@ from callboard.threads import masked, unanswered
 AnyAgent = Agent | Pregel[Any, Any, Any, Any]
 """Agent of callboard, or a compiled graph of LangGraph: both have the same streaming and resuming interface."""
 
-Await = Callable[[Callable[[], Awaitable[Any]]], Any]
-"""Function that runs an async function in the event loop, called from another thread."""
-Enter = Callable[[AbstractAsyncContextManager[Any]], Any]
-"""Function that enters an async context manager in the event loop until the command ends, and returns its value."""
 
+def load_agent(options: RunOptions, portal: BlockingPortal, stack: ExitStack) -> AnyAgent:
+    """Return the named agent, or the agent that the named function returns or opens until `stack` is closed.
 
-def load_agent(name: str, app_dir: Path, wait: Await, enter: Enter) -> AnyAgent:
-    """Return the named agent, or the agent that the named function returns or opens.
-
-    Args:
-        name: `module:attribute`; the attribute may have dots.
-        app_dir: directory to search first for modules.
-        wait: used for an async function.
-        enter: used for a function that returns an async context manager.
-
-    Raises:
-        CommandError: if the name does not exist, or is no agent, or its code fails; the traceback is then printed.
+    Raises `CommandError` if the name does not exist, or is no agent, or its code fails; the traceback is then printed.
     """
+    name = options.agent
     try:
         with warnings.catch_warnings():
             # Irrelevant: `callboard run` sets a checkpointer itself, for questions to be stored or asked.
             warnings.filterwarnings(
                 "ignore", ".* asks a person, and this agent has no checkpointer", IdleMiddlewareWarning
             )
-            return _load(name, app_dir, wait, enter)
+            agent = _load(name, options.app_dir, portal, stack)
     except CommandError:
         raise
     except Exception as error:
         print_traceback(error)  # an error in the user's code: they need its traceback
         raise CommandError(f"{name} could not be made: {error_text(error)}") from error
+    if options.backend == "trio" and not isinstance(agent, Agent):
+        raise CommandError(f"{name} is a graph of LangGraph's, which runs on asyncio only")
+    return agent
 
 
 def print_traceback(error: BaseException) -> None:
@@ -98,17 +90,22 @@ def print_traceback(error: BaseException) -> None:
     print("".join(told.format()), file=sys.stderr, end="")
 
 
-def _load(name: str, app_dir: Path, wait: Await, enter: Enter) -> AnyAgent:
+def _load(name: str, app_dir: Path, portal: BlockingPortal, stack: ExitStack) -> AnyAgent:
     try:
         module, found = load_named(name, app_dir, example="agent")
     except NotThereError as error:
         raise CommandError(f"{error}; {_offers(error.module)}" if error.module else f"{error}") from None
     if found is module:
         raise CommandError(f"which agent of {module.__name__}? Write {module.__name__}:NAME; {_offers(module)}")
-    made = _made(found, name, wait)
+    made = _made(found, name, portal)
     if isinstance(made, AbstractAsyncContextManager) and not isinstance(made, Agent) and made is not found:
-        made = enter(made)
-    return _checked_agent(made, name, module)
+        made = stack.enter_context(portal.wrap_async_context_manager(made))
+    if isinstance(made, Agent | Pregel):
+        return made
+    if isinstance(made, StateGraph):
+        raise CommandError(f"{name} is a graph that is not compiled: call its compile()")
+    kind = made.__name__ if inspect.isclass(made) else type(made).__name__
+    raise CommandError(f"{name} is no agent, but {kind}; {_offers(module)}")
 
 
 def _offers(module: ModuleType) -> str:
@@ -126,7 +123,7 @@ def _offers(module: ModuleType) -> str:
     return "it has " + ", and ".join(f"the {kind} {', '.join(names)}" for kind, names in named if names)
 
 
-def _made(found: Any, name: str, wait: Await) -> Any:
+def _made(found: Any, name: str, portal: BlockingPortal) -> Any:
     if isinstance(found, Agent | Pregel | StateGraph) or not callable(found) or inspect.isclass(found):
         return found
     if needed := _parameters(found):
@@ -137,7 +134,7 @@ def _made(found: Any, name: str, wait: Await) -> Any:
     async def awaited() -> Any:
         return await made
 
-    return wait(awaited) if inspect.isawaitable(made) else made
+    return portal.call(awaited) if inspect.isawaitable(made) else made
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
@@ -148,15 +145,6 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
         return []
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [one.name for one in parameters if one.default is one.empty and one.kind not in optional]
-
-
-def _checked_agent(found: Any, name: str, module: ModuleType) -> AnyAgent:
-    if isinstance(found, Agent | Pregel):
-        return found
-    if isinstance(found, StateGraph):
-        raise CommandError(f"{name} is a graph that is not compiled: call its compile()")
-    kind = found.__name__ if inspect.isclass(found) else type(found).__name__
-    raise CommandError(f"{name} is no agent, but {kind}; {_offers(module)}")
 
 
 # Questions of a run: short texts, and the accepting answer.
@@ -437,7 +425,7 @@ def run_agent(options: RunOptions) -> int:
             threads = stack.enter_context(open_database(options.db, must_exist=options.resume)) if options.db else None
             # The event loop runs in a thread of its own, so that the main thread can read the terminal and get signals.
             portal = stack.enter_context(start_blocking_portal(options.backend.value))
-            agent = _agent(options, portal, stack)
+            agent = load_agent(options, portal, stack)
             saver = None if threads is None else threads.saver_for(agent)
             recording = partial(recorded, path, capture=options.capture)
             conversation = ThreadRunner(agent, saver, thread_id, console, live=options.live, recording=recording)
@@ -446,16 +434,6 @@ def run_agent(options: RunOptions) -> int:
             return _Session(options, portal, conversation, thread_id, console).play()
     except Stopped as stopped:
         return stopped.exit_code
-
-
-def _agent(options: RunOptions, portal: BlockingPortal, stack: ExitStack) -> AnyAgent:
-    def enter(opened: AbstractAsyncContextManager[Any]) -> Any:
-        return stack.enter_context(portal.wrap_async_context_manager(opened))
-
-    agent = load_agent(options.agent, options.app_dir, portal.call, enter)
-    if options.backend == "trio" and not isinstance(agent, Agent):
-        raise CommandError(f"{options.agent} is a graph of LangGraph's, which runs on asyncio only")
-    return agent
 
 
 def _check(options: RunOptions) -> None:

@@ -1,9 +1,9 @@
 """Databases of the option `--db`, and files of recordings."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from string import ascii_letters, digits
+from urllib.parse import quote
 
 from callboard._cli._command_options import RunOptions
 from callboard._cli._shown_text import CommandError, printable
@@ -44,18 +44,12 @@ def _check_exists(where: str) -> None:
 
 # Files of recordings: their names and directories.
 
-_SAFE = frozenset(f"{ascii_letters}{digits}._-".encode())
 _SQLITE = "sqlite:///"
 
 
 def recording_name(thread_id: str) -> str:
     """Return the file name of a thread's recording: percent-encoded, so safe on any file system and reversible."""
-    return "".join(_safe(thread_id)) + ".jsonl"
-
-
-def _safe(name: str) -> Iterator[str]:
-    for byte in name.encode(errors="surrogatepass"):
-        yield chr(byte) if byte in _SAFE else f"%{byte:02X}"
+    return quote(thread_id.encode(errors="surrogatepass"), safe="") + ".jsonl"
 
 
 def records_dir(db: str) -> Path | None:

@@ -1,8 +1,9 @@
 """Command `callboard trace`: show a recording, or convert it."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from heapq import nsmallest
+from itertools import groupby
 from math import ceil, floor
 from pathlib import Path
 from textwrap import TextWrapper
@@ -14,17 +15,7 @@ from rich.text import Text
 from callboard._cli._call_counts import actor_rows, tool_rows
 from callboard._cli._command_options import TraceOptions
 from callboard._cli._grid import Arguments, call_labels, middle, shown_arguments
-from callboard._cli._groups import (
-    BatchOfCalls,
-    RunOfCalls,
-    about_part,
-    about_run,
-    end_of,
-    notes_in_short,
-    only,
-    runs_of,
-)
-from callboard._cli._groups import statement as said_of_itself
+from callboard._cli._groups import RunOfCalls, about_part, about_run, end_of, notes_in_short, runs_of, statement
 from callboard._cli._page import page
 from callboard._cli._perfetto import perfetto
 from callboard._cli._run_command import open_console
@@ -49,16 +40,9 @@ STYLES = {"ok": "green", "interrupted": "yellow", "cancelled": "magenta", "open"
 _FAILED = "red"
 
 
-@dataclass(frozen=True, slots=True)
-class Glyphs:
-    """Characters of a bar."""
-
-    waiting: str = "░"
-    running: str = "█"
-    between: str = "─"
-
-
-ASCII = Glyphs(waiting=".", running="#", between="-")
+_GLYPHS = {"waiting": "░", "running": "█", "between": "─"}
+ASCII = {"waiting": ".", "running": "#", "between": "-"}
+"""Characters of a bar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +62,13 @@ class Scale:
         return range(first, max(first + 1, last))
 
 
-def bar(call: RecordedCall, end: float, scale: Scale, glyphs: Glyphs) -> str:
+def bar(call: RecordedCall, end: float, scale: Scale, glyphs: Mapping[str, str]) -> str:
     """Return a call as a bar of characters: waits in queues, attempts, and the time between them."""
     cells = [" "] * scale.width
     # Later entries overwrite earlier ones: a running attempt hides a wait of a parallel attempt.
-    painted = [(call.start, end, glyphs.between)]
-    painted += [(wait.start, end if wait.end is None else wait.end, glyphs.waiting) for wait in call.waits]
-    painted += [(one.start, end if one.end is None else one.end, glyphs.running) for one in call.attempts]
+    painted = [(call.start, end, glyphs["between"])]
+    painted += [(wait.start, end if wait.end is None else wait.end, glyphs["waiting"]) for wait in call.waits]
+    painted += [(one.start, end if one.end is None else one.end, glyphs["running"]) for one in call.attempts]
     for start, stop, glyph in painted:
         for column in scale.columns(start, stop):
             cells[column] = glyph
@@ -97,7 +81,7 @@ class Waterfall:
     def __init__(self, console: Console, recording: Recording) -> None:
         self._console = console
         self._recording = recording
-        self._glyphs = Glyphs() if console.encoding.startswith("utf") else ASCII
+        self._glyphs = _GLYPHS if console.encoding.startswith("utf") else ASCII
         self._width = console.width if console.is_terminal else _PLAIN_WIDTH
         self._narrow = self._width < _NARROW
         if self._narrow:
@@ -140,25 +124,23 @@ class Waterfall:
             self._console.print(rows_table("actor", RECORDED_ACTORS, actors, self._width))
         self._console.print()
         for part in self._recording.parts:
-            self._line(f"recording: {said_of_itself(part)}", "dim" if part.closing and not part.lost else "yellow")
+            self._line(f"recording: {statement(part)}", "dim" if part.closing and not part.lost else "yellow")
 
     def _run(self, run: RunOfCalls, part: Part, wanted: Collection[int]) -> None:
-        batches = [(batch, [call for call in batch.calls if id(call) in wanted]) for batch in run.batches]
-        batches = [(batch, calls) for batch, calls in batches if calls]
-        if run.batches and not batches:
+        batches = {number: [call for call in calls if id(call) in wanted] for number, calls in run.batches.items()}
+        if batches and not any(batches.values()):
             return
         took = "" if run.run is None or run.run.end is None else duration(run.run.end - run.run.start)
         self._line("  ".join(filter(None, (run.title, took, *about_run(run)))), "bold cyan")
-        for batch, calls in batches:
-            self._batch(batch, calls, part)
+        for number, calls in batches.items():
+            if calls:
+                self._batch(number, run.batches[number], calls, part)
 
-    def _batch(self, batch: BatchOfCalls, calls: Sequence[RecordedCall], part: Part) -> None:
-        start = min(call.start for call in batch.calls)
-        length = max(end_of(call, part) for call in batch.calls) - start
-        told = (
-            f"  batch {batch.number}  {count(len(batch.calls), 'call')}  {duration(length)}  from {duration(start)} on"
-        )
-        self._line(told, "cyan")
+    def _batch(self, number: int, batch: Sequence[RecordedCall], calls: Sequence[RecordedCall], part: Part) -> None:
+        start = min(call.start for call in batch)
+        length = max(end_of(call, part) for call in batch) - start
+        size = count(len(batch), "call")
+        self._line(f"  batch {number}  {size}  {duration(length)}  from {duration(start)} on", "cyan")
         scale = Scale(start, length, self._bar)
         labels = self._labels([(call, part) for call in calls])
         self._print_lines([self._call(label, call, part, scale) for label, call in zip(labels, calls, strict=True)])
@@ -176,8 +158,9 @@ class Waterfall:
         outcome = call.outcome or "open"
         style = STYLES.get(outcome, _FAILED)
         drawn = Text.assemble((f"{middle(named(outcome), 11):<11} ", style))
-        for piece in _pieces(bar(call, end_of(call, part), scale, self._glyphs)):
-            drawn.append(piece, {self._glyphs.waiting: "yellow", self._glyphs.between: "dim"}.get(piece[0], style))
+        for glyph, cells in groupby(bar(call, end_of(call, part), scale, self._glyphs)):
+            styles = {self._glyphs["waiting"]: "yellow", self._glyphs["between"]: "dim"}
+            drawn.append("".join(cells), styles.get(glyph, style))
         took = f" {duration(_took(call, part)):>8}"
         attempts = f" x{len(call.attempts)}" if len(call.attempts) > 1 else ""
         line = Text("  " if self._narrow else "    ")
@@ -247,15 +230,6 @@ def _took(call: RecordedCall, part: Part) -> float:
     return end_of(call, part) - call.start
 
 
-def _pieces(text: str) -> Iterator[str]:
-    """Yield runs of equal characters."""
-    start = 0
-    for place in range(1, len(text) + 1):
-        if place == len(text) or text[place] != text[start]:
-            yield text[start:place]
-            start = place
-
-
 # The command.
 
 LIMIT = 40
@@ -289,7 +263,15 @@ def _narrowed(recording: Recording, options: TraceOptions) -> Recording:
         raise CommandError(f"no call of a tool '{named(options.tool)}' is in the recording; it has {there}")
     if options.tool is None and not options.failed:
         return recording
-    return only(recording, lambda call: options.tool in (None, call.tool) and (call.failed or not options.failed))
+    return replace(recording, parts=tuple(_only(part, options) for part in recording.parts))
+
+
+def _only(part: Part, options: TraceOptions) -> Part:
+    """Return a part with only the wanted calls, and the runs that made them."""
+    wanted = (options.tool,) if options.tool else {call.tool for call in part.calls}
+    calls = tuple(call for call in part.calls if call.tool in wanted and (call.failed or not options.failed))
+    made = {call.run for call in calls}
+    return replace(part, calls=calls, runs=tuple(run for run in part.runs if run.number in made))
 
 
 def _write(target: Path, view: Callable[[Recording], str], recording: Recording) -> None:
