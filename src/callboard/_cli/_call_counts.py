@@ -4,6 +4,7 @@ import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import ceil
 from typing import get_args
 
@@ -187,22 +188,17 @@ class ActorCounts:
 class OpenCall(TrackedCall):
     """Tracked call with its arguments and its latest note, for the live view."""
 
-    __slots__ = ("_args", "_shown", "counted_as", "note")
-
     def __init__(self, begun: CallEvent) -> None:
         super().__init__(begun)
         self.note = ""
         """Latest note: a decision or a progress report."""
         self.counted_as: CallPlace | Outcome = "between"
         self._args: object = None if begun.call is None else begun.call.get("args")
-        self._shown: tuple[Arguments | None] | None = None
 
-    @property
+    @cached_property
     def arguments(self) -> Arguments | None:
-        """Arguments as texts, or `None` if they are unknown. Computed at first access."""
-        if self._shown is None:
-            self._shown = (shown_arguments(self._args),)
-        return self._shown[0]
+        """Arguments as texts, or `None` if they are unknown."""
+        return shown_arguments(self._args)
 
 
 class CallCounts(CallTracker[OpenCall, CallEvent]):

@@ -13,13 +13,14 @@ from callboard._cli._groups import RunOfCalls, about_run, end_of, facts_in_short
 from callboard._cli._shown_text import as_json, named, printable
 from callboard.telemetry import ModelRequest, Part, RecordedAsk, RecordedCall, Recording
 
-# Assignment of overlapping calls to as few lanes as possible.
-
 T = TypeVar("T")
 
 
 def lanes(items: Iterable[T], span: Callable[[T], tuple[float, float]]) -> list[tuple[int, T]]:
-    """Return (lane, item) pairs ordered by start; `span` gives start and end of an item. Lanes count from 0."""
+    """Assign overlapping items to as few lanes as possible; return (lane, item) pairs ordered by start.
+
+    `span` returns the start and the end of an item. Lanes count from 0.
+    """
     # Every lane is either busy or free, so `len(busy)` is the next new lane exactly when no lane is free.
     placed: list[tuple[int, T]] = []
     busy: list[tuple[float, int]] = []

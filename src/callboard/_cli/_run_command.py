@@ -9,7 +9,6 @@ import traceback
 import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, aclosing, nullcontext, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -307,17 +306,6 @@ def show(console: Console, action: Action) -> None:
 _MODES = ["messages", "updates"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThreadState:
-    """State of a thread between two runs: values, open questions and next nodes."""
-
-    exists: bool
-    values: Any
-    questions: Sequence[Interrupt]
-    next: Sequence[str]
-    """Names of the next nodes; empty at the end of a turn."""
-
-
 class ThreadRunner:
     """Thread of an agent, with its runs."""
 
@@ -342,17 +330,13 @@ class ThreadRunner:
         self._scope: CancelScope | None = None
         self._cancelled = False
 
-    async def standing(self) -> ThreadState:
-        """Read and return the state of the thread."""
+    async def standing(self) -> StateSnapshot:
+        """Read and return the state of the thread, without duplicates of open questions."""
         found: StateSnapshot = await self._agent.aget_state(self._config)
-        return ThreadState(
-            exists=found.created_at is not None,
-            values=found.values,
-            questions=_distinct(found.interrupts),
-            next=found.next,
-        )
+        # Two tasks may report the same question.
+        return found._replace(interrupts=tuple({question.id: question for question in found.interrupts}.values()))
 
-    async def run(self, given: Any) -> tuple[ThreadState, Exception | None]:
+    async def run(self, given: Any) -> tuple[StateSnapshot, Exception | None]:
         """Run the agent until it stops, and show its output; raise `CommandError` if it cannot be recorded."""
         before = await self.standing()
         calls = Calls(self._agent.tools.tools_by_name if isinstance(self._agent, Agent) else ())
@@ -391,11 +375,6 @@ class ThreadRunner:
 def _memory() -> InMemorySaver:
     # Questions need a checkpointer even if nothing is stored. Pickle, because the state may have values of any type.
     return InMemorySaver(serde=JsonPlusSerializer(pickle_fallback=True))
-
-
-def _distinct(questions: Sequence[Interrupt]) -> list[Interrupt]:
-    """Return the questions without duplicates: two tasks may report the same question."""
-    return list({question.id: question for question in questions}.values())
 
 
 def open_calls(values: Any) -> list[ToolCall]:
@@ -481,22 +460,22 @@ class _Session:
         try:
             if self._options.resume:
                 return self._resume(before)
-            if before.questions:
-                self._say(f"{count(len(before.questions), 'question')} left unanswered: the message takes their place")
+            if before.interrupts:
+                self._say(f"{count(len(before.interrupts), 'question')} left unanswered: the message takes their place")
             return self._run({"messages": [("user", self._options.message)]})
         except Stopped:
             self._say_how_to_go_on("Stopped")
             raise
 
-    def _resume(self, standing: ThreadState) -> int:
-        if not standing.exists:
+    def _resume(self, standing: StateSnapshot) -> int:
+        if standing.created_at is None:
             raise CommandError(
                 f"there is no thread {self._thread_id!r} to resume; callboard threads lists those there are"
             )
-        if not standing.questions and not standing.next:
+        if not standing.interrupts and not standing.next:
             self._say("nothing to resume: the last turn is complete")
             return self._finished(standing, DONE)
-        if standing.questions:
+        if standing.interrupts:
             return self._go_on(standing)
         return self._run(None)
 
@@ -504,14 +483,14 @@ class _Session:
         standing, failure = self._wait(partial(self._conversation.run, given))
         return self._go_on(standing) if failure is None else self._failed(standing, failure)
 
-    def _go_on(self, standing: ThreadState) -> int:
+    def _go_on(self, standing: StateSnapshot) -> int:
         """Get answers and continue the run; finish at the end of a turn, or without answers."""
-        if not standing.questions and not standing.next:
+        if not standing.interrupts and not standing.next:
             return self._finished(standing, DONE)
         goes_on = False
         given: Any = None
         try:
-            if standing.questions:
+            if standing.interrupts:
                 answers = self._answers(standing)
                 goes_on, given = bool(answers), Command(resume=answers)
             else:
@@ -524,25 +503,25 @@ class _Session:
         self._say_how_to_go_on("Waiting for a person")
         return self._finished(standing, WAITING)
 
-    def _answers(self, standing: ThreadState) -> dict[str, Any]:
+    def _answers(self, standing: StateSnapshot) -> dict[str, Any]:
         """Return answers to the open questions, by question id."""
         answers: dict[str, Any] = {}
         if self._options.yes:
-            found = {question.id: accepted(question) for question in standing.questions}
+            found = {question.id: accepted(question) for question in standing.interrupts}
             answers = {name: answer for name, answer in found.items() if answer is not None}
-        left = [question for question in standing.questions if question.id not in answers]
+        left = [question for question in standing.interrupts if question.id not in answers]
         if left and self._has_person:
             answers |= self._asker.ask(left)
         return answers
 
-    def _is_approved(self, standing: ThreadState) -> bool:
+    def _is_approved(self, standing: StateSnapshot) -> bool:
         """Ask whether to continue at a breakpoint."""
         what = f"Stopped before {', '.join(standing.next)}. Go on?"
         for call in open_calls(standing.values):
             self._say(f"call    {call_text(call['name'], call['args'], _LONG)}")
         return self._options.yes or (self._has_person and self._asker.confirm(what))
 
-    def _failed(self, standing: ThreadState, error: Exception) -> int:
+    def _failed(self, standing: StateSnapshot, error: Exception) -> int:
         if self._has_person and isinstance(error, ValidationError) and is_invalid_resume(error):
             self._console.print(f"That answer was refused: {printable(str(error))}", style="red")
             return self._go_on(standing)
@@ -552,7 +531,7 @@ class _Session:
         self._say_how_to_go_on("Failed")
         return FAILED
 
-    def _finished(self, standing: ThreadState, code: int) -> int:
+    def _finished(self, standing: StateSnapshot, code: int) -> int:
         values = standing.values
         if self._options.as_json:
             print(as_json(self._as_json(standing), indent=2))
@@ -560,13 +539,13 @@ class _Session:
             self._console.print(as_text(values["structured_response"]))
         return code
 
-    def _as_json(self, standing: ThreadState) -> Any:
-        questions = [{"id": question.id, "value": question.value} for question in standing.questions]
+    def _as_json(self, standing: StateSnapshot) -> Any:
+        questions = [{"id": question.id, "value": question.value} for question in standing.interrupts]
         thread = self._thread_id if self._conversation.is_kept else None
         return {"thread": thread, "state": standing.values, "next": standing.next, "questions": questions}
 
-    def _say_questions(self, standing: ThreadState) -> None:
-        for question in standing.questions:
+    def _say_questions(self, standing: StateSnapshot) -> None:
+        for question in standing.interrupts:
             self._console.print(f"waits   {one_line(in_short(question.value), _LONG)}", soft_wrap=True)
 
     def _say_how_to_go_on(self, why: str) -> None:

@@ -74,11 +74,8 @@ def show_history(options: ShowOptions) -> int:
 
 
 def _read(work: Callable[[], Awaitable[Any]]) -> Any:
-    async def main() -> Any:
-        return await work()
-
     try:
-        return anyio.run(main)
+        return anyio.run(work)
     except ValueError as error:
         raise CommandError(printable(str(error))) from error
 

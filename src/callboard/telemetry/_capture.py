@@ -21,18 +21,7 @@ _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"
 
 
 class Capture:
-    """Filter between arguments and results on one side, and exporters and files on the other.
-
-    Args:
-        wanted: export arguments and results; `None` reads the environment variable of the OpenTelemetry conventions.
-            Its values SPAN_ONLY and SPAN_AND_EVENT mean yes, and so does the "true" of older instrumentations.
-        redact: function that removes secrets from values of plain JSON types; `True` for `Redact()`, `False` for none.
-        max_length: limit of one value in characters; a longer value is cut, and its full length is appended.
-
-    Raises:
-        ValueError: if `max_length` is less than 1.
-        ImportError: if `Redact()` is wanted, and a package that it needs is not installed.
-    """
+    """Filter between arguments and results on one side, and exporters and files on the other; options of `Tracing`."""
 
     def __init__(
         self, wanted: bool | None = None, redact: Redactor | bool = True, max_length: int = MAX_LENGTH

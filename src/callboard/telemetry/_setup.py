@@ -45,29 +45,20 @@ def setup(
 ) -> Telemetry:
     """Observe every call of the process, and send spans and metrics over OTLP (HTTP).
 
-    If the application has set up an SDK, its providers are used unchanged, and no exporter is added. Then only
-    `capture`, `redact`, `logs` and `log_level` have an effect. The environment variables of OpenTelemetry apply
-    (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER, ...).
-    OTEL_SDK_DISABLED=true turns off spans and metrics, OTEL_TRACES_EXPORTER=none and OTEL_METRICS_EXPORTER=none one
-    of them.
+    The providers of an application's own SDK are used unchanged. OpenTelemetry's environment variables apply.
 
     Args:
-        service_name: name of the application; by default OTEL_SERVICE_NAME, or "callboard".
-        endpoint: base URL of an OTLP receiver, such as "http://localhost:6006"; `/v1/traces` and `/v1/metrics` are
-            added. By default OTEL_EXPORTER_OTLP_ENDPOINT, or "http://localhost:4318".
-        headers: HTTP headers of each export, such as an API key of the receiver.
+        service_name: by default OTEL_SERVICE_NAME, or "callboard".
+        endpoint: base URL of an OTLP receiver; by default OTEL_EXPORTER_OTLP_ENDPOINT, or "http://localhost:4318".
+        headers: HTTP headers of each export.
         traces: make spans.
-        metrics: record metrics, and send them once a minute (OTEL_METRIC_EXPORT_INTERVAL, in milliseconds);
-            turn them off for receivers of traces only, such as Phoenix.
-        logs: format of log lines on stderr: "console" for people, "json" for machines; `None` for no lines.
+        metrics: record metrics; turn them off for receivers of traces only, such as Phoenix.
+        logs: format of log lines on stderr; `None` for no lines.
         log_level: level of the log lines.
         capture: put arguments, results and messages on spans; as for `Tracing`.
         redact: removal of secrets from captured values; as for `Tracing`.
 
-    Raises:
-        ImportError: if the SDK is needed and not installed (`pip install 'callboard[otel]'`), or a package that
-            `Redact()` needs (`pip install 'callboard[redact]'`).
-        ValueError: if `logs` is another format.
+    Raises `ImportError` if a package of an extra is missing, and `ValueError` for an unknown format of `logs`.
     """
     Capture(capture, redact)  # raises its ImportError before anything has started
     with ExitStack() as ends:  # undoes a set-up that fails half-way: its caller gets no handle

@@ -478,8 +478,7 @@ class ActorSpans:
 class Tracing(ObserverSet):
     """Spans of the OpenTelemetry conventions for generative AI, through any tracer provider.
 
-    callboard makes spans by itself once the application has set up an SDK. Make an instance only for another provider,
-    or for other settings.
+    callboard makes spans by itself once the application has set up an SDK. Make an instance for other settings.
 
     Args:
         provider: source of the tracer; by default the global tracer provider.
@@ -489,9 +488,7 @@ class Tracing(ObserverSet):
             `callboard.guards.Redact()`, `False` for no removal.
         max_length: limit of one captured value in characters, at least 1; a longer value is cut.
 
-    Raises:
-        ValueError: if `max_length` is less than 1.
-        ImportError: if `Redact()` is used, and a package that it needs is not installed.
+    Raises `ImportError` if a package that `Redact()` needs is not installed.
     """
 
     def __init__(

@@ -46,11 +46,7 @@ class _TrackedEvent(Protocol):
 
 
 class TrackedCall:
-    """State of one call, as far as its events are known.
-
-    Args:
-        begun: the first event of the call.
-    """
+    """State of one call, as far as its events are known; made of its first event."""
 
     __slots__ = ("attempt", "began", "ended", "number", "running", "since", "tool", "waiting")
 

@@ -44,33 +44,27 @@ class Records:
 
     def of_call(self, event: CallEvent, time: float) -> Line:
         """Return the line of an event of a call; `time` in seconds since the header."""
-        line: Line = {"t": time, "event": event.phase, "call": event.number}
-        match event.phase:
-            case "begun":
-                self._add_beginning(line, event)
-            case "queued":
-                pass
-            case "gave_up":
-                line["waited"] = round(event.queue_wait, 6)
-            case "started":
-                line["attempt"] = event.attempt
-                if event.queue_wait:
-                    line["waited"] = round(event.queue_wait, 6)
-            case "attempt_ended":
-                line["attempt"] = event.attempt
-            case "noted":
-                line["what"] = event.what
-                if event.facts:
-                    line["facts"] = dict(event.facts)
-                if self._capture.wanted and event.message:
-                    line["message"] = self._capture.short(event.message)
-            case "ended":
-                line |= {"outcome": outcome_of(event.error), "attempts": event.attempt}
-                if event.queue_wait:
-                    line["waited"] = round(event.queue_wait, 6)
-                if self._capture.wanted and event.result is not None:
-                    line["result"] = self._capture.short(result_of(event.result))
-        return _with_error(line, event.error) if event.phase in ("gave_up", "attempt_ended", "ended") else line
+        phase = event.phase
+        line: Line = {"t": time, "event": phase, "call": event.number}
+        if phase == "begun":
+            self._add_beginning(line, event)
+        elif phase == "noted":
+            line["what"] = event.what
+            if event.facts:
+                line["facts"] = dict(event.facts)
+            if self._capture.wanted and event.message:
+                line["message"] = self._capture.short(event.message)
+        elif phase == "ended":
+            line |= {"outcome": outcome_of(event.error), "attempts": event.attempt}
+            if self._capture.wanted and event.result is not None:
+                line["result"] = self._capture.short(result_of(event.result))
+        elif phase in ("started", "attempt_ended"):
+            line["attempt"] = event.attempt
+        if event.queue_wait and phase in ("gave_up", "started", "ended"):
+            line["waited"] = round(event.queue_wait, 6)
+        if event.error is not None and phase in ("gave_up", "attempt_ended", "ended"):
+            line["error"] = error_type(event.error)
+        return line
 
     def _add_beginning(self, line: Line, event: CallEvent) -> None:
         line |= {"batch": event.batch, "tool": event.tool}
@@ -150,24 +144,17 @@ BOUND = 16 * 1024 * 1024
 class Recorder:
     """Recorder of the calls, runs and asks that are started inside its `with` block, as lines of JSON.
 
-    A buffer of bounded size holds the unwritten lines. When it is full, the event loop blocks until the disk catches
-    up, for `patience` seconds in total. After that, events are dropped and counted until the buffer has room again.
-    The last line states the number of lost events and the cost of recording. A full or missing disk is logged once,
-    and does not affect calls.
+    A full or missing disk is logged once, and does not affect calls.
 
     Args:
         path: file to write; its folder is made if it is missing.
         append: add a part to the file, instead of replacing the file.
-        capture: record arguments and results; `None` reads the environment variable
-            OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT.
-        redact: removal of secrets from captured values; as for `Tracing`.
-        bound: size of the buffer in bytes, at least 1024.
-        patience: seconds that the event loop may block for the disk, in total over the recorder's life.
+        capture, redact: as for `Tracing`.
+        bound: maximum of unwritten data in bytes, at least 1024. Above it, events are dropped and counted.
+        patience: seconds that the event loop may block for the disk before events are dropped, in total.
         clock: function that returns seconds, with any origin; a virtual clock for tests.
 
-    Raises:
-        OSError: on entering, if the file cannot be opened.
-        ValueError: if `bound` is less than 1024.
+    Raises `OSError` on entering, if the file cannot be opened, and `ValueError` for a smaller `bound`.
     """
 
     def __init__(
