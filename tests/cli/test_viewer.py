@@ -88,7 +88,7 @@ def three_calls() -> list[dict[str, Any]]:
     return [HEADER, *in_order(events)]
 
 
-def test_every_call_has_a_bar(opened: Any) -> None:
+def test_every_call_has_a_bar_where_its_times_say(opened: Any) -> None:
     page = opened(three_calls()).page
 
     assert page.locator(".bar[data-call]").count() == page.evaluate("window.callboard.total") == 3
@@ -98,13 +98,7 @@ def test_every_call_has_a_bar(opened: Any) -> None:
     assert page.get_by_role("button", name="model request, gpt").count() == 1
     assert page.get_by_role("button", name="fetch, c1, ok, 3.00 s, waited 1.00 s, 1 attempt").is_visible()
     assert page.get_by_role("heading", name=re.compile("run 1")).is_visible()
-
-
-def test_a_bar_stands_where_its_times_say(opened: Any) -> None:
-    page = opened(three_calls()).page
-    wait = page.locator(".bar .wait").first.bounding_box()
-    attempt = page.locator(".bar .attempt").first.bounding_box()
-
+    wait, attempt = (page.locator(f".bar .{kind}").first.bounding_box() for kind in ("wait", "attempt"))
     assert attempt["x"] == pytest.approx(wait["x"] + wait["width"], abs=1)
     assert attempt["width"] == pytest.approx(2 * wait["width"], abs=2)
 
@@ -144,6 +138,8 @@ def test_a_keyboard_is_enough(opened: Any) -> None:
     one = opened(three_calls())
     one.press("j")
     assert one.focused().startswith("fetch")
+    assert one.page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    assert one.page.evaluate("parseFloat(getComputedStyle(document.activeElement).outlineWidth)") >= 2
     one.press("ArrowDown")
     assert one.focused().startswith("query")
     one.press("Enter")
@@ -159,14 +155,6 @@ def test_a_keyboard_is_enough(opened: Any) -> None:
     assert one.focused().startswith("archive")
     one.press("Home")
     assert one.focused().startswith("model request")
-
-
-def test_what_has_the_focus_shows_it(opened: Any) -> None:
-    one = opened(three_calls())
-    one.press("j")
-
-    assert one.page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-    assert one.page.evaluate("parseFloat(getComputedStyle(document.activeElement).outlineWidth)") >= 2
 
 
 def test_zoom_and_pan(opened: Any) -> None:

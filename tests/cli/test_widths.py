@@ -93,37 +93,27 @@ def test_the_list_of_open_calls_shows_the_argument_that_differs(width: int) -> N
 
 
 @WIDTHS
-def test_calls_of_a_recording_that_differ_in_one_argument_show_it(width: int, tmp_path: Path) -> None:
-    """The recording must capture arguments."""
-    lines = traced(width, recording(tmp_path / "calls.jsonl"))
-
-    assert sorted(set(pages(lines))) == list(range(14))
-    assert max(map(cell_len, lines)) <= width
-
-
-@WIDTHS
-def test_a_trace_names_the_id_of_every_call(width: int, tmp_path: Path) -> None:
-    lines = traced(width, recording(tmp_path / "calls.jsonl", captures=False))
-
-    assert [search(page)["id"] for page in range(14)] == re.findall(r"call_\w+", "\n".join(lines))
-    assert not any("page" in text or INDEX in text for text in lines)
-
-
-@WIDTHS
-def test_the_reason_of_a_failed_call_is_whole_in_a_trace(width: int, tmp_path: Path) -> None:
-    error = "CustomerMailboxUnreachableError"
-    lines = traced(width, recording(tmp_path / "calls.jsonl", outcome="error", error=error))
-
-    assert sum(error in text for text in lines) == 14
-
-
-@WIDTHS
-def test_the_summary_of_a_trace_has_whole_numbers(width: int, tmp_path: Path) -> None:
+def test_a_recording_shows_the_argument_that_differs_and_whole_numbers(width: int, tmp_path: Path) -> None:
+    """The recording must capture arguments. LangGraph names every unnamed graph "LangGraph", which tells nothing."""
     lines = traced(width, recording(tmp_path / "calls.jsonl"))
     heading = next(number for number, text in enumerate(lines) if text.startswith("tool"))
 
+    assert sorted(set(pages(lines))) == list(range(14))
+    assert max(map(cell_len, lines)) <= width
     assert lines[heading + 1].split()[1:3] == ["14", "0"]
-    assert not any("…" in text for text in lines[heading + 1 : heading + 2])
+    assert "…" not in lines[heading + 1]
+    assert any(text.startswith("run 1  agent") for text in lines)
+    assert "LangGraph" not in "\n".join(lines)
+
+
+@WIDTHS
+def test_a_recording_without_arguments_shows_ids_and_whole_reasons(width: int, tmp_path: Path) -> None:
+    error = "CustomerMailboxUnreachableError"
+    lines = traced(width, recording(tmp_path / "calls.jsonl", captures=False, outcome="error", error=error))
+
+    assert [search(page)["id"] for page in range(14)] == re.findall(r"call_\w+", "\n".join(lines))
+    assert sum(error in text for text in lines) == 14
+    assert not any("page" in text or INDEX in text for text in lines)
 
 
 @WIDTHS
@@ -181,14 +171,6 @@ def test_why_a_call_of_a_run_failed_is_told_whole(width: int) -> None:
     assert reason in " ".join(" ".join(lines).split())
     assert pages(lines) == [1]
     assert max(map(cell_len, lines)) <= width
-
-
-def test_an_agent_without_a_name_is_an_agent(tmp_path: Path) -> None:
-    """LangGraph names every unnamed graph "LangGraph", which would tell nothing."""
-    lines = traced(80, recording(tmp_path / "calls.jsonl"))
-
-    assert lines[1].startswith("run 1  agent  ")
-    assert "LangGraph" not in "\n".join(lines)
 
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

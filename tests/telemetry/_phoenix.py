@@ -1,10 +1,7 @@
 """A local Phoenix server for the tests, from the package `arize-phoenix`."""
 
-import ctypes
 import os
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -13,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
+from tests.agent._postgres import _end_with_parent, _free_port
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "trace_to_phoenix.py"
 
@@ -43,7 +42,7 @@ class Phoenix:
     def __init__(self, program: str) -> None:
         self._program = program
         self.directory = Path(tempfile.mkdtemp(prefix="callboard-phoenix-"))
-        self._port, self._grpc_port = _free_ports(2)
+        self._port = _free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -52,7 +51,7 @@ class Phoenix:
         options = {
             "PHOENIX_HOST": "127.0.0.1",
             "PHOENIX_PORT": str(self._port),
-            "PHOENIX_GRPC_PORT": str(self._grpc_port),
+            "PHOENIX_GRPC_PORT": str(_free_port()),
             "PHOENIX_WORKING_DIR": str(self.directory),
             "PHOENIX_TELEMETRY_ENABLED": "false",
             "PHOENIX_ALLOW_EXTERNAL_RESOURCES": "false",
@@ -120,19 +119,3 @@ class Phoenix:
 def _environment() -> dict[str, str]:
     """Return this process's environment without variables that would send spans elsewhere."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "PHOENIX_"))}
-
-
-def _end_with_parent() -> None:
-    """Let the server stop when the test process is gone, even if it was killed."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-
-
-def _free_ports(many: int) -> list[int]:
-    probes = [socket.socket() for _ in range(many)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [int(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports

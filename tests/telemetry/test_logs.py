@@ -3,8 +3,6 @@
 import io
 import json
 import logging
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -181,23 +179,3 @@ async def test_lines_are_for_machines_or_for_people(kind: str) -> None:
     else:
         assert "call timed out" in line
         assert "slow" in line
-
-
-PROGRAM = """
-import logging, anyio
-from callboard import ToolNode
-logging.basicConfig(level="DEBUG", format="%(name)s %(levelname)s %(message)s %(tool)s")
-logging.getLogger("asyncio").setLevel("CRITICAL")
-logging.getLogger("callboard").setLevel("INFO")
-async def work() -> str:
-    "Work."
-    return "done"
-anyio.run(ToolNode([work]).ainvoke, [{"name": "work", "args": {}, "id": "1", "type": "tool_call"}])
-"""
-
-
-@pytest.mark.exhaustive
-def test_the_standard_librarys_users_take_them_over() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
-
-    assert done.stderr.splitlines() == ["callboard.calls INFO call finished work"]

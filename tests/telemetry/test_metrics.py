@@ -13,7 +13,6 @@ import callboard.telemetry._names as names
 from callboard import CallPolicy, Limit, ToolNode, create_react_agent
 from callboard._calls._call import note
 from callboard.middleware import Retry
-from callboard.telemetry import Metrics
 from callboard.telemetry._metrics import _Calls
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
@@ -21,28 +20,6 @@ from ._events import event
 from ._measured import Seen
 
 WAIT = 1000
-
-METRICS = {
-    names.TOOL_DURATION,
-    names.AGENT_DURATION,
-    names.AGENT_TOOL_CALLS,
-    names.AGENT_INFERENCE_CALLS,
-    names.CLIENT_DURATION,
-    names.TOKEN_USAGE,
-    names.QUEUE_WAIT_METRIC,
-    names.QUEUE_LENGTH,
-    names.IN_FLIGHT,
-    names.REJECTIONS,
-    names.TIMEOUTS,
-    names.RETRIES,
-    names.ABANDONED,
-    names.ACTORS_ALIVE,
-    names.MAILBOXES,
-    names.MAILBOX_WAIT,
-    names.ASK_DURATION,
-    names.RESTARTS,
-    names.EVICTIONS,
-}
 
 
 @pytest.fixture
@@ -148,29 +125,6 @@ async def test_a_run_has_its_duration_its_calls_and_its_requests(seen: Seen) -> 
     assert tokens == {"input": 3, "output": 4}
     assert sum(point.count for _, point in seen.points(names.CLIENT_DURATION)) == 2
     assert seen.points(names.TOOL_DURATION)[0][0][names.AGENT_NAME] == "bot"
-
-
-async def test_there_is_no_metric_without_a_test(seen: Seen) -> None:
-    made: list[tuple[str, str, str]] = []
-
-    class Spy:
-        """Meter that records which instruments are created."""
-
-        def __getattr__(self, name: str) -> Any:
-            def create(*args: Any, **_: Any) -> None:
-                texts = [arg for arg in args if isinstance(arg, str)]
-                made.append((texts[0], texts[1], texts[2]))
-
-            return create
-
-    class Provider:
-        def get_meter(self, *_: Any, **__: Any) -> Any:
-            return Spy()
-
-    Metrics(Provider())  # type: ignore[arg-type]
-
-    assert {name for name, _, _ in made} == METRICS
-    assert all(unit and text for _, unit, text in made)
 
 
 async def test_names_that_a_model_made_up_are_one_time_series(seen: Seen) -> None:

@@ -188,24 +188,6 @@ async def test_two_hundred_calls_at_once_have_their_own_parents(caplog: pytest.L
     assert not caplog.records
 
 
-async def test_batches_side_by_side_do_not_meet() -> None:
-    traces = Traces()
-    node = Workshop(traces).node()
-
-    async def one(name: str) -> None:
-        with traces.tracer.start_as_current_span(f"task {name}"):
-            await node.ainvoke([calls(tool_call("slow", name, name=name), tool_call("quick", f"{name}q", name=name))])
-
-    with traces.on(), anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            for n in range(20):
-                group.start_soon(one, f"t{n}")
-    for n in range(20):
-        [task] = [span for span in traces.spans if span.name == f"task t{n}"]
-        below = [span for span in traces.all("execute_tool") if is_child(span, task)]
-        assert sorted(attributes(span)["gen_ai.tool.call.id"] for span in below) == [f"t{n}", f"t{n}q"]
-
-
 @pytest.mark.real_clock
 @pytest.mark.parametrize("how", ["well", "error", "model error", "question", "cancelled"])
 async def test_a_run_leaves_its_caller_where_it_was(how: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -81,28 +81,19 @@ def test_a_tool_has_its_name_its_parameters_and_its_output(
     assert attributes["tool.id"].startswith("call_")
 
 
-def test_a_request_has_its_messages(shown: Shown) -> None:
+def test_requests_agents_and_sessions_have_what_was_asked_and_said(shown: Shown) -> None:
     asked, answered = (span["attributes"] for span in shown.of_kind("LLM"))
+    [agent] = (span["attributes"] for span in shown.of_kind("AGENT"))
     called = "llm.output_messages.0.message.tool_calls.{}.tool_call.function.name"
+    question = [{"role": "user", "parts": [{"type": "text", "content": "What is tea?"}]}]
+    sessions = {span["attributes"]["session.id"] for span in shown.spans if span["span_kind"] != "UNKNOWN"}
 
-    assert asked["llm.input_messages.0.message.content"] == "What is tea?"
     assert [asked[called.format(number)] for number in range(3)] == ["search", "read_page", "count_words"]
-    assert answered["llm.output_messages.0.message.content"] == "Tea is a drink."
-
-
-def test_an_agent_has_what_it_was_asked_and_what_it_said(shown: Shown) -> None:
-    [agent] = shown.of_kind("AGENT")
-    asked = json.loads(agent["attributes"]["gen_ai.input.messages"])
-
-    assert asked == [{"role": "user", "parts": [{"type": "text", "content": "What is tea?"}]}]
-    assert agent["attributes"]["llm.input_messages.0.message.content"] == "What is tea?"
-    assert agent["attributes"]["llm.output_messages.0.message.content"] == "Tea is a drink."
-
-
-def test_a_thread_is_a_session(shown: Shown) -> None:
-    of_kinds = [span for span in shown.spans if span["span_kind"] != "UNKNOWN"]
-
-    assert {span["attributes"]["session.id"] for span in of_kinds} == {shown.thread}
+    assert json.loads(agent["gen_ai.input.messages"]) == question
+    for first, last in ((asked, answered), (agent, agent)):
+        assert first["llm.input_messages.0.message.content"] == "What is tea?"
+        assert last["llm.output_messages.0.message.content"] == "Tea is a drink."
+    assert sessions == {shown.thread}
 
 
 def test_requests_and_calls_are_below_the_run_and_attempts_below_their_calls(shown: Shown) -> None:
@@ -116,17 +107,12 @@ def test_requests_and_calls_are_below_the_run_and_attempts_below_their_calls(sho
     assert len({span["context"]["trace_id"] for span in shown.spans}) == 1
 
 
-def test_only_what_failed_is_an_error(shown: Shown) -> None:
+def test_only_what_failed_is_an_error_and_decisions_are_events(shown: Shown) -> None:
     failed = [span["name"] for span in shown.spans if span["status_code"] == "ERROR"]
     first, second = shown.below(shown.tool("search"))
 
     assert sorted(failed) == ["attempt read_page", "attempt search", "execute_tool read_page"]
     assert (first["status_code"], second["status_code"]) == ("ERROR", "UNSET")
     assert shown.tool("read_page")["attributes"]["error.type"] == "timeout"
-
-
-def test_decisions_of_links_are_events(shown: Shown) -> None:
     [event] = shown.tool("search")["events"]
-
-    assert event["name"] == "callboard.retry"
-    assert event["attributes"]["callboard.error"] == "ConnectionError"
+    assert (event["name"], event["attributes"]["callboard.error"]) == ("callboard.retry", "ConnectionError")

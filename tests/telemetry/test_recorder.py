@@ -84,16 +84,6 @@ async def test_waits_retries_and_endings_are_in_it(tmp_path: Path) -> None:
     assert [line["error"] for line in lines if line["event"] == "gave_up"] == ["callboard._calls._limits.NoPlaceError"]
 
 
-async def test_a_second_part_is_added_to_the_file(tmp_path: Path) -> None:
-    path, node = tmp_path / "run.jsonl", ToolNode([Tools().tool("work")])
-
-    for _ in range(2):
-        with Recorder(path, append=True):
-            await asked(node, tool_call("work", "call_1"))
-
-    assert events_of(path).count("header") == events_of(path).count("closed") == 2
-
-
 async def test_a_part_after_a_line_that_was_cut_begins_a_line(tmp_path: Path) -> None:
     """A killed process may leave half a line, which must not merge with the next header."""
     path, node = tmp_path / "run.jsonl", ToolNode([Tools().tool("work")])
@@ -169,11 +159,6 @@ async def test_a_full_disk_is_reported_once_and_changes_no_call(caplog: pytest.L
     assert recorder.events == 240
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert "cannot be written" in caplog.text
-
-
-def test_a_file_that_cannot_be_opened_is_told_at_once(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError), Recorder(tmp_path):
-        pass
 
 
 @pytest.mark.parametrize("bound", [0, 1023])

@@ -31,8 +31,7 @@ from callboard import (
     create_react_agent,
     progress,
 )
-from callboard.guards import RepairArguments
-from callboard.middleware import Cache, CircuitBreaker, Fallback, Retry
+from callboard.middleware import Fallback, Retry
 from callboard.telemetry import Tracing
 from callboard.testing import Recorder, calls, tool_call
 from tests.helpers import make
@@ -191,6 +190,13 @@ async def test_a_wait_for_a_place_is_on_the_attempt_and_on_the_call() -> None:
     assert attributes(second)[names.QUEUE_WAIT] == pytest.approx(2)
 
 
+async def test_a_budget_spent_in_the_queue_is_told_as_a_wait_given_up() -> None:
+    policy = CallPolicy(limit=Limit(concurrency=1), budget=1)
+    node = ToolNode([Recorder().tool("slow", seconds=2)], policies={"slow": policy}, on_error="finish")
+    _, waiting = (await run(node, "slow", "slow")).all("execute_tool")
+    assert facts(waiting, names.GAVE_UP)[names.QUEUE_WAIT] == pytest.approx(1)
+
+
 async def refused_a_place() -> Traces:
     limit = CallPolicy(limit=Limit(concurrency=1, queue=0))
     node = ToolNode([Recorder().tool("slow", seconds=2)], policies={"slow": limit})
@@ -205,15 +211,6 @@ async def test_a_rejected_call_is_an_error_without_an_attempt() -> None:
     assert attributes(rejected)[names.ATTEMPTS] == 0
     assert events(rejected) == [names.GAVE_UP, names.EXCEPTION]
     assert len(traces.all("attempt")) == 1
-
-
-async def test_a_budget_spent_in_the_queue_is_told_as_a_wait_given_up() -> None:
-    policy = CallPolicy(limit=Limit(concurrency=1), budget=1)
-    node = ToolNode([Recorder().tool("slow", seconds=2)], policies={"slow": policy}, on_error="finish")
-    traces = await run(node, "slow", "slow")
-    _, waiting = traces.all("execute_tool")
-    assert facts(waiting, names.GAVE_UP)[names.QUEUE_WAIT] == pytest.approx(1)
-    assert attributes(waiting)[names.OUTCOME] == "deadline"
 
 
 async def raised() -> Traces:
@@ -261,51 +258,6 @@ async def test_a_retried_call_has_an_attempt_span_for_each() -> None:
     assert [span.status.status_code for span in attempts] == [StatusCode.ERROR, StatusCode.ERROR, StatusCode.UNSET]
     assert all(is_child(span, traces.tool()) for span in attempts)
     assert events(traces.tool()) == ["callboard.retry", "callboard.retry"]
-
-
-async def broken_circuit() -> Traces:
-    breaker = CircuitBreaker(minimum=1, open_for=10)
-    node = ToolNode([Recorder().tool("broken", raises=OSError("disk"))], middleware=[breaker], handle_tool_errors=True)
-    with traced() as traces, anyio.fail_after(WAIT):
-        await node.ainvoke([calls("broken")])
-        await node.ainvoke([calls("broken")])
-    return traces
-
-
-async def test_a_circuit_tells_on_the_calls_that_move_it() -> None:
-    traces = await broken_circuit()
-    first, second = traces.all("execute_tool")
-    assert events(first) == ["callboard.breaker_opened"]
-    assert facts(second, "callboard.breaker_refused")["callboard.tool"] == "broken"
-    assert len(traces.all("attempt")) == 1
-
-
-async def cached() -> Traces:
-    node = ToolNode([Recorder().tool("search")], middleware=[Cache(["search"])])
-    with traced() as traces, anyio.fail_after(WAIT):
-        await node.ainvoke([calls("search")])
-        await node.ainvoke([calls("search")])
-    return traces
-
-
-async def test_a_result_from_the_cache_has_no_attempt() -> None:
-    traces = await cached()
-    miss, hit = traces.all("execute_tool")
-    assert (events(miss), events(hit)) == (["callboard.cache_miss"], ["callboard.cache_hit"])
-    assert attributes(hit)[names.ATTEMPTS] == 0
-
-
-async def repaired() -> Traces:
-    async def add(number: int) -> int:
-        return number + 1
-
-    return await run(ToolNode([make(add)], middleware=[RepairArguments()]), ("add", {"nubmer": 4}))
-
-
-async def test_a_repair_is_told_by_kind() -> None:
-    found = facts((await repaired()).tool(), "callboard.repaired")
-    assert found["callboard.arguments"] == ("number",)
-    assert found["callboard.kinds"] == ("name",)
 
 
 async def test_a_fallback_runs_under_the_name_of_its_tool() -> None:
@@ -687,9 +639,6 @@ SCENARIOS: list[Callable[[], Awaitable[Traces]]] = [
     raised_and_captured,
     handled,
     retried,
-    broken_circuit,
-    cached,
-    repaired,
     cancelled,
     asked_and_answered,
     a_captured_run,
