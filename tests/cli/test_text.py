@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 from langgraph.types import Interrupt
 
+from callboard._cli._grid import call_label
 from callboard._cli._run_command import accepted, in_short
-from callboard._cli._shown_text import as_json, call_text, named, one_line, printable
+from callboard._cli._shown_text import as_json, named, one_line, printable
 from callboard.questions import approval_in, free_answer
 
 JOINERS = "\u200c\u200d"
@@ -47,15 +48,15 @@ def test_a_name_is_one_line_and_tells_what_is_in_it(name: str) -> None:
     assert len(named(name).splitlines()) <= 1
     assert not set(named(name)) & set("\n\t\r\x1b")
     assert named("a\nb") == "a\\nb" != named("a b")
-    assert call_text("pay\n done", {"to\nme": 1}, 80) == "pay\\n done(to\\nme=1)"
+    assert call_label("pay\n done", {"to\nme": 1}, 80) == "pay\\n done(to\\nme=1)"
 
 
 def test_a_call_is_written_as_python_would() -> None:
     """A call without known arguments is shown as the tool's name."""
-    assert call_text("fetch", {"url": "x", "n": 1}, 80) == "fetch(url='x', n=1)"
-    assert call_text("fetch", {}, 80) == "fetch()"
-    assert call_text("fetch", None, 80) == "fetch"
-    assert call_text("fetch", {"url": "x" * 99}, 12) == "fetch(url='…"
+    assert call_label("fetch", {"url": "x", "n": 1}, 80) == "fetch(url='x', n=1)"
+    assert call_label("fetch", {}, 80) == "fetch()"
+    assert call_label("fetch", None, 80) == "fetch"
+    assert call_label("fetch", {"url": "x" * 99}, 12) == "fetch(ur…x')"
 
 
 def test_json_has_messages_and_what_is_inside_of_them() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import simpy
 
-from ._model import DAY, Fleet, Report, Station, ceiling, simulate
+from ._model import DAY, Fleet, Station, ceiling, simulate
 from ._report import COSTS, LARGEST, grown, table
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "scale.md"
@@ -70,23 +70,6 @@ def test_servers_are_in_use_as_much_as_they_are_asked_for() -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_seed_says_what_happens() -> None:
-    one, same, other = (simulate(SMALL, COSTS, seconds=20.0, seed=seed) for seed in (1, 1, 2))
-    assert one == same
-    assert one != other
-
-
-@pytest.mark.exhaustive
-def test_more_to_do_is_never_done_faster() -> None:
-    """More load never lowers the latency, up to the capacity of the fleet."""
-    most, _ = ceiling(SMALL, COSTS)
-    reports = [simulate(replace(SMALL, calls=share * most), COSTS, seconds=60.0) for share in (0.1, 0.5, 0.9)]
-    tails = [report.quantile(0.99) for report in reports]
-    assert tails == sorted(tails)
-    assert tails[-1] > 2 * tails[0]
-
-
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("factor", [0.9, 1.3])
 def test_queues_grow_without_end_above_the_ceiling_and_not_below(factor: float) -> None:
     fleet = replace(SMALL, nodes=2)
@@ -99,11 +82,6 @@ def test_queues_grow_without_end_above_the_ceiling_and_not_below(factor: float) 
     else:
         assert long.in_use[first] > 0.99
         assert long.depth[first] > 1.5 * short.depth[first]
-
-
-def test_a_report_of_nothing_has_no_quantiles() -> None:
-    """An overloaded fleet may end no turn that began in time, so its report must handle an empty list."""
-    assert Report(0, [], {}, {}).quantile(0.5) == math.inf
 
 
 def test_signs_of_life_are_all_that_a_store_hears_of_a_fleet_that_sleeps() -> None:

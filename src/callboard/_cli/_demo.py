@@ -38,7 +38,7 @@ from callboard import (
 from callboard._cli._command_options import DemoOptions
 from callboard._cli._screen import Calls, Screen
 from callboard._cli._storage import recorded
-from callboard._cli._view import QuietlyClosedConsole, result_table
+from callboard._cli._view import open_console, result_table, text_width
 from callboard.testing import ScriptedModel, calls
 
 # Service of the demo: an HTTP server on loopback, in a thread with an event loop of its own.
@@ -214,8 +214,6 @@ def _read_answers(messages: list[BaseMessage]) -> str:
 _PATIENCE = 1.0
 """Seconds to wait for the service to notice the closed connections."""
 _FETCHES = 300
-_WIDE = 160
-"""Width of the output in cells, if it is not a terminal."""
 
 
 class Session:
@@ -274,9 +272,7 @@ class Session:
 
 def run_demo(options: DemoOptions) -> int:
     """Run the demo and return the exit code."""
-    console = QuietlyClosedConsole(highlight=False, markup=False)
-    if not console.is_terminal:  # a file or a pipe gets whole lines, without line breaks at a width
-        console.soft_wrap, console.width = True, _WIDE
+    console = open_console()
     fetches = options.calls or _FETCHES
     for line in _introduction(fetches, options):
         console.print(line)
@@ -293,7 +289,7 @@ def run_demo(options: DemoOptions) -> int:
         # A signal may abandon a query half-way. The conclusion counts it as "threads left over".
         warnings.simplefilter("ignore", AbandonedThreadWarning)
         anyio.run(session.play, service, database, screen, fetches, backend=options.backend.value)
-    console.print(result_table(session.calls.counts, console.width))
+    console.print(result_table(session.calls.counts, text_width(console)))
     for line in _conclusion(session, service):
         console.print(line)
     return _exit_code(session)

@@ -37,6 +37,11 @@ def shown_arguments(args: object) -> Arguments | None:
     return {named(str(name)): middle(one_line(repr(value), 10**6), _LONGEST_VALUE) for name, value in args.items()}
 
 
+def call_label(tool: str, args: object, width: int) -> str:
+    """Return a label of one call, not wider than `width` cells."""
+    return call_labels([(tool, shown_arguments(args))], width)[0]
+
+
 def call_labels(calls: Sequence[tuple[str, Arguments | None]], width: int) -> list[str]:
     """Return a label for each call, given as tool and arguments; none is wider than `width` cells."""
     # If whole calls do not fit, the labels of a tool show only the arguments in which its calls differ.

@@ -32,12 +32,12 @@ from rich.console import Console
 
 from callboard import Agent, IdleMiddlewareWarning, commands, observe
 from callboard._cli._command_options import RunOptions
+from callboard._cli._grid import call_label
 from callboard._cli._screen import Calls, Screen
 from callboard._cli._shown_text import (
     CommandError,
     as_json,
     as_text,
-    call_text,
     count,
     error_text,
     named,
@@ -46,7 +46,7 @@ from callboard._cli._shown_text import (
 )
 from callboard._cli._signals import Stopped, interruptible_input, stoppable, wait_for
 from callboard._cli._storage import open_database, recorded, recording_path
-from callboard._cli._view import QuietlyClosedConsole
+from callboard._cli._view import open_console
 from callboard.commands import NotThereError, load_named
 from callboard.questions import Action, Answer, Word, approval_in, free_answer
 from callboard.threads import masked, unanswered
@@ -169,7 +169,7 @@ def in_short(value: object) -> str:
     approval = approval_in(value)
     if approval is None:
         return as_text(value)
-    actions = ", ".join(call_text(one.name, one.args, _LONGEST_ACTION) for one in approval.actions)
+    actions = ", ".join(call_label(one.name, one.args, _LONGEST_ACTION) for one in approval.actions)
     reasons = dict.fromkeys(one.description.partition("\n")[0] for one in approval.actions if one.description)
     return " ".join([f"approve {actions}", *(f"({reason})" for reason in reasons if reason != _NO_REASON)])
 
@@ -426,18 +426,6 @@ def _check(options: RunOptions) -> None:
         raise CommandError("--resume needs --thread; callboard threads lists those of a database")
 
 
-def open_console(*, stderr: bool = False) -> Console:
-    """Return a console without markup, for a stream of any encoding."""
-    stream: Any = sys.stderr if stderr else sys.stdout
-    if hasattr(stream, "reconfigure"):
-        stream.reconfigure(errors="backslashreplace")
-    console = QuietlyClosedConsole(highlight=False, markup=False, emoji=False, stderr=stderr)
-    if not console.is_terminal:  # a file or a pipe gets whole lines
-        console.soft_wrap = True
-        console.width = _LONG
-    return console
-
-
 class _Session:
     """Dialogue from one message to its answer, with any number of questions in between."""
 
@@ -518,7 +506,7 @@ class _Session:
         """Ask whether to continue at a breakpoint."""
         what = f"Stopped before {', '.join(standing.next)}. Go on?"
         for call in open_calls(standing.values):
-            self._say(f"call    {call_text(call['name'], call['args'], _LONG)}")
+            self._say(f"call    {call_label(call['name'], call['args'], _LONG)}")
         return self._options.yes or (self._has_person and self._asker.confirm(what))
 
     def _failed(self, standing: StateSnapshot, error: Exception) -> int:

@@ -12,9 +12,9 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
 from callboard._cli._call_counts import CallCounts
-from callboard._cli._grid import call_labels, shown_arguments
+from callboard._cli._grid import call_label, call_labels, shown_arguments
 from callboard._cli._shown_text import duration, named, one_line, printable
-from callboard._cli._view import line, live_table, open_calls, picture, supports_pictures
+from callboard._cli._view import line, live_table, open_calls, picture, supports_pictures, text_width
 
 # Calls of a run with their labels and durations.
 
@@ -55,7 +55,7 @@ class Calls:
     def text(self, call_id: str | None, tool: str, width: int) -> str:
         """Return a label of a call that differs from the labels of the other calls of its reply."""
         if call_id not in self._asked:
-            return call_labels([(tool, None)], width)[0]
+            return call_label(tool, None, width)
         reply, place = self._asked[call_id]
         return reply.label(place, width)
 
@@ -74,7 +74,6 @@ _MANY = 20
 
 _WORD = 8
 """Cells before the text of a line, as in "done    "."""
-_WIDE = 160
 _RESULT = 24
 """Minimum of a shown result, in characters."""
 _REASON = 400
@@ -209,7 +208,7 @@ class Screen:
 
     @property
     def _length(self) -> int:
-        return max(_RESULT, (self._console.width if self._console.is_terminal else _WIDE) - _WORD)
+        return max(_RESULT, text_width(self._console) - _WORD)
 
     def _line(self, word: str, text: str, *, failed: bool = False) -> None:
         self._end_line()

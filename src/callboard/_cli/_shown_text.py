@@ -2,7 +2,6 @@
 
 import json
 import unicodedata
-from collections.abc import Mapping
 from typing import Any
 
 from pydantic_core import to_jsonable_python
@@ -44,14 +43,6 @@ def one_line(text: str, length: int) -> str:
     """Return a text as one line of at most `length` characters; a longer one is cut at its end."""
     line = printable(" ".join(text.split()))
     return line if len(line) <= length else f"{line[: max(0, length - 1)]}…"
-
-
-def call_text(name: str, args: object, length: int) -> str:
-    """Return a call in Python notation as one line of at most `length` characters."""
-    if not isinstance(args, Mapping):
-        return one_line(named(name), length)
-    inner = ", ".join(f"{named(str(key))}={value!r}" for key, value in args.items())
-    return one_line(f"{named(name)}({inner})", length)
 
 
 def as_json(value: Any, *, indent: int | None = None) -> str:

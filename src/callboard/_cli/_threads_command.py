@@ -12,13 +12,15 @@ from rich.table import Table
 from rich.text import Text
 
 from callboard._cli._command_options import ShowOptions, ThreadsOptions
-from callboard._cli._run_command import in_short, open_console
-from callboard._cli._shown_text import CommandError, as_json, call_text, count, named, one_line, printable
+from callboard._cli._grid import call_label
+from callboard._cli._run_command import in_short
+from callboard._cli._shown_text import CommandError, as_json, count, named, one_line, printable
 from callboard._cli._storage import open_database
+from callboard._cli._view import open_console, text_width
 from callboard.threads import Exchange, StoredThread
 
-_WIDTH = 160
-"""Line width in characters, if the output is not a terminal."""
+_LABEL = 160
+"""Limit of a call in the last message of a thread, in cells."""
 
 _STYLES = {"done": "green", "failed": "red", "waits": "yellow", "open": "dim"}
 
@@ -37,7 +39,7 @@ def list_threads(options: ThreadsOptions) -> int:
         console.print("no threads")
         return 0
     table = _table("thread", "turns", "when", "open", "last message")
-    length = max(20, _width(console) - 60)
+    length = max(20, text_width(console) - 60)
     for one in conversations:
         last = one_line(_last_text(one.messages), length)
         table.add_row(*map(Text, (named(one.thread_id), str(one.turns), _time(one.when), _left_open(one), last)))
@@ -63,7 +65,7 @@ def show_history(options: ShowOptions) -> int:
         raise _no_thread(options.thread)
     console = open_console()
     table = _table("checkpoint", "when", "messages", "next", "last message")
-    length = max(20, _width(console) - 90)
+    length = max(20, text_width(console) - 90)
     for place in places[: options.last]:
         messages: Sequence[BaseMessage] = place.values.get("messages") or []
         where = str((place.config.get("configurable") or {}).get("checkpoint_id"))
@@ -91,7 +93,7 @@ class _Printer:
         self._console = console
         self._shown = conversation
         self._full = full
-        self._length = max(30, (_width(console) - 16) // 2)
+        self._length = max(30, (text_width(console) - 16) // 2)
 
     def print(self, last: int | None) -> None:
         """Print the last messages (`None` for all), then open questions and next nodes."""
@@ -142,7 +144,7 @@ class _Printer:
         state = self._shown.state_of(call_id, result)
         told = result.text if result is not None else self._shown.errors.get(call_id, "")
         line = Text(f"  {state:<7}", style=_STYLES[state])
-        line.append(f" {call_text(name, args, self._length)}", style="default")
+        line.append(f" {call_label(name, args, self._length)}", style="default")
         if not self._full:
             line.append(f"  {one_line(told, self._length)}" if told else "", style="dim")
         self._console.print(line, soft_wrap=True)
@@ -199,7 +201,7 @@ def _texts(messages: Sequence[BaseMessage]) -> Iterator[str]:
         if text := message.text.strip():
             yield text
         elif isinstance(message, AIMessage) and (calls := message.tool_calls):
-            yield ", ".join(call_text(call["name"], call["args"], _WIDTH) for call in calls)
+            yield ", ".join(call_label(call["name"], call["args"], _LABEL) for call in calls)
 
 
 def _time(when: str) -> str:
@@ -208,10 +210,6 @@ def _time(when: str) -> str:
         return f"{datetime.fromisoformat(when).astimezone():%Y-%m-%d %H:%M}"
     except ValueError:
         return named(when)
-
-
-def _width(console: Console) -> int:
-    return console.width if console.is_terminal else _WIDTH
 
 
 def _table(*headings: str) -> Table:

@@ -18,15 +18,13 @@ from callboard._cli._grid import Arguments, call_labels, middle, shown_arguments
 from callboard._cli._groups import RunOfCalls, about_part, about_run, end_of, notes_in_short, runs_of, statement
 from callboard._cli._page import page
 from callboard._cli._perfetto import perfetto
-from callboard._cli._run_command import open_console
 from callboard._cli._shown_text import CommandError, count, duration, named, one_line, printable
 from callboard._cli._storage import find_recording
-from callboard._cli._view import RECORDED_ACTORS, RECORDED_TOOLS, rows_table
+from callboard._cli._view import RECORDED_ACTORS, RECORDED_TOOLS, open_console, rows_table, text_width
 from callboard.telemetry import Part, RecordedCall, Recording, read_recording
 
 # Waterfall chart of a recording, on a terminal or as plain lines: a bar for each call.
 
-_PLAIN_WIDTH = 120
 _NARROW = 64
 """Width in cells below which the bar of a call gets its own line."""
 _SHORTEST_NAME = 16
@@ -82,7 +80,7 @@ class Waterfall:
         self._console = console
         self._recording = recording
         self._glyphs = _GLYPHS if console.encoding.startswith("utf") else ASCII
-        self._width = console.width if console.is_terminal else _PLAIN_WIDTH
+        self._width = text_width(console)
         self._narrow = self._width < _NARROW
         if self._narrow:
             self._name, self._bar = self._width - 14, max(_SHORTEST_BAR, self._width - 20)

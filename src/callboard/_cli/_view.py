@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from textwrap import wrap
-from typing import TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -260,6 +260,27 @@ def _row_line(name: str, columns: Sequence[Column[T]], row: T) -> str:
 
 
 # Consoles.
+
+_PLAIN_WIDTH = 160
+"""Width of tables in cells, if the output is not a terminal."""
+_WHOLE_LINE = 1000
+
+
+def open_console(*, stderr: bool = False) -> Console:
+    """Return a console without markup, for a stream of any encoding."""
+    stream: Any = sys.stderr if stderr else sys.stdout
+    if hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors="backslashreplace")
+    console = QuietlyClosedConsole(highlight=False, markup=False, emoji=False, stderr=stderr)
+    if not console.is_terminal:  # a file or a pipe gets whole lines
+        console.soft_wrap = True
+        console.width = _WHOLE_LINE
+    return console
+
+
+def text_width(console: Console) -> int:
+    """Return the width for tables and shortened texts, in cells."""
+    return console.width if console.is_terminal else _PLAIN_WIDTH
 
 
 def supports_pictures(console: Console) -> bool:
