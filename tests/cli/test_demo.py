@@ -1,11 +1,10 @@
 """`callboard demo` as users run it: a real service, a real file, and subprocesses for signals and terminals."""
 
-import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 
 import anyio
@@ -18,27 +17,18 @@ from callboard._cli._app import app
 from callboard._cli._demo import Session
 from callboard.testing import ScriptedModel, calls
 
-from ._commands import COMMAND, PATIENCE, environment
+from ._commands import PATIENCE, Project, environment, stop
 
 SCRIPTED = "The model is scripted: it asks for 84 calls at once and then reads the answers."
-DUMB = {**environment(), "TERM": "dumb"}
 ENDINGS = ("ok", "timeout", "rejected", "error")
 WITHOUT = "import sys; sys.modules[{module!r}] = None; from callboard._cli import main; sys.argv = {argv!r}; main()"
-
-
-def run(*arguments: str) -> Result:
-    """Run the command in this process, without a terminal."""
-    return CliRunner().invoke(app, arguments, env=DUMB, catch_exceptions=False)
-
-
-def execute(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, env=DUMB, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 @cache
 def demo(backend: str) -> Result:
     """Return the result of one run, shared by all tests that only read it."""
-    return run("demo", "--backend", backend, "--calls", "60")
+    arguments = ("demo", "--backend", backend, "--calls", "60")
+    return CliRunner().invoke(app, arguments, env=environment(), catch_exceptions=False)
 
 
 def table(output: str) -> dict[str, dict[str, int]]:
@@ -99,57 +89,28 @@ def test_without_a_terminal_progress_is_plain_lines() -> None:
     assert "\x1b" not in output
 
 
-def at_terminal(*arguments: str) -> str:
-    """Return the output of the demo at a terminal of 80 by 24."""
-    ours, theirs = os.openpty()
-    size = {"COLUMNS": "80", "LINES": "24"}
-    command = [*COMMAND, "demo", *arguments]
-    with subprocess.Popen(command, env={**environment(), **size}, stdout=theirs, stdin=theirs) as process:
-        os.close(theirs)
-        output = read_all(ours)
-        assert process.wait(PATIENCE) == 0
-    assert "tasks left over: 0" in output
-    return output
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.exhaustive
-def test_the_live_view_is_never_taller_than_the_terminal(backend: str) -> None:
-    output = at_terminal("--live", "--backend", backend, "--calls", "60")
-    climbs = [up.count("A") for up in re.findall(r"(?:\x1b\[1A\x1b\[2K)+", output)]
-    assert 0 < max(climbs) < 24
-    assert "slowest now" in output
-    assert " of 84 calls ended, " in output
-    assert table(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output))["all"]["calls"] == 84
-
-
-def read_all(descriptor: int) -> str:
-    read = b""
-    try:
-        while chunk := os.read(descriptor, 65_536):
-            read += chunk
-    except OSError:  # on Linux this means that the other side is closed
-        pass
-    finally:
-        os.close(descriptor)
-    return read.decode()
+def test_at_a_terminal_the_live_view_gives_way_to_the_result(project: Project, backend: str) -> None:
+    with project.terminal("demo", "--live", "--backend", backend, "--calls", "60") as terminal:
+        terminal.until(" of 84 calls ended, ")
+        terminal.until("slowest now")
+        assert terminal.end() == 0
+    assert "tasks left over: 0" in terminal.seen
+    assert table(terminal.seen)["all"]["calls"] == 84
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.exhaustive
-def test_a_signal_ends_the_run(backend: str, number: signal.Signals) -> None:
-    command = [*COMMAND, "demo", "--backend", backend, "--calls", "3000"]
-    with subprocess.Popen(command, env=DUMB, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        while " running, " not in process.stdout.readline():
-            assert process.poll() is None
-        process.send_signal(number)
-        output = process.stdout.read()
-        assert process.wait(PATIENCE) == 128 + number
-        assert process.stderr.read() == ""
+def test_a_signal_ends_the_run(project: Project, backend: str, number: signal.Signals) -> None:
+    process = project.start("demo", "--backend", backend, "--calls", "3000")
+    assert process.stdout is not None
+    while " running, " not in process.stdout.readline():
+        assert process.poll() is None
+    code, output, errors = stop(process, number)
+    assert (code, errors) == (128 + number, "")
     assert f"Stopped by {number.name}" in output
     assert "\ntasks left over: 0\n" in output
     check_sums(table(output))
@@ -158,7 +119,9 @@ def test_a_signal_ends_the_run(backend: str, number: signal.Signals) -> None:
 @pytest.mark.parametrize("module", ["typer", "rich", "httpx2"])
 @pytest.mark.exhaustive
 def test_without_the_extra_one_line_says_what_to_install(module: str) -> None:
-    finished = execute([sys.executable, "-c", WITHOUT.format(module=module, argv=["callboard", "demo"])])
+    program = WITHOUT.format(module=module, argv=["callboard", "demo"])
+    command = [sys.executable, "-c", program]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
     assert (finished.returncode, finished.stdout) == (1, "")
     assert finished.stderr == f"The callboard command needs {module}: pip install 'callboard[cli]'\n"
