@@ -32,10 +32,8 @@ class ActorMetrics:
     """Observer that measures actors. Attributes name the child, never the key: keys are unbounded in number."""
 
     def __init__(self, meter: Meter) -> None:
-        self._began: dict[int, float] = {}
-        """Start times of unfinished asks, by ask number."""
-        self._waiting: set[int] = set()
-        """Numbers of the asks that are still in a mailbox."""
+        self._open: dict[int, tuple[float, bool]] = {}
+        """Start time of each unfinished ask by its number, and whether it is still in a mailbox."""
         self._lives: set[int] = set()
         """Numbers of the live actors that this observer saw start."""
         # An actor may be older than this observer. Its end must not be counted: the counter would drop below zero.
@@ -53,20 +51,21 @@ class ActorMetrics:
         if isinstance(event, ActorEvent):
             self._lived(event)
         elif event.phase == "begun":
-            self._began[event.number] = event.time
-            self._waiting.add(event.number)
+            self._open[event.number] = event.time, True
             self._length.add(1, _about(event))
-        elif event.number in self._began:
+        elif event.number in self._open:
             self._goes_on(event)
 
     def _goes_on(self, event: AskEvent) -> None:
         about = _about(event)
-        if event.number in self._waiting:
-            self._waiting.remove(event.number)
+        began, is_waiting = self._open.pop(event.number)
+        if is_waiting:
             self._length.add(-1, about)
             self._wait.record(event.waited, about)
         if event.phase == "ended":
-            self._duration.record(max(event.time - self._began.pop(event.number), 0.0), with_error(about, event.error))
+            self._duration.record(max(event.time - began, 0.0), with_error(about, event.error))
+        else:
+            self._open[event.number] = began, False
 
     def _lived(self, event: ActorEvent) -> None:
         about = {names.ACTOR: event.actor}

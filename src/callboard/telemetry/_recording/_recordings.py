@@ -51,7 +51,15 @@ class _Line(BaseModel):
 
 
 class _Timed(_Line):
+    """Line with a time, and fields that lines about calls, runs, asks and actors share."""
+
     time: Seconds = Field(alias="t")
+    actor: Name = ""
+    key: Text = None
+    resumes: Text = None
+    waited: Seconds = 0.0
+    outcome: Text = None
+    error: Text = None
 
 
 class _HeaderLine(_Line):
@@ -72,10 +80,6 @@ class _CallLine(_Timed):
     batch: int = 0
     id: Text = None
     run: int | None = None
-    resumes: Text = None
-    waited: Seconds = 0.0
-    outcome: Text = None
-    error: Text = None
     args: Any = None
     result: Any = None
     what: Name = ""
@@ -89,9 +93,6 @@ class _RunLine(_Timed):
     thread: Text = None
     run_id: Text = None
     namespace: Name = ""
-    resumes: Text = None
-    outcome: Text = None
-    error: Text = None
     questions: int = 0
     model: Text = None
     calls: int = 0
@@ -101,27 +102,14 @@ class _RunLine(_Timed):
 
 class _AskLine(_Timed):
     ask: int
-    actor: Name = ""
     handler: Name = ""
     call: int | None = None
     ahead: int = 0
-    key: Text = None
-    waited: Seconds = 0.0
-    outcome: Text = None
-    error: Text = None
 
 
-class _ActorLine(_Timed):
-    actor: Name = ""
-    error: Text = None
-    key: Text = None
+class _CountLine(_Line):
+    """Line that counts lost events, or closes a part."""
 
-
-class _LostLine(_Line):
-    events: int = 0
-
-
-class _ClosedLine(_Line):
     events: int = 0
     lost: int = 0
     bytes: int = 0
@@ -133,9 +121,9 @@ _LINES: Mapping[str, type[_Line]] = {
     **dict.fromkeys(get_args(CallPhase), _CallLine),
     **dict.fromkeys(("run_begun", "model_asked", "model_answered", "run_ended"), _RunLine),
     **{f"ask_{phase}": _AskLine for phase in get_args(AskPhase)},
-    **{f"actor_{phase}": _ActorLine for phase in get_args(ActorPhase)},
-    "lost": _LostLine,
-    "closed": _ClosedLine,
+    **{f"actor_{phase}": _Timed for phase in get_args(ActorPhase)},
+    "lost": _CountLine,
+    "closed": _CountLine,
 }
 
 
@@ -254,13 +242,13 @@ class PartBuilder:
             self._take_run(line)
         elif isinstance(line, _AskLine):
             self._take_ask(line)
-        elif isinstance(line, _ActorLine):
+        elif isinstance(line, _Timed):
             what = line.event.removeprefix("actor_")
             self._lives.append(ActorChange(time=line.time, what=what, **_fields(line, "actor", "error", "key")))
-        elif isinstance(line, _LostLine):
-            self._lost += line.events
-        elif isinstance(line, _ClosedLine):
+        elif line.event == "closed":
             self._closing = Closing(**line.model_dump(exclude={"event"}))
+        elif isinstance(line, _CountLine):
+            self._lost += line.events
 
     def built(self) -> Part:
         """Return the part made of all events so far."""
