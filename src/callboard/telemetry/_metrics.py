@@ -63,7 +63,9 @@ class ActorMetrics:
             self._length.add(-1, about)
             self._wait.record(event.waited, about)
         if event.phase == "ended":
-            self._duration.record(max(event.time - began, 0.0), with_error(about, event.error))
+            if event.error is not None:
+                about = with_error(about, event.error)
+            self._duration.record(max(event.time - began, 0.0), about)
         else:
             self._open[event.number] = began, False
 
