@@ -69,7 +69,7 @@ def play_at_terminal(project: Project, command: list[str], shown: str) -> None:
                 terminal.until(prompt + asks)
                 terminal.type(answer)
             else:
-                terminal.until(line.partition("  0 ms")[0])
+                terminal.until(line.partition("  2 ms")[0])
         assert terminal.end() == 0
 
 
