@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from . import (
     _actors,
+    _agent,
     _cost,
     _fleet,
     _imports,
@@ -47,6 +48,12 @@ BENCHMARKS = {
         quick={"sizes": (1, 100, 1_000), "repetitions": 5},
         tiny={"sizes": (2,), "repetitions": 0},
     ),
+    "wrappers": Benchmark(
+        _cost.wrappers,
+        full={"sizes": (100, 1_000), "repetitions": 15},
+        quick={"sizes": (100,), "repetitions": 5},
+        tiny={"sizes": (2,), "repetitions": 0},
+    ),
     "middleware": Benchmark(
         _middleware.middleware,
         full={"sizes": (100, 1_000), "repetitions": 15},
@@ -59,6 +66,18 @@ BENCHMARKS = {
         full={"count": 1_000, "few": 200, "limit": 100, "repetitions": 5},
         quick={"count": 1_000, "few": 60, "limit": 100, "repetitions": 1},
         tiny={"count": 3, "few": 1, "limit": 2, "repetitions": 0},
+    ),
+    "http": Benchmark(
+        _throughput.http,
+        full={"count": 1_000, "limit": 100, "repetitions": 5},
+        quick={"count": 1_000, "limit": 100, "repetitions": 1},
+        tiny={"count": 3, "limit": 2, "repetitions": 0},
+    ),
+    "agent": Benchmark(
+        _agent.turns,
+        full={"shapes": ((1, 100), (10, 10)), "repetitions": 9},
+        quick={"shapes": ((1, 100), (10, 10)), "repetitions": 3},
+        tiny={"shapes": ((2, 2),), "repetitions": 0},
     ),
     "actors": Benchmark(
         _actors.actors,
@@ -82,9 +101,9 @@ BENCHMARKS = {
     "remote": Benchmark(_remote.remote, full={"calls": 1_000}, quick={"calls": 300}, tiny={"calls": 2}),
     "mcp": Benchmark(
         _mcp.mcp,
-        full={"calls": 2_000},
-        quick={"calls": 300},
-        tiny={"calls": 2},
+        full={"calls": 2_000, "opened": 20},
+        quick={"calls": 300, "opened": 5},
+        tiny={"calls": 2, "opened": 1},
     ),
     "many": Benchmark(
         _many.many,
@@ -98,6 +117,12 @@ BENCHMARKS = {
         quick={"turns": 50, "rates": (0.5,), "seconds": 10.0},
         tiny={"turns": 1, "rates": (), "seconds": 1.0},
     ),
+    "rolling": Benchmark(
+        _remote.rolling,
+        full={"workers": 4, "callers": 6, "seconds": 10.0, "body": 0.02},
+        quick={"workers": 4, "callers": 6, "seconds": 3.0, "body": 0.02},
+        tiny={"workers": 1, "callers": 1, "seconds": 0.1, "body": 0.0},
+    ),
     "kept": Benchmark(
         _journal.kept,
         full={"turns": 10, "calls": 100, "repetitions": 5},
@@ -109,6 +134,12 @@ BENCHMARKS = {
         full={"messages": (10, 25, 50), "turns": 3, "calls": 5, "steps": 30, "repetitions": 3},
         quick={"messages": (10, 25, 50), "turns": 3, "calls": 5, "steps": 30, "repetitions": 1},
         tiny={"messages": (1, 2), "turns": 1, "calls": 2, "steps": 3, "repetitions": 0},
+    ),
+    "resume": Benchmark(
+        _journal.resumed,
+        full={"lengths": (5, 500), "size": 1_000, "repetitions": 15},
+        quick={"lengths": (5, 500), "size": 1_000, "repetitions": 5},
+        tiny={"lengths": (2, 4), "size": 100, "repetitions": 0},
     ),
     "turns": Benchmark(
         _journal.later_turns,

@@ -1,6 +1,7 @@
-"""Cost of a call by itself."""
+"""Cost of a call by itself, and with a wrapper around it."""
 
 import math
+from typing import Any
 
 import langgraph.prebuilt
 
@@ -56,6 +57,38 @@ def _costs(size: int, repetitions: int) -> Samples:
         "LangGraph ToolNode": _asyncio(direct(theirs, message), size),
         LANGGRAPH: _asyncio(in_graph(theirs, message), size),
     }
+    return interleaved(contestants, repetitions)
+
+
+def wrappers(*, sizes: tuple[int, ...], repetitions: int) -> Table:
+    """Measure the additional cost of an `awrap_tool_call` that only passes the call on."""
+    table = Table("Cost of a wrapper", ["calls in the batch", *map(str, sizes)])
+    costs = [_wrapped_costs(size, repetitions) for size in sizes]
+    for name in ("callboard, asyncio", "callboard, trio", "LangGraph, asyncio"):
+        table.add(f"{name}, without, us", *(cost[name] / size * 1e6 for size, cost in zip(sizes, costs, strict=True)))
+        table.add(
+            f"{name}, added, us",
+            *((cost[f"{name}, wrapped"] - cost[name]) / size * 1e6 for size, cost in zip(sizes, costs, strict=True)),
+        )
+    return table
+
+
+async def pass_on(request: Any, execute: Any) -> Any:
+    """A wrapper that does nothing."""
+    return await execute(request)
+
+
+def _wrapped_costs(size: int, repetitions: int) -> Samples:
+    message = queries(size)
+    contestants: dict[str, Contestant] = {}
+    for suffix, options in (("", {}), (", wrapped", {"awrap_tool_call": pass_on})):
+        ours = direct(callboard.ToolNode([LOOK_UP], **options), message)
+        theirs = direct(langgraph.prebuilt.ToolNode([LOOK_UP], **options), message)
+        contestants |= {
+            f"callboard, asyncio{suffix}": _asyncio(ours, size),
+            f"callboard, trio{suffix}": _trio(ours, size),
+            f"LangGraph, asyncio{suffix}": _asyncio(theirs, size),
+        }
     return interleaved(contestants, repetitions)
 
 

@@ -1,4 +1,4 @@
-"""Cost of persisting a thread: time and bytes of whole conversations, and of one more turn of a long one."""
+"""Cost of persisting a thread: time and bytes of whole conversations, and the cost of resuming a long one."""
 
 import gc
 import sqlite3
@@ -117,6 +117,20 @@ class Contest:
         await close()
         return seconds
 
+    def resumed(self, path: Path) -> float:
+        """Return the seconds from the call of an agent to its first model request, on the thread in a database."""
+        return anyio.run(self._resumed, path, backend=self._backend)
+
+    async def _resumed(self, path: Path) -> float:
+        saver, close = await self._open(path)
+        model = Timing()
+        agent = self._build(model, saver)
+        gc.collect()
+        began = perf_counter()
+        await agent.ainvoke({"messages": [HumanMessage("more")]}, {"configurable": {"thread_id": "1"}})
+        await close()
+        return model.asked - began
+
 
 class Restarting(Parrot):
     """Model that counts its turns from the last user message."""
@@ -129,6 +143,18 @@ class Restarting(Parrot):
         for call in reply.tool_calls:
             call["id"] = f"{call['id']}_{last}"
         return result
+
+
+class Timing(Parrot):
+    """Model that records the time of a request and returns an empty reply."""
+
+    turns: int = 0
+    calls: int = 0
+    asked: float = 0.0
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        self.asked = perf_counter()
+        return super()._generate(messages, *args, **kwargs)
 
 
 CONTESTS = {
@@ -202,6 +228,25 @@ def growth(*, messages: tuple[int, ...], turns: int, calls: int, steps: int, rep
     return table
 
 
+def resumed(*, lengths: tuple[int, int], size: int, repetitions: int) -> Table:
+    """Measure the time until the first model request, on threads with many turns and with few."""
+    table = Table("To go on with a thread", ["ms to the model", *(f"{length} turns" for length in lengths)])
+    names = (OURS, OURS_SYNC, V1)
+    with tempfile.TemporaryDirectory() as directory:
+        columns = [_thread_of(Path(directory), length, size * max(lengths) // length) for length in lengths]
+        reading = [interleaved({"": partial(_read, path)}, repetitions)[""] for path in columns]
+        costs = [_resumptions(path, names, repetitions) for path in columns]
+    for name in names:
+        table.add(name, *(cost[name] * 1e3 for cost in costs))
+    table.add(READING, *(seconds * 1e3 for seconds in reading))
+    for name in names:
+        table.add(f"{name} : reading", *(cost[name] / seconds for cost, seconds in zip(costs, reading, strict=True)))
+        if name != V1:
+            more = (costs[-1][name] - costs[0][name]) / (reading[-1] - reading[0])
+            table.budgets.append(Budget(f"{name}, what length adds, to reading once", 2.0, more))
+    return table
+
+
 def later_turns(*, lengths: tuple[int, ...], repetitions: int) -> Table:
     """Measure one more turn with one call, on threads with many turns and with few."""
     table = Table("A turn of a long conversation", ["CPU ms", *(f"after {length} turns" for length in lengths)])
@@ -239,13 +284,22 @@ def _written(path: Path) -> float:
     return seconds
 
 
+def _resumptions(path: Path, names: Sequence[str], repetitions: int) -> Samples:
+    def resume(name: str) -> float:
+        copy = path.with_name(f"copy of {path.name}")
+        copy.write_bytes(path.read_bytes())
+        return CONTESTS[name].resumed(copy)
+
+    return interleaved({name: partial(resume, name) for name in names}, repetitions)
+
+
 def _thread_of(directory: Path, length: int, size: int) -> Path:
     """Return a database with a thread of this many turns, written by callboard, with messages of this many bytes."""
     path = directory / f"{length} turns"
 
     async def make() -> None:
         saver, close = await _open_async(path)
-        agent = _ours(Parrot(turns=0, calls=0), saver)
+        agent = _ours(Timing(), saver)
         config = {"configurable": {"thread_id": "1"}}
         for number in range(length):
             call = {"name": "look_up", "args": {"query": "tea"}, "id": f"call_{number}", "type": "tool_call"}

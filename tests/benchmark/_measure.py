@@ -125,6 +125,7 @@ class Table:
     columns: Sequence[str]
     rows: list[Sequence[str]] = field(default_factory=list)
     budgets: list[Budget] = field(default_factory=list)
+    notes: Sequence[str] = ()
 
     def add(self, *cells: object) -> None:
         self.rows.append([_cell(cell) for cell in cells])
@@ -144,8 +145,8 @@ class Table:
             "|" + "|".join("-" * (width + 1) + (":" if i else "-") for i, width in enumerate(widths)) + "|",
             *(_line(row, widths) for row in self.rows),
         ]
-        if self.budgets:
-            lines += ["", *map(str, self.budgets)]
+        for block in (self.notes, [str(budget) for budget in self.budgets]):
+            lines += ["", *block] if block else []
         return "\n".join(lines)
 
 

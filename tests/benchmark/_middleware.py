@@ -12,6 +12,7 @@ from callboard.guards import Redact, RepairArguments, Sanitize
 from callboard.middleware import Cache, CircuitBreaker, Fallback, OutputBudget, RequireApproval, Retry, Value
 
 from ._contestants import LOOK_UP, Work, direct, queries
+from ._cost import pass_on
 from ._measure import Budget, Contestant, Samples, Table, interleaved, timed
 
 COUNTS = (1, 2, 5)
@@ -36,11 +37,6 @@ OWN: dict[str, Callable[[], object]] = {
     "Redact": Redact,
 }
 """Each middleware with its default options, for calls that it lets pass."""
-
-
-async def pass_on(request: Any, execute: Any) -> Any:
-    """A wrapper that does nothing."""
-    return await execute(request)
 
 
 def middleware(*, sizes: tuple[int, ...], repetitions: int) -> Table:

@@ -1,4 +1,4 @@
-"""Workers over TCP: a call compared with a local worker and a bare TCP echo."""
+"""Workers over TCP: a call compared with a local worker and a bare TCP echo, and the effect of a rolling restart."""
 
 import math
 import os
@@ -7,18 +7,20 @@ import socket
 import statistics
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
 
+from callboard import CallPolicy, ToolNode
 from callboard.extend import Body
 from callboard.testing import _engine_bodies as bodies
+from callboard.testing import calls
 from callboard_actors.process import Processes
 from callboard_actors.remote import RemoteEngine
 
-from ._measure import BACKENDS, Table, median_of
+from ._measure import BACKENDS, WALL, Table, median_of
 
 _SECRET = "only for this machine, and for a moment"
 _ROOT = Path(__file__).parents[__name__.count(".")]
@@ -54,6 +56,11 @@ class _Program:
         self.process.send_signal(signal.SIGTERM)
         with self.process:
             self.process.wait(60)
+
+    def replaced(self) -> "_Program":
+        """End the process, and start another one at the same address."""
+        self.end()
+        return _Program(*self._command[:-1], self.address)
 
 
 def _worker(body: str) -> _Program:
@@ -116,3 +123,69 @@ async def _many(count: int = 200) -> float:
                         group.start_soon(engine.run_body, _ADD)
 
             return await median_of(all_at_once, 3) / count
+
+
+async def work(number: int, seconds: float) -> int:
+    """Wait, and return the number of the work item."""
+    await anyio.sleep(seconds)
+    return number
+
+
+def rolling(*, workers: int, callers: int, seconds: float, body: float) -> Table:
+    """Measure continuous callers, first without changes and then while each worker is replaced."""
+    table = Table("Workers that are replaced", ["", *BACKENDS])
+    found = [anyio.run(_restarted, workers, callers, seconds, body, backend=backend) for backend in BACKENDS]
+    for title, at in (("while nothing happens", 0), ("while all are replaced", 1)):
+        table.add(f"{title}: calls", *(len(one[at]) for one in found))
+        for name, percent in (("p50", 50), ("p99", 99)):
+            quantiles = [statistics.quantiles(one[at], n=100, method="inclusive")[percent - 1] for one in found]
+            table.add(f"{title}: {name}, ms", *(one * 1e3 for one in quantiles))
+    table.add("calls that were lost", *(one[2] for one in found))
+    return table
+
+
+async def _restarted(workers: int, callers: int, seconds: float, body: float) -> tuple[list[float], list[float], int]:
+    """Return the durations of calls before and during the restart, and the number of lost calls."""
+    fleet = [await anyio.to_thread.run_sync(_worker, f"{__name__}:work") for _ in range(workers)]
+    try:
+        engine = RemoteEngine([one.address for one in fleet], secret=_SECRET, patience=60.0)
+        async with ToolNode([work], policies={"work": CallPolicy(runs_in=engine, on_unknown="fail")}) as node:
+
+            async def call(number: int) -> bool:
+                [message] = await node.ainvoke([calls(("work", {"number": number, "seconds": body}))])
+                return bool(message.status == "success")
+
+            async def replace() -> None:
+                for place, one in enumerate(fleet):
+                    fleet[place] = await anyio.to_thread.run_sync(one.replaced)
+
+            await call(0)
+            quiet, lost = await _load(call, callers, lambda: anyio.sleep(seconds))
+            rolled, more = await _load(call, callers, replace)
+    finally:
+        for one in fleet:
+            one.end()
+    return quiet, rolled, lost + more
+
+
+async def _load(
+    call: Callable[[int], Awaitable[bool]], callers: int, meanwhile: Callable[[], Awaitable[object]]
+) -> tuple[list[float], int]:
+    taken: list[float] = []
+    lost = 0
+    is_over = False
+
+    async def caller() -> None:
+        nonlocal lost
+        while not is_over or len(taken) < 2:
+            began = WALL()
+            is_there = await call(len(taken))
+            lost += not is_there
+            taken.append(WALL() - began)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(callers):
+            group.start_soon(caller)
+        await meanwhile()
+        is_over = True
+    return taken, lost
