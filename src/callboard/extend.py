@@ -36,12 +36,10 @@ from callboard._loops._entry_mode import is_sync_entry as is_sync_entry
 from callboard._loops._protocol import Wakeup as Wakeup
 from callboard._loops._side_tasks import CutOffError as CutOffError
 from callboard._loops._side_tasks import shielded as shielded
-from callboard._records._documents import EVERYBODY as EVERYBODY
 from callboard._records._documents import Away as Away
 from callboard._records._documents import Document as Document
 from callboard._records._documents import Done as Done
 from callboard._records._documents import Found as Found
-from callboard._records._documents import Listener as Listener
 from callboard._records._documents import Rule as Rule
 from callboard._records._documents import SharedDocuments as SharedDocuments
 from callboard._records._documents import Written as Written
@@ -72,7 +70,6 @@ from callboard._web._retry_after import retry_after as retry_after
 from callboard.exceptions import EngineError as EngineError
 
 __all__ = [
-    "EVERYBODY",
     "Address",
     "Away",
     "Body",
@@ -90,7 +87,6 @@ __all__ = [
     "Found",
     "KeyMovedError",
     "LimitGuard",
-    "Listener",
     "Membership",
     "NonsenseError",
     "Ownership",

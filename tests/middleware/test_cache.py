@@ -929,7 +929,7 @@ async def test_nobody_waits_for_ever_and_nothing_old_is_handed_out(steps: list[A
                 group.start_soon(ask, query, math.inf if action == "call" else 1.25)
 
     assert answered == asked
-    assert not cache._shared._flights
+    assert not cache._local._flights
 
 
 def test_an_async_key_function_is_refused() -> None:

@@ -169,13 +169,13 @@ def node_of(plan: dict[str, Any]) -> ToolNode:
             resource.note("end", tenant, n)
         return f"{n} by {os.getpid()}"
 
-    kind = "limits" if plan["what"] == "limits" else "documents"
-    store = store_at(plan["url"], kind, prefix=plan["prefix"], lease=plan.get("lease", 1.0))
     if plan["what"] == "limits":
+        store = store_at(plan["url"], "limits", prefix=plan["prefix"], lease=plan.get("lease", 1.0))
         rate = None if plan.get("rate") is None else Rate(*plan["rate"])
         lane = (lambda call: tenant) if "tenant" in plan else None
         limit = Limit(concurrency=plan.get("concurrency"), rate=rate, shared=store, tenant=lane)
         return ToolNode([work], policies={"work": CallPolicy(limit=limit)})
+    store = store_at(plan["url"], "documents", prefix=plan["prefix"], patience=5.0)
     if plan["what"] == "cache":
         cache = Cache({"work"}, shared=store, key=lambda request: request.tool_call["args"]["n"])
         return ToolNode([work], middleware=[cache], handle_tool_errors=True)

@@ -4,7 +4,7 @@ import logging
 import threading
 
 from callboard import StorageError
-from callboard_actors._server._client import BackgroundClient, ClientOptions, Connection, worded
+from callboard_actors._server._client import BackgroundClient, Connection, worded
 
 
 class Quiet:
@@ -19,9 +19,7 @@ class Client(BackgroundClient[Connection]):
     going_on = "nothing happens"
 
     def __init__(self) -> None:
-        super().__init__(
-            Quiet, ClientOptions(where="nowhere", lease=1.0, patience=1.0), logging.getLogger("callboard_actors.test")
-        )
+        super().__init__(Quiet, "nowhere", 1.0, logging.getLogger("callboard_actors.test"))
 
     def has_work(self) -> bool:
         return False

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -206,8 +205,8 @@ def test_a_stopped_process_begins_nothing_with_places_that_it_has_lost(url: str,
 
 
 @pytest.mark.parametrize("skew", [0.0, 86_400.0])
-def test_of_identical_calls_of_four_processes_each_runs_once(url: str, tmp_path: Path, skew: float) -> None:
-    """Four processes with wrong clocks make 800 calls, of which 20 are different."""
+def test_of_identical_calls_of_four_processes_each_runs_once_in_each(url: str, tmp_path: Path, skew: float) -> None:
+    """Four processes with wrong clocks make 800 calls, of which 20 are different; the last of each share one result."""
     resource = tmp_path / "resource"
     plan = plan_of("cache", url, tmp_path, calls=200, keys=20, seconds=0.02)
     backends = ("asyncio", "trio", "asyncio", "trio")
@@ -217,96 +216,33 @@ def test_of_identical_calls_of_four_processes_each_runs_once(url: str, tmp_path:
         go(*started)
         found = [said(one) for one in started]
 
-    assert sorted(line.n for line in begins(resource)) == list(range(20))
+    runs = Counter((line.pid, line.n) for line in begins(resource))
+    assert {n for _, n in runs} == set(range(20))
+    assert max(runs.values()) == 1
     together = sum((Counter(one) for one in found), Counter[str]())
-    assert len(together) == 20
-    assert set(together.values()) == {40}
+    assert sum(together.values()) == 800
+    assert sum(sorted(together.values())[-20:]) > 700
 
 
-def test_when_a_leader_is_killed_one_of_those_who_wait_runs_after_its_lease(url: str, tmp_path: Path) -> None:
-    """A killed process sends no message, so its lease has to expire."""
+def test_a_circuit_that_one_process_has_opened_is_open_in_four(url: str, tmp_path: Path) -> None:
+    """Each process tries a tool that is down once in each period of `open_for`, or lets another one do it."""
     resource = tmp_path / "resource"
-    plan = plan_of("cache", url, tmp_path, calls=1, lease=1.0)
-    doomed, heir = {**plan, "seconds": 60.0}, {**plan, "seconds": 0.2}
+    rules = {"minimum": 4, "open_for": 2.0, "window": 60.0}
+    plan = plan_of("breaker", url, tmp_path, rules=rules, fails=True, calls=400, pause=0.01)
+    first, later = {**plan, "calls": 4, "backend": "trio"}, [{**plan, "backend": name} for name in ("asyncio", "trio")]
 
-    with waiting(resource, doomed, heir, heir, heir) as started:
-        go(started[0])
-        until(lambda: len(begins(resource)) == 1)
-        go(*started[1:])
-        time.sleep(0.5)
-        started[0].send_signal(signal.SIGKILL)
-        found = [said(one) for one in started[1:]]
-
-    assert len(begins(resource)) == 2
-    assert [list(one.values()) for one in found] == [[1]] * 3
-    assert len({text for one in found for text in one}) == 1
-
-
-def test_a_leader_that_stood_still_overwrites_nothing(url: str, tmp_path: Path) -> None:
-    """The stopped leader continues after a newer one has stored its result; its fencing token is refused."""
-    resource = tmp_path / "resource"
-    plan = plan_of("cache", url, tmp_path, calls=1, lease=0.6)
-    slow, heir = {**plan, "seconds": 0.4}, {**plan, "seconds": 0.0}
-
-    with waiting(resource, slow, heir, heir) as started:
-        go(started[0])
-        until(lambda: len(begins(resource)) == 1)
-        started[0].send_signal(signal.SIGSTOP)
-        go(started[1])
-        by_heir = said(started[1])
-        started[0].send_signal(signal.SIGCONT)
-        by_slow = said(started[0])
-        go(started[2])
-        by_later = said(started[2])
-
-    assert by_heir == by_later == {f"0 by {started[1].pid}": 1}
-    assert by_slow == {f"0 by {started[0].pid}": 1}
-
-
-def test_when_who_tries_the_tool_is_killed_another_process_does_after_its_lease(url: str, tmp_path: Path) -> None:
-    """If the lease of a probe never expired, a repaired tool would never be tried again."""
-    resource = tmp_path / "resource"
-    rules = {"minimum": 2, "open_for": 0.3, "window": 60.0}
-    plan = plan_of("breaker", url, tmp_path, rules=rules, lease=1.0)
-    fails = {**plan, "calls": 2, "fails": True}
-    hangs = {**plan, "calls": 1, "seconds": 60.0}
-    heir = {**plan, "calls": 40, "pause": 0.1}
-
-    with waiting(resource, fails, hangs, heir) as started:
+    with waiting(resource, first, *later) as started:
         go(started[0])
         said(started[0])
-        time.sleep(0.5)
-        go(started[1])
-        until(lambda: len(begins(resource)) == 3)
-        started[1].send_signal(signal.SIGKILL)
-        killed = time.monotonic()
-        go(started[2])
-        until(lambda: len(begins(resource)) > 3)
-        took = time.monotonic() - killed
-        ends = said(started[2])
+        go(*started[1:])
+        found = [said(one) for one in started[1:]]
 
-    assert took > 0.3
-    assert sum(count for text, count in ends.items() if "unavailable" in text) >= 3
-    assert ends[f"0 by {started[2].pid}"] >= 5
-
-
-def test_four_processes_try_a_tool_that_is_down_as_seldom_as_one(url: str, tmp_path: Path) -> None:
-    """After the circuit has opened, one call runs at a time, and one in each period of `open_for`."""
-    resource = tmp_path / "resource"
-    rules = {"minimum": 4, "open_for": 0.4, "window": 60.0}
-    plan = plan_of("breaker", url, tmp_path, rules=rules, lease=5.0, fails=True)
-    plan = {**plan, "calls": 300, "pause": 0.01, "seconds": 0.02}
-
-    with waiting(resource, *({**plan, "backend": backend} for backend in ("asyncio", "trio") * 2)) as started:
-        go(*started)
-        for one in started:
-            said(one)
-
-    lines = read(resource)
-    opened = [line for line in lines if line.what == "end"][3].time
-    later = [line.time for line in lines if line.what == "begin" and line.time > opened + 0.2]
-    assert len(later) >= 3
-    assert all(one - before >= 0.4 for before, one in pairwise(later))
+    lines = begins(resource)
+    opened = lines[3].time
+    assert [line.pid for line in lines[:4]] == [started[0].pid] * 4
+    assert all(line.time > opened + 1.8 for line in lines[4:])
+    assert 2 <= len(lines[4:]) <= 2 * 4
+    assert all(sum(count for text, count in one.items() if "unavailable" in text) > 390 for one in found)
 
 
 def test_a_redis_that_is_killed_under_load_costs_runs_and_no_answers(own_redis: RedisServer, tmp_path: Path) -> None:
@@ -327,10 +263,7 @@ def test_a_redis_that_is_killed_under_load_costs_runs_and_no_answers(own_redis: 
 
     assert [sum(one.values()) for one in found] == [300] * 3
     assert all(" by " in text for one in found for text in one)
-    ran = len(begins(resource))
-    last = begins(resource)[-10:]
-    assert 30 <= ran < 900
-    assert sorted(line.n for line in last) == list(range(10))  # all processes know the last results
+    assert 30 <= len(begins(resource)) < 900
 
 
 # Fleets.

@@ -1,6 +1,7 @@
 """Servers that are away, crash, stand still or are misconfigured: calls follow the chosen policy, and never hang."""
 
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import anyio
@@ -13,7 +14,6 @@ from tests.agent._postgres import Server
 from tests.helpers import ask, ended, make
 
 from ._servers import NOWHERE, RedisServer, crash, store_at
-from .documents._world import LEASE as SHORT
 from .documents._world import WAIT
 from .limits._world import LEASE, Asking, Stores, until
 
@@ -197,12 +197,12 @@ async def test_whoever_asks_while_a_store_is_closed_has_an_answer(nowhere: str) 
 class Process:
     """Tool behind a cache and a circuit breaker, which stands for one process."""
 
-    def __init__(self, store: Any, **options: Any) -> None:
+    def __init__(self, store: Any) -> None:
         self.runs = 0
         self.fails = False
         self.store = store
         self.cache = Cache({"work"}, shared=store, key=lambda request: request.tool_call["args"].get("n", 0))
-        self.breaker = CircuitBreaker(shared=store, **{"minimum": 2, "open_for": 30.0, "on": OSError, **options})
+        self.breaker = CircuitBreaker(shared=store, minimum=2, open_for=30.0, on=OSError)
         self.node = ToolNode([make(self.work)], middleware=[self.cache, self.breaker], handle_tool_errors=True)
 
     async def work(self, n: int = 0) -> str:
@@ -215,13 +215,6 @@ class Process:
         with anyio.fail_after(WAIT):
             [message] = await self.node.ainvoke(ask(("work", {"n": n})))
         return ended(message) or message.content
-
-    async def open(self) -> None:
-        self.fails = True
-        for n in range(2):
-            await self.call(100 + n)
-        await until(lambda: self.breaker.state("work") == "open")
-        self.fails = False
 
 
 async def test_calls_go_on_without_a_server_and_the_first_one_alone_waits(nowhere: str) -> None:
@@ -245,122 +238,68 @@ async def test_calls_are_refused_by_choice(nowhere: str) -> None:
 @pytest.fixture
 def pair(own_redis: RedisServer) -> Iterator[tuple[Process, Process]]:
     """Return two processes at a Redis that the test may kill."""
-    stores = [store_at(own_redis.url, "documents", lease=SHORT, patience=0.3) for _ in range(2)]
+    stores = [store_at(own_redis.url, "documents", patience=0.3) for _ in range(2)]
     yield Process(stores[0]), Process(stores[1])
     for store in stores:
         store.close()
 
 
-async def test_a_server_that_stands_still_keeps_nobody_for_long(
+async def _until_shared(one: Process, other: Process) -> None:
+    """Call until two processes share results, as they do while the server can be reached."""
+    with anyio.fail_after(WAIT):
+        for n in count(100):
+            before = other.runs
+            await one.call(n)
+            await anyio.sleep(0.05)
+            await other.call(n)
+            if other.runs == before:
+                return
+
+
+async def test_a_server_that_stands_still_keeps_nobody_for_long_and_hears_what_was_forgotten(
     own_redis: RedisServer, pair: tuple[Process, Process]
 ) -> None:
-    """Calls wait until the outage is known, at most for their patience; later calls do not wait."""
-    one, other = pair
-    assert await one.call() == "run 1"
-    own_redis.pause(on=True)
-    with anyio.fail_after(2):
-        found = await one.call()
-    own_redis.pause(on=False)
-
-    assert found == "run 2"
-    await anyio.sleep(0.3)
-    await one.call(5)
-    await anyio.sleep(0.1)
-    assert await other.call(5) == "run 3"
-
-
-async def test_what_is_forgotten_while_the_server_is_away_is_forgotten_when_it_is_back(
-    own_redis: RedisServer, pair: tuple[Process, Process]
-) -> None:
-    """A result that is known to be wrong must not come back after an outage."""
+    """Calls wait at most for their patience. A result that is known to be wrong must not come back afterwards."""
     one, other = pair
     await one.call(1)
     await one.call(2)
-    await anyio.sleep(0.1)
-    assert await other.call(1) == "run 1"
-
+    await _until_shared(one, other)
     own_redis.pause(on=True)
-    one.cache.invalidate("work", key=1)
+    with anyio.fail_after(2):
+        assert await one.call(1) == "run 4"
     one.cache.invalidate("work", key=2)
-    await anyio.sleep(0.5)
     own_redis.pause(on=False)
-    await anyio.sleep(3)
 
-    assert await other.call(1) == "run 1"  # its own result first
-    assert other.runs == 1
-    assert await one.call(2) == "run 3"
+    await _until_shared(one, other)
+
+    runs = other.runs
+    assert await other.call(1) == "run 1"
+    assert other.runs == runs
+    assert await other.call(2) == f"run {runs + 1}"
 
 
-async def test_a_killed_redis_comes_back_with_circuits_as_they_were(
-    own_redis: RedisServer, pair: tuple[Process, Process]
-) -> None:
-    """A process that knows an open circuit restores it; lost results are computed again."""
-    one, other = pair
-    assert await one.call(1) == "run 1"
-    await one.open()
-    await until(lambda: other.breaker.state("work") == "open")
+@pytest.mark.parametrize("kind", ["redis", "postgres"])
+async def test_a_killed_server_costs_results_and_no_answers(kind: str, request: pytest.FixtureRequest) -> None:
+    """The memory of both servers is lost. A process keeps its open circuit until it has asked, and tries the tool."""
+    server: Any = request.getfixturevalue(f"own_{kind}")
+    url = server.url if kind == "redis" else server.url()
+    one, other = (Process(store_at(url, "documents", patience=0.3)) for _ in range(2))
+    await _until_shared(one, other)
+    one.fails = True
+    for n in range(2):
+        await one.call(n)
+    assert one.breaker.state("work") == "open"
 
-    own_redis.kill()
+    server.kill() if kind == "redis" else crash(server)
     assert await one.call(7) == "unavailable"
-    own_redis.start()
-    new = Process(store_at(own_redis.url, "documents", patience=5.0))
-    await anyio.sleep(1.0)
-    found = await new.call(7)
-    new.store.close()
-
-    assert found == "unavailable"
-    assert new.runs == 0
-
-
-async def test_a_killed_redis_keeps_nobody_who_waits_for_a_result(
-    own_redis: RedisServer, pair: tuple[Process, Process]
-) -> None:
-    """The result of the leader is lost, so waiting calls run by themselves."""
-    gate = anyio.Event()
-    one, other = pair
-
-    async def work(n: int = 0) -> str:
-        await gate.wait()
-        return "done"
-
-    nodes = [ToolNode([make(work)], middleware=[process.cache], handle_tool_errors=True) for process in pair]
-    found: list[str] = []
-
-    async def call(node: ToolNode) -> None:
-        [message] = await node.ainvoke(ask("work"))
-        found.append(str(message.content))
-
+    server.start()
+    one.fails = False
     with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            for node in nodes:
-                group.start_soon(call, node)
-            await anyio.sleep(0.3)
-            own_redis.kill()
-            await anyio.sleep(0.3)
-            own_redis.start()
-            await anyio.sleep(0.3)
-            gate.set()
-
-    assert found == ["done"] * 2
-    assert one.runs == other.runs == 0
-
-
-async def test_a_crashed_postgres_comes_back_with_circuits_as_they_were(own_postgres: Server) -> None:
-    """PostgreSQL empties its unlogged table after a crash."""
-    store = store_at(own_postgres.url(), "documents", lease=SHORT, patience=0.3)
-    one = Process(store)
-    await one.call(1)
-    await one.open()
-    crash(own_postgres)
-    assert await one.call(7) == "unavailable"
-    own_postgres.start()
-    new = Process(store_at(own_postgres.url(), "documents", patience=5.0))
-    await anyio.sleep(1.5)
-    found = await new.call(7)
-    new.store.close()
-    store.close()
-
-    assert found == "unavailable"
+        while await one.call(8) == "unavailable":
+            await anyio.sleep(0.2)
+    await _until_shared(one, other)
+    for process in (one, other):
+        process.store.close()
 
 
 # Both.

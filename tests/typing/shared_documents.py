@@ -7,7 +7,7 @@ from callboard_actors.redis import RedisDocuments
 
 stores: list[SharedDocuments] = [
     RedisDocuments("redis://localhost", away="refuse", largest=65_536),
-    PostgresDocuments("postgresql://localhost/app", lease=5.0, patience=0.5),
+    PostgresDocuments("postgresql://localhost/app", patience=0.5),
 ]
 middleware = [
     (Cache({"fetch"}, shared=store, name="pages", version=2), CircuitBreaker(shared=store, name="hosts"))

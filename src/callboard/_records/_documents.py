@@ -7,13 +7,10 @@ the document between the rule's reading and writing.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 T = TypeVar("T")
 V_co = TypeVar("V_co", covariant=True)
-
-EVERYBODY = "*"
-"""Recipient for `Written.tell`: all processes that use the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +37,12 @@ class Found:
         left: seconds until the document expires.
         marks: counter of each requested mark; setting a mark increases its counter.
         now: time of the store, in seconds. Rules use no other clock.
-        me: id of this process, as used in `Written.tell`.
     """
 
     text: str | None
     left: float = math.inf
     marks: tuple[int, ...] = ()
     now: float
-    me: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +52,12 @@ class Written:
     Args:
         text: new content; `None` to delete the document.
         lives: seconds until the document expires, by the clock of the store.
-        tell: ids of the processes to notify.
         most: maximum number of documents of this kind in the collection. Documents above it are deleted, those with the
             least time to live first.
     """
 
     text: str | None
     lives: float = math.inf
-    tell: frozenset[str] = frozenset()
     most: int | None = None
 
 
@@ -95,29 +88,12 @@ class Away:
     refuses: bool
 
 
-class Listener(Protocol):
-    """Receiver of notifications about documents."""
-
-    def heard(self, document: Document | None, /) -> None:
-        """Handle a notification about a document or a mark; called in a thread of the store.
-
-        Args:
-            document: the changed document; `None` if notifications may have been lost.
-        """
-        ...
-
-
 @runtime_checkable
 class SharedDocuments(Protocol):
     """Store of documents for many processes.
 
     No method waits. All methods may be called from any event loop and any thread.
     """
-
-    @property
-    def lease(self) -> float:
-        """Seconds without a heartbeat after which the store considers a process dead."""
-        ...
 
     @property
     def largest(self) -> int:
@@ -142,34 +118,11 @@ class SharedDocuments(Protocol):
         """
         ...
 
-    def tend(self, document: Document, rule: Rule[Any], /) -> Callable[[], object]:
-        """Apply a rule several times within each lease, until the returned function is called.
-
-        Args:
-            document: address of the document.
-            rule: computes the new state, such as a renewed lease.
-        """
-        ...
-
     def mark(self, shelf: str, name: str, /) -> None:
-        """Set a mark of a collection, now or after an outage, and notify all processes. Later changes see it.
+        """Set a mark of a collection, now or after an outage. Later changes of all processes see it.
 
         Args:
             shelf: name of the collection.
             name: name of the mark.
         """
-        ...
-
-    def listen(self, listener: Listener, /) -> None:
-        """Notify a listener of changed documents for as long as the listener object is alive.
-
-        After an answer was `Away`, the listener gets `None` when the store is back.
-
-        Args:
-            listener: held by a weak reference.
-        """
-        ...
-
-    def clock(self) -> float:
-        """Return the time of the store in seconds, estimated from its last answers."""
         ...

@@ -21,8 +21,7 @@ async def ask(store: SharedDocuments, document: Document, rule: Rule[T], request
         answers.append(answer)
         answered.set()
 
-    # `take()` runs in a thread of the store. If this task is cancelled while it waits, the change still happens:
-    # the caller must undo what the rule has claimed.
+    # `take()` runs in a thread of the store. If this task is cancelled while it waits, the change still happens.
     store.change(document, rule, take)
     with waiting():
         await answered.wait()

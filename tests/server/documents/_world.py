@@ -1,6 +1,5 @@
 """Several processes with one server between them: in memory, or a real one."""
 
-import time
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -8,38 +7,25 @@ import anyio
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
 
-from callboard import CallEvent, CallPolicy, ToolNode
+from callboard import CallEvent, ToolNode
 from callboard.extend import SharedDocuments
 from callboard.middleware import Cache, CircuitBreaker
 from callboard.testing import tool_call
-from callboard_actors._server.documents._store import DocumentStore
 from tests.helpers import ended, make
 from tests.server._servers import Place
 
 from ._memory import MemoryDocuments, MemoryServer
 
-LEASE = 0.6
-"""In seconds; short, because tests wait for leases to expire."""
-OPEN_FOR = 0.3
+OPEN_FOR = 30.0
 """In seconds: how long the circuits of the tests are open."""
 WAIT = 30
 """Timeout in seconds for events that should happen at once."""
 
 
 class World(Protocol):
-    """Server with stores."""
+    """Server with stores, each of which acts as a separate process."""
 
-    def store(self, **options: Any) -> SharedDocuments:
-        """Return a store that acts as a separate process."""
-        ...
-
-    def stand_still(self, store: SharedDocuments, seconds: float) -> None:
-        """Let a process send nothing for a while, as if it had been stopped."""
-        ...
-
-    async def pass_time(self, seconds: float) -> None:
-        """Wait."""
-        ...
+    def store(self, **options: Any) -> SharedDocuments: ...
 
 
 class MemoryWorld:
@@ -49,19 +35,7 @@ class MemoryWorld:
         self.server = MemoryServer()
 
     def store(self, **options: Any) -> MemoryDocuments:
-        return MemoryDocuments(self.server, **{"lease": LEASE, **options})
-
-    def stand_still(self, store: SharedDocuments, seconds: float) -> None:
-        assert isinstance(store, MemoryDocuments)
-        self.server.processes.remove(store)
-
-    async def pass_time(self, seconds: float) -> None:
-        """Advance the clock of the server and let all processes run that can."""
-        while seconds > 0:
-            self.server.beat()
-            self.server.ahead += min(LEASE / 3, seconds)
-            seconds -= LEASE / 3
-            await anyio.sleep(0.01)
+        return MemoryDocuments(self.server, **options)
 
 
 class ServerWorld:
@@ -70,16 +44,9 @@ class ServerWorld:
     def __init__(self, place: Place) -> None:
         self._place = place
 
-    def store(self, **options: Any) -> DocumentStore:
-        store: DocumentStore = self._place.store("documents", **{"lease": LEASE, "patience": 10.0, **options})
+    def store(self, **options: Any) -> SharedDocuments:
+        store: SharedDocuments = self._place.store("documents", **{"patience": 10.0, **options})
         return store
-
-    def stand_still(self, store: SharedDocuments, seconds: float) -> None:
-        assert isinstance(store, DocumentStore)
-        store._client().post(lambda: time.sleep(seconds))
-
-    async def pass_time(self, seconds: float) -> None:
-        await anyio.sleep(seconds)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -112,13 +79,13 @@ class Tool:
             raise self.error
         return f"run {run}"
 
-    def cached(self, store: SharedDocuments, policy: CallPolicy | None = None, **options: Any) -> "Process[Cache]":
+    def cached(self, store: SharedDocuments, **options: Any) -> "Process[Cache]":
         """Return a process that shares results."""
-        return Process(make(self.work), Cache({"work"}, shared=store, **{"key": by_number, **options}), policy)
+        return Process(make(self.work), Cache({"work"}, shared=store, **{"key": by_number, **options}))
 
     def broken(self, store: SharedDocuments, **options: Any) -> "Process[CircuitBreaker]":
-        """Return a process that shares circuits."""
-        options = {"minimum": 4, "open_for": OPEN_FOR, "on": OSError, **options}
+        """Return a process that shares open circuits."""
+        options = {"minimum": 2, "open_for": OPEN_FOR, "on": OSError, **options}
         return Process(make(self.work), CircuitBreaker(shared=store, **options))
 
 
@@ -132,10 +99,9 @@ M = TypeVar("M", Cache, CircuitBreaker)
 class Process(Generic[M]):
     """Node with middleware, which stands for one process."""
 
-    def __init__(self, tool: BaseTool, middleware: M, policy: CallPolicy | None = None) -> None:
+    def __init__(self, tool: BaseTool, middleware: M) -> None:
         self.shares = middleware
-        policies = {} if policy is None else {"work": policy}
-        self.node = ToolNode([tool], middleware=[middleware], handle_tool_errors=True, policies=policies)
+        self.node = ToolNode([tool], middleware=[middleware], handle_tool_errors=True)
         self.answers: list[ToolMessage] = []
 
     async def call(self, n: int = 0, call_id: str = "1", **args: Any) -> Any:
@@ -144,8 +110,3 @@ class Process(Generic[M]):
             result = await self.node.ainvoke([tool_call("work", call_id, n=n, **args)])
         self.answers += result["messages"]
         return ended(self.answers[-1]) or self.answers[-1].content
-
-    async def until_state(self, state: str, key: str = "work") -> None:
-        assert isinstance(self.shares, CircuitBreaker)
-        breaker = self.shares
-        await until(lambda: breaker.state(key) == state)

@@ -1,29 +1,18 @@
 """Guarantees of a document store for the authors of rules, on every kind of server."""
 
-from collections.abc import Callable
 from typing import Any
 
 import anyio
 import pytest
 
-from callboard.extend import EVERYBODY, Away, Document, Done, Found, Rule, SharedDocuments, Written
+from callboard.extend import Away, Document, Done, Found, Rule, SharedDocuments, Written
+from callboard_actors._server._documents import DocumentStore, PendingChange
 
-from ._world import LEASE, WAIT, World, until
+from ._world import WAIT, World, until
 
 pytestmark = pytest.mark.real_clock
 
 DOCUMENT = Document("shelf", "document", ("mark",))
-
-
-class Heard:
-    """Listener that records its notifications."""
-
-    def __init__(self, store: SharedDocuments) -> None:
-        self.documents: list[Document | None] = []
-        store.listen(self)
-
-    def heard(self, document: Document | None) -> None:
-        self.documents.append(document)
 
 
 async def follow(store: SharedDocuments, rule: Rule[Any], document: Document = DOCUMENT) -> Any:
@@ -69,7 +58,7 @@ async def test_of_changes_by_many_processes_none_is_lost(world: World) -> None:
 
 @pytest.mark.parametrize("text", ["", "x" * 60_000, 'quote " slash \\ line \n', "é 漢 🎭", '{"a": "\\u0000"}'])
 async def test_a_text_comes_back_as_it_was_written(world: World, text: str) -> None:
-    """Another process reads the same text."""
+    """Another process reads the same text, and how long it still lives by the clock of the store."""
     await follow(world.store(), write(text, lives=30.0))
 
     found = await follow(world.store(), look)
@@ -78,29 +67,18 @@ async def test_a_text_comes_back_as_it_was_written(world: World, text: str) -> N
     assert 20 < found.left <= 30
 
 
-async def test_a_document_lives_as_long_as_was_said(world: World) -> None:
-    """The lifetime is measured by the clock of the store; an expired document does not exist any more."""
+async def test_a_document_lives_as_long_as_was_said_and_may_be_taken_away(world: World) -> None:
+    """An expired or removed document does not exist any more, and can be created again."""
     store = world.store()
     await follow(store, write("old", lives=0.3))
     assert (await follow(store, look)).text == "old"
-
-    await world.pass_time(0.4)
-
+    await anyio.sleep(0.4)
     assert (await follow(store, look)).text is None
+
     await follow(store, write("new"))
     assert (await follow(store, look)).text == "new"
-
-
-async def test_a_document_may_be_taken_away(world: World) -> None:
-    """A removed document can be created again."""
-    store = world.store()
-    await follow(store, write("old"))
     await follow(store, write(None))
     assert (await follow(store, look)).text is None
-
-    await follow(store, write("new"))
-
-    assert (await follow(store, look)).text == "new"
 
 
 async def test_a_change_sees_the_marks_that_its_process_has_set_before(world: World) -> None:
@@ -115,22 +93,6 @@ async def test_a_change_sees_the_marks_that_its_process_has_set_before(world: Wo
     assert (await follow(other, look)).marks == numbers[-1]
 
 
-async def test_those_are_told_who_are_to_be_told(world: World) -> None:
-    """A write notifies one process or all; a mark notifies all."""
-    one, other = world.store(), world.store()
-    by_one, by_other = Heard(one), Heard(other)
-    me = (await follow(one, look)).me
-    assert me != (await follow(other, look)).me
-
-    await follow(other, write("a", tell=frozenset((me,))), Document("shelf", "for one"))
-    await follow(other, write("a", tell=frozenset((EVERYBODY,))), Document("shelf", "for all"))
-    one.mark("shelf", "mark")
-    await until(lambda: len(by_one.documents) == 3 and len(by_other.documents) == 2)
-
-    names = [[document.name if document else None for document in one.documents] for one in (by_one, by_other)]
-    assert names == [["for one", "for all", "mark"], ["for all", "mark"]]
-
-
 async def test_a_rule_that_fails_is_an_error_of_who_asked(world: World) -> None:
     """Other rules are still applied."""
     store = world.store()
@@ -142,21 +104,6 @@ async def test_a_rule_that_fails_is_an_error_of_who_asked(world: World) -> None:
         await follow(store, fails)
 
     assert await follow(store, one_more) == 1
-
-
-async def test_what_is_tended_is_so_within_each_lease_until_it_is_not(world: World) -> None:
-    """The rule of a tended document is applied within each lease until tending stops or its process ends."""
-    store = world.store()
-    stop: Callable[[], object] = store.tend(DOCUMENT, write("here", lives=LEASE))
-    await world.pass_time(0.1)
-    for _ in range(4):
-        await world.pass_time(LEASE / 2)
-        assert (await follow(store, look)).text == "here"
-
-    stop()
-    await world.pass_time(1.5 * LEASE)
-
-    assert (await follow(store, look)).text is None
 
 
 async def test_of_so_many_documents_those_go_that_have_least_to_live(world: World) -> None:
@@ -173,72 +120,37 @@ async def test_of_so_many_documents_those_go_that_have_least_to_live(world: Worl
 
 
 @pytest.mark.exhaustive
-async def test_of_a_text_that_is_too_large_nothing_is_read(server_world: World) -> None:
-    """An oversized text may come from another program; it can be overwritten."""
+async def test_a_text_that_is_too_large_or_of_another_prefix_is_not_read(server_world: World) -> None:
+    """An oversized text may come from another program, and other applications share the server."""
     await follow(server_world.store(), write("x" * 200_000))
     careful = server_world.store(largest=65_536)
 
+    assert (await follow(server_world.store(prefix="other"), look)).text is None
     assert (await follow(careful, look)).text is None
     await follow(careful, write("small"))
     assert (await follow(careful, look)).text == "small"
 
 
 @pytest.mark.exhaustive
-async def test_other_prefixes_know_nothing_of_each_other(server_world: World) -> None:
-    """Several applications can share a server by different prefixes."""
-    await follow(server_world.store(), write("mine"))
-
-    assert (await follow(server_world.store(prefix="other"), look)).text is None
-
-
-@pytest.mark.exhaustive
 async def test_what_nobody_waits_for_is_said_before_a_store_is_closed(server_world: World) -> None:
-    """Changes without a waiting caller are sent before the store closes; so are changes that their answers cause."""
-    store: Any = server_world.store()
-    done: list[object] = []
+    """A program may forget a wrong result and exit at once. Changes that an answer causes are sent, too."""
+    store = server_world.store()
+    assert isinstance(store, DocumentStore)
+    marks = (await follow(server_world.store(), look)).marks
+    client, done = store._client(), list[object]()
 
     def then(answer: object) -> None:
-        store._current_before.change(_errand(one_more))
+        client.change(PendingChange(DOCUMENT, one_more, None))
         done.append(answer)
 
     store.change(DOCUMENT, one_more)
-    store._current_before = store._client()
     store.change(DOCUMENT, one_more, then)
+    store.mark("shelf", "mark")
     store.close()
+    late: list[Any] = []
+    client.change(PendingChange(DOCUMENT, one_more, late.append))
 
+    found = await follow(server_world.store(), look)
     assert len(done) == 1
-    assert (await follow(server_world.store(), look)).text == "3"
-
-
-def _errand(rule: Rule[Any]) -> Any:
-    from callboard_actors._server.documents._changes import PendingChange
-
-    return PendingChange(DOCUMENT, rule, None)
-
-
-@pytest.mark.exhaustive
-async def test_a_process_that_forgets_and_ends_is_heard(server_world: World) -> None:
-    """A command-line program may forget a wrong result and exit at once."""
-    store = server_world.store()
-    before = (await follow(store, look)).marks
-    short: Any = server_world.store()
-
-    short.mark("shelf", "mark")
-    short.close()
-
-    assert (await follow(store, look)).marks > before
-
-
-@pytest.mark.exhaustive
-async def test_who_asks_a_store_that_is_closed_meanwhile_has_an_answer(server_world: World) -> None:
-    """The caller would otherwise wait for ever."""
-    store: Any = server_world.store()
-    client = store._client()
-    store.close()
-    answers: list[object] = []
-    errand = _errand(one_more)
-    errand.on_answer = answers.append
-
-    client.change(errand)
-
-    assert "the store was closed" in str(answers[0])
+    assert (found.text, found.marks > marks) == ("3", True)
+    assert "the store was closed" in str(late[0])  # without an answer, the caller would wait for ever

@@ -6,8 +6,7 @@ import pytest
 
 from callboard import Limit, Rate
 from callboard.extend import PermitRequest
-from callboard_actors._server.limits._gate import Gate, LocalPermit, Phase, Share
-from callboard_actors._server.limits._transport import Answer, Numbers
+from callboard_actors._server.limits._gate import Answer, Gate, LocalPermit, Numbers, Phase, Share
 
 LIMIT = Limit(concurrency=1, rate=Rate(5))
 LEASE = 9.0
@@ -20,7 +19,7 @@ class World:
         self.time = 100.0
         self.wanted = PermitRequest(limit=LIMIT, name="tool:t", title="the queue of tool 't'")
         numbers = Numbers.of(LIMIT, lease=LEASE)
-        self.gate = Gate("tool:t", self.wanted, numbers, "a server", clock=lambda: self.time)
+        self.gate = Gate("tool:t", numbers, "a server", clock=lambda: self.time)
         self.answered: list[str] = []
 
     def enter(self, name: str) -> LocalPermit:

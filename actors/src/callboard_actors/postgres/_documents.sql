@@ -1,5 +1,5 @@
 -- Tables and functions for shared documents; created once, by the first process with the right to.
--- Unlogged, because nothing has to survive a crash: results are computed again, and processes report circuits again.
+-- Unlogged, because nothing has to survive a crash: results are computed again, and circuits count again.
 CREATE UNLOGGED TABLE IF NOT EXISTS callboard_documents (
     shelf text, name text, version bigint NOT NULL, body text, expires bigint, counted boolean NOT NULL DEFAULT false,
     PRIMARY KEY (shelf, name)
@@ -37,13 +37,13 @@ BEGIN
     RETURN v_all;
 END $read$;
 
--- Write documents that still have the version that was read; each is {shelf, name, version, body, lives, most, tell,
--- said}. Callers sort them by name, so that two processes lock rows in the same order and never deadlock.
+-- Write documents that still have the version that was read; each is {shelf, name, version, body, lives, most}.
+-- Callers sort them by name, so that two processes lock rows in the same order and never deadlock.
 -- Return for each document whether it was written.
 CREATE OR REPLACE FUNCTION callboard_documents_write_1(p_swaps jsonb) RETURNS jsonb
 LANGUAGE plpgsql AS $write$
 DECLARE
-    v_now bigint; v_one jsonb; v_expires bigint; v_is_done boolean; v_channel text; v_count integer;
+    v_now bigint; v_one jsonb; v_expires bigint; v_count integer;
     v_shelf text; v_name text; v_version bigint; v_all jsonb := '[]';
 BEGIN
     FOR v_one IN SELECT * FROM jsonb_array_elements(p_swaps) LOOP
@@ -52,7 +52,6 @@ BEGIN
         v_expires := v_now + (v_one ->> 'lives')::bigint * 1000;
         IF v_one ->> 'body' IS NULL THEN
             DELETE FROM callboard_documents WHERE shelf = v_shelf AND name = v_name AND version = v_version;
-            GET DIAGNOSTICS v_count = ROW_COUNT;
         ELSIF v_version IS NULL THEN
             -- No version means "absent when read": an existing row may be replaced only if it has expired.
             INSERT INTO callboard_documents AS known
@@ -60,28 +59,21 @@ BEGIN
                 ON CONFLICT (shelf, name) DO UPDATE SET version = greatest(known.version + 1, excluded.version),
                     body = excluded.body, expires = excluded.expires, counted = excluded.counted
                 WHERE known.expires <= v_now;
-            GET DIAGNOSTICS v_count = ROW_COUNT;
         ELSE
             UPDATE callboard_documents SET version = greatest(version + 1, v_now), body = v_one ->> 'body',
                 expires = v_expires, counted = v_one ->> 'most' IS NOT NULL
                 WHERE shelf = v_shelf AND name = v_name AND version = v_version
                     AND (expires IS NULL OR expires > v_now);
-            GET DIAGNOSTICS v_count = ROW_COUNT;
         END IF;
-        v_is_done := v_count > 0;
-        v_all := v_all || to_jsonb(v_is_done);
-        IF v_is_done THEN
-            IF v_one ->> 'most' IS NOT NULL THEN
-                -- SKIP LOCKED: a document that another process is writing stays. Waiting for its lock could deadlock.
-                DELETE FROM callboard_documents WHERE ctid = ANY (ARRAY(
-                    SELECT ctid FROM callboard_documents WHERE shelf = v_shelf AND name = ANY (ARRAY(
-                        SELECT name FROM callboard_documents WHERE shelf = v_shelf AND counted
-                        ORDER BY expires DESC NULLS FIRST OFFSET (v_one ->> 'most')::bigint))
-                    FOR UPDATE SKIP LOCKED));
-            END IF;
-            FOR v_channel IN SELECT * FROM jsonb_array_elements_text(v_one -> 'tell') LOOP
-                PERFORM pg_notify(v_channel, v_one ->> 'said');
-            END LOOP;
+        GET DIAGNOSTICS v_count = ROW_COUNT;
+        v_all := v_all || to_jsonb(v_count > 0);
+        IF v_count > 0 AND v_one ->> 'most' IS NOT NULL THEN
+            -- SKIP LOCKED: a document that another process is writing stays. Waiting for its lock could deadlock.
+            DELETE FROM callboard_documents WHERE ctid = ANY (ARRAY(
+                SELECT ctid FROM callboard_documents WHERE shelf = v_shelf AND name = ANY (ARRAY(
+                    SELECT name FROM callboard_documents WHERE shelf = v_shelf AND counted
+                    ORDER BY expires DESC NULLS FIRST OFFSET (v_one ->> 'most')::bigint))
+                FOR UPDATE SKIP LOCKED));
         END IF;
     END LOOP;
     -- Expired documents are removed by a few of the writes, at most 200 at a time: no other process cleans up.
@@ -93,13 +85,11 @@ BEGIN
     RETURN v_all;
 END $write$;
 
--- Set a mark, and notify all processes. The version grows with each call and never expires.
-CREATE OR REPLACE FUNCTION callboard_documents_mark_1(p_shelf text, p_name text, p_channel text, p_said text)
-RETURNS void LANGUAGE plpgsql AS $mark$
+-- Set a mark: its version grows with each call and never expires.
+CREATE OR REPLACE FUNCTION callboard_documents_mark_1(p_shelf text, p_name text) RETURNS void LANGUAGE plpgsql AS $mark$
 DECLARE
     v_now bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
 BEGIN
     INSERT INTO callboard_documents AS known VALUES (p_shelf, p_name, v_now, NULL, NULL)
         ON CONFLICT (shelf, name) DO UPDATE SET version = greatest(known.version + 1, v_now), expires = NULL;
-    PERFORM pg_notify(p_channel, p_said);
 END $mark$;

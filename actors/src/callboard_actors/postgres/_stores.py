@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from functools import partial
 
+from callboard_actors._server._documents import DocumentStore, DocumentsTransport
 from callboard_actors._server._store import ServerStore, split_url
-from callboard_actors._server.documents._store import DocumentStore
-from callboard_actors._server.documents._transport import DocumentsTransport
 from callboard_actors._server.fleet._member import FleetStore
 from callboard_actors._server.fleet._transport import FleetTransport
+from callboard_actors._server.limits._gate import LimitsTransport
 from callboard_actors._server.limits._store import LimitStore
-from callboard_actors._server.limits._transport import LimitsTransport
 from callboard_actors._util._extras import needs
 
 
@@ -43,7 +42,7 @@ class PostgresLimits(_OnPostgres, LimitStore):
 
 
 class PostgresDocuments(_OnPostgres, DocumentStore):
-    """Store of circuits and results in PostgreSQL, for applications that have a database and no Redis.
+    """Store of open circuits and of results in PostgreSQL, for applications that have a database and no Redis.
 
     The first process creates a table and functions named `callboard_documents...`, in the first schema of the search
     path; it needs the right to. The table is unlogged: nothing in it has to survive a crash.

@@ -12,11 +12,11 @@ from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict
 
 from callboard import StorageError
-from callboard.extend import EVERYBODY, Document
+from callboard.extend import Document
 from callboard_actors._server._client import AwayError, worded
-from callboard_actors._server.documents._transport import StoredDocument, Swap
+from callboard_actors._server._documents import StoredDocument, Swap
 from callboard_actors._server.fleet._transport import Address, Common, Owned
-from callboard_actors._server.limits._transport import Answer, Step
+from callboard_actors._server.limits._gate import Answer, Step
 
 _LEAST = 13
 """Oldest supported version of PostgreSQL."""
@@ -44,7 +44,7 @@ def check_url(whose: str, url: str) -> None:
 
 
 class PostgresConnection:
-    """Two connections of one process to a server: one executes statements, the other receives notifications."""
+    """Connection of one process to a server, and a second one if a subclass names notification channels."""
 
     what: str
     """Noun for the stored data, for errors."""
@@ -66,16 +66,17 @@ class PostgresConnection:
 
     def _channels(self) -> Sequence[str]:
         """Return the channels of this client."""
-        raise NotImplementedError
+        return ()
 
     async def open(self, client: str) -> None:
-        """Open both connections as this client, create missing tables and functions, and listen on the channels."""
+        """Connect as this client, create missing tables and functions, and listen on the channels."""
         self._client = client
         with self._errors():
             self._saying = await self._connect()
             await self._make()
-            self._hearing = await self._connect()
-            for channel in self._channels():
+            if channels := self._channels():
+                self._hearing = await self._connect()
+            for channel in channels:
                 # Composed as an identifier: LISTEN takes no parameters, and the name contains the client's id.
                 await self._hearing.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
 
@@ -226,11 +227,10 @@ def _answer_of(found: dict[str, Any]) -> Answer:
 
 _PATIENCE = 2.0
 """Seconds for an answer."""
-_CHANNEL = "callboard_told_"
 
 
 class PostgresDocumentsTransport(PostgresConnection):
-    """Two connections of one process to a server of documents."""
+    """Connection of one process to a server of documents."""
 
     what = "documents"
     whose = "PostgresDocuments"
@@ -240,9 +240,6 @@ class PostgresDocumentsTransport(PostgresConnection):
     def __init__(self, url: str, where: str, prefix: str, largest: int) -> None:
         super().__init__(url, where, prefix)
         self._largest = largest
-
-    def _channels(self) -> Sequence[str]:
-        return [_channel(EVERYBODY), _channel(self._client)]
 
     async def read(self, documents: Sequence[Document]) -> Sequence[StoredDocument]:
         """Read documents and their marks; see `DocumentsTransport`."""
@@ -261,22 +258,9 @@ class PostgresDocumentsTransport(PostgresConnection):
         return [done for _, done in sorted(zip(order, found, strict=True))]
 
     async def mark(self, documents: Sequence[Document]) -> None:
-        """Set marks, and notify all processes; see `DocumentsTransport`."""
+        """Set marks; see `DocumentsTransport`."""
         for one in documents:
-            step = "SELECT callboard_documents_mark_1(%s, %s, %s, %s)"
-            await self._call(step, self._shelf(one), one.name, _channel(EVERYBODY), self._said_of(one))
-
-    async def now(self) -> float:
-        """Return the server's time, in seconds; see `DocumentsTransport`."""
-        return float(await self._call("SELECT extract(epoch FROM clock_timestamp())::float8"))
-
-    async def heard(self) -> AsyncIterator[Document]:
-        """Yield the documents and marks of which the server notifies this process."""
-        async for said in self._told():
-            shelf, _, name = said.partition(" ")
-            # The channel for all processes carries the notifications of every prefix in this database.
-            if shelf.startswith(f"{self._prefix}:"):
-                yield Document(shelf.removeprefix(f"{self._prefix}:"), name)
+            await self._call("SELECT callboard_documents_mark_1(%s, %s)", self._shelf(one), one.name)
 
     async def _call(self, step: str, *arguments: object) -> Any:
         [[found]] = await self._rows(step, *arguments, seconds=_PATIENCE)
@@ -291,19 +275,10 @@ class PostgresDocumentsTransport(PostgresConnection):
             "body": written.text,
             "lives": swap.lives or None,
             "most": written.most,
-            "tell": [_channel(one) for one in sorted(written.tell)],
-            "said": self._said_of(document),
         }
 
     def _shelf(self, document: Document) -> str:
         return f"{self._prefix}:{document.shelf}"
-
-    def _said_of(self, document: Document) -> str:
-        return f"{self._shelf(document)} {document.name}"
-
-
-def _channel(process: str) -> str:
-    return _CHANNEL + ("all" if process == EVERYBODY else process)
 
 
 def _document_of(found: list[Any]) -> StoredDocument:

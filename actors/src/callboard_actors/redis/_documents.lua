@@ -23,10 +23,6 @@ local function put(key, version, body)
   return new
 end
 
-local function tell(first)
-  for at = first + 1, #ARGV do redis.call('PUBLISH', ARGV[at], ARGV[first]) end
-end
-
 -- A missing mark is created, so that a reader and a later `mark` agree on a number that only goes up.
 local function mark_of(key)
   local version = version_of(key)
@@ -71,7 +67,6 @@ local function write()
     redis.call('DEL', KEYS[1])
   end
   if is_there and most >= 0 then index(name, lives, most, stem) else redis.call('ZREM', KEYS[2], name) end
-  tell(9)
   return 1
 end
 
@@ -79,7 +74,6 @@ local function mark()
   put(KEYS[1], version_of(KEYS[1]), '')
   -- A mark never expires: after that its number could start again from a lower one.
   redis.call('PERSIST', KEYS[1])
-  tell(2)
   return 1
 end
 

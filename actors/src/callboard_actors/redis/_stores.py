@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from functools import partial
 
+from callboard_actors._server._documents import DocumentStore, DocumentsTransport
 from callboard_actors._server._store import ServerStore, split_url
-from callboard_actors._server.documents._store import DocumentStore
-from callboard_actors._server.documents._transport import DocumentsTransport
 from callboard_actors._server.fleet._member import FleetStore
 from callboard_actors._server.fleet._transport import FleetTransport
+from callboard_actors._server.limits._gate import LimitsTransport
 from callboard_actors._server.limits._store import LimitStore
-from callboard_actors._server.limits._transport import LimitsTransport
 from callboard_actors._util._extras import needs
 
 
@@ -56,7 +55,7 @@ class RedisLimits(_OnRedis, LimitStore):
 
 
 class RedisDocuments(_OnRedis, DocumentStore):
-    """Store of circuits and results in Redis, for all processes that use the same server.
+    """Store of open circuits and of results in Redis, for all processes that use the same server.
 
     For `callboard.middleware.CircuitBreaker(shared=...)` and `Cache(shared=...)`; one object may serve several of them.
     Only the server's clock counts. Documents are JSON under digests as names: neither arguments nor keys are stored.
@@ -64,9 +63,7 @@ class RedisDocuments(_OnRedis, DocumentStore):
 
     Args:
         url: of the server: "redis://localhost:6379/0", "rediss://..." with TLS, "unix:///path/to/socket".
-        prefix: of all keys and channels, to keep applications apart.
-        lease: seconds without a heartbeat after which a process counts as dead. Another process then computes the
-            result in its place, or probes the tool.
+        prefix: of all keys, to keep applications apart.
         away: "local" lets each process go on by itself while the server cannot be reached; "refuse" refuses calls.
         patience: seconds that a call waits for the server before `away` applies.
         largest: size limit of a document, in bytes; larger results stay in their process.

@@ -23,11 +23,11 @@ from redis.exceptions import (
 )
 
 from callboard import StorageError
-from callboard.extend import EVERYBODY, Document
+from callboard.extend import Document
 from callboard_actors._server._client import AwayError, worded
-from callboard_actors._server.documents._transport import StoredDocument, Swap
+from callboard_actors._server._documents import StoredDocument, Swap
 from callboard_actors._server.fleet._transport import Address, Common, Owned
-from callboard_actors._server.limits._transport import Answer, Step
+from callboard_actors._server.limits._gate import Answer, Step
 
 _LEAST = (6, 2)
 """Oldest supported version of Redis."""
@@ -248,9 +248,6 @@ class RedisDocumentsTransport(RedisConnection):
         super().__init__(url, where, prefix)
         self._largest = largest
 
-    def _channels(self) -> Sequence[str]:
-        return [self._channel(EVERYBODY), self._channel(self._client)]
-
     async def read(self, documents: Sequence[Document]) -> Sequence[StoredDocument]:
         """Read documents and their marks; see `DocumentsTransport`."""
         return [_document_of(found) for found in await self._run([self._reading(one) for one in documents])]
@@ -260,22 +257,8 @@ class RedisDocumentsTransport(RedisConnection):
         return [found == 1 for found in await self._run([self._writing(one) for one in swaps])]
 
     async def mark(self, documents: Sequence[Document]) -> None:
-        """Set marks, flags that are read with documents, and notify all processes; see `DocumentsTransport`."""
-        told = self._channel(EVERYBODY)
-        await self._run([[1, self._key(one.shelf, one.name), "mark", _said_of(one), told] for one in documents])
-
-    async def now(self) -> float:
-        """Return the server's time, in seconds; see `DocumentsTransport`."""
-        with self._errors():
-            seconds, micros = await self._redis.time()
-        return float(seconds) + float(micros) / 1e6
-
-    async def heard(self) -> AsyncIterator[Document]:
-        """Yield the documents and marks of which the server notifies this process."""
-        while True:
-            # The names of shelves, such as `results-` and a digest, have no spaces.
-            shelf, _, name = str(await self._told()).partition(" ")
-            yield Document(shelf, name)
+        """Set marks; see `DocumentsTransport`."""
+        await self._run([[1, self._key(one.shelf, one.name), "mark"] for one in documents])
 
     def _reading(self, document: Document) -> list[object]:
         keys = [self._key(document.shelf, name) for name in (document.name, *document.marks)]
@@ -287,20 +270,11 @@ class RedisDocumentsTransport(RedisConnection):
         keys = [stem + document.name, f"{self._prefix}:counted:{{{document.shelf}}}"]
         text = [int(written.text is not None), written.text or ""]
         most = -1 if written.most is None else written.most
-        told = [self._channel(one) for one in sorted(written.tell)]
-        numbers = [swap.lives, most]
-        return [2, *keys, "write", swap.version, *text, *numbers, document.name, stem, _said_of(document), *told]
+        return [2, *keys, "write", swap.version, *text, swap.lives, most, document.name, stem]
 
     def _key(self, shelf: str, name: str) -> str:
         # The braces put all keys of a shelf into one hash slot, as a script in a Redis cluster needs.
         return f"{self._prefix}:document:{{{shelf}}}:{name}"
-
-    def _channel(self, process: str) -> str:
-        return f"{self._prefix}:told:{process}"
-
-
-def _said_of(document: Document) -> str:
-    return f"{document.shelf} {document.name}"
 
 
 def _document_of(found: list[Any]) -> StoredDocument:

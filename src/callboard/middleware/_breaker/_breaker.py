@@ -13,8 +13,7 @@ from callboard._records._documents import SharedDocuments
 from callboard._records._policies import LimitKey, key_function
 from callboard.exceptions import CallCancelledError, CallRejectedError, CircuitOpenError
 from callboard.middleware._asking import check_store
-from callboard.middleware._breaker._circuit import Admission, LocalCircuits, Rules, State
-from callboard.middleware._breaker._fleet_circuits import FleetCircuits
+from callboard.middleware._breaker._circuit import Admission, LocalCircuits, Rules, SharedCircuits, State
 from callboard.middleware._retry import When, check_on_message, check_when, matches
 from callboard.tools._errors import is_control_flow
 from callboard.tools._middleware import Middleware, Order, RunningCall, running_call
@@ -52,9 +51,8 @@ class CircuitBreaker(Middleware):
         key: a function of the tool call (a mapping with `name`, `args`, `id`), such as `lambda call:
             call["args"]["host"]`, or of the call and a `CallContext`. Calls with equal keys share a circuit. Without
             the function, and where it fails, the key is the tool's name.
-        shared: a store such as `callboard_actors.redis.RedisDocuments(url)`. All processes that use it share their
-            circuits, and only the clock of its server counts. Observers of each process hear of a change of state
-            with the next call there.
+        shared: a store such as `callboard_actors.redis.RedisDocuments(url)`. A circuit that opens in one process is
+            then open in all that use the store, until the same time. Each process counts and tries the tool by itself.
         name: name of the breaker in the store. Breakers with the same name and numbers share circuits; by default all.
 
     Raises:
@@ -88,9 +86,7 @@ class CircuitBreaker(Middleware):
         self._on = on
         self._on_message = on_message
         self._key = None if key is None else key_function("CircuitBreaker(key=...)", key)
-        self._circuits: LocalCircuits | FleetCircuits = (
-            LocalCircuits(self._rules) if shared is None else FleetCircuits(shared, self._rules, name)
-        )
+        self._circuits = LocalCircuits(self._rules) if shared is None else SharedCircuits(self._rules, shared, name)
 
     def offers(self, tool: BaseTool) -> bool:
         """Return whether a model should be offered a tool now: `False` while its circuit is open.
@@ -131,7 +127,7 @@ class CircuitBreaker(Middleware):
             raise
         finally:
             # `leave()` never waits: this block also runs in a cancelled task. Without it, a half-open circuit would
-            # count this call as a running probe for ever (or, in a store, until the lease ends).
+            # count this call as a running probe for ever.
             self._tell(self._circuits.leave(admission, failed), request, self._rules.open_for)
 
     async def _enter(self, request: ToolCallRequest) -> Admission:

@@ -1,4 +1,4 @@
-"""Circuits of a breaker: the state machine of one, which handles numbers only, and the circuits of a process."""
+"""Circuits of a breaker: the state machine of one, the circuits of a process, and those of many processes."""
 
 import math
 import threading
@@ -9,7 +9,10 @@ from typing import Literal, NamedTuple
 
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._loops._current import common_time
+from callboard._records._documents import Document, Found, SharedDocuments, Written
 from callboard._records._policies import check_count, check_seconds
+from callboard._util._canonical import digest
+from callboard.middleware._asking import ask
 
 # State machine
 
@@ -48,21 +51,10 @@ class Rules:
 
 
 class Ticket(NamedTuple):
-    """Proof of admission of one call: the state in which it was admitted, and the trial call's name if it is one."""
+    """Proof of admission of one call: the state in which it was admitted, and whether it is a trial call."""
 
     changes: int
-    probe: str | None = None
-
-
-class Memory(NamedTuple):
-    """Complete state of a circuit as plain data."""
-
-    changes: int
-    until: float | None
-    """Time from which the tool may be tried again; `None` while the circuit is closed."""
-    outcomes: tuple[tuple[float, bool], ...] = ()
-    probing: tuple[tuple[str, float], ...] = ()
-    """Name of each running trial call, and the time until which it counts."""
+    is_probe: bool = False
 
 
 class Circuit:
@@ -72,27 +64,25 @@ class Circuit:
     carries the number of changes at admission. A slow call from before the circuit opened cannot close it.
     """
 
-    __slots__ = ("_changes", "_failures", "_inside", "_outcomes", "_probes", "_probing", "_rules", "_until")
+    __slots__ = ("_changes", "_failures", "_inside", "_outcomes", "_probing", "_rules", "_until", "asked_at")
 
-    def __init__(self, rules: Rules, memory: Memory | None = None) -> None:
-        memory = memory or Memory(0, None)
+    def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._outcomes = deque(memory.outcomes)
-        self._failures = sum(failed for _, failed in self._outcomes)
-        self._until = memory.until
-        self._changes = memory.changes
+        self._outcomes = deque[tuple[float, bool]]()
+        self._failures = 0
+        self._until: float | None = None
+        """Time from which the tool may be tried again; `None` while the circuit is closed."""
+        self._changes = 0
         self._inside = 0
-        self._probing = dict(memory.probing)
-        self._probes = 0
+        self._probing = 0
+        """Number of running trial calls of the current state."""
+        self.asked_at = -math.inf
+        """Time at which other processes were last asked about this circuit."""
 
     @property
     def changes(self) -> int:
         """Number of changes of state."""
         return self._changes
-
-    def memory(self) -> Memory:
-        """Return the complete state, except the number of running calls."""
-        return Memory(self._changes, self._until, tuple(self._outcomes), tuple(self._probing.items()))
 
     def state(self, now: float) -> State:
         if self._until is None:
@@ -106,45 +96,21 @@ class Circuit:
 
     def before(self, now: float) -> Ticket | None:
         """Admit a call and return its ticket, or return `None` to refuse it."""
-        self._probes += 1
-        ticket = self.admit(now, str(self._probes))
-        self._inside += ticket is not None
-        return ticket
+        is_probe = self._until is not None
+        if is_probe:
+            if self.wait(now) > 0 or self._probing >= self._rules.probes:
+                return None
+            self._probing += 1
+        self._inside += 1
+        return Ticket(self._changes, is_probe)
 
     def after(self, ticket: Ticket, now: float, *, failed: bool | None) -> State | None:
         """Count the outcome of an admitted call (`None`: neither way), and return the new state if it changed."""
         self._inside -= 1
-        return self.judge(ticket, now, failed=failed)
-
-    def admit(self, now: float, probe: str, lease: float = math.inf) -> Ticket | None:
-        """Decide about a call as `before` does, without counting it as running in this process."""
-        if self._until is None:
-            return Ticket(self._changes)
-        # Trial calls of processes that died never end; without this their places would stay taken.
-        self._probing = {one: until for one, until in self._probing.items() if until > now}
-        if self.wait(now) > 0 or len(self._probing) >= self._rules.probes:
-            return None
-        self._probing[probe] = now + lease
-        return Ticket(self._changes, probe)
-
-    def renew(self, ticket: Ticket, until: float) -> bool:
-        """Extend the time of a trial call; return `False` if the trial no longer counts."""
-        if ticket.probe not in self._probing or ticket.changes != self._changes:
-            return False
-        self._probing[ticket.probe] = until
-        return True
-
-    def release(self, probe: str) -> None:
-        """Remove a trial call that never ran."""
-        self._probing.pop(probe, None)
-
-    def judge(self, ticket: Ticket, now: float, *, failed: bool | None) -> State | None:
-        """Count an outcome as `after` does, without counting running calls of this process."""
         if ticket.changes != self._changes:
             return None
         # The place of a trial call is freed even if its outcome counts neither way, such as after a cancellation.
-        if ticket.probe is not None:
-            self.release(ticket.probe)
+        self._probing -= ticket.is_probe
         if failed is None:
             return None
         if self._until is not None:
@@ -152,9 +118,17 @@ class Circuit:
         self._count(now, failed)
         return self._open(now) if self._fails_too_often() else None
 
-    def reset(self) -> None:
-        """Close the circuit and forget all outcomes; running calls will not count."""
-        self._change(None)
+    def follow(self, left: float, now: float) -> State | None:
+        """Open for the seconds for which other processes refuse calls, or, with 0, be open no longer.
+
+        Return "open" if the circuit was not open before. Calls that are running then will not count.
+        """
+        if self.wait(now) > 0:
+            self._until = now + left
+        elif left > 0:
+            self._change(now + left)
+            return "open"
+        return None
 
     def idle(self, now: float) -> bool:
         """Return whether the circuit can be dropped: no running call, and no knowledge that is still valid."""
@@ -186,7 +160,7 @@ class Circuit:
         self._until = until
         self._changes += 1
         self._failures = 0
-        self._probing.clear()
+        self._probing = 0
         self._outcomes.clear()
 
 
@@ -200,8 +174,8 @@ FEWEST = 64
 class Admission(NamedTuple):
     """Answer of a circuit to one call."""
 
-    circuit: object
-    """The circuit, in the form that its `Circuits` object uses; opaque to the breaker."""
+    key: Hashable
+    circuit: Circuit
     ticket: Ticket | None
     """`None` if the call is refused."""
     wait: float
@@ -231,15 +205,13 @@ class LocalCircuits:
             circuit = self._circuit(key, now)
             wait, state = circuit.wait(now), circuit.state(now)
             ticket = circuit.before(now)
-        return Admission(circuit, ticket, wait, state if ticket is not None and state == "half-open" else None)
+        return Admission(key, circuit, ticket, wait, state if ticket is not None and state == "half-open" else None)
 
     def leave(self, admission: Admission, failed: bool | None) -> State | None:
         """Count the outcome of an admitted call. A circuit that was reset meanwhile is no longer in the dict."""
-        circuit, ticket = admission.circuit, admission.ticket
-        assert isinstance(circuit, Circuit)
-        assert ticket is not None
+        assert admission.ticket is not None
         with self._lock:
-            return circuit.after(ticket, common_time(), failed=failed)
+            return admission.circuit.after(admission.ticket, common_time(), failed=failed)
 
     def state(self, key: Hashable) -> State:
         """Return the current state of a circuit; needs a running event loop for its clock."""
@@ -268,3 +240,99 @@ class LocalCircuits:
         if len(self._circuits) >= self._prune_at:
             self._circuits = {key: circuit for key, circuit in self._circuits.items() if not circuit.idle(now)}
             self._prune_at = max(FEWEST, 2 * len(self._circuits))
+
+
+# Circuits of many processes
+
+
+_FRESH = 1.0
+"""Seconds for which calls are decided without asking whether another process has opened the circuit."""
+_ON_THE_WAY = 0.1
+"""Seconds by which a document expires early, because it is written later than its circuit opened.
+
+Otherwise a call that waited exactly as long as it was told would find the document once more."""
+_RESET = "reset"
+"""Mark that makes all documents of a breaker void."""
+_SLACK = 1.0
+"""Seconds by which the clock of the store may go back before a document counts as forged."""
+
+
+class SharedCircuits(LocalCircuits):
+    """Circuits that are open in many processes together. Each process counts outcomes and tries the tool by itself.
+
+    The document of an open circuit lives exactly as long as the circuit is open: its remaining life is the whole
+    message, so the clocks of the processes need not agree.
+    """
+
+    def __init__(self, rules: Rules, store: SharedDocuments, name: object) -> None:
+        super().__init__(rules)
+        self._store = store
+        # By values, not by types: a process with another version of the code, or with 1 for 1.0, shares the circuits.
+        numbers = [rules.ratio, rules.minimum, rules.window, rules.open_for, rules.probes]
+        self._shelf = f"circuits-{digest([name, list(map(float, numbers))])[:32]}"
+
+    def checked(self, key: Hashable) -> Hashable:
+        """Return the key; raise `ValueError` if it has no JSON form by which other processes could know it."""
+        self._document(key)
+        return key
+
+    async def enter(self, key: Hashable, request: ToolCallRequest) -> Admission:
+        """Request admission; wait for the store if it was last asked about this circuit more than a second ago."""
+        now = common_time()
+        with self._lock:
+            circuit = self._circuit(key, now)
+            changes, is_due = circuit.changes, circuit.asked_at + _FRESH <= now
+        news = None
+        # `None` during an outage: the process then goes on with what it knows.
+        if is_due and (found := await ask(self._store, self._document(key), self._left, request)) is not None:
+            news = self._follow(key, changes, found.value)
+        admission = await super().enter(key, request)
+        return admission._replace(news=news or admission.news)
+
+    def _follow(self, key: Hashable, changes: int, left: float) -> State | None:
+        now = common_time()
+        with self._lock:
+            circuit = self._circuit(key, now)
+            # If it has opened or closed here while the store was asked, the answer is older than that.
+            if circuit.changes != changes:
+                return None
+            circuit.asked_at = now
+            return circuit.follow(left, now)
+
+    def leave(self, admission: Admission, failed: bool | None) -> State | None:
+        """Count the outcome of an admitted call; if it opens the circuit, tell the store without waiting."""
+        news = super().leave(admission, failed)
+        if news == "open":
+            # With an answer, the change is dropped in an outage. After it, the circuit would open for too long.
+            self._store.change(self._document(admission.key), self._open, _drop)
+        return news
+
+    def reset(self, key: Hashable) -> None:
+        """Forget a circuit, or all of them. In other processes open circuits become half-open."""
+        super().reset(key)
+        if key is None:
+            self._store.mark(self._shelf, _RESET)
+        else:
+            self._store.change(self._document(key), lambda _: (Written(text=None), None))
+
+    # Rules: they run in a thread of the store.
+
+    def _left(self, found: Found) -> tuple[None, float]:
+        """Return the seconds for which a circuit is still open; 0 for a document that is void or forged."""
+        is_open = found.text == _text_of(found) and found.left <= self._rules.open_for + _SLACK
+        return None, max(0.0, found.left) if is_open else 0.0
+
+    def _open(self, found: Found) -> tuple[Written, None]:
+        return Written(text=_text_of(found), lives=max(0.001, self._rules.open_for - _ON_THE_WAY)), None
+
+    def _document(self, key: Hashable) -> Document:
+        # A digest, because the key may contain text of a model, which must not choose names in the store.
+        return Document(self._shelf, digest(key)[:32], (_RESET,))
+
+
+def _text_of(found: Found) -> str:
+    """Return the text of an open circuit: it is void after the next reset of all circuits."""
+    return f"open {found.marks[0]}"
+
+
+def _drop(_: object) -> None: ...

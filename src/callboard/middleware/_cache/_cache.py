@@ -25,8 +25,8 @@ from callboard._util._extras import require
 from callboard._util._suggestions import no_such
 from callboard.exceptions import CallboardWarning, CallError
 from callboard.middleware._asking import check_store
-from callboard.middleware._cache._fleet_results import FleetResults, Lead
-from callboard.middleware._cache._shared import Flight, Follower, Hit, SharedResults, Turn, raised_again
+from callboard.middleware._cache._local_results import Flight, Follower, Hit, LocalResults, Turn, raised_again
+from callboard.middleware._cache._stored_results import Begun, StoredResults
 from callboard.tools._errors import is_control_flow
 from callboard.tools._large_values import has_many, is_long, run_if_long
 from callboard.tools._middleware import (
@@ -115,9 +115,9 @@ class Cache(Middleware):
             `None` for a call that is not cached. Default: the arguments as canonical JSON. Different tools never
             share results.
         missing: "error" to reject a name in `tools` that the node does not have, "ignore" to accept it.
-        shared: a store such as `callboard_actors.redis.RedisDocuments(url)`. All its processes share results and
-            running calls, tools are identified by name, and only the server's clock counts. Results that JSON would
-            change, and raised errors, are not shared with other processes.
+        shared: a store such as `callboard_actors.redis.RedisDocuments(url)`. All its processes share results, but not
+            running calls. Tools are identified by name, and only the server's clock counts. Results that JSON would
+            change are not shared.
         name: name of the cache in the store. Caches with the same name share results; by default all.
         version: version of the tools' behaviour. Results of other versions in the store are ignored.
 
@@ -155,8 +155,8 @@ class Cache(Middleware):
         check_count("Cache(size=...)", size, least=1)
         require("Cache(...)", "cachetools", extra="middleware")
         self._key_function = None if key is None else key_function("Cache(key=...)", key, "the request")
-        self._shared: SharedResults[_Key, ToolMessage] = SharedResults(ttl, size)
-        self._fleet = None if shared is None else FleetResults(shared, name, version, ttl, size)
+        self._local: LocalResults[_Key, ToolMessage] = LocalResults(ttl, size)
+        self._stored = None if shared is None else StoredResults(shared, name, version, ttl, size)
         self._is_alone = ToolFacts(takes_only_arguments)
         self._warned: set[str] = set()
         self._missing: Missing = missing
@@ -169,8 +169,8 @@ class Cache(Middleware):
     def invalidate(self, tool: str, args: Mapping[str, object] | None = None, *, key: Hashable = None) -> None:
         """Forget results of a tool. Results of calls that are running now are not kept, and no new call joins them.
 
-        May be called from any thread. With a shared store, other processes are notified within a round trip, or when
-        the server is back; later calls of this process see the change.
+        May be called from any thread. With a shared store, later calls of all processes see the change; those of other
+        processes a round trip later, or when the server is back.
 
         Args:
             tool: name of the tool.
@@ -186,22 +186,22 @@ class Cache(Middleware):
             if key is not None or self._key_function is not None:
                 raise ValueError("invalidate(args=...) is for a Cache without key=...; here, use invalidate(key=...)")
             key = _canonical(args)
-        if self._fleet is not None:
-            self._fleet.forget(tool, key)
-        self._shared.forget(lambda kept: kept.tool == tool and (key is None or kept.value == key))
+        if self._stored is not None:
+            self._stored.forget(tool, key)
+        self._local.forget(lambda kept: kept.tool == tool and (key is None or kept.value == key))
 
     def clear(self) -> None:
         """Forget all results, under the same rules as `invalidate`."""
-        if self._fleet is not None:
-            self._fleet.forget(None)
-        self._shared.forget(lambda _: True)
+        if self._stored is not None:
+            self._stored.forget(None)
+        self._local.forget(lambda _: True)
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Answer from the cache, wait for an identical running call, or run the call."""
         key = await self._key(request)
         if key is None:
             return await call_next(request)
-        found = self._shared.enter(key)
+        found = self._local.enter(key)
         if isinstance(found, Hit):
             note("cache_hit", age=found.age)
             return await self._for_call(found.result, request)
@@ -214,9 +214,9 @@ class Cache(Middleware):
     ) -> Output:
         # A tool may call itself with the same arguments. Such an inner call runs, because its leader is its caller.
         if follower.flight in _led.get():
-            self._shared.leave(follower)
+            self._local.leave(follower)
             return await call_next(request)
-        turn = await self._shared.turn(follower)
+        turn = await self._local.turn(follower)
         if turn is Turn.LEAD:
             # From here this call leads the flight and must land it; nothing may be awaited in between.
             return await self._lead(follower.flight, request, call_next)
@@ -236,58 +236,53 @@ class Cache(Middleware):
         turn: ToolMessage | Exception | Turn = Turn.LEAD
         before = _led.get()
         _led.set((*before, flight))
-        lead: Lead | None = None
-        text: str | None = None
         try:
-            found = await self._find_elsewhere(flight.key, request)
+            found = await self._find_stored(flight.key, request)
             if isinstance(found, Hit):
+                note("cache_hit", age=found.age)
                 turn = found.result
                 return await self._for_call(found.result, request)
-            lead = found
             note("cache_miss")
             output = await call_next(request)
             turn = await self._to_share(output)
-            text = await self._text_of(turn, lead)
+            if found is not None and isinstance(turn, ToolMessage) and turn.status == "success":
+                await self._store(found, turn)
             return output
         except Exception as error:
             # A copy for the followers, taken now: outer frames will add notes and traceback entries to this error.
             turn = Turn.LEAD if _is_own_affair(error) else raised_again(error)
             raise
         finally:
-            # Nothing below waits, so that a cancelled leader still lands both flights. A flight that is never landed
+            # Nothing below waits, so that a cancelled leader still lands its flight. A flight that is never landed
             # would block all its followers.
             _led.set(before)
-            keep = isinstance(turn, ToolMessage) and turn.status == "success"
-            if lead is not None and self._fleet is not None:
-                self._fleet.land(lead, turn if turn is Turn.LEAD else text or Turn.ALONE, keep=keep and bool(text))
             # With a shared store only the store keeps results: a result kept here, too, would miss invalidations
             # of other processes.
-            self._shared.land(flight, turn, keep=keep and self._fleet is None)
+            keep = self._stored is None and isinstance(turn, ToolMessage) and turn.status == "success"
+            self._local.land(flight, turn, keep=keep)
             del turn  # breaks a reference cycle: the error's traceback refers to this frame
 
-    async def _find_elsewhere(self, key: _Key, request: ToolCallRequest) -> Hit[ToolMessage] | Lead | None:
-        """Return a result of another process, or the duty to find it for all; `None` if nothing is shared."""
-        if self._fleet is None:
-            return None
-        if self._key_function is None and not self._is_known_by_its_name(key):
+    async def _find_stored(self, key: _Key, request: ToolCallRequest) -> Hit[ToolMessage] | Begun | None:
+        """Return a result in the store, or how to store this call's; `None` if its result is not shared."""
+        if self._stored is None or (self._key_function is None and not self._is_known_by_its_name(key)):
             return None
         # Hashing a long key takes a while, so it runs in a thread.
-        document = await run_if_long(self._threads, key.value, partial(self._fleet.document_of, key.tool, key.value))
+        document = await run_if_long(self._threads, key.value, partial(self._stored.document_of, key.tool, key.value))
         if document is None:
             note("cache_skipped", reason="its key cannot be shared")
             return None
-        return await self._fleet.enter(document, request)
+        return await self._stored.find(document, request)
 
-    async def _text_of(self, turn: ToolMessage | Turn, lead: Lead | None) -> str | None:
-        """Return the JSON of a result for other processes, or `None` if it cannot be shared."""
-        if self._fleet is None or lead is None or isinstance(turn, Turn):
-            return None
+    async def _store(self, begun: Begun, message: ToolMessage) -> None:
+        """Store a result for all processes, unless it has no JSON form."""
+        assert self._stored is not None
         text = None
         with suppress(CutOffError):  # the result exists: a cancellation during the conversion must not lose it
-            text = await shielded(partial(run_if_long, self._threads, turn, partial(self._fleet.text_of, turn)))
+            text = await shielded(partial(run_if_long, self._threads, message, partial(self._stored.text_of, message)))
         if text is None:
             note("cache_skipped", reason="cannot be shared")
-        return text
+        else:
+            self._stored.keep(begun, text)
 
     async def _for_call(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
         """Return a deep copy of a message, as the answer to this call."""

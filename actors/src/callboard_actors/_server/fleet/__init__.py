@@ -4,8 +4,6 @@ Start with `_lease.py`, which argues that two owners of a key never both write. 
 thread. `_member.py` has the object that users create, and what an actor's process has of the fleet: it sends asks to
 owners, and answers asks of others.
 
-- An ask on its way out: `_route.py` has the ask and the route to its key, `_router.py` finds the owner and sends it.
-  `_thread_bridge.py` returns the reply to the event loop that waits for it.
-- `_messages.py` signs everything that members exchange. `_transport.py` is the protocol that Redis and PostgreSQL
-  implement.
+An ask on its way out: `_router.py` finds the owner of its key, and sends it. `_messages.py` signs everything that
+members exchange. `_transport.py` is the protocol that Redis and PostgreSQL implement.
 """

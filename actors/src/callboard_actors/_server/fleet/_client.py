@@ -11,9 +11,9 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from callboard import StorageError
-from callboard_actors._server._client import AwayError, BackgroundClient, ClientOptions
+from callboard.extend import wakeup
+from callboard_actors._server._client import AwayError, BackgroundClient
 from callboard_actors._server.fleet._lease import BEATS, Lease
-from callboard_actors._server.fleet._thread_bridge import ThreadResult
 from callboard_actors._server.fleet._transport import FleetTransport
 from callboard_actors._util._boot_clock import now
 
@@ -31,7 +31,9 @@ class FleetClient(BackgroundClient[FleetTransport]):
     Args:
         member: the member's id.
         line: makes a connection that is not open yet.
-        terms: options of the member; its patience is that of asks.
+        where: the server's address for errors and logs.
+        lease: seconds without a heartbeat after which the server considers this member dead.
+        patience: seconds of outage after which asks fail.
         on_mail: called with each message to this member.
         on_lost: called with the reason when this member no longer owns any key.
         on_beat: called after each heartbeat.
@@ -45,27 +47,28 @@ class FleetClient(BackgroundClient[FleetTransport]):
         self,
         member: str,
         line: Callable[[], FleetTransport],
-        terms: ClientOptions,
+        where: str,
         *,
+        lease: float,
+        patience: float,
         on_mail: Callable[[bytes], None],
         on_lost: Callable[[str], None],
         on_beat: Callable[[], None],
         on_failure: Callable[[StorageError], None],
     ) -> None:
-        self._terms = terms
         self._on_mail, self._on_lost, self._on_beat, self._on_failure = on_mail, on_lost, on_beat, on_failure
         # Written in the client's thread only; `is_up` may read it in another one.
         self._line: FleetTransport | None = None
         # Set while `_line` may be used. `_broken`: error of a request, which ends the connection.
         self._up = asyncio.Event()
         self._broken: AwayError | None = None
-        self._lease = Lease(terms.lease)  # changed in the client's thread; `is_safe` may read it in any thread
+        self._lease = Lease(lease)  # changed in the client's thread; `is_safe` may read it in any thread
         self._beat_at = 0.0  # loop time of the next heartbeat
         self._room = asyncio.Semaphore(_AT_ONCE)
         # Strong references: the loop itself keeps only weak ones to its tasks.
         self._tasks: set[asyncio.Task[Any]] = set()
         # Last: the thread starts here, and uses the fields above.
-        super().__init__(line, terms, _logger, client=member)
+        super().__init__(line, where, patience, _logger, client=member)
 
     def is_safe(self, era: int) -> bool:
         """Return whether keys acquired in an era cannot have another owner yet; may be called from any thread."""
@@ -97,20 +100,21 @@ class FleetClient(BackgroundClient[FleetTransport]):
 
     async def in_thread(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run work in the client's thread, for a task of any event loop; raise StorageError if the client ends."""
-        answer = ThreadResult[T]()
+        done = wakeup()
+        ended: list[asyncio.Task[T]] = []
 
         # Not in the work itself: a task that is cancelled before its first step runs no line of it.
-        def give(task: "asyncio.Task[T]") -> None:
-            if task.cancelled():
-                answer.fail(self.closed())
-            elif (error := task.exception()) is not None:
-                answer.fail(error)
-            else:
-                answer.give(task.result())
+        def note_end(task: "asyncio.Task[T]") -> None:
+            ended.append(task)
+            done.set()
 
-        if not self.post(lambda: self._start(work).add_done_callback(give)):
+        if not self.post(lambda: self._start(work).add_done_callback(note_end)):
             raise self.closed()
-        return await answer.wait()
+        await done.wait()
+        [task] = ended
+        if task.cancelled():
+            raise self.closed()
+        return task.result()
 
     async def on_transport(self, work: Callable[[FleetTransport], Awaitable[T]]) -> T:
         """Send a request and repeat it until it is answered; raise StorageError if it is refused. Client's thread only.
@@ -179,12 +183,12 @@ class FleetClient(BackgroundClient[FleetTransport]):
         return self._beat_at
 
     async def _beat(self, line: FleetTransport) -> None:
-        self._beat_at = self.loop.time() + self._terms.lease / BEATS
+        self._beat_at = self.loop.time() + self._lease.seconds / BEATS
         # Read before sending: the server counts the lease from a later moment, so this side ends earlier.
         said_at = now()
         # A heartbeat that hangs is given up with its connection, so that another attempt can still save the lease.
         try:
-            was_member = await asyncio.wait_for(line.beat(), self._terms.lease / BEATS)
+            was_member = await asyncio.wait_for(line.beat(), self._lease.seconds / BEATS)
         except TimeoutError as error:
             raise AwayError("it does not answer") from error
         if not self._lease.renew(said_at, was_member=was_member):
@@ -209,7 +213,7 @@ class FleetClient(BackgroundClient[FleetTransport]):
             if self._lease.is_lost():
                 self._lose(f"{self.where} could not be reached for too long")
             # Wakes when the safe time ends. L / 20 bounds the delay of the patience check, 10 ms the rate of checks.
-            await asyncio.sleep(max(0.01, min(self._lease.safe_for(), self._terms.lease / 20)))
+            await asyncio.sleep(max(0.01, min(self._lease.safe_for(), self._lease.seconds / 20)))
             if self.is_away_for_long:
                 self.look_after_waiting()
 
@@ -220,7 +224,7 @@ class FleetClient(BackgroundClient[FleetTransport]):
 
     def look_after_waiting(self) -> None:
         # Asks that were already sent keep waiting: their outcome is decided when the server is back.
-        self.refuse_all(StorageError(self.where, f"could not be reached for {self._terms.patience:g} s."))
+        self.refuse_all(StorageError(self.where, f"could not be reached for {self.patience:g} s."))
 
     def refuse_all(self, error: StorageError) -> None:
         self._on_failure(error)

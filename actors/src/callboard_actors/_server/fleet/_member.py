@@ -19,7 +19,6 @@ from callboard.extend import FleetAsk, FleetHost, KeyMovedError, attached_contex
 from callboard_actors._engine import _replies
 from callboard_actors._engine._frames import Kind
 from callboard_actors._engine._pickles import loads
-from callboard_actors._server._client import ClientOptions
 from callboard_actors._server._store import ServerStore
 from callboard_actors._server.fleet._client import FleetClient
 from callboard_actors._server.fleet._lease import CLEAN_UP, SHORTEST
@@ -178,7 +177,7 @@ class Member:
     """Member of a fleet, for the actors of one kind."""
 
     def __init__(
-        self, host: FleetHost, line: Callable[[], FleetTransport], terms: ClientOptions, signer: Signer
+        self, host: FleetHost, line: Callable[[], FleetTransport], where: str, signer: Signer, **seconds: float
     ) -> None:
         self._signer = signer
         member = uuid4().hex[:16]  # new for each membership, so that no message for an earlier one is taken for it
@@ -192,7 +191,8 @@ class Member:
         self._client = self._router.client = FleetClient(
             member,
             line,
-            terms,
+            where,
+            **seconds,
             on_mail=self._hear,
             on_lost=self._router.lose_all,
             on_beat=self._router.note_beat,
@@ -282,7 +282,7 @@ class FleetStore(ServerStore):
         self._secret = _secret(self._whose, secret)
         # The server compares lease and fingerprint of all members: a fleet with two leases could have two owners.
         self._common = Common(lease=round(lease * 1e6), seal=fingerprint(self._secret))
-        self._terms = ClientOptions(where=self._where, lease=lease, patience=math.inf if patience is None else patience)
+        self._lease, self._patience = lease, math.inf if patience is None else patience
 
     @abstractmethod
     def _line(self) -> Callable[[], FleetTransport]:
@@ -291,17 +291,18 @@ class FleetStore(ServerStore):
     @property
     def lease(self) -> float:
         """Seconds without a heartbeat after which a process counts as dead."""
-        return self._terms.lease
+        return self._lease
 
     @property
     def clean_up(self) -> float:
         """Seconds that an owner has to end its running code after it gave up a key."""
-        return self._terms.lease * CLEAN_UP
+        return self._lease * CLEAN_UP
 
     def admit(self, host: FleetHost, /) -> Member:
         """Make the actors of one kind in this process a member of the fleet; returns at once."""
         # The actor's name is part of what is signed: a message for one kind of actors is invalid for another.
-        return Member(host, self._line(), self._terms, Signer(self._secret, f"{self._prefix}/{host.name}"))
+        signer = Signer(self._secret, f"{self._prefix}/{host.name}")
+        return Member(host, self._line(), self._where, signer, lease=self._lease, patience=self._patience)
 
 
 def _secret(whose: str, secret: object) -> bytes:

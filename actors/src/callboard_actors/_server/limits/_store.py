@@ -5,35 +5,20 @@ import logging
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count
 from typing import Final, get_args
 
 from callboard import Limit, StorageError
 from callboard.extend import PermitRequest
-from callboard_actors._server._client import AwayError, BackgroundClient, ClientOptions
+from callboard_actors._server._client import AwayError, BackgroundClient
 from callboard_actors._server._store import NAME_RULE, ClientStore, check_away, is_name
-from callboard_actors._server.limits._gate import Away, Gate, LocalPermit, Share
-from callboard_actors._server.limits._transport import LimitsTransport, Numbers
+from callboard_actors._server.limits._gate import Away, Gate, LimitsTransport, LocalPermit, Numbers, Share
 from callboard_actors._util._numbers import LONGEST, check_seconds
 
 # The client.
 
 _logger = logging.getLogger("callboard_actors.limits")
 _GOING_ON = {"wait": "calls wait", "refuse": "calls are refused", "local": "a local share is used"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitOptions(ClientOptions):
-    """Options of a limits client. Its patience is for calls, which are then refused, or use the local share.
-
-    Args:
-        away: what happens to calls during an outage.
-        share: share of this process in each limit.
-    """
-
-    away: Away
-    share: Share
 
 
 class LimitsClient(BackgroundClient[LimitsTransport]):
@@ -43,14 +28,23 @@ class LimitsClient(BackgroundClient[LimitsTransport]):
     together in the next one.
     """
 
-    def __init__(self, line: Callable[[], LimitsTransport], terms: LimitOptions) -> None:
-        self.going_on = _GOING_ON[terms.away]
-        self._terms = terms
+    def __init__(
+        self,
+        line: Callable[[], LimitsTransport],
+        where: str,
+        *,
+        patience: float,
+        lease: float,
+        away: Away,
+        share: Share,
+    ) -> None:
+        self.going_on = _GOING_ON[away]
+        self._lease, self._away, self._share = lease, away, share
         # Client's thread only; other threads post functions, so gates and permits need no lock.
         self._gates: dict[str, Gate] = {}
         self._numbers = count(1)
         # Last: the thread starts here, and uses the fields above.
-        super().__init__(line, terms, _logger)
+        super().__init__(line, where, patience, _logger)
 
     def ask(self, gate: str, wanted: PermitRequest, on_answer: Callable[[], object]) -> LocalPermit:
         """Request a permit; may be called from any thread."""
@@ -62,9 +56,9 @@ class LimitsClient(BackgroundClient[LimitsTransport]):
     def _enter(self, name: str, stay: LocalPermit) -> None:
         wanted = stay.wanted
         gate = self._gates.get(name)
-        numbers = Numbers.of(wanted.limit, self._terms.lease)
+        numbers = Numbers.of(wanted.limit, self._lease)
         if gate is None:
-            gate = self._gates[name] = Gate(name, wanted, numbers, self.where)
+            gate = self._gates[name] = Gate(name, numbers, self.where)
         # Begins with the client's id: by this prefix, the Redis script finds all permits of a dead process.
         stay.gate, stay.id = gate, f"{self.client}.{next(self._numbers)}"
         # Two limits of one name in one process: neither set of numbers may silently win.
@@ -108,12 +102,11 @@ class LimitsClient(BackgroundClient[LimitsTransport]):
 
     def look_after_waiting(self) -> None:
         """Refuse the waiting calls, or grant them the local share, by the outage policy."""
-        terms = self._terms
         for gate in self._gates.values():
-            if terms.away == "refuse":
-                gate.refuse(lambda stay: f"{terms.where}, which has {stay.wanted.title}, cannot be reached")
-            elif terms.away == "local":
-                gate.share_out(terms.share, self.loop.time())
+            if self._away == "refuse":
+                gate.refuse(lambda stay: f"{self.where}, which has {stay.wanted.title}, cannot be reached")
+            elif self._away == "local":
+                gate.share_out(self._share, self.loop.time())
 
     def refuse_all(self, error: StorageError) -> None:
         """Raise an error in all waiting calls; calls with a permit keep it."""
@@ -152,16 +145,21 @@ class LimitStore(ClientStore[LimitsClient]):
         super().__init__(url, prefix)
         _check(self._whose, name=name, lease=lease, away=away, patience=patience, processes=processes)
         self._name = name
-        self._terms = LimitOptions(
-            where=self._where, lease=lease, away=away, patience=patience, share=Share(processes or 1)
-        )
+        self._lease, self._patience, self._away, self._share = lease, patience, away, Share(processes or 1)
 
     @abstractmethod
     def _line(self) -> Callable[[], LimitsTransport]:
         """Return a function that makes a connection to the server, and does not refer to this store."""
 
     def _new_client(self) -> LimitsClient:
-        return LimitsClient(self._line(), self._terms)
+        return LimitsClient(
+            self._line(),
+            self._where,
+            patience=self._patience,
+            lease=self._lease,
+            away=self._away,
+            share=self._share,
+        )
 
     @property
     def name(self) -> str | None:
@@ -178,8 +176,8 @@ class LimitStore(ClientStore[LimitsClient]):
         for option, number in counts.items():
             if number is not None and number > _MOST:
                 raise ValueError(f"a shared limit counts up to {_MOST:,}, got {option}={number!r}")
-        if self._terms.away == "local":
-            self._terms.share.check(limit)
+        if self._away == "local":
+            self._share.check(limit)
 
     def ask(self, wanted: PermitRequest, on_answer: Callable[[], object], /) -> LocalPermit:
         """Request a permit without waiting; may be called from any thread."""

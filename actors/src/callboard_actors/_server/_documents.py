@@ -1,27 +1,148 @@
-"""Base of `RedisDocuments` and `PostgresDocuments`: checked options, and the client of one process at the server.
+"""Base of `RedisDocuments` and `PostgresDocuments`, the client of one process, and the protocol of a server.
 
 The client applies rules to documents in rounds of two round trips. A round first reads all documents with pending
 changes, then writes the new texts. A document that another process changed in between is read and tried again.
+The server compares versions, and decides nothing else.
 """
 
+import asyncio
 import logging
-import time
-import weakref
+import math
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import count
-from typing import Any, Final, Literal, TypeVar, get_args
+from typing import Any, Final, Literal, Protocol, TypeVar, get_args
 
 from callboard import StorageError
-from callboard.extend import Away, Document, Done, Listener, Rule
-from callboard_actors._server._client import AwayError, BackgroundClient, ClientOptions
+from callboard.extend import Away, Document, Done, Found, Rule, Written
+from callboard_actors._server._client import AwayError, BackgroundClient, Connection
 from callboard_actors._server._store import ClientStore, check_away
-from callboard_actors._server.documents._changes import ChangeGroup, PendingChange, group_by_document
-from callboard_actors._server.documents._transport import DocumentsTransport, Swap
 from callboard_actors._util._numbers import check_seconds
+
+# The protocol of a server.
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDocument:
+    """Document as the server has it.
+
+    Args:
+        version: of the document; "" for none.
+        text: of the document; `None` if it does not exist, is too large, or was not written by this package.
+        left: seconds until it expires.
+        marks: numbers of the requested marks.
+        now: the server's time, in seconds.
+    """
+
+    version: str
+    text: str | None
+    left: float
+    marks: tuple[int, ...]
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """New text for a document, to be written only if its version is still the one that was read."""
+
+    document: Document
+    version: str
+    written: Written
+
+    @property
+    def lives(self) -> int:
+        """Milliseconds until the document expires, at least 1; 0 for never."""
+        seconds = self.written.lives
+        return 0 if math.isinf(seconds) else max(1, round(seconds * 1000))
+
+
+class DocumentsTransport(Connection, Protocol):
+    """Connection of one process to a server of documents.
+
+    All operations raise `AwayError` if the server cannot be reached, and `StorageError` if it refuses. After an
+    `AwayError` from `write` or `mark`, the change may or may not have arrived.
+    """
+
+    async def read(self, documents: Sequence[Document]) -> Sequence[StoredDocument]:
+        """Read documents and their marks; missing marks are created."""
+        ...
+
+    async def write(self, swaps: Sequence[Swap]) -> Sequence[bool]:
+        """Write documents that have not changed since they were read; return for each whether it was written."""
+        ...
+
+    async def mark(self, documents: Sequence[Document]) -> None:
+        """Set marks."""
+        ...
+
+
+# Pending changes. They decide, and never wait; all of it runs in the client's thread.
+
+
+@dataclass(slots=True, eq=False)
+class PendingChange:
+    """Pending change: a rule to apply to a document, and the caller's callback, if one waits."""
+
+    document: Document
+    rule: Rule[Any]
+    on_answer: Callable[[Done[Any] | Away | Exception], object] | None
+    # Set by the first answer: the outage timer and the server may both answer.
+    is_over: bool = False
+
+    def answer(self, answer: Done[Any] | Away | Exception) -> None:
+        """Answer the waiting caller; a second answer is dropped."""
+        if not self.is_over:
+            self.is_over = True
+            if self.on_answer is not None:
+                self.on_answer(answer)
+
+
+class ChangeGroup:
+    """All pending changes of one document, in order."""
+
+    def __init__(self, changes: Iterable[PendingChange]) -> None:
+        self.changes = list(changes)
+        first = self.changes[0].document
+        marks = {mark: None for change in self.changes for mark in change.document.marks}
+        self.document = Document(first.shelf, first.name, tuple(marks))
+        self._says: list[tuple[PendingChange, Done[Any] | Exception]] = []
+
+    def follow(self, stored: StoredDocument) -> Written | None:
+        """Apply the rules in order, each to the result of the one before; return the new text, if it changes."""
+        # Each rule sees only the marks that it has asked for.
+        numbers = dict(zip(self.document.marks, stored.marks, strict=True))
+        text, left, written = stored.text, stored.left, None
+        # A repeated round starts over: answers from an outdated text must not be given.
+        self._says = []
+        for change in [one for one in self.changes if not one.is_over]:
+            marks = tuple(numbers[mark] for mark in change.document.marks)
+            try:
+                new, says = change.rule(Found(text=text, left=left, marks=marks, now=stored.now))
+            except Exception as error:  # a rule is foreign code: its error is its caller's answer, and the others go on
+                self._says.append((change, error))
+                continue
+            self._says.append((change, Done(says)))
+            if new is not None:
+                # The next rule sees this result as if it had been read.
+                text, left, written = new.text, new.lives, new
+        # Deleting a document that does not exist is no change.
+        is_change = written is not None and (written.text is not None or stored.version != "")
+        return written if is_change else None
+
+    def answer(self) -> None:
+        """Give all callers the answers of their rules, now that the text is written."""
+        for change, says in self._says:
+            change.answer(says)
+
+
+def _group_by_document(changes: Iterable[PendingChange]) -> list[ChangeGroup]:
+    """Group changes by document, in the order of the first change of each."""
+    by_document: dict[tuple[str, str], list[PendingChange]] = {}
+    for change in changes:
+        by_document.setdefault((change.document.shelf, change.document.name), []).append(change)
+    return [ChangeGroup(found) for found in by_document.values()]
+
 
 # The client.
 
@@ -35,43 +156,19 @@ _AT_ONCE = 500
 """Documents in one round."""
 _MOST_KEPT = 10_000
 """Largest number of pending changes without a waiting caller that are kept for a server in an outage."""
-_BEATS = 3
-"""Heartbeats within a lease."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentOptions(ClientOptions):
-    """Options of a documents client. Its patience is that of each waiting caller.
-
-    Args:
-        away: what happens to calls during an outage.
-    """
-
-    away: WhileAway
 
 
 class DocumentsClient(BackgroundClient[DocumentsTransport]):
     """Documents client: applies rules to documents for all callers of this process."""
 
-    def __init__(
-        self, line: Callable[[], DocumentsTransport], terms: DocumentOptions, listeners: "weakref.WeakSet[Listener]"
-    ) -> None:
-        self.going_on = _GOING_ON[terms.away]
-        # Seconds that the server's clock is ahead of the local monotonic clock; a guess until the first answer. Other
-        # threads read it without a lock: it is one float, written in one thread.
-        self.ahead = time.time() - time.monotonic()
-        self._terms = terms
-        self._listeners = listeners
+    def __init__(self, line: Callable[[], DocumentsTransport], where: str, *, patience: float, away: WhileAway) -> None:
+        self.going_on = _GOING_ON[away]
+        self._refuses = away == "refuse"
         # From here on: client's thread only. Other threads post functions, so no lock is needed.
         self._changes: deque[PendingChange] = deque()
         self._marks: dict[Document, None] = {}  # an ordered set: a mark set twice before it is sent is one mark
-        self._tended: dict[int, tuple[Document, Rule[Any]]] = {}
-        self._numbers = count()
-        self._beat_at = 0.0
-        # True if a caller was told of an outage, so that listeners must be told when it is over.
-        self._owes_word = False
         # Last: the thread starts here, and uses the fields above.
-        super().__init__(line, terms, _logger)
+        super().__init__(line, where, patience, _logger)
 
     def change(self, change: PendingChange) -> None:
         """Apply a rule to a document; may be called from any thread."""
@@ -79,21 +176,8 @@ class DocumentsClient(BackgroundClient[DocumentsTransport]):
             change.answer(self.closed())
 
     def mark(self, document: Document) -> None:
-        """Set a mark at the server, which tells every process; may be called from any thread."""
+        """Set a mark at the server; may be called from any thread."""
         self.post(lambda: self._marks.update({document: None}))
-
-    def tend(self, document: Document, rule: Rule[Any]) -> Callable[[], object]:
-        """Apply a rule at each heartbeat until the returned function is called; may be called from any thread."""
-        number = next(self._numbers)
-
-        def start() -> None:
-            self._tended[number] = document, rule
-
-        def stop() -> None:
-            self._tended.pop(number, None)
-
-        self.post(start)
-        return partial(self.post, stop)
 
     def _enter(self, change: PendingChange) -> None:
         # No caller waits: the change can wait for the end of an outage.
@@ -105,7 +189,7 @@ class DocumentsClient(BackgroundClient[DocumentsTransport]):
             return
         self._changes.append(change)
         # Bounds the wait also while the server is reached, but slow.
-        self.loop.call_later(self._terms.patience, self._tell_away, change)
+        self.loop.call_later(self.patience, self._tell_away, change)
 
     def _keep(self, change: PendingChange) -> None:
         self._changes.append(change)
@@ -115,13 +199,10 @@ class DocumentsClient(BackgroundClient[DocumentsTransport]):
             _logger.warning("%s: %d changes wait; one is given up: %r", self.where, _MOST_KEPT, lost.document)
 
     def _tell_away(self, change: PendingChange) -> None:
-        if not change.is_over:
-            # What the caller does without the server is unknown to others, so its listeners must look again afterwards.
-            self._owes_word = True
-            change.answer(Away(f"{self.where} cannot be reached", self._terms.away == "refuse"))
+        change.answer(Away(f"{self.where} cannot be reached", self._refuses))
 
     def has_work(self) -> bool:
-        """Return True: a process that has used the store once must hear of changes from then on."""
+        """Return True: an outage ends only if the client tries to connect, and calls are not kept meanwhile."""
         return True
 
     def has_last_words(self) -> bool:
@@ -129,32 +210,17 @@ class DocumentsClient(BackgroundClient[DocumentsTransport]):
         return bool(self._marks) or any(not change.is_over for change in self._changes)
 
     async def listen(self, line: DocumentsTransport) -> None:
-        """Notify listeners of documents that other processes have changed; raise AwayError when the connection ends."""
-        async for document in line.heard():
-            self._tell(document)
-        raise AwayError("it says no more")
-
-    def _tell(self, document: Document | None) -> None:
-        # A copy: a listener may be collected or added while another one runs.
-        for listener in list(self._listeners):
-            listener.heard(document)
+        """Wait for ever: the server sends nothing by itself, and a broken connection is noticed by the next change."""
+        await asyncio.get_running_loop().create_future()
 
     async def say_what_is_due(self, line: DocumentsTransport) -> float:
         """Send what is due; return the loop time of the next call."""
-        if self.loop.time() >= self._beat_at:
-            self._beat_at = self.loop.time() + self._terms.lease / _BEATS
-            self._changes.extend(PendingChange(document, rule, None) for document, rule in self._tended.values())
-            self._note_time(await line.now())
-        # `None` tells the listeners that any document may have changed unnoticed.
-        if self._owes_word:
-            self._owes_word = False
-            self._tell(None)
         # Before the changes: a rule that reads its marks in this round sees those set here.
         if self._marks:
             await self._set_marks(line)
         if self._changes:
             await self._go(line)
-        return self.loop.time() if self._changes or self._marks else self._beat_at
+        return self.loop.time() if self._changes or self._marks else math.inf
 
     async def _set_marks(self, line: DocumentsTransport) -> None:
         # Taken out before the await, so that marks set during it are kept for the next round.
@@ -162,7 +228,7 @@ class DocumentsClient(BackgroundClient[DocumentsTransport]):
         try:
             await line.mark(list(marks))
         except BaseException:
-            # A mark is a counter: setting one a second time only makes readers look once more.
+            # A mark is a counter: setting one a second time only makes more results invalid.
             self._marks = {**marks, **self._marks}
             raise
 
@@ -171,7 +237,7 @@ class DocumentsClient(BackgroundClient[DocumentsTransport]):
         taken = [self._changes.popleft() for _ in range(min(_AT_ONCE, len(self._changes)))]
         undone = [one for one in taken if not one.is_over]
         try:
-            undone = await self._round(line, group_by_document(undone))
+            undone = await self._round(line, _group_by_document(undone))
         finally:
             # Back to the front, in their order: later changes must not overtake. Also when this round is cancelled.
             self._changes.extendleft(reversed([one for one in undone if not one.is_over]))
@@ -180,14 +246,13 @@ class DocumentsClient(BackgroundClient[DocumentsTransport]):
         """Read documents and write the results of the rules; return the changes that must be repeated."""
         found = await line.read([group.document for group in wanted])
         swaps: dict[ChangeGroup, Swap] = {}
-        for group, shelved in zip(wanted, found, strict=True):
-            self._note_time(shelved.now)
-            written = group.follow(shelved, self.client)
+        for group, stored in zip(wanted, found, strict=True):
+            written = group.follow(stored)
             if written is None:
                 # Nothing to write: the answer is true as of the read.
                 group.answer()
             else:
-                swaps[group] = Swap(group.document, shelved.version, written)
+                swaps[group] = Swap(group.document, stored.version, written)
         if not swaps:
             return []
         try:
@@ -204,28 +269,23 @@ class DocumentsClient(BackgroundClient[DocumentsTransport]):
                 group.answer()
         return [one for group, is_done in zip(swaps, done, strict=True) if not is_done for one in group.changes]
 
-    def _note_time(self, now: float) -> None:
-        self.ahead = now - time.monotonic()
-
     def look_after_waiting(self) -> None:
         """Answer waiting callers with the outage; keep the changes without a caller."""
-        for change in self._changes:
-            if change.on_answer is not None:
-                self._tell_away(change)
-        self._changes = deque(one for one in self._changes if not one.is_over)
+        self._answer_waiting(self._tell_away)
 
     def refuse_all(self, error: StorageError) -> None:
         """Raise an error in every waiting caller."""
-        waiting, self._changes = self._changes, deque(one for one in self._changes if one.on_answer is None)
-        for change in waiting:
+        # An exception of its own for each: tracebacks of several tasks must not mix in one object.
+        self._answer_waiting(lambda change: change.answer(StorageError(error.where, error.reason)))
+
+    def _answer_waiting(self, answer: Callable[[PendingChange], None]) -> None:
+        for change in self._changes:
             if change.on_answer is not None:
-                self._owes_word = True
-                change.answer(StorageError(error.where, error.reason))
+                answer(change)
+        self._changes = deque(one for one in self._changes if not one.is_over)
 
     def forget_line(self) -> None:
-        """Make the listeners look again after the next connect, because notifications may have been lost."""
-        self._owes_word = True
-        self._beat_at = 0.0  # the next connection begins with a heartbeat
+        """Do nothing: changes that may not have arrived are still in the queue."""
 
 
 # The store.
@@ -245,38 +305,23 @@ class DocumentStore(ClientStore[DocumentsClient]):
         url: str,
         *,
         prefix: str = "callboard",
-        lease: float = 10.0,
         away: WhileAway = "local",
         patience: float = 1.0,
         largest: int = 1024 * 1024,
     ) -> None:
         super().__init__(url, prefix)
-        check_seconds(self._whose, [("lease", lease, 0.1), ("patience", patience, 0.01)])
+        check_seconds(self._whose, [("patience", patience, 0.01)])
         check_away(self._whose, away, get_args(WhileAway))
         _check_largest(self._whose, largest)
         self._largest = largest
-        self._terms = DocumentOptions(where=self._where, lease=lease, away=away, patience=patience)
-        # Weak: a listener, such as a circuit breaker, ends with its owner. Shared with the client, which reads it.
-        self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
+        self._patience, self._away = patience, away
 
     @abstractmethod
     def _line(self) -> Callable[[], DocumentsTransport]:
         """Return a function that makes a connection to the server, and does not refer to this store."""
 
     def _new_client(self) -> DocumentsClient:
-        return DocumentsClient(self._line(), self._terms, self._listeners)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the options only: a copy begins without the listeners of this store."""
-        return {name: value for name, value in super().__getstate__().items() if name != "_listeners"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({**state, "_listeners": weakref.WeakSet()})
-
-    @property
-    def lease(self) -> float:
-        """Seconds without a heartbeat after which a process counts as dead."""
-        return self._terms.lease
+        return DocumentsClient(self._line(), self._where, patience=self._patience, away=self._away)
 
     @property
     def largest(self) -> int:
@@ -293,21 +338,9 @@ class DocumentStore(ClientStore[DocumentsClient]):
         """Apply a rule to a document without waiting; may be called from any thread."""
         self._client().change(PendingChange(document, rule, on_answer))
 
-    def tend(self, document: Document, rule: Rule[Any], /) -> Callable[[], object]:
-        """Apply a rule at each heartbeat until the returned function is called."""
-        return self._client().tend(document, rule)
-
     def mark(self, shelf: str, name: str, /) -> None:
         """Set a mark without waiting; may be called from any thread."""
         self._client().mark(Document(shelf, name))
-
-    def listen(self, listener: Listener, /) -> None:
-        """Notify a listener of changed documents as long as the listener lives."""
-        self._listeners.add(listener)
-
-    def clock(self) -> float:
-        """Return the server's time in seconds, as far as this process knows it."""
-        return time.monotonic() + self._client().ahead
 
 
 def _check_largest(whose: str, largest: object) -> None:

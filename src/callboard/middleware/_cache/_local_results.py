@@ -65,7 +65,7 @@ class Follower(Generic[K, T]):
         return turn
 
 
-class SharedResults(Generic[K, T]):
+class LocalResults(Generic[K, T]):
     """Results by key, and one flight for each key that is being found out.
 
     Invariant: a registered flight always has exactly one leader, running or just instructed, until `land()`. If the

@@ -1,0 +1,176 @@
+"""Results of calls that many processes share through a document store.
+
+Each process runs its calls by itself: a call reads the store before its body, and stores its result after it.
+"""
+
+from collections.abc import Hashable
+from functools import partial
+from typing import Annotated, NamedTuple
+
+from langchain_core.messages import ToolMessage
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from callboard._calls._call import note
+from callboard._langgraph._vocabulary import ToolCallRequest
+from callboard._records._documents import Document, Found, SharedDocuments, Written
+from callboard._util._canonical import digest
+from callboard.middleware._asking import ask
+from callboard.middleware._cache._local_results import Hit
+
+# JSON form of a result. Other clients may write to the store, so reading validates everything.
+
+
+class _Result(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    marks: list[int]
+    """Invalidation marks when it was written. If they differ now, nobody may use the result."""
+    at: Annotated[float, Field(allow_inf_nan=False)]
+    """Time at which it was written, by the store's clock."""
+    message: str | None
+    """JSON of the message; `None` if the result was invalidated."""
+
+
+def result_of(found: Found) -> _Result | None:
+    """Return the validated document; `None` if it is absent, invalid, or made obsolete by a mark."""
+    if found.text is None:
+        return None
+    try:
+        result = _Result.model_validate_json(found.text)
+    except ValidationError:
+        return None
+    return result if tuple(result.marks) == found.marks else None
+
+
+def message_of(text: str) -> ToolMessage | None:
+    """Return the message of a JSON text, or `None` if the text is not valid."""
+    try:
+        return ToolMessage.model_validate_json(text)
+    except Exception:  # LangChain's validators may raise any error for unexpected input
+        return None
+
+
+def json_of(message: ToolMessage) -> str | None:
+    """Return the JSON of a message without its call's ids; `None` if reading it back gives a different message."""
+    bare = message.model_copy(update={"tool_call_id": "", "id": None})
+    try:
+        text = bare.model_dump_json(warnings="error")
+    except (ValueError, RecursionError):  # pydantic's errors for values without a JSON form
+        return None
+    same = message_of(text)
+    parts = [bare.content, bare.artifact, bare.additional_kwargs, bare.response_metadata]
+    return text if type(message) is ToolMessage and same == bare and _is_plain(parts) else None
+
+
+def _is_plain(value: object) -> bool:
+    """Return whether JSON keeps all types: exact built-in types only, and only text keys.
+
+    Comparing values is not enough: an instance of a subclass may equal the plain value that comes back.
+    """
+    # An explicit stack needs no recursion for deep data. The bound limits the time; larger results are not shared.
+    values, left = [value], 1_000_000
+    while values and left:
+        one, left = values.pop(), left - 1
+        if isinstance(one, dict):
+            values += [*one, *one.values()]
+            if type(one) is not dict or not all(type(key) is str for key in one):
+                return False
+        elif type(one) is list:
+            values += one
+        elif one is not None and type(one) not in (str, int, float, bool):
+            return False
+    return not values
+
+
+# Results
+
+
+_ALL = "all"
+"""Mark that makes all results of the cache invalid."""
+_LONGEST_CALL = 3600.0
+"""Seconds for which the store remembers that a single result was invalidated: calls that began before take less."""
+
+
+class Begun(NamedTuple):
+    """Call that runs because the store had no result, and the state of the store when it began."""
+
+    document: Document
+    found: Found
+
+
+class StoredResults:
+    """Results that are kept in a store; used from any thread and event loop."""
+
+    def __init__(self, store: SharedDocuments, name: object, version: object, ttl: float, size: int) -> None:
+        self._store = store
+        self._shelf = f"results-{digest([name, version])[:32]}"
+        self._ttl = ttl
+        self._size = size
+
+    async def find(self, document: Document, request: ToolCallRequest) -> Hit[ToolMessage] | Begun | None:
+        """Return the stored result, or what `keep` needs after the call; `None` if the store cannot be reached."""
+        done = await ask(self._store, document, _look, request)
+        if done is None:
+            note("cache_skipped", reason="the store is away")
+            return None
+        return Begun(document, done.value) if isinstance(done.value, Found) else done.value
+
+    def text_of(self, message: ToolMessage) -> str | None:
+        """Return the JSON of a message to store; `None` if JSON changes it, or it is too large for the store."""
+        text = json_of(message)
+        if text is None:
+            return None
+        # Checked with the longest possible marks and time, which are known only when the result is written.
+        document = _Result(marks=[2**53] * 2, at=1e12, message=text).model_dump_json()
+        return text if len(document.encode()) <= self._store.largest else None
+
+    def keep(self, begun: Begun, text: str) -> None:
+        """Store the result of a call, unless it was invalidated while the call ran; never waits."""
+        self._store.change(begun.document, partial(self._kept, begun.found, text))
+
+    def document_of(self, tool: str, value: Hashable) -> Document | None:
+        """Return the document for a call's result; `None` if its key has no JSON form for other processes."""
+        try:
+            name = digest([tool, value])
+        except ValueError:
+            return None
+        return Document(self._shelf, name, (_ALL, _mark_of(tool)))
+
+    def forget(self, tool: str | None, value: Hashable = None) -> None:
+        """Make results invalid for all processes, those of running calls included; never waits."""
+        if tool is None:
+            self._store.mark(self._shelf, _ALL)
+        elif value is None:
+            self._store.mark(self._shelf, _mark_of(tool))
+        elif (document := self.document_of(tool, value)) is not None:
+            self._store.change(document, _forgotten)
+
+    def _kept(self, began: Found, text: str, found: Found) -> tuple[Written | None, None]:
+        # Invalidated since the call began, or stored by another call meanwhile: this result may be older.
+        known = result_of(found)
+        if found.marks != began.marks or (known is not None and began.now < known.at <= found.now):
+            return None, None
+        result = _Result(marks=list(found.marks), at=found.now, message=text)
+        return Written(text=result.model_dump_json(), lives=self._ttl, most=self._size), None
+
+
+# Rules. They run in a thread of the store, and again after each conflict with another process. So they must neither
+# wait nor have side effects.
+
+
+def _look(found: Found) -> tuple[None, Hit[ToolMessage] | Found]:
+    known = result_of(found)
+    message = None if known is None or known.message is None else message_of(known.message)
+    if known is None or message is None:
+        return None, found
+    return None, Hit(message, max(0.0, found.now - known.at))
+
+
+def _forgotten(found: Found) -> tuple[Written, None]:
+    """Leave a document without a message: deleting it would let a running call store its older result."""
+    result = _Result(marks=list(found.marks), at=found.now, message=None)
+    return Written(text=result.model_dump_json(), lives=_LONGEST_CALL), None
+
+
+def _mark_of(tool: str) -> str:
+    return f"tool-{digest(tool)[:32]}"
