@@ -159,7 +159,7 @@ def test_a_url_that_cannot_be_read_is_refused_where_it_is_written(cls: type[Any]
 @pytest.mark.parametrize(
     ("cls", "url", "shown"),
     [
-        (RedisLimits, "redis://:p%2Fw@[::1]:6380/2?socket_timeout=3", "redis://::1:6380/2"),
+        (RedisLimits, "redis://:p%2Fw@[::1]:6380/2?socket_timeout=3", "redis://[::1]:6380/2"),
         (RedisLimits, "unix://user:sec@/run/redis@1.sock?db=3", "unix:///run/redis@1.sock"),
         (
             PostgresLimits,

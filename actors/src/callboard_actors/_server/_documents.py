@@ -9,7 +9,7 @@ import asyncio
 import logging
 import math
 from abc import abstractmethod
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeVar, get_args
@@ -61,7 +61,8 @@ class DocumentsTransport(Connection, Protocol):
     """Connection of one process to a server of documents.
 
     All operations raise `AwayError` if the server cannot be reached, and `StorageError` if it refuses. After an
-    `AwayError` from `write` or `mark`, the change may or may not have arrived.
+    `AwayError` from `write` or `mark`, the change may or may not have arrived. Documents come in the order of their
+    names.
     """
 
     async def read(self, documents: Sequence[Document]) -> Sequence[StoredDocument]:
@@ -137,11 +138,12 @@ class ChangeGroup:
 
 
 def _group_by_document(changes: Iterable[PendingChange]) -> list[ChangeGroup]:
-    """Group changes by document, in the order of the first change of each."""
-    by_document: dict[tuple[str, str], list[PendingChange]] = {}
+    """Group changes by document, in the order of their names: servers may lock documents in this order."""
+    by_document: dict[tuple[str, str], list[PendingChange]] = defaultdict(list)
     for change in changes:
-        by_document.setdefault((change.document.shelf, change.document.name), []).append(change)
-    return [ChangeGroup(found) for found in by_document.values()]
+        by_document[change.document.shelf, change.document.name].append(change)
+    # The same order in all processes, so that two of them never wait for each other's locks.
+    return [ChangeGroup(found) for _, found in sorted(by_document.items())]
 
 
 # The client.
@@ -202,19 +204,16 @@ class DocumentsClient(BackgroundClient[DocumentsTransport]):
         change.answer(Away(f"{self.where} cannot be reached", self._refuses))
 
     def has_work(self) -> bool:
-        """Return True: an outage ends only if the client tries to connect, and calls are not kept meanwhile."""
-        return True
+        return True  # an outage ends only if the client tries to connect, and calls are not kept meanwhile
 
     def has_last_words(self) -> bool:
-        """Return whether marks are to be set, or rules to be applied."""
         return bool(self._marks) or any(not change.is_over for change in self._changes)
 
     async def listen(self, line: DocumentsTransport) -> None:
-        """Wait for ever: the server sends nothing by itself, and a broken connection is noticed by the next change."""
+        # For ever: the server sends nothing by itself, and a broken connection is noticed by the next change.
         await asyncio.get_running_loop().create_future()
 
     async def say_what_is_due(self, line: DocumentsTransport) -> float:
-        """Send what is due; return the loop time of the next call."""
         # Before the changes: a rule that reads its marks in this round sees those set here.
         if self._marks:
             await self._set_marks(line)
@@ -270,22 +269,21 @@ class DocumentsClient(BackgroundClient[DocumentsTransport]):
         return [one for group, is_done in zip(swaps, done, strict=True) if not is_done for one in group.changes]
 
     def look_after_waiting(self) -> None:
-        """Answer waiting callers with the outage; keep the changes without a caller."""
         self._answer_waiting(self._tell_away)
 
     def refuse_all(self, error: StorageError) -> None:
-        """Raise an error in every waiting caller."""
         # An exception of its own for each: tracebacks of several tasks must not mix in one object.
         self._answer_waiting(lambda change: change.answer(StorageError(error.where, error.reason)))
 
     def _answer_waiting(self, answer: Callable[[PendingChange], None]) -> None:
+        """Answer the waiting callers; keep the changes without a caller."""
         for change in self._changes:
             if change.on_answer is not None:
                 answer(change)
         self._changes = deque(one for one in self._changes if not one.is_over)
 
     def forget_line(self) -> None:
-        """Do nothing: changes that may not have arrived are still in the queue."""
+        pass  # changes that may not have arrived are still in the queue
 
 
 # The store.
@@ -314,7 +312,8 @@ class DocumentStore(ClientStore[DocumentsClient]):
         check_away(self._whose, away, get_args(WhileAway))
         _check_largest(self._whose, largest)
         self._largest = largest
-        self._patience, self._away = patience, away
+        self._away: WhileAway = away
+        self._patience = patience
 
     @abstractmethod
     def _line(self) -> Callable[[], DocumentsTransport]:

@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from callboard_actors._server._client import BackgroundClient
+from callboard_actors._util._extras import needs
 
 NAME_RULE: Final = "1 to 200 letters, digits and . @ + - _"
 _NAME: Final = re.compile(r"[\w.@+-]{1,200}")
@@ -17,7 +18,14 @@ C = TypeVar("C", bound=BackgroundClient[Any])
 
 
 class ServerStore(ABC):
-    """Store on a server: checked URL and prefix."""
+    """Store on a server: checked URL and prefix. A subclass names its server, and where its client comes from."""
+
+    server: str
+    schemes: tuple[str, ...]
+    examples: str
+    package: str
+    extra: str
+    needs_host = True
 
     def __init__(self, url: str, prefix: str) -> None:
         self._whose = type(self).__name__
@@ -26,9 +34,21 @@ class ServerStore(ABC):
         self._url = url
         self._prefix = prefix
 
-    @abstractmethod
     def _check_url(self, url: object) -> str:
         """Return the URL without its password; raise an error if it cannot be used, or if the extra is missing."""
+        remedy = f"give it one such as {self.examples}"
+        parts = split_url(self._whose, url, remedy)
+        host = parts.netloc.rpartition("@")[2]
+        if parts.scheme not in self.schemes or (self.needs_host and not host and not parts.path.strip("/")):
+            shown = f"{parts.scheme}://..." if parts.scheme else parts.path
+            raise ValueError(f"{self._whose}({shown!r}) is no URL of {self.server}; {remedy}")
+        needs(f"{self._whose}(...)", self.package, extra=self.extra)
+        self._check_driver(str(url))
+        return f"{parts.scheme}://{host}{parts.path}"
+
+    @abstractmethod
+    def _check_driver(self, url: str) -> None:
+        """Raise ValueError for a URL that the server's driver does not accept."""
 
     def __repr__(self) -> str:
         return f"{self._whose}({self._where!r})"

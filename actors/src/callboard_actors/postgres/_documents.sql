@@ -38,7 +38,7 @@ BEGIN
 END $read$;
 
 -- Write documents that still have the version that was read; each is {shelf, name, version, body, lives, most}.
--- Callers sort them by name, so that two processes lock rows in the same order and never deadlock.
+-- They are sorted by name, so that two processes lock rows in the same order and never deadlock.
 -- Return for each document whether it was written.
 CREATE OR REPLACE FUNCTION callboard_documents_write_1(p_swaps jsonb) RETURNS jsonb
 LANGUAGE plpgsql AS $write$

@@ -4,24 +4,24 @@ from collections.abc import Callable
 from functools import partial
 
 from callboard_actors._server._documents import DocumentStore, DocumentsTransport
-from callboard_actors._server._store import ServerStore, split_url
+from callboard_actors._server._store import ServerStore
 from callboard_actors._server.fleet._member import FleetStore
 from callboard_actors._server.fleet._transport import FleetTransport
 from callboard_actors._server.limits._gate import LimitsTransport
 from callboard_actors._server.limits._store import LimitStore
-from callboard_actors._util._extras import needs
 
 
 class _OnPostgres(ServerStore):
-    """Stores on PostgreSQL: the check of their URL."""
+    server = "PostgreSQL"
+    schemes = ("postgresql", "postgres")
+    examples = "'postgresql://user:password@localhost:5432/app'"
+    package, extra = "psycopg", "postgres"
+    needs_host = False  # the driver has a default
 
-    def _check_url(self, url: object) -> str:
-        where = _where_of(self._whose, url)
-        needs(f"{self._whose}(...)", "psycopg", extra="postgres")
+    def _check_driver(self, url: str) -> None:
         from callboard_actors.postgres._transports import check_url
 
-        check_url(self._whose, str(url))
-        return where
+        check_url(self._whose, url)
 
 
 class PostgresLimits(_OnPostgres, LimitStore):
@@ -72,13 +72,3 @@ class PostgresFleet(_OnPostgres, FleetStore):
         from callboard_actors.postgres._transports import PostgresFleetTransport
 
         return partial(PostgresFleetTransport, self._url, self._where, self._prefix, self._common)
-
-
-def _where_of(whose: str, url: object) -> str:
-    """Return a PostgreSQL URL without its password; raise ValueError or TypeError if it is not one."""
-    remedy = "give it one such as 'postgresql://user:password@localhost:5432/app'"
-    parts = split_url(whose, url, remedy)
-    if parts.scheme not in ("postgresql", "postgres"):
-        shown = f"{parts.scheme}://..." if parts.scheme else parts.path
-        raise ValueError(f"{whose}({shown!r}) is no URL of PostgreSQL; {remedy}")
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

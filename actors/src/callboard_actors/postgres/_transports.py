@@ -189,7 +189,6 @@ class PostgresLimitsTransport(PostgresConnection):
             await self._saying.execute(_FORGET)
 
     async def say(self, steps: Sequence[Step]) -> Sequence[Answer]:
-        """Send steps to the server, and return its answer to each; see `LimitsTransport`."""
         # One transaction each: a step holds its gate's lock, and two processes must not wait for each other.
         return [await self._take(step) for step in steps]
 
@@ -204,7 +203,6 @@ class PostgresLimitsTransport(PostgresConnection):
         return _answer_of(found)
 
     async def heard(self) -> AsyncIterator[tuple[str, str, int]]:
-        """Yield permits that were granted after the answer to their request: gate, permit id and token."""
         async for said in self._told():
             gate, stay, token = said.rsplit(" ", 2)  # from the right: a gate's name may have spaces
             yield gate.removeprefix(f"{self._prefix}:"), stay, int(token)
@@ -242,23 +240,15 @@ class PostgresDocumentsTransport(PostgresConnection):
         self._largest = largest
 
     async def read(self, documents: Sequence[Document]) -> Sequence[StoredDocument]:
-        """Read documents and their marks; see `DocumentsTransport`."""
-        # Creating marks locks rows: in one order for all processes, so that two of them never deadlock.
-        order = sorted(range(len(documents)), key=lambda at: (documents[at].shelf, documents[at].name))
-        wanted = [[self._shelf(one), one.name, one.marks] for one in (documents[at] for at in order)]
+        wanted = [[self._shelf(one), one.name, one.marks] for one in documents]
         found = await self._call("SELECT callboard_documents_read_1(%s, %s)", json.dumps(wanted), self._largest)
-        return [_document_of(one) for _, one in sorted(zip(order, found, strict=True))]
+        return [_document_of(one) for one in found]
 
     async def write(self, swaps: Sequence[Swap]) -> Sequence[bool]:
-        """Write documents that have not changed since they were read; see `DocumentsTransport`."""
-        # The function locks rows in this order, the same in all processes, so that two of them never deadlock.
-        order = sorted(range(len(swaps)), key=lambda at: (swaps[at].document.shelf, swaps[at].document.name))
-        said = json.dumps([self._written(swaps[at]) for at in order])
-        found = await self._call("SELECT callboard_documents_write_1(%s)", said)
-        return [done for _, done in sorted(zip(order, found, strict=True))]
+        said = json.dumps([self._written(swap) for swap in swaps])
+        return list(await self._call("SELECT callboard_documents_write_1(%s)", said))
 
     async def mark(self, documents: Sequence[Document]) -> None:
-        """Set marks; see `DocumentsTransport`."""
         for one in documents:
             await self._call("SELECT callboard_documents_mark_1(%s, %s)", self._shelf(one), one.name)
 

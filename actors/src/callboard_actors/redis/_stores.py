@@ -4,24 +4,23 @@ from collections.abc import Callable
 from functools import partial
 
 from callboard_actors._server._documents import DocumentStore, DocumentsTransport
-from callboard_actors._server._store import ServerStore, split_url
+from callboard_actors._server._store import ServerStore
 from callboard_actors._server.fleet._member import FleetStore
 from callboard_actors._server.fleet._transport import FleetTransport
 from callboard_actors._server.limits._gate import LimitsTransport
 from callboard_actors._server.limits._store import LimitStore
-from callboard_actors._util._extras import needs
 
 
 class _OnRedis(ServerStore):
-    """Base class of the stores in Redis: checks their URL."""
+    server = "Redis"
+    schemes = ("redis", "rediss", "unix")
+    examples = "'redis://localhost:6379/0', 'rediss://host' or 'unix:///run/redis.sock'"
+    package = extra = "redis"
 
-    def _check_url(self, url: object) -> str:
-        where = _where_of(self._whose, url)
-        needs(f"{self._whose}(...)", "redis", extra="redis")
+    def _check_driver(self, url: str) -> None:
         from callboard_actors.redis._transports import check_options
 
-        check_options(self._whose, str(url))
-        return where
+        check_options(self._whose, url)
 
 
 class RedisLimits(_OnRedis, LimitStore):
@@ -106,18 +105,3 @@ class RedisFleet(_OnRedis, FleetStore):
         from callboard_actors.redis._transports import RedisFleetTransport
 
         return partial(RedisFleetTransport, self._url, self._where, self._prefix, self._common)
-
-
-def _where_of(whose: str, url: object) -> str:
-    """Return a Redis URL without its password; raise ValueError or TypeError if it is not one."""
-    remedy = "give it one such as 'redis://localhost:6379/0', 'rediss://host' or 'unix:///run/redis.sock'"
-    parts = split_url(whose, url, remedy)
-    if parts.scheme not in ("redis", "rediss", "unix") or not (parts.hostname or parts.path.strip("/")):
-        raise ValueError(
-            f"{whose}({parts.scheme + '://...' if parts.scheme else parts.path!r}) is no URL of Redis; {remedy}"
-        )
-    database = parts.path.strip("/")
-    if parts.scheme != "unix" and database and not database.isdecimal():
-        raise ValueError(f"{whose}(url): databases of Redis are numbers, got {database!r}; {remedy}")
-    host = "" if parts.hostname is None else parts.hostname + (f":{parts.port}" if parts.port else "")
-    return f"{parts.scheme}://{host}{parts.path}"

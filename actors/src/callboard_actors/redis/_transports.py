@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.resources import files
 from typing import Any
+from urllib.parse import urlsplit
 
 import redis.asyncio
 from redis.asyncio.connection import parse_url
@@ -53,7 +54,13 @@ _AT_ONCE = 500
 
 
 def check_options(whose: str, url: str) -> None:
-    """Raise ValueError for an option in a URL that may not be set or that Redis does not know."""
+    """Raise ValueError for a database that is no number, or an option that may not be set or that Redis lacks."""
+    parts = urlsplit(url)
+    database = parts.path.strip("/")
+    if parts.scheme != "unix" and database and not database.isdecimal():
+        raise ValueError(
+            f"{whose}(url): databases of Redis are numbers, got {database!r}; leave it out, or give it one"
+        )
     if ours := sorted(_OURS & parse_url(url).keys()):
         raise ValueError(f"{whose}(url): {ours[0]!r} is not to be had; leave it out of the URL")
     # Makes an unconnected connection, because only its constructor checks the options.
@@ -192,7 +199,6 @@ class RedisLimitsTransport(RedisConnection):
         return f"{self._prefix}:to:"
 
     async def say(self, steps: Sequence[Step]) -> Sequence[Answer]:
-        """Send steps to the server, and return its answer to each; see `LimitsTransport`."""
         return [_answer_of(found) for found in await self._run([self._arguments(step) for step in steps])]
 
     def _arguments(self, step: Step) -> list[object]:
@@ -208,7 +214,6 @@ class RedisLimitsTransport(RedisConnection):
         return [len(keys), *keys, self._client, step.epoch, numbers.text, *counts, *times, *server, *ops]
 
     async def heard(self) -> AsyncIterator[tuple[str, str, int]]:
-        """Yield permits that were granted after the answer to their request: gate, permit id and token."""
         while True:
             # From the right: the name of a gate may have spaces.
             gate, stay, token = (await self._told()).rsplit(" ", 2)
@@ -249,15 +254,12 @@ class RedisDocumentsTransport(RedisConnection):
         self._largest = largest
 
     async def read(self, documents: Sequence[Document]) -> Sequence[StoredDocument]:
-        """Read documents and their marks; see `DocumentsTransport`."""
         return [_document_of(found) for found in await self._run([self._reading(one) for one in documents])]
 
     async def write(self, swaps: Sequence[Swap]) -> Sequence[bool]:
-        """Write documents that have not changed since they were read; see `DocumentsTransport`."""
         return [found == 1 for found in await self._run([self._writing(one) for one in swaps])]
 
     async def mark(self, documents: Sequence[Document]) -> None:
-        """Set marks; see `DocumentsTransport`."""
         await self._run([[1, self._key(one.shelf, one.name), "mark"] for one in documents])
 
     def _reading(self, document: Document) -> list[object]:

@@ -170,7 +170,6 @@ class LocalPermit:
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether a call waits for the answer to this request."""
         return self.phase in (Phase.NEW, Phase.ASKED, Phase.WAITING)
 
     def grant(self, token: int | None) -> None:
@@ -188,7 +187,6 @@ class LocalPermit:
         return self.gate is not None and not self.gate.is_safe()
 
     def lose(self) -> None:
-        """Note that the granted permit is lost, because the lease ended."""
         self._was_lost = True
         self.phase = Phase.GONE
 
@@ -290,7 +288,6 @@ class Gate:
         return not has_more and now > self._over_at
 
     def enter(self, stay: LocalPermit) -> None:
-        """Add a permit that has its id, and report it."""
         self.stays[stay.id] = stay
         self._ops.append(Op("enter", stay.id, tenant=stay.wanted.tenant))
 

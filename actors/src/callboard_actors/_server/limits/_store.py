@@ -32,11 +32,11 @@ class LimitsClient(BackgroundClient[LimitsTransport]):
         self,
         line: Callable[[], LimitsTransport],
         where: str,
+        away: Away,
+        share: Share,
         *,
         patience: float,
         lease: float,
-        away: Away,
-        share: Share,
     ) -> None:
         self.going_on = _GOING_ON[away]
         self._lease, self._away, self._share = lease, away, share
@@ -71,23 +71,20 @@ class LimitsClient(BackgroundClient[LimitsTransport]):
             gate.enter(stay)
 
     def has_work(self) -> bool:
-        """Return whether a call of this process has a permit or waits for one."""
         return bool(self._gates)
 
     def has_last_words(self) -> bool:
-        """Return False: without a connection the server gave no permits, or takes them back after the lease."""
-        # While connected, `_talk` sends all that is due before it closes.
+        # Without a connection the server gave no permits, or takes them back after the lease. While connected, `talk`
+        # sends all that is due before it closes.
         return False
 
     async def listen(self, line: LimitsTransport) -> None:
-        """Receive the permits that the server grants to waiting calls; raise AwayError when the connection breaks."""
         async for name, number, token in line.heard():
             if (gate := self._gates.get(name)) is not None:  # a gate that is gone has no permits left
                 gate.note_heard(number, token)
         raise AwayError("it says no more")
 
     async def say_what_is_due(self, line: LimitsTransport) -> float:
-        """Send the steps that are due; return the loop time of the next one."""
         now = self.loop.time()
         # Gates are named by keys, which models may choose without end: a finished gate is dropped.
         for gate in [one for one in self._gates.values() if one.is_over(now)]:
@@ -101,7 +98,6 @@ class LimitsClient(BackgroundClient[LimitsTransport]):
         return min((gate.due(now) for gate in self._gates.values()), default=math.inf)
 
     def look_after_waiting(self) -> None:
-        """Refuse the waiting calls, or grant them the local share, by the outage policy."""
         for gate in self._gates.values():
             if self._away == "refuse":
                 gate.refuse(lambda stay: f"{self.where}, which has {stay.wanted.title}, cannot be reached")
@@ -109,7 +105,6 @@ class LimitsClient(BackgroundClient[LimitsTransport]):
                 gate.share_out(self._share, self.loop.time())
 
     def refuse_all(self, error: StorageError) -> None:
-        """Raise an error in all waiting calls; calls with a permit keep it."""
         # A list, because gates without permits are deleted on the way.
         for gate in list(self._gates.values()):
             gate.refuse(lambda _: StorageError(error.where, error.reason))
@@ -117,7 +112,6 @@ class LimitsClient(BackgroundClient[LimitsTransport]):
                 del self._gates[gate.name]
 
     def forget_line(self) -> None:
-        """Assume that the last messages may not have arrived, and send everything again."""
         for gate in self._gates.values():
             gate.forget_line()
 
@@ -145,21 +139,16 @@ class LimitStore(ClientStore[LimitsClient]):
         super().__init__(url, prefix)
         _check(self._whose, name=name, lease=lease, away=away, patience=patience, processes=processes)
         self._name = name
-        self._lease, self._patience, self._away, self._share = lease, patience, away, Share(processes or 1)
+        self._away: Away = away
+        self._lease, self._patience, self._share = lease, patience, Share(processes or 1)
 
     @abstractmethod
     def _line(self) -> Callable[[], LimitsTransport]:
         """Return a function that makes a connection to the server, and does not refer to this store."""
 
     def _new_client(self) -> LimitsClient:
-        return LimitsClient(
-            self._line(),
-            self._where,
-            patience=self._patience,
-            lease=self._lease,
-            away=self._away,
-            share=self._share,
-        )
+        seconds = {"patience": self._patience, "lease": self._lease}
+        return LimitsClient(self._line(), self._where, self._away, self._share, **seconds)
 
     @property
     def name(self) -> str | None:
