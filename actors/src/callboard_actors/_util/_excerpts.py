@@ -1,6 +1,7 @@
 """Output for a model: the head and the tail of it, as text without escape sequences."""
 
 import re
+from codecs import getincrementaldecoder
 from dataclasses import dataclass
 
 _ESCAPES = re.compile(
@@ -13,6 +14,9 @@ _ESCAPES = re.compile(
 _RUNS = re.compile(r"\x08+|[^\x08]+")
 _OVERWRITTEN = re.compile(r"^[^\n]*\r(?=[^\n])", re.MULTILINE)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_DECODER = getincrementaldecoder("utf-8")
+_CONTINUATION = bytes(range(0x80, 0xC0))
+"""Bytes of UTF-8 that do not begin a character."""
 _LOOKED_AT = 8192
 """Bytes that decide whether output is text."""
 _SHOWN = 16
@@ -39,7 +43,7 @@ class Excerpt:
             return f"[binary output, {self.size:,} bytes, is not shown; it begins with {begin}]"
         if not self.left_out:
             return clean(_decoded(self.head + self.tail))
-        head = clean(_decoded(_without_cut_end(self.head)))
+        head = clean(_decoded(self.head, is_cut=True))
         tail = clean(_decoded(_without_cut_begin(self.tail)))
         between = f"[... {self.left_out:,} bytes left out ...]"
         return f"{head}\n{between}\n{tail}" if head else f"{between}\n{tail}"
@@ -68,32 +72,18 @@ def _without_struck(text: str) -> str:
     return "".join(left)
 
 
-def _decoded(data: bytes) -> str:
-    return data.decode(errors="replace")
-
-
-def _without_cut_end(data: bytes) -> bytes:
-    """Return the data without an incomplete UTF-8 character at its end."""
-    for back in range(1, min(4, len(data)) + 1):
-        byte = data[-back]
-        if byte & 0xC0 == 0x80:
-            continue
-        length = 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-        return data[:-back] if length > back else data
-    return data if len(data) >= 4 else b""
+def _decoded(data: bytes, *, is_cut: bool = False) -> str:
+    """Decode UTF-8; leave out an incomplete character at the end of data that was cut."""
+    return _DECODER("replace").decode(data, final=not is_cut)
 
 
 def _without_cut_begin(data: bytes) -> bytes:
-    """Return the data without an incomplete UTF-8 character at its beginning."""
-    for at in range(min(4, len(data))):
-        if data[at] & 0xC0 != 0x80:
-            return data[at:]
-    return data if len(data) >= 4 else b""
+    """Return the data without the rest of a UTF-8 character at its beginning."""
+    return data[:4].lstrip(_CONTINUATION) + data[4:]
 
 
 def _is_binary(data: bytes) -> bool:
     if b"\0" in data:
         return True
-    whole = _without_cut_end(_without_cut_begin(data))
-    broken = whole.decode(errors="replace").count("\ufffd")
-    return broken > 8 and broken * 10 > len(whole)
+    broken = _decoded(_without_cut_begin(data), is_cut=True).count("\ufffd")
+    return broken > 8 and broken * 10 > len(data)

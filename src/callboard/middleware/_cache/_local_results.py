@@ -7,8 +7,9 @@ flight may wait in different event loops and threads.
 import copy
 import threading
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from callboard._calls._call import waiting
 from callboard._loops._current import common_time, wakeup
@@ -25,35 +26,28 @@ class Turn(Enum):
     ALONE = "the result cannot be shared: run for yourself"
 
 
-class Hit(Generic[T]):
+class Hit(NamedTuple, Generic[T]):
     """A kept result, and its age in seconds."""
 
-    __slots__ = ("age", "result")
-
-    def __init__(self, result: T, age: float) -> None:
-        self.result = result
-        self.age = age
+    result: T
+    age: float
 
 
+@dataclass(slots=True, eq=False)
 class Flight(Generic[K, T]):
     """Call that runs for all identical calls. The followers wait, in FIFO order."""
 
-    __slots__ = ("followers", "key")
-
-    def __init__(self, key: K) -> None:
-        self.key = key
-        self.followers: dict[Follower[K, T], None] = {}
+    key: K
+    followers: "dict[Follower[K, T], None]" = field(default_factory=dict)
 
 
+@dataclass(slots=True, eq=False)
 class Follower(Generic[K, T]):
     """Call that waits for the result of a flight."""
 
-    __slots__ = ("flight", "turn", "wakeup")
-
-    def __init__(self, flight: Flight[K, T], wakeup: Wakeup) -> None:
-        self.flight = flight
-        self.wakeup = wakeup
-        self.turn: T | Exception | Turn = Turn.ALONE
+    flight: Flight[K, T]
+    wakeup: Wakeup
+    turn: T | Exception | Turn = Turn.ALONE
 
     def told(self, turn: T | Exception | Turn) -> None:
         self.turn = turn

@@ -58,7 +58,6 @@ class RoutedAsk:
         self.is_withdrawn = self.is_delivered = False
         self.order = 0
         """Position among all asks of this process."""
-        self._arguments: bytes | None = None
         self._withdraw = withdraw  # any thread may call it
         self._on_taken = on_taken
         # From here on: written in the client's thread, read in the asking task after a wake-up by `_news`.
@@ -66,13 +65,6 @@ class RoutedAsk:
         self._reply: tuple[str, bytes] | None = None
         self._failed: Exception | None = None
         self._news = wakeup()
-
-    @property
-    def arguments(self) -> bytes:
-        """Pickled arguments, for another process; pickled once. Raises TypeError if an argument cannot be pickled."""
-        if self._arguments is None:
-            self._arguments = arguments_of(self.ask)
-        return self._arguments
 
     def grant(self) -> None:
         """Let the ask run in this process, which owns the key."""
@@ -451,7 +443,7 @@ class Router:
         # A new id for each attempt to send: a late reply to an earlier attempt finds no ask.
         one.id = f"{self._member}.{next(self._ids)}"
         try:
-            key, arguments = key_of(one.ask), one.arguments
+            key, arguments = key_of(one.ask), arguments_of(one.ask)
         except TypeError as error:
             self._drop(route, one)
             one.fail(error)
