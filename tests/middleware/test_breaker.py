@@ -96,19 +96,6 @@ async def test_a_circuit_opens_when_enough_calls_failed() -> None:
     assert len(asked.service.asked) == 4
 
 
-@pytest.mark.parametrize(("failures", "state"), [(4, "closed"), (5, "open")])
-async def test_the_ratio_of_failures_decides(failures: int, state: str) -> None:
-    """The circuit opens at the configured ratio of failures in ten calls."""
-    asked = Asked(Service(), CircuitBreaker(0.5, minimum=10))
-
-    asked.service.down = False
-    for _ in range(10 - failures):
-        await asked.once()
-    asked.service.down = True
-    await asked.fail(failures)
-    assert asked.breaker.state("fetch") == state
-
-
 async def test_the_model_is_told_when_to_try_again() -> None:
     """The message has the time in whole seconds, rounded up. Programs read it as `retry_after`."""
     asked = Asked(Service(), CircuitBreaker(minimum=1, open_for=30))
@@ -178,35 +165,6 @@ async def test_a_call_at_the_very_end_of_the_time_may_try() -> None:
         await asked.fail(1)
 
 
-async def test_a_closed_circuit_begins_to_count_anew() -> None:
-    asked = Asked(Service(), CircuitBreaker(minimum=3, open_for=5))
-
-    await asked.fail(3)
-    await anyio.sleep(5)
-    asked.service.down = False
-    await asked.once()
-    asked.service.down = True
-    await asked.fail(2)
-    assert asked.breaker.state("fetch") == "closed"
-    await asked.fail(1)
-    assert asked.breaker.state("fetch") == "open"
-
-
-async def test_the_window_slides() -> None:
-    """A failure counts for exactly the length of the window."""
-    asked = Asked(Service(), CircuitBreaker(minimum=3, window=60))
-
-    await asked.fail(1)  # at 0
-    await anyio.sleep(30)
-    await asked.fail(1)  # at 30
-    await anyio.sleep(30.5)
-    await asked.fail(1)  # at 60.5, after the first failure has left the window
-    assert asked.breaker.state("fetch") == "closed"
-    await anyio.sleep(29)
-    await asked.fail(1)  # at 89.5
-    assert asked.breaker.state("fetch") == "open"
-
-
 @pytest.mark.parametrize("probes", [1, 3])
 async def test_only_so_many_calls_try_a_tool_that_was_down(probes: int) -> None:
     """The other calls of the batch are refused at once."""
@@ -223,46 +181,6 @@ async def test_only_so_many_calls_try_a_tool_that_was_down(probes: int) -> None:
     assert [was_refused(message) for message in messages].count(False) == probes
     assert service.peak == probes
     assert "Try again after 1 s." in str(next(one for one in messages if was_refused(one)).content)
-
-
-async def test_one_success_of_several_probes_closes_the_circuit() -> None:
-    """Later failures of the other probes do not open the circuit again."""
-    service = Service()
-    asked = Asked(service, CircuitBreaker(minimum=1, open_for=10, probes=2))
-    breaker = asked.breaker
-
-    await asked.fail(1)
-    await anyio.sleep(10)
-    async with anyio.create_task_group() as group:
-        service.down, service.seconds = True, 2
-        group.start_soon(asked.once)
-        await anyio.sleep(0.5)
-        service.seconds = 1
-        group.start_soon(asked.once)
-        await anyio.sleep(0.5)
-        service.down = False
-        await anyio.sleep(0.75)
-        assert breaker.state("fetch") == "closed"
-        service.down = True
-    assert breaker.state("fetch") == "closed"
-
-
-async def test_a_call_from_before_is_no_probe() -> None:
-    """A call that began before the circuit opened and ends while it is half-open does not count as a probe."""
-    service = Service(seconds=25)
-    asked = Asked(service, CircuitBreaker(minimum=1, open_for=10))
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(asked.once)  # until 25
-        await anyio.sleep(1)
-        service.seconds = 0
-        await asked.fail(1)  # opens at 1
-        service.down = False
-        await anyio.sleep(15)
-        assert asked.breaker.state("fetch") == "half-open"
-    assert asked.breaker.state("fetch") == "half-open"
-    await asked.once()
-    assert asked.breaker.state("fetch") == "closed"
 
 
 async def test_keys_have_circuits_of_their_own() -> None:
@@ -297,22 +215,6 @@ async def test_each_user_may_have_a_circuit() -> None:
     assert was_refused(refused)
     assert "Ann" not in str(refused.content)
     assert page.content == "page"
-
-
-async def test_a_breaker_whose_key_misses_its_user_goes_by_the_tools_name() -> None:
-    """Observers are told that the key has no user.
-
-    The fallback to the tool's name is the same as for keys of arguments.
-    """
-    events: list[CallEvent] = []
-    breaker = CircuitBreaker(minimum=1, key=lambda call, context: context.state["user"])
-    node = ToolNode([Service().tool()], middleware=[breaker], handle_tool_errors=True)
-
-    with observe(events.append):
-        await node.ainvoke([tool_call("fetch", "1")])
-        assert breaker.state("fetch") == "open"
-
-    assert "breaker_no_key" in [event.what for event in events]
 
 
 async def test_tools_have_circuits_of_their_own() -> None:
@@ -407,17 +309,6 @@ async def test_cancelled_calls_do_not_count() -> None:
     assert asked.breaker.state("fetch") == "closed"
     await asked.fail(1)
     assert asked.breaker.state("fetch") == "closed"
-
-
-async def test_siblings_that_a_failure_cancels_do_not_count() -> None:
-    """Calls that are cancelled because another call of the batch failed say nothing about their tool."""
-    slow, bad = Service("slow", seconds=50), Service("bad")
-    breaker = CircuitBreaker(minimum=1)
-    node = ToolNode([slow.tool(), bad.tool()], middleware=[breaker])
-
-    with pytest.raises(DownError):
-        await node.ainvoke([tool_call("slow", "1"), tool_call("bad", "2")])
-    assert (breaker.state("slow"), breaker.state("bad")) == ("closed", "open")
 
 
 @pytest.mark.backends("asyncio")
@@ -714,23 +605,6 @@ async def test_keys_that_nobody_asks_for_are_forgotten() -> None:
     for number in range(200):
         await asked.once(f"{number}.com")
     assert "a.org" not in breaker._circuits._circuits
-
-
-async def test_a_key_in_use_is_not_forgotten() -> None:
-    """A call that takes longer than the memory of its key still counts when it ends."""
-    service = Service(seconds=5000)
-    breaker = CircuitBreaker(minimum=1, window=1, key=by_host)
-    asked = Asked(service, breaker)
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(asked.once, "slow.org")
-        await anyio.sleep(1)
-        service.seconds, service.down = 0, False
-        for number in range(500):
-            await asked.once(f"{number}.org")
-            await anyio.sleep(1)
-        service.down = True
-    assert breaker.state("slow.org") == "open"
 
 
 @pytest.mark.parametrize("name", backend_names(real_clock=True))

@@ -151,18 +151,6 @@ async def test_a_hundred_identical_calls_run_once(recorder: Recorder) -> None:
     assert recorder.count("started") == 1
 
 
-@pytest.mark.real_clock
-async def test_a_hundred_identical_calls_of_a_sync_tool_take_one_thread(recorder: Recorder) -> None:
-    """Sync tools are subject to single-flight, too, so only one worker thread is used."""
-    node = ToolNode([recorder.sync_tool("work", seconds=0.4)], middleware=[Cache({"work"})])
-
-    with anyio.fail_after(20):
-        result = await node.ainvoke(identical(100))
-
-    assert contents(result) == ["a"] * 100
-    assert recorder.count("started") == 1
-
-
 async def test_followers_hold_no_place(recorder: Recorder) -> None:
     """Promise 7: a call that waits for another call's result holds no place of the limit."""
     policy = CallPolicy(limit=Limit(concurrency=2, queue=0))
@@ -460,17 +448,11 @@ async def test_commands_are_neither_kept_nor_shared(shape: str) -> None:
 
     node = ToolNode([work], middleware=[Cache({"work"}, key=lambda request: request.tool_call["args"]["query"])])
     began = anyio.current_time()
-    await node.ainvoke({"messages": [], "x": 1} | {"messages": [ai(*identical(10))]})
+    await node.ainvoke({"messages": [], "x": 1} | {"messages": [calls(*identical(10))]})
     assert anyio.current_time() - began == pytest.approx(2)
-    await node.ainvoke({"messages": [ai(*identical(1))]})
+    await node.ainvoke({"messages": [calls(*identical(1))]})
 
     assert sorted(runs) == sorted([*(f"a{number}" for number in range(10)), "a0"])
-
-
-def ai(*requested: Any) -> Any:
-    from callboard.testing import calls
-
-    return calls(*requested)
 
 
 async def test_what_a_caller_does_to_its_message_changes_nobody_elses() -> None:
@@ -567,20 +549,6 @@ async def test_what_is_in_flight_when_it_is_invalidated_is_not_kept(recorder: Re
     assert recorder.count("started") == 2
 
 
-async def test_a_flight_that_nobody_replaced_is_not_kept_either(recorder: Recorder) -> None:
-    """A running call may return data from before the invalidation, so its result is not kept."""
-    cache = Cache({"work"})
-    node = node_of(recorder, cache, seconds=4)
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(node.ainvoke, identical(1))
-        await anyio.sleep(2)
-        cache.clear()
-    await node.ainvoke(identical(1))
-
-    assert recorder.times("started") == pytest.approx([0, 4])
-
-
 def test_a_cache_can_be_cleared_where_no_event_loop_runs(recorder: Recorder) -> None:
     """A webhook's thread, for example, can clear the cache."""
     cache = Cache({"work"})
@@ -638,56 +606,33 @@ async def test_a_key_function_that_fails_over_wrong_arguments_does_not_end_the_r
         return number
 
     node = ToolNode([work], middleware=[Cache({"work"}, key=lambda request: request.tool_call["args"]["number"] + 1)])
-    wrong = await node.ainvoke({"messages": [ai(tool_call("work", "1"), tool_call("work", "2", number=[]))]})
-    right = await node.ainvoke({"messages": [ai(tool_call("work", "1", number=1))]})
+    wrong = await node.ainvoke({"messages": [calls(tool_call("work", "1"), tool_call("work", "2", number=[]))]})
+    right = await node.ainvoke({"messages": [calls(tool_call("work", "1", number=1))]})
 
     assert [message.status for message in wrong["messages"]] == ["error", "error"]
     assert contents(right) == ["1"]
 
 
-def with_state(runs: list[str]) -> BaseTool:
-    async def work(query: str, state: Annotated[Any, InjectedState]) -> str:
-        runs.append(query)
-        return query
-
-    return StructuredTool.from_function(coroutine=work, name="work", description="Work.")
-
-
-def with_runtime(runs: list[str]) -> BaseTool:
-    async def work(query: str, runtime: ToolRuntime) -> str:
-        runs.append(query)
-        return query
-
-    return StructuredTool.from_function(coroutine=work, name="work", description="Work.")
-
-
-def with_config(runs: list[str]) -> BaseTool:
-    async def work(query: str, config: RunnableConfig) -> str:
-        runs.append(query)
-        return query
-
-    return StructuredTool.from_function(coroutine=work, name="work", description="Work.")
-
-
-def with_call_id(runs: list[str]) -> BaseTool:
-    async def work(query: str, call_id: Annotated[str, InjectedToolCallId]) -> str:
-        runs.append(query)
-        return query
-
-    return StructuredTool.from_function(coroutine=work, name="work", description="Work.")
-
-
-@pytest.mark.parametrize("make", [with_state, with_runtime, with_config, with_call_id])
-async def test_a_tool_that_is_given_more_than_arguments_needs_a_key(make: Callable[[list[str]], BaseTool]) -> None:
+@pytest.mark.parametrize(
+    "kind", [Annotated[Any, InjectedState], ToolRuntime, RunnableConfig, Annotated[str, InjectedToolCallId]]
+)
+async def test_a_tool_that_is_given_more_than_arguments_needs_a_key(kind: Any) -> None:
     """Without a key, one user could get another user's result. The program is warned once."""
     runs: list[str] = []
-    node = ToolNode([make(runs)], middleware=[Cache({"work"})])
-    keyed = ToolNode([make(runs)], middleware=[Cache({"work"}, key=lambda request: request.tool_call["args"]["query"])])
+
+    async def work(query: str, runtime: Any) -> str:
+        runs.append(query)
+        return query
+
+    work.__annotations__["runtime"] = kind
+    given = StructuredTool.from_function(coroutine=work, name="work", description="Work.")
+    node = ToolNode([given], middleware=[Cache({"work"})])
+    keyed = ToolNode([given], middleware=[Cache({"work"}, key=lambda request: request.tool_call["args"]["query"])])
 
     async def twice(node: ToolNode) -> int:
         runs.clear()
         for _ in range(2):
-            await node.ainvoke({"messages": [ai(*identical(1))]})
+            await node.ainvoke({"messages": [calls(*identical(1))]})
         return len(runs)
 
     with pytest.warns(CallboardWarning, match=r"does not cache the tool 'work'.*Cache\(key=") as warned:
@@ -798,24 +743,6 @@ async def test_a_call_inside_itself_does_not_wait_for_itself() -> None:
     assert contents(await node.ainvoke(identical(1))) == ["end"]
 
     assert depth == 3
-
-
-async def test_a_question_of_one_call_costs_its_neighbours_nothing(recorder: Recorder) -> None:
-    """The neighbours' results are in the cache at once, and the resumed run has them."""
-
-    async def ask(what: str) -> str:
-        """Ask."""
-        return str(interrupt(what))
-
-    node = ToolNode([ask, recorder.tool("work", seconds=1)], middleware=[Cache({"work"})])
-    await node.ainvoke(identical(1))
-    batch = [tool_call("ask", "q", what="sure?"), *identical(2)]
-    with pytest.raises(CallsInterrupted) as waiting:
-        await node.ainvoke(batch)
-    result = await node.ainvoke(batch, ledger=waiting.value.ledger, resume="yes")
-
-    assert contents(result) == ["yes", "a", "a"]
-    assert recorder.count("started") == 1, "what had finished before is not run again either"
 
 
 async def test_observers_are_told_what_the_cache_decided() -> None:

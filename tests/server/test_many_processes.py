@@ -107,24 +107,6 @@ def test_a_tenant_with_a_tenth_of_the_load_is_done_after_a_fifth_of_the_time(url
     assert shared.count("quiet") == 100
 
 
-def test_places_of_a_killed_process_come_back_within_a_lease_or_so(url: str, tmp_path: Path) -> None:
-    """A killed process sends no message; later holders have higher tokens."""
-    resource = tmp_path / "resource"
-    plan = plan_of("limits", url, tmp_path, concurrency=2)
-    doomed, heir = {**plan, "calls": 4, "seconds": 60.0}, {**plan, "calls": 4}
-
-    with waiting(resource, doomed, heir) as started:
-        go(started[0])
-        before = until_begun(resource, 2)
-        go(started[1])
-        started[0].send_signal(signal.SIGKILL)
-        assert started[1].wait(timeout=10) == 0
-
-    later = [line for line in read(resource) if line.pid == started[1].pid]
-    assert len(later) == 8
-    assert min(line.token for line in later) > max(line.token for line in before)
-
-
 def test_a_process_that_ends_gives_its_places_back_at_once(url: str, tmp_path: Path) -> None:
     """A closing process releases its permits before it ends, so no lease has to expire."""
     resource = tmp_path / "resource"

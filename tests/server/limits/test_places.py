@@ -6,7 +6,6 @@ import anyio
 import pytest
 
 from callboard import CallPolicy, Limit, Rate, StorageError, ToolNode, fencing_token
-from callboard_actors._server.limits._gate import Phase
 from tests.helpers import ask, make, make_sync
 
 from ._world import LEASE, Asking, Stores, until
@@ -76,23 +75,6 @@ async def test_tenants_take_turns_however_many_calls_of_one_wait(stores: Stores)
 
     turns = [f"loud {n}" if kind else f"quiet {n}" for n in range(3) for kind in (True, False)]
     assert asking.answered == ["first", *turns, *(f"loud {n}" for n in range(3, 8))]
-
-
-async def test_a_tenant_with_one_call_after_the_other_has_every_second_turn_and_no_more(stores: Stores) -> None:
-    """Past turns of a tenant count, even if it never has two calls in the queue."""
-    store = stores()
-    asking = Asking(Limit(concurrency=1))
-    await asking.ask(store, "first")
-    for number in range(6):
-        await asking.ask(store, f"many {number}", tenant="many")
-    for number in range(3):
-        await asking.ask(store, f"single {number}", tenant="single")
-        for _ in range(2):
-            asking.leave(asking.answered[-1])
-            had = len(asking.answered)
-            await until(lambda had=had: len(asking.answered) > had)
-
-    assert asking.answered == ["first", *(who for n in range(3) for who in (f"many {n}", f"single {n}"))]
 
 
 async def test_keys_have_places_of_their_own(stores: Stores) -> None:
@@ -165,30 +147,6 @@ async def test_a_body_can_read_its_fencing_token_and_later_ones_are_higher(store
 
     assert tokens == sorted(set(tokens))
     assert fencing_token() is None
-
-
-@pytest.mark.exhaustive
-async def test_no_window_has_more_starts_than_the_rate(stores: Stores) -> None:
-    """Starts are measured at the calls of two processes that know nothing of each other."""
-    starts: list[float] = []
-
-    async def work(index: int) -> int:
-        starts.append(time.monotonic())
-        return index
-
-    rate = Rate(5, per=0.3)
-    nodes = [
-        ToolNode([make(work)], policies={"work": CallPolicy(limit=Limit(rate=rate, shared=stores()))}) for _ in range(2)
-    ]
-    with anyio.fail_after(20):
-        async with anyio.create_task_group() as group:
-            for node in nodes:
-                group.start_soon(node.ainvoke, ask(*[("work", {"index": n}) for n in range(10)]))
-
-    starts.sort()
-    assert len(starts) == 20
-    assert min(late - early for early, late in zip(starts, starts[5:], strict=False)) >= 0.3
-    assert starts[-1] - starts[0] < 3.0
 
 
 async def test_a_start_that_never_came_does_not_count(stores: Stores) -> None:
@@ -288,19 +246,6 @@ async def test_two_limits_of_one_name_are_one_limit(stores: Stores) -> None:
         await node.ainvoke(ask("read", "write", "read"))
 
     assert peak == 1
-
-
-async def test_a_thousand_stays_that_are_left_leave_nothing(stores: Stores) -> None:
-    """Cancelled and completed requests must not leave any data behind."""
-    store, asking = stores(), Asking(Limit(concurrency=2))
-    for number in range(50):
-        await asking.ask(store, f"{number}")
-    for number in reversed(range(50)):
-        asking.leave(f"{number}")
-
-    fresh = await asking.ask(store, "fresh")
-
-    assert fresh.phase is Phase.HELD
 
 
 def _stand_still(store: object, *, seconds: float) -> None:
