@@ -10,7 +10,6 @@ import pytest
 from callboard import CallPolicy, Limit, StorageError, ToolNode
 from callboard.extend import PermitRequest
 from callboard.middleware import Cache, CircuitBreaker
-from tests.agent._postgres import Server
 from tests.helpers import ask, ended, make
 
 from ._servers import NOWHERE, RedisServer, crash, store_at
@@ -79,17 +78,22 @@ async def test_a_process_goes_on_with_its_share_by_choice(nowhere: str) -> None:
     assert asking.stays["2"].token is None  # no server has granted a permit
 
 
-async def test_who_waits_is_served_when_the_server_is_there_again(own_redis: RedisServer, own_stores: Stores) -> None:
-    """Positions in the queue and held permits survive, although the server has lost its memory."""
-    one, other = own_stores(), own_stores()
+@pytest.mark.parametrize("kind", ["redis", "postgres"])
+async def test_who_waits_is_served_when_the_server_is_there_again(kind: str, request: pytest.FixtureRequest) -> None:
+    """Positions in the queue and held permits survive, although the server has lost its memory.
+
+    PostgreSQL empties its unlogged tables after a crash. The server gives nothing away before it is told of permits.
+    """
+    server, url = _own(kind, request)
+    one, other = (store_at(url, "limits", lease=LEASE) for _ in range(2))
     asking = Asking(Limit(concurrency=1))
     await asking.ask(one, "holder")
     await asking.until_answered("holder")
     for number in range(4):
         await asking.ask((one, other)[number % 2], f"{number}")
-    own_redis.kill()
+    _kill(server)
     await anyio.sleep(0.1)
-    own_redis.start()
+    server.start()
     await anyio.sleep(3 * LEASE + 1)
     assert asking.answered == ["holder"]
 
@@ -97,30 +101,23 @@ async def test_who_waits_is_served_when_the_server_is_there_again(own_redis: Red
         await asking.until_answered(who)
         asking.leave(who)
     await asking.until_answered("3")
+    for store in (one, other):
+        store.close()
 
     assert asking.answered == ["holder", "0", "1", "2", "3"]
 
 
-async def test_a_crashed_postgres_is_told_again_before_it_gives_anything_away(own_postgres: Server) -> None:
-    """PostgreSQL empties its unlogged tables after a crash, which shows the crash to the processes."""
-    one, other = (store_at(own_postgres.url(), "limits", lease=LEASE) for _ in range(2))
-    asking = Asking(Limit(concurrency=1))
-    await asking.ask(one, "holder")
-    for number in range(3):
-        await asking.ask((one, other)[number % 2], f"{number}")
-    crash(own_postgres)
-    own_postgres.start()
-    await anyio.sleep(4 * LEASE)
-    assert asking.answered == ["holder"]
+def _own(kind: str, request: pytest.FixtureRequest) -> tuple[Any, str]:
+    """Return a server that the test may kill, and its URL."""
+    server = request.getfixturevalue(f"own_{kind}")
+    return server, server.url if kind == "redis" else server.url()
 
-    for who in ("holder", "0", "1"):
-        await asking.until_answered(who)
-        asking.leave(who)
-    await asking.until_answered("2")
-    for store in (one, other):
-        store.close()
 
-    assert asking.answered == ["holder", "0", "1", "2"]
+def _kill(server: Any) -> None:
+    if isinstance(server, RedisServer):
+        server.kill()
+    else:
+        crash(server)
 
 
 async def test_a_server_that_stood_still_takes_no_places_away(own_redis: RedisServer, own_stores: Stores) -> None:
@@ -281,8 +278,7 @@ async def test_a_server_that_stands_still_keeps_nobody_for_long_and_hears_what_w
 @pytest.mark.parametrize("kind", ["redis", "postgres"])
 async def test_a_killed_server_costs_results_and_no_answers(kind: str, request: pytest.FixtureRequest) -> None:
     """The memory of both servers is lost. A process keeps its open circuit until it has asked, and tries the tool."""
-    server: Any = request.getfixturevalue(f"own_{kind}")
-    url = server.url if kind == "redis" else server.url()
+    server, url = _own(kind, request)
     one, other = (Process(store_at(url, "documents", patience=0.3)) for _ in range(2))
     await _until_shared(one, other)
     one.fails = True
@@ -290,7 +286,7 @@ async def test_a_killed_server_costs_results_and_no_answers(kind: str, request: 
         await one.call(n)
     assert one.breaker.state("work") == "open"
 
-    server.kill() if kind == "redis" else crash(server)
+    _kill(server)
     assert await one.call(7) == "unavailable"
     server.start()
     one.fails = False
