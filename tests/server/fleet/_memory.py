@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from callboard_actors._server._client import AwayError
+from callboard_actors._server.fleet._client import Address, Common, Owned
 from callboard_actors._server.fleet._member import FleetStore
-from callboard_actors._server.fleet._transport import Address, Common, Owned
 from tests.server._servers import SECRET
 
 

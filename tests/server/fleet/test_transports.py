@@ -5,7 +5,7 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard_actors._server.fleet._transport import Owned
+from callboard_actors._server.fleet._client import Owned
 
 from ._world import Fleets
 

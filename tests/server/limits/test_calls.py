@@ -163,7 +163,7 @@ async def test_keys_and_tenants_are_told_as_digests() -> None:
 @pytest.mark.real_clock
 async def test_a_thread_that_outlives_its_call_keeps_its_place() -> None:
     """The sync function still runs in its thread, in this or another process."""
-    store, release, over = Store(), threading.Event(), threading.Event()
+    store, release = Store(), threading.Event()
 
     def work() -> str:
         release.wait(20)
@@ -180,4 +180,3 @@ async def test_a_thread_that_outlives_its_call_keeps_its_place() -> None:
     with anyio.fail_after(20):
         while store.said != [["begin", "leave"]]:
             await anyio.sleep(0.01)
-    over.set()

@@ -5,8 +5,8 @@ from functools import partial
 
 from callboard_actors._server._documents import DocumentStore, DocumentsTransport
 from callboard_actors._server._store import ServerStore
+from callboard_actors._server.fleet._client import FleetTransport
 from callboard_actors._server.fleet._member import FleetStore
-from callboard_actors._server.fleet._transport import FleetTransport
 from callboard_actors._server.limits._gate import LimitsTransport
 from callboard_actors._server.limits._store import LimitStore
 

@@ -5,8 +5,8 @@ from functools import partial
 
 from callboard_actors._server._documents import DocumentStore, DocumentsTransport
 from callboard_actors._server._store import ServerStore
+from callboard_actors._server.fleet._client import FleetTransport
 from callboard_actors._server.fleet._member import FleetStore
-from callboard_actors._server.fleet._transport import FleetTransport
 from callboard_actors._server.limits._gate import LimitsTransport
 from callboard_actors._server.limits._store import LimitStore
 
@@ -67,10 +67,7 @@ class RedisDocuments(_OnRedis, DocumentStore):
         patience: seconds that a call waits for the server before `away` applies.
         largest: size limit of a document, in bytes; larger results stay in their process.
 
-    Raises:
-        ImportError: if the extra `redis` is not installed.
-        ValueError: if an option is out of range, or the URL is not one of Redis.
-        TypeError: if an option has the wrong type.
+    Raises the same errors as `RedisLimits`.
     """
 
     def _line(self) -> Callable[[], DocumentsTransport]:
@@ -95,10 +92,7 @@ class RedisFleet(_OnRedis, FleetStore):
         lease: seconds without a heartbeat after which a process counts as dead; the same in all processes.
         patience: seconds that asks wait in an outage before a `StorageError`; `None` for their whole budget.
 
-    Raises:
-        ImportError: if the extra `redis` is not installed.
-        ValueError: if an option is out of range, the secret is missing or short, or the URL is not one of Redis.
-        TypeError: if an option has the wrong type.
+    Raises the same errors as `RedisLimits`, and `ValueError` if the secret is missing or short.
     """
 
     def _line(self) -> Callable[[], FleetTransport]:

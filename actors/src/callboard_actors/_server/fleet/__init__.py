@@ -1,9 +1,9 @@
 """Fleets of processes with one owner for each key: the part that does not depend on the server.
 
 Start with `_lease.py`, which argues that two owners of a key never both write. `_client.py` renews the lease in a
-thread. `_member.py` has the object that users create, and what an actor's process has of the fleet: it sends asks to
-owners, and answers asks of others.
+thread, and has the protocol that Redis and PostgreSQL implement. `_member.py` has the object that users create, and
+what an actor's process has of the fleet: it sends asks to owners, and answers asks of others.
 
 An ask on its way out: `_router.py` finds the owner of its key, and sends it. `_messages.py` signs everything that
-members exchange. `_transport.py` is the protocol that Redis and PostgreSQL implement.
+members exchange.
 """

@@ -20,7 +20,7 @@ from callboard_actors._engine import _replies
 from callboard_actors._engine._frames import Kind
 from callboard_actors._engine._pickles import loads
 from callboard_actors._server._store import ServerStore
-from callboard_actors._server.fleet._client import FleetClient
+from callboard_actors._server.fleet._client import Common, FleetClient, FleetTransport
 from callboard_actors._server.fleet._lease import CLEAN_UP, SHORTEST
 from callboard_actors._server.fleet._messages import (
     AskContents,
@@ -32,7 +32,6 @@ from callboard_actors._server.fleet._messages import (
     gate_of,
 )
 from callboard_actors._server.fleet._router import Router
-from callboard_actors._server.fleet._transport import Common, FleetTransport
 from callboard_actors._util._numbers import check_seconds
 from callboard_actors._util._secret import checked
 

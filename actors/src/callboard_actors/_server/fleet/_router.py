@@ -17,17 +17,8 @@ from callboard import ActorDiedError, ActorGoneError, StorageError
 from callboard.extend import Body, FleetAsk, dispatch_event, inject_context, wakeup
 from callboard_actors._engine._codec import opened
 from callboard_actors._engine._frames import Kind
-from callboard_actors._server.fleet._client import FleetClient
-from callboard_actors._server.fleet._messages import (
-    AskContents,
-    Message,
-    Signer,
-    What,
-    arguments_of,
-    gate_of,
-    key_of,
-)
-from callboard_actors._server.fleet._transport import Address, FleetTransport
+from callboard_actors._server.fleet._client import Address, FleetClient, FleetTransport
+from callboard_actors._server.fleet._messages import AskContents, Message, Signer, What, arguments_of, gate_of, key_of
 
 # Asks and routes.
 
@@ -43,10 +34,7 @@ class RoutedAsk:
     """Ask of this process, created in the task that waits for it. Its state belongs to the client's thread."""
 
     def __init__(
-        self,
-        ask: FleetAsk,
-        withdraw: "Callable[[RoutedAsk], object]",
-        on_taken: "Callable[[RoutedAsk], object]",
+        self, ask: FleetAsk, withdraw: "Callable[[RoutedAsk], object]", on_taken: "Callable[[RoutedAsk], object]"
     ) -> None:
         self.ask = ask
         self.carried = inject_context()  # the context of the asking task, so read in that task
@@ -211,15 +199,9 @@ _DEAD = "the process that owned its key died, or stood still for too long"
 class Router:
     """Router of one member: queues its asks by key, finds the owners, sends the asks, and handles the replies."""
 
-    def __init__(
-        self,
-        name: str,
-        member: str,
-        seal: Signer,
-        on_lost: Callable[[Hashable, str], object],
-    ) -> None:
+    def __init__(self, name: str, member: str, signer: Signer, on_lost: Callable[[Hashable, str], object]) -> None:
         self.client: FleetClient
-        self._name, self._member, self._signer = name, member, seal
+        self._name, self._member, self._signer = name, member, signer
         self._on_lost = on_lost
         # Guards `_routes` and, of each route, `held`, `queue`, `is_unwanted` and `is_busy`. Never held across an await.
         self._lock = threading.Lock()
