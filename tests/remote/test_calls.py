@@ -10,8 +10,8 @@ import pytest
 from callboard import ActorGoneError, ActorStartError, CallPolicy, ToolNode, child, running
 from callboard.extend import Body, EngineError
 from callboard.testing import calls
-from callboard_actors.remote._addresses import Address
 from callboard_actors.remote._link import Link
+from callboard_actors.remote._tls import Address
 
 from . import _bodies as bodies
 from . import _exits as exits
@@ -139,14 +139,16 @@ async def test_what_is_too_large_is_refused_and_nothing_else_suffers(served: Wor
     assert lost.value.ended == "finished"
 
 
-async def test_a_call_that_died_is_unknown_however_short_results_may_be() -> None:
-    """The error text of a lost call is no result, so the limit for results must not turn it into "finished"."""
+@pytest.mark.parametrize(("body", "why", "recurs"), [(exits.die, "SIGKILL", False), (exits.leave, "code 3", True)])
+async def test_a_body_that_ends_its_process_is_unknown_and_ends_alone(body: Any, why: str, recurs: bool) -> None:
+    """`max_result` must not turn its error into "finished"; other calls of the worker go on."""
     with worker(exits.__name__) as found:
-        async with engine(found, max_result=20) as remote:
-            with anyio.fail_after(WAIT), pytest.raises(EngineError, match="SIGKILL") as why:
-                await remote.run_body(_body(exits.die))
+        async with opened(found, max_result=20) as remote:
+            with pytest.raises(EngineError, match=why) as caught:
+                await remote.run_body(_body(body))
+            assert await remote.run_body(_body(exits.stay)) == "here"
 
-    assert why.value.ended == "unknown"
+    assert (caught.value.ended, caught.value.recurs) == ("unknown", recurs)
 
 
 async def test_an_engine_that_is_not_open_says_so(served: Worker) -> None:
@@ -162,27 +164,6 @@ async def test_no_worker_is_an_error_that_says_which_and_why() -> None:
             pass
 
     assert not why.value.never
-
-
-async def test_a_worker_runs_bodies_in_itself_if_it_is_told_to(tmp_path: Path) -> None:
-    """With this option a worker runs calls in its own process, for systems without worker processes."""
-    with worker(bodies.__name__, "--in-process", "--backend", "trio") as found:
-        async with opened(found) as remote:
-            assert await remote.run_body(_body(bodies.where)) == found.process.pid
-            assert await remote.run_body(_body(bodies.add_later, 1)) == 2
-
-
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@pytest.mark.parametrize("body", [exits.leave, exits.leave_later])
-async def test_a_body_that_would_end_its_worker_ends_alone(body: Any, backend: str) -> None:
-    """`sys.exit()` in a tool must not end the calls of all other clients of the worker."""
-    with worker(exits.__name__, "--in-process", "--backend", backend) as found:
-        async with opened(found) as remote:
-            with pytest.raises(EngineError, match=r"it raised SystemExit\(3\), which would have ended") as why:
-                await remote.run_body(_body(body, 3))
-            assert await remote.run_body(_body(exits.stay)) == "here"
-
-    assert (why.value.ended, why.value.recurs) == ("unknown", True)
 
 
 async def test_a_worker_that_is_not_confined_may_run_code_here(served: Worker) -> None:

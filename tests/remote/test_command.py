@@ -109,7 +109,6 @@ def test_what_cannot_be_served_is_refused_by_name(name: str, why: str) -> None:
     [
         (["--listen", "0.0.0.0:0"], "can be reached by other machines, and there is no TLS"),
         (["--listen", "somewhere"], "'somewhere' is no address"),
-        (["--in-process", "--confine"], "give one of both"),
         (["--read", "/"], "give --confine, too"),
         (["--tls-key", __file__], "give --tls-cert, too"),
         (["--tls-cert", __file__], "PEM|SSL|substring"),

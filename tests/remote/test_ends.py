@@ -187,7 +187,7 @@ async def test_a_call_that_waits_at_a_drained_worker_goes_to_another_one_and_is_
     A call that has not begun there is not lost, and the exit code says so.
     """
     path = tmp_path / "noted"
-    options = ("--in-process", "--workers", "1", "--drain", "0.3", "--grace", "0.3")
+    options = ("--workers", "1", "--drain", "0.3", "--grace", "0.3")
     with worker(BODIES, *options, log=tmp_path / "log") as first, worker() as second:
         async with opened(first) as busy, engine(first, second) as other:
             async with anyio.create_task_group() as group:
@@ -262,7 +262,7 @@ async def test_patience_begins_when_the_last_worker_has_gone(tmp_path: Path) -> 
     """Waiting for a busy worker does not count: patience starts when the last worker is lost."""
     path = tmp_path / "noted"
     found: list[float] = []
-    with worker(BODIES, "--in-process", "--workers", "1") as doomed:
+    with worker(BODIES, "--workers", "1") as doomed:
         async with engine(doomed, patience=2.0) as remote:
 
             async def busy() -> None:
@@ -289,7 +289,7 @@ async def test_patience_begins_when_the_last_worker_has_gone(tmp_path: Path) -> 
 async def test_a_call_without_patience_waits_for_a_busy_worker_at_rest(tmp_path: Path) -> None:
     """Patience limits the wait for lost workers only; waiting for a busy one uses no processor time."""
     path = str(tmp_path / "noted")
-    with worker(BODIES, "--in-process", "--workers", "1") as found:
+    with worker(BODIES, "--workers", "1") as found:
         async with opened(found, patience=0.0) as remote:
             async with anyio.create_task_group() as group:
                 group.start_soon(remote.run_body, _body(bodies.note_id, path, "0", 1.5))
@@ -358,5 +358,5 @@ def test_an_address_that_is_taken_is_an_error_that_says_so(served: Worker) -> No
         socket.create_server(("127.0.0.1", 0)) as taken,
         pytest.raises(AssertionError, match=r"Error: it cannot listen at .*in use"),
     ):
-        with worker(BODIES, "--in-process", "--listen", "127.0.0.1:{}".format(taken.getsockname()[1])):
+        with worker(BODIES, "--listen", "127.0.0.1:{}".format(taken.getsockname()[1])):
             pass

@@ -98,7 +98,7 @@ async def test_bytes_that_are_no_handshake_are_refused(served: Worker, said: byt
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_who_has_gone_before_it_was_let_in_takes_nobody_with_it(backend: str) -> None:
     """A connection that was reset in the accept queue has no peer address any more; the worker must keep accepting."""
-    with worker(BODIES, "--in-process", "--backend", backend) as found:
+    with worker(BODIES, "--backend", backend) as found:
         host, _, port = found.address.rpartition(":")
         found.signal(signal.SIGSTOP)
         for _ in range(5):
@@ -150,7 +150,7 @@ async def test_a_replayed_handshake_proves_nothing(served: Worker) -> None:
 @pytest.mark.exhaustive
 async def test_a_handshake_that_never_ends_is_ended() -> None:
     """The handshake timeout counts from the start of the connection, so sending byte by byte does not extend it."""
-    with worker(BODIES, "--in-process", "--handshake-timeout", "1") as found:
+    with worker(BODIES, "--handshake-timeout", "1") as found:
         with anyio.fail_after(WAIT):
             began = time.monotonic()
             async with _connected(found) as stream:
@@ -166,7 +166,7 @@ async def test_a_handshake_that_never_ends_is_ended() -> None:
 @pytest.mark.exhaustive
 async def test_strangers_take_no_more_than_so_many_places() -> None:
     """Memory for unauthenticated connections is bounded; clients with the secret are served when these have gone."""
-    with worker(BODIES, "--in-process", "--handshake-timeout", "2") as found:
+    with worker(BODIES, "--handshake-timeout", "2") as found:
         host, _, port = found.address.rpartition(":")
         strangers = [socket.create_connection((host, int(port))) for _ in range(80)]
         try:
@@ -426,7 +426,7 @@ def authority() -> trustme.CA:
 def _with_tls(authority: trustme.CA, tmp_path: Path) -> Iterator[tuple[Worker, str]]:
     authority.issue_cert("localhost", "127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "worker.pem")
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    with worker(BODIES, "--tls-cert", str(tmp_path / "worker.pem"), "--in-process") as found:
+    with worker(BODIES, "--tls-cert", str(tmp_path / "worker.pem")) as found:
         yield found, str(tmp_path / "ca.pem")
 
 

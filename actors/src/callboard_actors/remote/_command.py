@@ -58,10 +58,6 @@ def worker(
     memory: Annotated[
         int | None, typer.Option(min=1, metavar="MB", help="Address space of each worker process.")
     ] = None,
-    in_process: Annotated[
-        bool,
-        typer.Option("--in-process", help="No processes: tasks and threads of this one, which cannot be killed."),
-    ] = False,
     grace: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="For what is cancelled to end.")] = 5.0,
     drain: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="For what runs to finish, after SIGTERM or Ctrl-C.")

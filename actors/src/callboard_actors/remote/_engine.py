@@ -12,11 +12,10 @@ from callboard_actors._engine._main_module import NAMES
 from callboard_actors._engine._session import NotBegunError
 from callboard_actors._engine._variables import Variables
 from callboard_actors._util._secret import checked, secret_from
-from callboard_actors.remote._addresses import address
 from callboard_actors.remote._handshake import Wishes
 from callboard_actors.remote._in_worker import name_of
 from callboard_actors.remote._link import LinkOptions, RemoteSeat
-from callboard_actors.remote._tls import ClientTLS, client_context
+from callboard_actors.remote._tls import ClientTLS, address, client_context
 from callboard_actors.remote._workers import RemoteWorkers
 
 _ATTEMPTS: Final = 3

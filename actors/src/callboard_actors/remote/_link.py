@@ -32,9 +32,9 @@ from callboard_actors._engine._lifecycle import Backoff
 from callboard_actors._engine._session import Connection, OpenCall, OpenCalls, outcome
 from callboard_actors._engine._variables import Variables
 from callboard_actors.remote import _tls
-from callboard_actors.remote._addresses import Address
 from callboard_actors.remote._handshake import LONGEST_GREETING, LONGEST_WELCOME, Offer, RefusedError, Wishes, greet
 from callboard_actors.remote._in_worker import name_of
+from callboard_actors.remote._tls import Address
 
 _logger = logging.getLogger("callboard_actors.remote")
 _PAUSE: Final = 0.05

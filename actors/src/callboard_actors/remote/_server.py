@@ -2,13 +2,13 @@
 
 import logging
 import ssl
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio
-from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream, TaskGroup
+from anyio.abc import ByteStream, SocketAttribute, SocketStream, TaskGroup
 from anyio.streams.stapled import MultiListener
 
 from callboard import CallError, Drained, UnknownCall
@@ -28,9 +28,9 @@ from callboard_actors._engine._frames import (
 from callboard_actors._engine._replies import bounded, replies
 from callboard_actors._engine._session import Connection
 from callboard_actors.remote import _tls
-from callboard_actors.remote._addresses import Address
 from callboard_actors.remote._handshake import LONGEST_GREETING, Offer, RefusedError, Wishes, admit
 from callboard_actors.remote._in_worker import run_in_worker
+from callboard_actors.remote._tls import Address
 
 # Session of one agent.
 
@@ -47,17 +47,6 @@ def ended(known: str, reason: str, *, recurs: bool = False) -> Reply:
     return Kind.ENDED, as_json({"ended": known, "reason": reason[:_REASON], "recurs": recurs})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerContext:
-    """State of the worker that all sessions share."""
-
-    engine: Engine
-    is_plain: bool
-    served: Container[str]
-    places: "Server"
-    max_call: int
-
-
 @dataclass(slots=True)
 class _Seat:
     """Dedicated worker of an agent; `left` is set when the agent no longer needs it."""
@@ -69,8 +58,8 @@ class _Seat:
 class ClientSession:
     """Session of one agent: its calls and its dedicated workers, which end with its connection."""
 
-    def __init__(self, context: WorkerContext, connection: Connection, max_result: int) -> None:
-        self._context = context
+    def __init__(self, server: "Server", connection: Connection, max_result: int) -> None:
+        self._server = server
         self._connection = connection
         self._max_result = max_result
         # A call is in this table from its frame to its reply; only these numbers may send events.
@@ -160,7 +149,7 @@ class ClientSession:
         grace, call_id = along.get("grace"), along.get("call_id")
         return Body(
             fn=run_in_worker,
-            args=(str(along["subject"]), self._context.is_plain, bytes(pickled)),
+            args=(str(along["subject"]), self._server.offer.is_plain, bytes(pickled)),
             title=str(along["title"])[:1000],
             call_id=None if call_id is None else str(call_id),
             grace=None if grace is None else max(0.0, float(grace)),
@@ -172,7 +161,7 @@ class ClientSession:
         subject = body.args[0]
         # By name only; `run_in_worker` compares the pickled function with it. It keeps honest agents to the served
         # functions. An agent with the secret can run any code, because its pickles are executed.
-        if subject not in self._context.served:
+        if subject not in self._server.offer.serves:
             return ended("unavailable", f"{subject} is not served by its worker", recurs=True)
         if self._is_draining:
             return ended("unavailable", "its worker is being drained")
@@ -211,7 +200,7 @@ class ClientSession:
             self.drained += Drained(ended=1)
 
     async def _reply_of(self, body: Body, seat: int | None) -> Reply:
-        runs: Any = self._context.engine if seat is None else self._seats[seat].seat
+        runs: Any = self._server.engine if seat is None else self._seats[seat].seat
         try:
             kind, said = await runs.run_body(body)
             if kind not in OUTCOMES:
@@ -224,7 +213,7 @@ class ClientSession:
         except CallError as error:  # for instance, its engine was closed
             return ended("unavailable", str(error))
         except Exception as error:
-            return replies(is_plain=self._context.is_plain).raised(error)
+            return replies(is_plain=self._server.offer.is_plain).raised(error)
 
     def _reply(self, number: int, kind: Kind, said: bytes) -> None:
         # The agent closes the connection on a longer frame, which would lose its other calls, too.
@@ -242,7 +231,7 @@ class ClientSession:
             raise GarbageError("a seat whose number another one has")
         if self._is_draining:
             return self._unseat(number, "its worker is being drained")
-        if not self._context.places.take_seat():
+        if not self._server.take_seat():
             return self._unseat(number, "its worker has no seat left")
         assert self._group is not None
         self._seats[number] = _Seat()
@@ -252,7 +241,7 @@ class ClientSession:
     async def _keep_seat(self, number: int, title: str) -> None:
         one, reason = self._seats[number], "it was left"
         try:
-            async with self._context.engine.seat(title) as seat:
+            async with self._server.engine.seat(title) as seat:
                 # From here on `_refusal` accepts calls for it, so it is set before the agent is told.
                 one.seat = seat
                 self._connection.send(frame(Kind.SEATED, number))
@@ -264,7 +253,7 @@ class ClientSession:
             # The reservation is given back and the end reported only after the process has ended: the agent's
             # `leave_seat` waits for that.
             self.drained += Drained(ended=int(self._is_stopping))
-            self._context.places.give_seat()
+            self._server.give_seat()
             self._unseat(number, "its worker was stopped" if self._is_stopping else reason)
 
     def _unseat(self, number: int, reason: str) -> None:
@@ -314,15 +303,9 @@ class Server:
 
     def __init__(self, door: Admission, engine: Engine, offer: Offer, *, grace: float) -> None:
         self._door = door
-        self._offer = offer
+        self.engine = engine
+        self.offer = offer
         self._grace = grace
-        self._context = WorkerContext(
-            engine=engine,
-            is_plain=offer.is_plain,
-            served=frozenset(offer.serves),
-            places=self,
-            max_call=offer.max_call,
-        )
         self._sessions: set[ClientSession] = set()
         # Bounds memory and file descriptors that a client without the secret can use.
         self._strangers = 0
@@ -363,13 +346,8 @@ class Server:
             async with anyio.create_task_group() as group:
                 # Inner scope: a drain stops accepting, while sessions in the outer group continue.
                 with self._listening:
-                    async with multi, anyio.create_task_group() as listening:
-                        for one in multi.listeners:
-                            listening.start_soon(self._accept, one, group)
-
-    async def _accept(self, listener: Any, group: Any) -> None:
-        assert isinstance(listener, SocketListener)
-        await listener.serve(self._receive_safely, task_group=group)
+                    async with multi:
+                        await multi.serve(self._receive_safely, task_group=group)
 
     async def _receive_safely(self, stream: SocketStream) -> None:
         """Handle one connection; log an unexpected error, so that other agents are still served."""
@@ -409,7 +387,7 @@ class Server:
                     inner = await _tls.as_server(stream, self._door.tls)
                 reader = FrameReader(inner.receive, LONGEST_GREETING)
                 binding = _tls.binding_of(self._door.certificate)
-                wishes = await admit(inner, reader, self._door.secret, binding, self._offer)
+                wishes = await admit(inner, reader, self._door.secret, binding, self.offer)
         except TimeoutError:
             _logger.warning("%s did not end its handshake within %g s", whence, self._door.handshake_timeout)
         except (RefusedError, GarbageError) as error:
@@ -418,13 +396,13 @@ class Server:
             _logger.info("%s has gone before it was let in: %r", whence, error)
         else:
             # Large frames are accepted only now, from an agent that has the secret.
-            reader.longest = self._offer.max_call
+            reader.longest = self.offer.max_call
             return inner, reader, wishes
         return None
 
     async def _entertain(self, whence: str, stream: ByteStream, reader: FrameReader, wishes: Wishes) -> None:
         connection = Connection(stream, reader, heartbeat=wishes.heartbeat, silence=wishes.silence)
-        session = ClientSession(self._context, connection, wishes.max_result)
+        session = ClientSession(self, connection, wishes.max_result)
         self._sessions.add(session)
         # Its handshake began before the drain: tell it, as the others were told.
         if self._is_draining:

@@ -1,45 +1,30 @@
 """Process of `callboard worker`: checks its options, serves until a signal arrives, then drains.
 
-`served` finds the functions and actors to serve. They run in worker processes, or in this process (`InProcess`).
+`served` finds the functions and actors to serve.
 """
 
 import inspect
 import logging
 import sys
-import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from contextvars import copy_context
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGINT, SIGTERM
-from types import ModuleType, TracebackType
-from typing import Any, Final, Self
+from types import ModuleType
+from typing import Any, Final
 
 import anyio
-from anyio import from_thread
-from anyio.lowlevel import current_token
-from anyio.to_thread import run_sync
 
-from callboard import Actor, ActorStartError, Drained
+from callboard import Actor, ActorStartError
 from callboard.commands import load_named
-from callboard.extend import (
-    Body,
-    Engine,
-    EngineError,
-    Seat,
-    actor_behind,
-    attached_context,
-    dispatch_event,
-    inject_context,
-)
+from callboard.extend import actor_behind
 from callboard_actors._util._secret import secret_from
 from callboard_actors.process import Confine, Processes
 from callboard_actors.remote import _tls
-from callboard_actors.remote._addresses import Address, address
 from callboard_actors.remote._handshake import Offer
 from callboard_actors.remote._in_worker import name_of
 from callboard_actors.remote._server import Admission, Server
+from callboard_actors.remote._tls import Address, address
 
 # Functions and actors to serve, by name.
 
@@ -116,97 +101,6 @@ def _is_of(one: Any, module: ModuleType) -> bool:
     return False
 
 
-# Engine without worker processes.
-
-
-class InProcess:
-    """Engine that runs a limited number of bodies in tasks and threads of this process.
-
-    A cancelled async body is cancelled. A thread cannot be killed: after its cancellation it continues without a
-    caller, and occupies a thread until it ends.
-    """
-
-    def __init__(self, *, workers: int) -> None:
-        self._limiter = anyio.CapacityLimiter(workers)
-        # Apart from the bodies' limit: an abandoned thread keeps its token here, while its body gives back the other
-        # one.
-        self._threads = anyio.CapacityLimiter(workers)
-
-    async def __aenter__(self) -> Self:
-        """Do nothing: there is nothing to start."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
-        pass
-
-    def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
-        """Accept any function, since nothing is transferred."""
-
-    async def run_body(self, body: Body, /) -> Any:
-        """Run a body: async functions as part of this task, sync ones in a thread."""
-        async with self._limiter:
-            if body.on_begin is not None:
-                body.on_begin()
-            with attached_context(inject_context(), _teller()), _exits_are_of(body):
-                [value] = await run_sync(_called, body, abandon_on_cancel=True, limiter=self._threads)
-                return await value if isinstance(value, Coroutine) else value
-
-    @asynccontextmanager
-    async def seat(self, title: str, /) -> AsyncGenerator[Seat]:
-        """Yield a seat without a process: its owner shares the modules of this process with all others."""
-        yield _InProcessSeat()
-
-
-class _InProcessSeat:
-    """Seat in this process; bodies run on the event loop and cannot be killed."""
-
-    async def run_body(self, body: Body, /) -> Any:
-        if body.on_begin is not None:
-            body.on_begin()
-        with attached_context(inject_context(), _teller()), _exits_are_of(body):
-            [value] = _called(body)
-            return await value if isinstance(value, Coroutine) else value
-
-    async def until_ended(self) -> str:
-        # It ends with its block only.
-        await anyio.sleep_forever()
-        raise AssertionError("nobody comes here")
-
-
-@contextmanager
-def _exits_are_of(body: Body) -> Generator[None]:
-    """Turn `SystemExit` and `KeyboardInterrupt` of a body into an error of this body, since other bodies run here."""
-    try:
-        yield
-    except (SystemExit, KeyboardInterrupt) as error:
-        reason = f"it raised {error!r}, which would have ended its worker"
-        raise EngineError(body.title, body.call_id, reason, ended="unknown", recurs=True) from error
-
-
-def _called(body: Body) -> list[Any]:
-    """Call a body; wrap the result in a list, because trio rejects coroutine objects returned from threads."""
-    return [body.fn(*body.args, **body.kwargs)]
-
-
-def _teller() -> Callable[[dict[str, Any]], None]:
-    """Return a function for any thread that delivers events in this event loop and context."""
-    here, token, home = copy_context(), current_token(), threading.get_ident()
-
-    def tell(told: dict[str, Any]) -> None:
-        def deliver_here() -> None:
-            # A copy, because a context cannot be entered twice at the same time.
-            here.copy().run(dispatch_event, told)
-
-        if threading.get_ident() == home:
-            deliver_here()
-        else:
-            from_thread.run_sync(deliver_here, token=token)
-
-    return tell
-
-
 # The process.
 
 FAILED, WRONG = 1, 2
@@ -232,7 +126,6 @@ class Options:
     write: list[str] | None
     network: bool
     memory: int | None
-    in_process: bool
     grace: float
     drain: float
     handshake_timeout: float
@@ -240,54 +133,31 @@ class Options:
     app_dir: Path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """Worker that is ready to start."""
-
-    door: Admission
-    engine: AbstractAsyncContextManager[Any]
-    offer: Offer
-    grace: float
-    drain: float
-
-
 def run(options: Options) -> int:
     """Serve until a signal arrives; return the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
-        plan = _planned(options)
+        where = address(options.listen)
+        _check(options, where)
+        # Before the served module is loaded and workers are started: neither may find the secret in the environment.
+        secret = secret_from(options.secret_file, forget=True)
+        things = served(options.tools, options.app_dir)
+        admission = _admission(options, where, secret)
+        pool = _pool(options, things)
     except (ValueError, TypeError, OSError, NotImplementedError) as error:
         _say_what_was_wrong(f"{error}")
         return WRONG
-    return anyio.run(_run, plan, backend=options.backend)
+    return anyio.run(_run, admission, pool, sorted(things), options, backend=options.backend)
 
 
-def _planned(options: Options) -> _Plan:
-    """Check the options, load the served module, and prepare the worker; errors name the wrong option."""
-    where = address(options.listen)
-    _check(options, where)
-    # Before the served module is loaded and workers are started: neither may find the secret in the environment.
-    secret = secret_from(options.secret_file, forget=True)
-    things = served(options.tools, options.app_dir)
+def _admission(options: Options, where: Address, secret: bytes) -> Admission:
     certificate = options.tls_cert
-    return _Plan(
-        door=Admission(
-            address=where,
-            secret=secret,
-            tls=None if certificate is None else _tls.server_context(certificate, options.tls_key),
-            certificate=None if certificate is None else _tls.own_certificate(certificate),
-            handshake_timeout=options.handshake_timeout,
-        ),
-        engine=_engine(options, things),
-        offer=Offer(
-            capacity=options.workers,
-            seats=options.seats,
-            is_plain=options.confine,
-            max_call=_MAX_CALL,
-            serves=tuple(sorted(things)),
-        ),
-        grace=options.grace,
-        drain=options.drain,
+    return Admission(
+        address=where,
+        secret=secret,
+        tls=None if certificate is None else _tls.server_context(certificate, options.tls_key),
+        certificate=None if certificate is None else _tls.own_certificate(certificate),
+        handshake_timeout=options.handshake_timeout,
     )
 
 
@@ -301,16 +171,12 @@ def _check(options: Options, where: Address) -> None:
             f"--listen {where} can be reached by other machines, and there is no TLS: give --tls-cert, or --insecure "
             "where nobody else is on the network"
         )
-    if options.in_process and (options.confine or options.memory is not None):
-        raise ValueError("--confine and --memory are for processes, and --in-process has none: give one of both")
     if not options.confine and (options.read or options.write or options.network):
         raise ValueError("--read, --write and --network say what a confined worker may do: give --confine, too")
 
 
-def _engine(options: Options, things: Mapping[str, Callable[..., Any]]) -> Any:
-    """Return the engine that runs the calls: worker processes, or this process."""
-    if options.in_process:
-        return InProcess(workers=options.workers)
+def _pool(options: Options, things: Mapping[str, Callable[..., Any]]) -> Processes:
+    """Return the worker processes that run the calls."""
     confine = None
     if options.confine:
         confine = Confine(read=options.read or (), write=options.write or (), network=options.network)
@@ -322,46 +188,44 @@ def _engine(options: Options, things: Mapping[str, Callable[..., Any]]) -> Any:
     return pool
 
 
-async def _run(plan: _Plan) -> int:
+async def _run(admission: Admission, pool: Processes, serves: Sequence[str], options: Options) -> int:
     """Serve until a signal arrives, then drain; return the exit code."""
-    code = FAILED
+    offer = Offer(
+        capacity=options.workers,
+        seats=options.seats,
+        is_plain=options.confine,
+        max_call=_MAX_CALL,
+        serves=tuple(serves),
+    )
+    server = Server(admission, pool, offer, grace=options.grace)
     try:
-        async with plan.engine as engine:
-            code = await _serve(plan, engine)
+        # The signals before the address is printed: programs that wait for this line may send one at once.
+        async with pool:
+            with anyio.open_signal_receiver(SIGTERM, SIGINT) as signals:
+                where = await server.listen()
+                print(f"{len(serves)} served at {where}", flush=True)  # noqa: T201
+                return await _until_drained(server, options.drain, signals)
     except ActorStartError as error:
         _say_what_was_wrong(error.reason)
     except OSError as error:
-        _say_what_was_wrong(f"it cannot listen at {plan.door.address}: {error}")
-    return code
+        _say_what_was_wrong(f"it cannot listen at {options.listen}: {error}")
+    return FAILED
 
 
-async def _serve(plan: _Plan, engine: Engine) -> int:
-    server = Server(plan.door, engine, plan.offer, grace=plan.grace)
-    code = FAILED
-    # Before the address is printed: programs that wait for this line may send a signal at once.
-    with anyio.open_signal_receiver(SIGTERM, SIGINT) as signals:
-        where = await server.listen()
-        async with anyio.create_task_group() as group:
-            group.start_soon(server.serve)
-            print(f"{len(plan.offer.serves)} served at {where}", flush=True)  # noqa: T201
-            await anext(signals)
-            code = await _drained(server, plan.drain, signals)
-    return code
-
-
-async def _drained(server: Server, seconds: float, signals: Any) -> int:
-    """Drain the server; a second signal ends the wait for running calls."""
-    reports: list[Drained] = []
+async def _until_drained(server: Server, seconds: float, signals: Any) -> int:
+    """Serve until the first signal, then drain; a second signal ends the wait for running calls."""
     async with anyio.create_task_group() as group:
 
         async def hurry() -> None:
             await anext(signals)
             server.hurry()
 
+        group.start_soon(server.serve)
+        await anext(signals)
         group.start_soon(hurry)
-        reports.append(await server.drain(seconds))
+        report = await server.drain(seconds)
         group.cancel_scope.cancel()
-    return reports[0].exit_code
+    return report.exit_code
 
 
 def _say_what_was_wrong(what: str) -> None:

@@ -9,8 +9,8 @@ import anyio
 
 from callboard import ActorStartError
 from callboard.extend import EngineError
-from callboard_actors.remote._addresses import Address
 from callboard_actors.remote._link import Link, LinkOptions
+from callboard_actors.remote._tls import Address
 
 _NAME: Final = "RemoteEngine"
 _FOR_THE_OTHERS: Final = 1.0
