@@ -152,15 +152,6 @@ def fill_memory() -> int:
     return len(bytearray(4 * 1024**3))
 
 
-_held: list[bytes] = []
-
-
-def hold(megabytes: int) -> int:
-    """Keep this much more memory after the call, as a leaking library does."""
-    _held.append(os.urandom(1024) * (megabytes * 1024))
-    return os.getpid()
-
-
 def burn() -> None:
     while True:
         pass

@@ -17,7 +17,7 @@ from tests.process import _bodies as bodies
 
 async def main(folder: Path) -> None:
     assert sys.platform == "darwin"
-    async with Processes(workers=2, grace=0.2, cpu=60, files=256, nice=1, max_calls=100) as pool:
+    async with Processes(workers=2, grace=0.2, cpu=60, files=256, max_calls=100) as pool:
         assert await pool.run(bodies.add, 1, 2) == 3
         assert (await pool.run(bodies.add_later, 1, 2))[0] == 3
         assert await pool.run(bodies.go_on, 3, 0) == 3

@@ -287,7 +287,7 @@ async def test_an_error_of_the_block_leaves_it_as_it_is() -> None:
             raise KeyError("mine")
 
 
-@pytest.mark.parametrize("name", ["workers", "max_calls", "max_resident", "memory", "cpu", "max_result", "max_output"])
+@pytest.mark.parametrize("name", ["workers", "max_calls", "memory", "cpu", "max_result", "max_output"])
 def test_numbers_that_cannot_be_meant_are_refused_by_name(name: str) -> None:
     """Invalid numbers raise an error with the argument's name before any process starts."""
     with pytest.raises(ValueError, match=f"{name}=0 is less than 1"):
@@ -379,3 +379,12 @@ def test_errors_can_be_pickled() -> None:
 
     assert [str(error) for error in again] == [str(died), str(lost)]
     assert (again[0].ended, again[0].exitcode, again[1].output) == ("unknown", -9, "words")
+
+
+async def test_workers_are_replaced_after_so_many_calls() -> None:
+    """Regular replacement limits the harm of leaking libraries."""
+    async with opened(max_calls=2) as pool:
+        pids = [await pool.run(bodies.pid) for _ in range(6)]
+
+    assert pids[0::2] == pids[1::2]
+    assert len(set(pids)) == 3

@@ -47,11 +47,9 @@ def test_a_mistake_is_refused_by_name(arguments: dict[str, Any], error: type[Exc
     [
         ({"confine": True}, TypeError, "confine=True is no Confine"),
         ({"confine": Confine(), "max_calls": 2}, ValueError, r"max_calls=2 needs Confine\(reuse=True\)"),
-        ({"confine": Confine(), "max_resident": 2}, ValueError, r"max_resident=2 needs Confine\(reuse=True\)"),
         ({"confine": Confine(reuse=True), "cpu": 2}, ValueError, r"cpu=2 needs Confine\(reuse=False\)"),
         ({"files": 3}, ValueError, "files=3 is less than 16, which a worker and its modules need"),
         ({"files": 2**40}, ValueError, "files=.* is more than the .* that this process may have"),
-        ({"nice": 20}, ValueError, "nice=20 is more than 19"),
     ],
 )
 def test_terms_that_do_not_go_together_are_refused_by_name(

@@ -69,9 +69,10 @@ async def test_more_jobs_than_there_may_be_are_refused_by_name(tmp_path: Path) -
         assert (await actor.jobs()).splitlines()[0] == "1 (sleep 600): stopped."
 
 
-async def test_jobs_that_have_ended_are_forgotten_one_day(tmp_path: Path) -> None:
+async def test_jobs_that_have_ended_are_forgotten_one_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The output of ended jobs would otherwise be kept for ever."""
-    async with running(shell(tmp_path, max_ended=1)) as actor:
+    monkeypatch.setattr("callboard_actors.shell._shell._MOST_ENDED", 1)
+    async with running(shell(tmp_path)) as actor:
         for number in (1, 2, 3):
             await actor.start_job("echo well")
             await actor.job(number, 20.0)

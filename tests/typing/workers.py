@@ -14,11 +14,7 @@ async def fetch(url: str) -> bytes:
 
 
 async def calls() -> None:
-    async with Processes(
-        workers=2, preload=["json"], max_calls=100, max_resident=512 * 1024**2, memory=1024**3
-    ) as pool:
+    async with Processes(workers=2, preload=["json"], max_calls=100, memory=1024**3) as pool:
         assert_type(await pool.run(count, "tea", 2), int)
         assert_type(await pool.run(fetch, "https://example.org"), bytes)
         assert_type(pool.pids, list[int])
-    async with Processes(max_resident=512 * 1024**2) as pool:
-        assert_type(await pool.run(count, "tea", 2), int)

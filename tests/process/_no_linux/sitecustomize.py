@@ -29,7 +29,6 @@ _FOR_LINUX = (
     "callboard_actors.process._confinement._readable",
     "callboard_actors.process._confinement._seccomp",
     "callboard_actors.process._confinement._syscalls",
-    "callboard_actors.process._forks",
 )
 
 

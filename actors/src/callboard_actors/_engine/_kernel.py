@@ -24,8 +24,6 @@ FORKS = sys.platform == "linux"
 
 On macOS, system frameworks crash in such forks. Other systems were not tested.
 """
-TELLS_SIZE = sys.platform == "linux"
-"""`True` if the resident memory of another process can be read."""
 LIMITS_MEMORY = sys.platform != "darwin"
 """`True` if a limit of address space is enforced; macOS accepts the limit, if at all, and ignores it."""
 
@@ -50,15 +48,6 @@ def adopt_orphans() -> None:
         from callboard_actors._engine._libc import prctl
 
         prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def resident(pid: int) -> int:
-    """Return the bytes of a process in memory, shared pages included; 0 if it has ended. Linux only."""
-    try:
-        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return int(pages) * resource.getpagesize()
 
 
 def shared_number(size: int) -> int:

@@ -22,10 +22,10 @@ from callboard_actors._engine._frames import Kind, frame
 from callboard_actors._engine._lifecycle import Backoff
 from callboard_actors._engine._main_module import HERE, main_module
 from callboard_actors._engine._queue import Idle
-from callboard_actors.process._commands import Command
 from callboard_actors.process._confinement._confine import INIT
 from callboard_actors.process._settings import PoolOptions, Settings
 from callboard_actors.process._worker_proxy import UnloadableError, WorkerProxy
+from callboard_actors.process._zygote import Command
 from callboard_actors.process._zygote_proxy import ZygoteProxy
 
 _NAME = "Processes"

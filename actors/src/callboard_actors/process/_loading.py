@@ -5,11 +5,10 @@ import pickle
 import sys
 import threading
 import traceback
-from collections.abc import Callable
 from socket import socket
 
 from callboard_actors._engine import _main_module
-from callboard_actors._engine._frames import receive_frame
+from callboard_actors._engine._frames import Kind, as_json, frame, receive_frame
 from callboard_actors.process._settings import Settings
 
 _HELD_IN_WORDS = "starts a thread, which a fork would lose; leave it to the workers"
@@ -29,11 +28,11 @@ def received_settings(sock: socket) -> Settings:
     return settings
 
 
-def load(settings: Settings, loading: Callable[[int], None]) -> None:
+def load(settings: Settings, report: socket) -> None:
     """Load the modules of `preload`, and the optional modules of `settings.wanted`.
 
     Raise `FatalError` if a module of `preload` cannot be loaded. An optional module that starts a thread or exits ends
-    this process; before it is loaded, `loading` is called with its index.
+    this process; before it is loaded, its index is reported.
     """
     forks = settings.terms.start == "fork"
     # Only registered: the main module is loaded when a name of it is needed.
@@ -42,7 +41,7 @@ def load(settings: Settings, loading: Callable[[int], None]) -> None:
         _load(name, forks=forks)
     for place, name in enumerate(settings.wanted):
         # Before the import, which may end this process in any way, even by a crash in C code.
-        loading(place)
+        report.sendall(frame(Kind.TOLD, 0, as_json({"loading": place})))
         _try_to_load(name, forks=forks, complain=not settings.quiet)
 
 

@@ -49,16 +49,13 @@ class Processes(OpenedEngine[Crew]):
             and other POSIX systems.
         preload: modules loaded before a worker's first call. With "fork" they must not start threads.
         grace: seconds between SIGTERM and SIGKILL for a worker that has to end, and for the processes that it started.
-        max_calls: calls after which a worker is replaced; `None` for no limit.
-        max_resident: bytes of resident memory above which a worker is replaced after a call, for instance when a
-            library leaks memory. Shared pages count, `preload` included. `memory` is the limit during a call.
+        max_calls: calls after which a worker is replaced, because libraries may leak memory; `None` for no limit.
         memory: bytes of address space of each process: a worker, and separately each process that it starts. Above the
             limit, allocations raise `MemoryError`, or the process ends. Kernel memory, such as the contents of pipes
             and sockets, is not counted.
         cpu: seconds of processor time of each call, after which SIGXCPU ends its worker. Each process that the call
             starts has its own limit of the same length.
         files: open files of each process. By default 256 for confined workers, otherwise the limit of this program.
-        nice: added to the niceness of workers, up to 19; a higher value yields processor time to other processes.
         max_result: bytes of an encoded result at most.
         max_output: bytes of a call's stdout and stderr, counted from the end, that are kept for errors.
         start_timeout: seconds for the start of the workers, including `preload`.
@@ -76,11 +73,9 @@ class Processes(OpenedEngine[Crew]):
         preload: Sequence[str] = (),
         grace: float = 5.0,
         max_calls: int | None = None,
-        max_resident: int | None = None,
         memory: int | None = None,
         cpu: int | None = None,
         files: int | None = None,
-        nice: int | None = None,
         max_result: int = 64 * 1024 * 1024,
         max_output: int = 64 * 1024,
         start_timeout: float = 30.0,
@@ -95,11 +90,9 @@ class Processes(OpenedEngine[Crew]):
             preload=tuple(preload),
             grace=grace,
             max_calls=max_calls,
-            max_resident=max_resident,
             memory=memory,
             cpu=cpu,
             files=files,
-            nice=nice,
             max_result=max_result,
             max_output=max_output,
             start_timeout=start_timeout,
@@ -209,8 +202,7 @@ class Processes(OpenedEngine[Crew]):
     async def seat(self, title: str, /) -> AsyncGenerator[SeatProxy]:
         """Start a dedicated worker for the duration of the block, in addition to the `workers` of the pool.
 
-        The worker runs one event loop with concurrent async functions. `cpu`, `max_calls` and `max_resident` do not
-        apply.
+        The worker runs one event loop with concurrent async functions. `cpu` and `max_calls` do not apply.
 
         Args:
             title: name of the owner in errors.

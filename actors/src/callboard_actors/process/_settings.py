@@ -13,8 +13,7 @@ from callboard_actors.process._confinement._confine import Confine
 # Fewer files than this, and a worker fails before its first call.
 _OWN_FILES = 16
 _CONFINED_FILES = 256
-_NICEST = 19
-_MAY_BE_NONE = ("max_calls", "max_resident", "memory", "cpu", "files", "nice")
+_MAY_BE_NONE = ("max_calls", "memory", "cpu", "files")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +25,9 @@ class PoolOptions:
     preload: tuple[str, ...]
     grace: float
     max_calls: int | None
-    max_resident: int | None
     memory: int | None
     cpu: int | None
     files: int | None
-    nice: int | None
     max_result: int
     max_output: int
     start_timeout: float
@@ -45,7 +42,7 @@ class PoolOptions:
                 raise TypeError(f"{name}={value!r} is no integer")
             if value < 1:
                 raise ValueError(f"{name}={value!r} is less than 1")
-        _check_limits(self.files, self.nice)
+        _check_files(self.files)
         self._check_system()
         if self.confine is not None:
             self._check_confine(self.confine)
@@ -61,11 +58,6 @@ class PoolOptions:
             raise ValueError(f"start={self.start!r} is neither 'fork' nor 'spawn'")
         if self.start == "fork" and not _kernel.FORKS:
             raise ValueError(f"start='fork' is for Linux, {here}; leave it out, and workers are new interpreters")
-        if self.max_resident is not None and not _kernel.TELLS_SIZE:
-            raise ValueError(
-                f"max_resident={self.max_resident} needs /proc, as Linux has it, {here}; max_calls= has workers "
-                "replaced, too"
-            )
         if self.memory is not None and not _kernel.LIMITS_MEMORY:
             raise ValueError(f"memory={self.memory} needs a kernel that keeps RLIMIT_AS, {here}, which does not")
 
@@ -79,10 +71,6 @@ class PoolOptions:
         if self.start != "fork":
             raise ValueError(
                 f"confine= needs start='fork', not {self.start!r}: what workers may use is opened before they run"
-            )
-        if self.max_resident is not None and not confine.reuse:
-            raise ValueError(
-                f"max_resident={self.max_resident} needs Confine(reuse=True): else a worker serves one call"
             )
         if self.max_calls not in (None, 1) and not confine.reuse:
             raise ValueError(f"max_calls={self.max_calls} needs Confine(reuse=True): else a worker serves one call")
@@ -111,14 +99,12 @@ class PoolOptions:
         return self.grace if self.confine is None else 0.0
 
 
-def _check_limits(files: int | None, nice: int | None) -> None:
+def _check_files(files: int | None) -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if files is not None and files < _OWN_FILES:
         raise ValueError(f"files={files} is less than {_OWN_FILES}, which a worker and its modules need themselves")
     if files is not None and most != resource.RLIM_INFINITY and files > most:
         raise ValueError(f"files={files} is more than the {most} that this process may have itself")
-    if nice is not None and nice > _NICEST:
-        raise ValueError(f"nice={nice} is more than {_NICEST}, the most there is")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from socket import MSG_PEEK, socket
 from typing import NoReturn
 
 from callboard_actors._engine import _kernel
-from callboard_actors._engine._frames import HEADER, Kind, as_json, frame, header_of
+from callboard_actors._engine._frames import HEADER, Kind, frame, header_of
 from callboard_actors.process import _worker
 from callboard_actors.process._loading import load, reason_of, received_settings
 from callboard_actors.process._worker import end_after, flush
@@ -62,7 +62,7 @@ def main(fds: Sequence[int], lifeline: int, parent: int) -> NoReturn:
     _kernel.adopt_orphans()
     try:
         settings = received_settings(sock)
-        load(settings, lambda place: sock.sendall(frame(Kind.TOLD, 0, as_json({"loading": place}))))
+        load(settings, sock)
     except BaseException as error:
         try:
             sock.sendall(frame(Kind.LOST, 0, reason_of(error)))

@@ -81,8 +81,6 @@ def _prepare(settings: Settings) -> None:
         _kernel.limit_memory(settings.terms.memory)
     if (files := settings.terms.most_files) is not None:
         _kernel.limit_files(files)
-    if settings.terms.nice is not None:
-        os.nice(settings.terms.nice)
     # Output printed just before a crash is the most valuable, so it must not stay in a buffer.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a preloaded module may have replaced it

@@ -16,14 +16,14 @@ from callboard import ActorStartError
 from callboard.extend import Body
 from callboard_actors._engine._errors import WorkerDiedError
 from callboard_actors._engine._frames import BEGUN_COUNTER, OUTCOMES, FrameReader, GarbageError, Kind, frame, from_json
-from callboard_actors._engine._kernel import resident, shared_number
+from callboard_actors._engine._kernel import shared_number
 from callboard_actors._engine._session import hand_on
 from callboard_actors._engine._socket_reader import incoming
 from callboard_actors.process._settings import PoolOptions, Settings
 
 _CHUNK = 64 * 1024
-_LONGEST_REASON = 1024 * 1024
-"""Bytes of the reason at most for which a new interpreter cannot start; it has a traceback."""
+LONGEST_REASON = 1024 * 1024
+"""Bytes of the reason at most for which a zygote or a new interpreter cannot start; it has a traceback."""
 
 
 class BrokenError(Exception):
@@ -40,6 +40,24 @@ class UnloadableError(Exception):
     def __init__(self, module: str) -> None:
         self.module = module
         super().__init__(module)
+
+
+async def until_loaded(reader: FrameReader, settings: Settings) -> None:
+    """Wait until a zygote or a new interpreter has loaded its modules; raise `ConnectionError` if it ended at once.
+
+    Raise `UnloadableError` if an optional module has ended it, and `ActorStartError` if it cannot start.
+    """
+    loading = None
+    try:
+        while (found := await reader.next())[0].kind is Kind.TOLD:
+            loading = settings.wanted[from_json(found[1])["loading"]]
+    except ConnectionError:
+        # It ended between this report and the next one, so this module has ended it.
+        if loading is not None:
+            raise UnloadableError(loading) from None
+        raise
+    if found[0].kind is Kind.LOST:
+        raise ActorStartError("Processes", found[1].decode(errors="replace"), never=True)
 
 
 class WorkerProxy:
@@ -140,9 +158,7 @@ class WorkerProxy:
 
     def is_worn(self, terms: PoolOptions) -> bool:
         """Return whether the worker has to be replaced after its call."""
-        if terms.serves_once or (terms.max_calls is not None and self.calls >= terms.max_calls):
-            return True
-        return terms.max_resident is not None and self.pid is not None and resident(self.pid) > terms.max_resident
+        return terms.serves_once or (terms.max_calls is not None and self.calls >= terms.max_calls)
 
     def has_begun(self, number: int) -> bool:
         """Return whether this call has or may have begun; also after the worker has ended."""
@@ -158,25 +174,12 @@ class WorkerProxy:
         return self._begun
 
     async def until_loaded(self, settings: Settings) -> None:
-        """Send a new interpreter its settings, and wait until it has loaded its modules.
-
-        Raise `UnloadableError` if an optional module has ended it, and `ActorStartError` if it cannot start.
-        """
-        loading = None
-        # Trusted here: no call has run in it.
-        reader = self.reader(_LONGEST_REASON, 0)
+        """Send a new interpreter its settings, and wait until it has loaded its modules; see `until_loaded`."""
         try:
             await self.send(frame(Kind.CALL, 0, pickle.dumps(settings)))
-            while True:
-                header, said = await reader.next()
-                if header.kind is Kind.VALUE:
-                    return
-                if header.kind is Kind.LOST:
-                    raise ActorStartError("Processes", said.decode(errors="replace"), never=True)
-                loading = from_json(said)["loading"]
+            # Trusted here: no call has run in it.
+            await until_loaded(self.reader(LONGEST_REASON, 0), settings)
         except ConnectionError:
-            if loading is not None:
-                raise UnloadableError(settings.wanted[loading]) from None
             raise ActorStartError("Processes", "a new interpreter ended at once; what it says is on stderr") from None
 
     async def exchange(

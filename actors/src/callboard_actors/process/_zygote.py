@@ -10,21 +10,47 @@ import importlib
 import os
 import select
 import signal
+import struct
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from socket import socket, socketpair
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from callboard_actors._engine import _kernel
-from callboard_actors._engine._frames import receive_exactly
-from callboard_actors.process._commands import COMMAND, GIVEN, REPORT, Command, Report
+from callboard_actors._engine._frames import Kind, as_json, frame, receive_exactly
+from callboard_actors.process import _worker
 from callboard_actors.process._confinement._confine import CannotConfineError
 from callboard_actors.process._loading import FatalError, load, reason_of, received_settings
 from callboard_actors.process._settings import Settings
+from callboard_actors.process._worker import end_after
 
 if TYPE_CHECKING:
     from callboard_actors.process._confinement._confinement import Confinement
+
+# Protocol with the pool. Commands have one size, because they are received together with file descriptors. Reports are
+# frames: TOLD with the index of a module before it is loaded, then VALUE when commands are accepted, or LOST with the
+# reason why the process cannot start. Then TOLD for each worker: "forked" with its process id, "unforked" with the
+# `errno`, "ended" with its exit code when it and its children have ended.
+
+COMMAND: Final = struct.Struct("!BQd")
+"""Command, worker number, grace in seconds."""
+GIVEN: Final = 3
+"""Number of file descriptors sent with FORK and SEAT: socket, output pipe, begun counter."""
+
+
+class Command(IntEnum):
+    """Command of the pool to the zygote."""
+
+    FORK = 1
+    """Start a worker that serves one call after another. Carries `GIVEN` file descriptors."""
+    SEAT = 2
+    """Start a dedicated worker: one owner, one event loop, concurrent calls. Carries the same descriptors."""
+    END = 3
+    """Send SIGTERM to a worker and its children, and SIGKILL after the grace."""
+
 
 _ORPHANS_TIME: Final = 1.0
 """Seconds after which a worker's end is reported although a child of it remains, such as one stuck in the kernel."""
@@ -42,8 +68,7 @@ def main(control: int) -> NoReturn:
         zygote.prepare()
     except BaseException as error:
         try:
-            text = reason_of(error)
-            sock.sendall(REPORT.pack(Report.FAILED, 0, len(text)) + text)
+            sock.sendall(frame(Kind.LOST, 0, reason_of(error)))
         finally:
             os._exit(1)  # without a traceback: if the program has ended, it would only appear in some user's terminal
     try:
@@ -94,6 +119,63 @@ def _confinement(settings: Settings) -> "Confinement | None":
     return confinement
 
 
+class _Forks:
+    """Starts each worker as a fork of the zygote."""
+
+    def __init__(self, settings: Settings, confinement: "Confinement | None", own: Sequence[socket]) -> None:
+        self._settings = settings
+        self._confinement = confinement
+        self._own = own
+        self._pid = os.getpid()
+
+    def start(self, fds: Sequence[int], *, is_seat: bool) -> int:
+        """Fork a worker; in the child, become the worker and never return. Raise `OSError` if that fails."""
+        # Blocked across the fork: until the child has replaced the zygote's handlers, SIGTERM would run them and be
+        # lost. It is delivered when the child unblocks the signal.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            pid = os.fork()
+            if not pid:
+                self._become_worker(*fds, is_seat=is_seat)
+            return pid
+        finally:
+            # Only the zygote arrives here; the child exits in `_become_worker`.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+    def _become_worker(self, sock: int, output: int, begun_counter: int, *, is_seat: bool) -> NoReturn:
+        def work() -> None:
+            self._leave_the_zygote()
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            os.close(output)
+            # Before any code of a call. Only these files, stdin, stdout and stderr stay open.
+            if self._confinement is not None:
+                self._confinement.enter([sock, begun_counter])
+            _worker.serve(socket(fileno=sock), begun_counter, self._settings, is_seat=is_seat)
+
+        end_after(work)
+
+    def _leave_the_zygote(self) -> None:
+        # A process group per worker: signalling it also reaches the processes that a call starts.
+        os.setpgid(0, 0)
+        # The file descriptor is shared with the zygote, which would be woken by this worker's signals.
+        signal.set_wakeup_fd(-1)
+        for name in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
+            signal.signal(name, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        # Dies with the zygote. The check below covers a zygote that died before this request took effect.
+        _kernel.signal_when_parent_dies(signal.SIGKILL)
+        if os.getppid() != self._pid:
+            os._exit(1)
+        # Orphaned descendants of a worker become its own children. So orphans that reach the zygote are left by workers
+        # that have ended.
+        _kernel.adopt_orphans()
+        # An open copy of the control socket would hide the zygote's death from the pool.
+        for one in self._own:
+            one.close()
+
+
 class _Zygote:
     """Event loop of the zygote."""
 
@@ -113,26 +195,23 @@ class _Zygote:
 
     def prepare(self) -> None:
         """Load the modules of forked workers; raise `FatalError` if no worker can be started."""
-        # Imported here: a zygote uses one of the two.
         if self._settings.terms.start == "fork":
-            from callboard_actors.process._forks import Forks
-
             # Before user modules are loaded: the rehearsal forks a small process, and an unsupported system is reported
             # early.
             confinement = _confinement(self._settings)
-            load(self._settings, lambda place: self._tell(Report.LOADING, place, 0))
+            load(self._settings, self._control)
             # Frozen objects are not visited by the garbage collector of the forks, so their memory pages stay shared.
             gc.collect()
             gc.freeze()
-            self._start = Forks(self._settings, confinement, (self._control, self._woken, self._wake)).start
+            self._start = _Forks(self._settings, confinement, (self._control, self._woken, self._wake)).start
         else:
             from callboard_actors.process._spawns import Spawns
 
             self._start = Spawns().start
         self._exempt = _kernel.children()  # processes started by preloaded modules, which are no orphans
 
-    def _tell(self, what: Report, number: int, value: int) -> None:
-        self._control.sendall(REPORT.pack(what, number, value))
+    def _tell(self, number: int, what: str, value: int) -> None:
+        self._control.sendall(frame(Kind.TOLD, number, as_json({what: value})))
 
     def run(self) -> None:
         """Execute commands and report ends, until the pool closes its socket or dies."""
@@ -141,7 +220,7 @@ class _Zygote:
         _kernel.adopt_orphans()
         self._poll.register(self._control, select.POLLIN)
         self._poll.register(self._woken, select.POLLIN)
-        self._tell(Report.READY, 0, os.getpid())
+        self._control.sendall(frame(Kind.VALUE))
         while not self._is_over():
             ready = {fd for fd, _ in self._poll.poll(self._pause())}
             if self._woken.fileno() in ready:
@@ -193,10 +272,10 @@ class _Zygote:
         try:
             pid = self._start(fds, is_seat=what == Command.SEAT)
         except OSError as error:
-            self._tell(Report.UNFORKED, number, error.errno or 0)
+            self._tell(number, "unforked", error.errno or 0)
         else:
             self._living[pid] = _Child(number)
-            self._tell(Report.FORKED, number, pid)
+            self._tell(number, "forked", pid)
         finally:
             for fd in fds:
                 os.close(fd)
@@ -229,7 +308,7 @@ class _Zygote:
                 break
         over = [ended for ended in self._ended if not orphans or ended.tell_at <= now]
         for ended in over:
-            self._tell(Report.ENDED, ended.number, ended.exitcode)
+            self._tell(ended.number, "ended", ended.exitcode)
             self._ended.remove(ended)
 
     def _reap(self) -> bool:

@@ -14,11 +14,12 @@ import anyio
 
 from callboard import ActorStartError
 from callboard_actors._engine import _kernel
-from callboard_actors._engine._frames import Kind, frame
-from callboard_actors.process._commands import COMMAND, REPORT, Command, Report
+from callboard_actors._engine._frames import OUTCOMES, FrameReader, Kind, frame, from_json
+from callboard_actors._engine._socket_reader import incoming
 from callboard_actors.process._confinement._confine import CannotConfineError, Confine
 from callboard_actors.process._settings import Settings
-from callboard_actors.process._worker_proxy import UnloadableError, WorkerProxy
+from callboard_actors.process._worker_proxy import LONGEST_REASON, WorkerProxy, until_loaded
+from callboard_actors.process._zygote import COMMAND, Command
 
 if TYPE_CHECKING:
     from callboard_actors.process._confinement._bubblewrap import Inside
@@ -36,6 +37,8 @@ class ZygoteProxy:
         self._process = process
         self._inside = inside
         self._control = control
+        self._incoming = incoming(control)
+        self._reader = FrameReader(self._incoming.receive, LONGEST_REASON, kinds=OUTCOMES | {Kind.TOLD})
         self._sending = anyio.Lock()
         # Workers that were requested and whose end was not reported. Each is told its end exactly once, then removed.
         self._workers: dict[int, WorkerProxy] = {}
@@ -75,20 +78,10 @@ class ZygoteProxy:
         return zygote
 
     async def _until_ready(self, settings: Settings) -> None:
-        what, length, loading = Report.LOADING, 0, None
-        while what == Report.LOADING:
-            data = await self._receive_exactly(REPORT.size)
-            # It ended between LOADING and the next report, so this module has ended it.
-            if data is None and loading is not None:
-                raise UnloadableError(loading)
-            if data is None:
-                raise await _ended_at_once(settings.terms.confine)
-            what, number, length = REPORT.unpack(data)
-            loading = settings.wanted[number] if what == Report.LOADING else None
-        if what == Report.FAILED:
-            text = await self._receive_exactly(length) or b""
-            raise ActorStartError(_NAME, text.decode(errors="replace"), never=True)
-        assert what == Report.READY
+        try:
+            await until_loaded(self._reader, settings)
+        except ConnectionError:
+            raise await _ended_at_once(settings.terms.confine) from None
         self._ready = True
 
     async def fork(self, worker: WorkerProxy, what: Command = Command.FORK) -> None:
@@ -131,15 +124,16 @@ class ZygoteProxy:
 
     async def listen(self) -> None:
         """Receive reports and update the workers until the zygote ends."""
-        while (data := await self._receive_exactly(REPORT.size)) is not None:
-            what, number, value = REPORT.unpack(data)
-            worker = self._workers[number]
-            if what == Report.FORKED:
-                worker.begin(value if self._inside is None else self._inside.pid(value))
-            else:
-                del self._workers[number]
-                worker.unforked = None if what == Report.ENDED else value
-                worker.end(value if what == Report.ENDED else None)
+        with suppress(ConnectionError):
+            while True:
+                header, said = await self._reader.next()
+                [(what, value)] = from_json(said).items()
+                if what == "forked":
+                    self._workers[header.number].begin(value if self._inside is None else self._inside.pid(value))
+                    continue
+                worker = self._workers.pop(header.number)
+                worker.unforked = value if what == "unforked" else None
+                worker.end(value if what == "ended" else None)
         self._lose_all()
 
     def _lose_all(self) -> None:
@@ -163,27 +157,12 @@ class ZygoteProxy:
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(worker.pid, signal.SIGKILL)
 
-    async def _receive_exactly(self, length: int) -> bytes | None:
-        data = b""
-        while len(data) < length:
-            await anyio.wait_readable(self._control)
-            try:
-                got = self._control.recv(length - len(data))
-            except BlockingIOError:
-                continue
-            except ConnectionError:
-                got = b""
-            if not got:
-                return None
-            data += got
-        return data
-
     async def close(self) -> None:
         """End the zygote and all its workers, and wait for it. `listen` must not be running."""
         self._lose_all()
         # Wakes tasks that wait to write; they see `_gone`. Closing the socket tells the zygote to end.
         anyio.notify_closing(self._control)
-        self._control.close()
+        self._close_control()
         if not self._ready:
             self._kill()  # it still loads modules, does not read the socket, and has no workers
         with anyio.move_on_after(_TO_END):
@@ -213,9 +192,13 @@ class ZygoteProxy:
         """Kill the zygote and its workers without waiting for the event loop."""
         if self._inside is None:
             self._kill_groups()
-        self._control.close()
+        self._close_control()
         self._kill()
         self._process.wait()
+
+    def _close_control(self) -> None:
+        self._incoming.close()
+        self._control.close()
 
     def _kill(self) -> None:
         if self._inside is not None and self._process.poll() is None:

@@ -245,6 +245,8 @@ def _is_braces(command: str, at: int) -> bool:
 
 _MOST_TIME = 0.8
 """Share of the call's remaining time; the rest is for its answer."""
+_MOST_ENDED = 16
+"""Ended jobs that are remembered."""
 _SPARE = 2.0
 """Seconds after which a worker that should have ended its command is ended itself."""
 
@@ -271,7 +273,6 @@ class Shell(Actor):
         grace: seconds between SIGTERM and SIGKILL for a command that must end.
         max_output: bytes of a command's output that are kept, head and tail, and shown to a model.
         max_jobs: largest number of running jobs.
-        max_ended: number of ended jobs that are remembered.
         parallel: commands that run at the same time, besides the jobs; others wait.
 
     Raises:
@@ -294,13 +295,12 @@ class Shell(Actor):
         grace: float = 2.0,
         max_output: int = 20_000,
         max_jobs: int = 4,
-        max_ended: int = 16,
         parallel: int = 2,
     ) -> None:
         _check_system()
         _check_restriction(allow, confine, unrestricted)
         counts = [("max_output", max_output, 100), ("max_jobs", max_jobs, 0)]
-        check_counts("Shell", [*counts, ("max_ended", max_ended, 0), ("parallel", parallel, 1)])
+        check_counts("Shell", [*counts, ("parallel", parallel, 1)])
         check_durations("Shell", timeout=timeout, max_timeout=max_timeout, grace=grace)
         self._cwd = Path(cwd).absolute()
         self._env = environment_of_commands({} if env is None else variables("Shell(env=...)", env))
@@ -309,7 +309,7 @@ class Shell(Actor):
             check_confinement(confine, self._cwd)
         self._confine = confine
         self._timeout, self._max_timeout, self._grace = min(timeout, max_timeout), max_timeout, grace
-        self._max_output, self._max_jobs, self._max_ended = max_output, max_jobs, max_ended
+        self._max_output, self._max_jobs = max_output, max_jobs
         self._parallel = parallel
         self._jobs: dict[int, Job] = {}
         self._last_number = 0
@@ -437,9 +437,9 @@ class Shell(Actor):
         return f"Job {job.number} is started. job({job.number}) shows its output, stop_job({job.number}) ends it."
 
     def _forget_some(self) -> None:
-        """Drop the oldest ended jobs beyond `max_ended`."""
+        """Drop the oldest ended jobs beyond `_MOST_ENDED`."""
         ended = [job for job in self._jobs.values() if job.ended.is_set()]
-        for job in ended[: max(0, len(ended) - self._max_ended)]:
+        for job in ended[: max(0, len(ended) - _MOST_ENDED)]:
             del self._jobs[job.number]
             job.spool.close()
 
