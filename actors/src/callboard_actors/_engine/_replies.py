@@ -1,24 +1,28 @@
-"""Replies of a worker, on its side: pickles. Those of a confined worker are in `_plain_replies.py`."""
+"""Calls and their replies in a worker: pickles. Replies of a confined worker are in `_plain_replies.py`."""
 
 import io
 import os
 import pickle
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, cast
 
 from callboard_actors._engine._frames import Kind, lost
-from callboard_actors._engine._pickles import dumps
+from callboard_actors._engine._pickles import dumps, loads
+from callboard_actors._engine._variables import set_all
 
 _TRACEBACK_BOUND = 16 * 1024
 """Characters of a traceback in a note at most."""
+
+Reply = tuple[Kind, bytes]
+"""Encoded outcome of a call."""
 
 
 class Replies(NamedTuple):
     """Encoding of results and exceptions."""
 
-    returned: Callable[[Any], tuple[Kind, bytes]]
-    raised: Callable[[Exception], tuple[Kind, bytes]]
+    returned: Callable[[Any], Reply]
+    raised: Callable[[Exception], Reply]
 
 
 def replies(*, is_plain: bool) -> Replies:
@@ -31,14 +35,37 @@ def replies(*, is_plain: bool) -> Replies:
     return Replies(_plain_replies.returned, _plain_replies.raised)
 
 
-def without_own_frame(error: Exception) -> Exception:
+def called(
+    pickled: memoryview | bytes, encode: Replies, check: Callable[[Any], None] | None = None
+) -> Reply | Coroutine[Any, Any, Reply]:
+    """Run a pickled call, whose function `check` may reject; return its reply, or a coroutine with the reply."""
+    try:
+        fn, args, kwargs, variables = loads(pickled)
+        if check is not None:
+            check(fn)
+        set_all(variables)
+        value = fn(*args, **kwargs)
+    except Exception as error:
+        return encode.raised(_without_own_frame(error))
+    return _awaited(value, encode) if isinstance(value, Coroutine) else encode.returned(value)
+
+
+async def _awaited(coroutine: Coroutine[Any, Any, Any], encode: Replies) -> Reply:
+    try:
+        value = await coroutine
+    except Exception as error:
+        return encode.raised(_without_own_frame(error))
+    return encode.returned(value)
+
+
+def _without_own_frame(error: Exception) -> Exception:
     """Drop the first frame of the traceback, which is callboard's."""
     if error.__traceback__ is not None:
         error.__traceback__ = error.__traceback__.tb_next
     return error
 
 
-def bounded(kind: Kind, body: bytes, most: int) -> tuple[Kind, bytes]:
+def bounded(kind: Kind, body: bytes, most: int) -> Reply:
     """Return the reply, or a LOST reply if it is longer than `most` bytes."""
     if len(body) <= most:
         return kind, body
@@ -48,7 +75,7 @@ def bounded(kind: Kind, body: bytes, most: int) -> tuple[Kind, bytes]:
     return Kind.LOST, lost(f"what it {what} is {len(body)} bytes as a pickle, and max_result is {most}")[:most]
 
 
-def returned(value: object, dumps: Callable[[object], bytes] = dumps) -> tuple[Kind, bytes]:
+def returned(value: object, dumps: Callable[[object], bytes] = dumps) -> Reply:
     """Return the reply for a result."""
     try:
         return Kind.VALUE, dumps(value)
@@ -57,9 +84,7 @@ def returned(value: object, dumps: Callable[[object], bytes] = dumps) -> tuple[K
         return Kind.LOST, lost(text)
 
 
-def raised(
-    error: Exception, where: str = "worker process", dumps: Callable[[object], bytes] | None = None
-) -> tuple[Kind, bytes]:
+def raised(error: Exception, where: str = "worker process", dumps: Callable[[object], bytes] | None = None) -> Reply:
     """Return the reply for an exception, with the traceback as a note; `where` names the process in the note.
 
     `dumps` pickles an exception that would survive a default pickle.

@@ -12,7 +12,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import partial
 from io import TextIOWrapper
 from os import _exit  # bound at import: user code may replace attributes of `os`
@@ -22,15 +22,9 @@ from typing import Any, NoReturn
 from callboard.extend import attached_context
 from callboard_actors._engine import _kernel
 from callboard_actors._engine._frames import BEGUN_COUNTER, MAX_TOLD, Kind, frame, parts_of, receive_frame
-from callboard_actors._engine._pickles import loads
-from callboard_actors._engine._replies import Replies, bounded, replies, without_own_frame
-from callboard_actors._engine._variables import set_all
-from callboard_actors.process._sent_file import set_sent_file
+from callboard_actors._engine._replies import Replies, Reply, bounded, called, replies
 from callboard_actors.process._settings import Settings
 
-_Cancel = Callable[[], object]
-_Start = Callable[[Callable[[], Coroutine[Any, Any, None]]], _Cancel]
-"""Starts a call as a task; returns a function that cancels the task."""
 _MOST = 2**40
 """Bytes of a call at most: practically unlimited, since workers trust their pool."""
 
@@ -65,13 +59,25 @@ def _serve(sock: socket, begun_counter: int, settings: Settings) -> None:
         # A fresh copy: variables that one call sets are invisible to the next.
         context = copy_context()
         for fd in files:
-            context.run(set_sent_file, fd)
+            context.run(_sent_file.set, fd)
         outcome = context.run(_outcome, body, tell, settings.backend, encode)
         while files:
             os.close(files.pop())
         kind, reply = bounded(*outcome, settings.terms.max_result)
         flush()
         reply_writer.reply(number, kind, reply)
+
+
+_sent_file: ContextVar[int] = ContextVar("callboard_sent_file")
+
+
+def sent_file() -> int:
+    """Return the descriptor of the file sent with this call; the worker closes it after the call.
+
+    Raises:
+        LookupError: no file was sent with this call.
+    """
+    return _sent_file.get()
 
 
 def _prepare(settings: Settings) -> None:
@@ -88,30 +94,20 @@ def _prepare(settings: Settings) -> None:
     faulthandler.enable()
 
 
-def _outcome(
-    call: bytes | bytearray, tell: Callable[[dict[str, Any]], None], backend: str, encode: Replies
-) -> tuple[Kind, bytes]:
+def _outcome(call: bytes | bytearray, tell: Callable[[dict[str, Any]], None], backend: str, encode: Replies) -> Reply:
     given, pickled = parts_of(call)
     # `SystemExit` is not caught: it ends the process, as in any program.
-    try:
-        with attached_context(given, tell):
-            fn, args, kwargs, variables = loads(pickled)
-            set_all(variables)
-            value = fn(*args, **kwargs)
-            if isinstance(value, Coroutine):
-                value = _awaited(value, backend)
-    except Exception as error:
-        return encode.raised(without_own_frame(error))
-    return encode.returned(value)
+    with attached_context(given, tell):
+        reply = called(pickled, encode)
+        if isinstance(reply, Coroutine):
+            import anyio
+
+            return anyio.run(_awaited, reply, backend=backend)
+    return reply
 
 
-def _awaited(coroutine: Coroutine[Any, Any, Any], backend: str) -> Any:
-    import anyio
-
-    async def main() -> Any:
-        return await coroutine
-
-    return anyio.run(main, backend=backend)
+async def _awaited(coroutine: Coroutine[Any, Any, Reply]) -> Reply:
+    return await coroutine
 
 
 # A dedicated worker.
@@ -122,26 +118,18 @@ class _Seat:
 
     def __init__(self, sock: socket, begun_counter: int, settings: Settings) -> None:
         self._sock = sock
-        self._reply_writer = _ReplyWriter(sock)
+        self.reply_writer = _ReplyWriter(sock)
         self._begun_counter = begun_counter
         self._max_result = settings.terms.max_result
-        self._replies = replies(is_plain=settings.terms.confine is not None)
-        self._is_trio = settings.backend == "trio"
+        self.encode = replies(is_plain=settings.terms.confine is not None)
+        self.is_trio = settings.backend == "trio"
         self._calls: dict[int, _Call] = {}
 
     async def live(self) -> None:
         """Start and cancel calls as the pool requests."""
-        if self._is_trio:
-            import trio
-
-            async with trio.open_nursery() as nursery:
-                await self._listen(_start_on_trio(nursery))
-        else:
-            await self._listen(_start_on_asyncio())
-
-    async def _listen(self, start: _Start) -> None:
         from callboard_actors._engine._frames import FrameReader
         from callboard_actors._engine._socket_reader import incoming
+        from callboard_actors._util._own_task import spawn
 
         reader = FrameReader(incoming(self._sock).receive, _MOST)
         while True:
@@ -156,52 +144,58 @@ class _Seat:
                 continue
             # Before any code of the call runs. From here on, the pool treats the call as begun.
             os.pwrite(self._begun_counter, BEGUN_COUNTER.pack(header.number), 0)
-            call = _Call(header.number, body, self._answer, self._reply_writer, self._replies)
-            self._calls[header.number] = call
-            call.cancel = start(call.run)
+            self._calls[header.number] = call = _Call(header.number, body, self)
+            spawn(call.run, "callboard_actors.process call")
 
-    def _answer(self, number: int, kind: Kind, body: bytes) -> None:
+    def answer(self, number: int, kind: Kind, body: bytes) -> None:
+        """Send the reply of a call."""
         # First: a cancellation that arrives after the reply finds no call.
         del self._calls[number]
         flush()
-        self._reply_writer.reply(number, *bounded(kind, body, self._max_result))
+        self.reply_writer.reply(number, *bounded(kind, body, self._max_result))
 
 
 _CANCELLED = Kind.LOST, b"it was cancelled"
 
 
-def _nothing() -> None:
-    pass
-
-
 class _Call:
     """Call, in its own task."""
 
-    def __init__(
-        self,
-        number: int,
-        call: bytes | bytearray,
-        answer: Callable[[int, Kind, bytes], None],
-        reply_writer: "_ReplyWriter",
-        encode: Replies,
-    ) -> None:
+    def __init__(self, number: int, call: bytes | bytearray, seat: _Seat) -> None:
         self._number = number
         self._call = call
-        self._answer = answer
-        self._tell = reply_writer.begin(number)
-        self._encode = encode
+        self._seat = seat
+        self._tell = seat.reply_writer.begin(number)
         # Tells a requested cancellation from one that ends this whole process.
         self._is_to_end = False
-        self.cancel: _Cancel = _nothing
-        """Cancels the call's task; replaced as soon as the task exists."""
+        # `None` before the task's first step, which looks at `_is_to_end`: it is never cancelled before it can reply.
+        self._cancel: Callable[[], object] | None = None
 
     def end(self) -> None:
         """Cancel the call; its caller has been cancelled."""
         self._is_to_end = True
-        self.cancel()
+        if self._cancel is not None:
+            self._cancel()
 
     async def run(self) -> None:
-        """Run the call and send exactly one reply, also after a cancellation."""
+        """Run the call until its end, or until it is cancelled."""
+        if self._seat.is_trio:
+            import trio
+
+            with trio.CancelScope() as scope:
+                self._cancel = scope.cancel
+                await self._reply()
+        else:
+            import asyncio
+
+            task = asyncio.current_task()
+            assert task is not None
+            # Not by a scope of anyio: the task is cancelled once, so that it can await its clean-up.
+            self._cancel = task.cancel
+            await self._reply()
+
+    async def _reply(self) -> None:
+        """Send exactly one reply, also after a cancellation."""
         reply = _CANCELLED
         try:
             if not self._is_to_end:
@@ -219,66 +213,16 @@ class _Call:
                 os._exit(1)
             raise
         finally:
-            self._send(*reply)
+            try:
+                self._seat.answer(self._number, *reply)
+            except BaseException:
+                _exit(1)  # without a reply the caller would wait for ever
 
-    def _send(self, kind: Kind, body: bytes) -> None:
-        """Send the reply; exit if that fails, since the caller would wait for ever."""
-        try:
-            self._answer(self._number, kind, body)
-        except BaseException:
-            _exit(1)
-
-    async def _outcome(self) -> tuple[Kind, bytes]:
+    async def _outcome(self) -> Reply:
         given, pickled = parts_of(self._call)
-        try:
-            with attached_context(given, self._tell):
-                fn, args, kwargs, variables = loads(pickled)
-                set_all(variables)
-                value = fn(*args, **kwargs)
-                if isinstance(value, Coroutine):
-                    value = await value
-        except Exception as error:
-            return self._encode.raised(without_own_frame(error))
-        return self._encode.returned(value)
-
-
-def _start_on_asyncio() -> _Start:
-    import asyncio
-
-    tasks: set[asyncio.Task[None]] = set()
-
-    def start(work: Callable[[], Coroutine[Any, Any, None]]) -> _Cancel:
-        # A plain task, not in a task group: it is cancelled once, so that it can await its clean-up.
-        loop = asyncio.get_running_loop()
-        task = loop.create_task(work())
-        # The loop keeps weak references only; without this one, a task may be garbage-collected.
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-
-        def cancel() -> object:
-            # After the task's first step, which is already scheduled. A task that is cancelled before its first step
-            # never runs, and would never reply.
-            return loop.call_soon(task.cancel)
-
-        return cancel
-
-    return start
-
-
-def _start_on_trio(nursery: Any) -> _Start:
-    import trio
-
-    def start(work: Callable[[], Coroutine[Any, Any, None]]) -> _Cancel:
-        scope = trio.CancelScope()
-
-        async def within() -> None:
-            with scope:
-                await work()
-
-        nursery.start_soon(within)
-        return scope.cancel
-
-    return start
+        with attached_context(given, self._tell):
+            reply = called(pickled, self._seat.encode)
+            return await reply if isinstance(reply, Coroutine) else reply
 
 
 # Replies and events.

@@ -1,49 +1,28 @@
 """Function that a worker's engine runs for each call of an agent. Imports little: every worker process loads it."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 _OUTCOME = tuple[int, bytes]
 
 
 def run_in_worker(subject: str, is_plain: bool, pickled: bytes) -> _OUTCOME:
-    """Run a call in a worker process; return its encoded reply, which the server forwards without decoding it.
+    """Run a call of a served function in a worker process; return its encoded reply, which the server only forwards.
 
-    For an async function, return a coroutine, which every engine awaits. The pool reads the return annotation: it
-    validates a confined worker's JSON against this type.
-
-    Args:
-        subject: name of the served function or actor.
-        is_plain: encode the reply as JSON, because this worker is not trusted.
-        pickled: function, arguments and context variables.
+    For an async function, return a coroutine, which the pool awaits. The pool reads the return annotation: it validates
+    a confined worker's JSON against this type. `is_plain` is for workers that are not trusted.
     """
-    from callboard_actors._engine._pickles import loads
-    from callboard_actors._engine._replies import replies, without_own_frame
-    from callboard_actors._engine._variables import set_all
+    from callboard_actors._engine._replies import Replies, called, replies
 
     encode = replies(is_plain=is_plain)
-    try:
-        fn, args, kwargs, variables = loads(pickled)
-        _check(fn, subject)
-        set_all(variables)
-        value = fn(*args, **kwargs)
-    except MemoryError:
-        raise  # its engine replaces a worker that may hold on to this memory
-    except Exception as error:
-        return encode.raised(without_own_frame(error))
-    if not isinstance(value, Coroutine):
-        return encode.returned(value)
 
-    async def later() -> _OUTCOME:
-        try:
-            found = await value
-        except MemoryError:
-            raise
-        except Exception as error:
-            return encode.raised(without_own_frame(error))
-        return encode.returned(found)
+    def raised(error: Exception) -> Any:
+        if isinstance(error, MemoryError):
+            raise error  # its pool replaces a worker that may hold on to this memory
+        return encode.raised(error)
 
-    return later()  # type: ignore[return-value]  # see above
+    return called(pickled, Replies(encode.returned, raised), partial(_check, subject))  # type: ignore[return-value]
 
 
 def name_of(subject: Callable[..., Any]) -> str:
@@ -54,7 +33,7 @@ def name_of(subject: Callable[..., Any]) -> str:
     return f"{module}:{getattr(subject, '__qualname__', None) or type(subject).__qualname__}"
 
 
-def _check(fn: Callable[..., Any], subject: str) -> None:
+def _check(subject: str, fn: Callable[..., Any]) -> None:
     """Raise `TypeError` if the function is not the one that the call names.
 
     Functions of callboard itself are allowed: they wrap the named one, such as an actor's methods.

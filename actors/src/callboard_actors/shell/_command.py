@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Self, TypedDict
 
 from callboard_actors._engine._kernel import descendants_of
-from callboard_actors.process._sent_file import sent_file
+from callboard_actors.process._worker import sent_file
 from callboard_actors.shell._spool import SpoolWriter
 
 # Processes of the command.
