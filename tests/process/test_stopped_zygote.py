@@ -8,21 +8,11 @@ import anyio
 import pytest
 
 from callboard_actors.process import Confine, Processes, _crew
-from callboard_actors.process._zygote_proxy import ZygoteProxy
 
 from . import _bodies as bodies
 from ._processes import WAIT, confined_here, descendants, needs_bubblewrap, opened, running, started, zygote_of
 
 pytestmark = pytest.mark.real_clock
-
-
-@pytest.fixture
-def stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep a stopped zygote stopped, as if the kernel did not schedule it."""
-
-    def stay(self: ZygoteProxy) -> None: ...
-
-    monkeypatch.setattr(ZygoteProxy, "go_on", stay)
 
 
 async def _gone(pids: set[int]) -> None:
@@ -36,18 +26,20 @@ CONFINED = [None, confined_here(), pytest.param("bubblewrap", marks=needs_bubble
 
 
 @pytest.mark.parametrize("confine", CONFINED, ids=["trusted", "confined", "bubblewrap"])
-async def test_a_pool_whose_zygote_was_stopped_closes_in_order(confine: Confine | str | None) -> None:
-    """The zygote is continued so that it can end the workers' children; the pool once waited for ever here."""
+async def test_a_pool_whose_zygote_was_stopped_leaves_no_process(
+    confine: Confine | str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopped zygote cannot end its workers, so all of them are killed with it."""
+    monkeypatch.setattr(_crew, "_UNHEARD", 0.2)
     given = confined_here(isolation="bubblewrap") if isinstance(confine, str) else confine
     before = descendants(os.getpid())
     with anyio.fail_after(WAIT):
         async with Processes(workers=2, grace=0.2, confine=given) as pool:
-            zygote = zygote_of(pool)
-            os.kill(zygote, signal.SIGSTOP)
-        assert descendants(os.getpid()) == before
+            below = descendants(os.getpid()) - before
+            os.kill(zygote_of(pool), signal.SIGSTOP)
+        await _gone(below)
 
 
-@pytest.mark.usefixtures("stands_still")
 async def test_a_pool_whose_zygote_stands_still_closes_in_bounded_time_and_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,7 +57,6 @@ async def test_a_pool_whose_zygote_stands_still_closes_in_bounded_time_and_leave
         await _gone(below)
 
 
-@pytest.mark.usefixtures("stands_still")
 async def test_the_closing_of_a_pool_whose_zygote_stands_still_can_be_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -83,7 +74,6 @@ async def test_the_closing_of_a_pool_whose_zygote_stands_still_can_be_cancelled(
         await _gone(below)
 
 
-@pytest.mark.usefixtures("stands_still")
 async def test_a_call_that_is_cancelled_does_not_wait_for_a_zygote_that_stands_still(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

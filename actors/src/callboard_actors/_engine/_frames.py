@@ -6,8 +6,10 @@ than its receiver allows.
 
 import json
 import struct
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from enum import IntEnum
+from importlib.metadata import version
 from socket import socket
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +22,11 @@ HEADER: Final = struct.Struct("!2sBQQ")
 """Magic bytes, kind, number, length of the body."""
 MAX_TOLD: Final = 64 * 1024
 """Bytes of one event at most."""
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of callboard and Python, which must be equal on both sides."""
+    return {"callboard": version("callboard"), "python": "{}.{}".format(*sys.version_info)}
 
 
 class Kind(IntEnum):

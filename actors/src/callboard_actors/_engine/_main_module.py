@@ -76,10 +76,6 @@ class _Copy:
             self.is_loading = False
         if self.is_unguarded:  # even if the script has caught the error of the pool that it tried to open
             self._module, self._failure = None, self.unguarded()
-        if self._module is not None:
-            # Kept referenced: code of the former main module may still be running, and needs its globals.
-            _former.append(sys.modules[HERE])
-            sys.modules[HERE] = sys.modules[_THERE] = self._module
 
     def unguarded(self) -> str:
         """Return the error text for a script that opens a pool while it is loaded."""
@@ -98,22 +94,18 @@ def _remedy(error: BaseException, path: str) -> str:
 
 _copy: _Copy | None = None
 """Set in zygotes and workers; `None` in the program itself."""
-_former: list[ModuleType] = []
 
 
 def _run(source: MainModule) -> ModuleType:
-    # Imported late, because few programs need them. Importing `multiprocessing` sets `__mp_main__`, so it comes before
-    # the module is run.
-    import multiprocessing as multiprocessing
-    import runpy
+    # Imported late, because few programs need it. `prepare` runs the module as `__mp_main__`, puts it in the place of
+    # `__main__`, and keeps the former one, whose code may still be running.
+    from multiprocessing import spawn
 
     if source.name is None:
-        content = runpy.run_path(source.path, run_name=_THERE)
+        spawn.prepare({"init_main_from_path": source.path})
     else:
-        content = runpy.run_module(source.name, run_name=_THERE, alter_sys=True)
-    module = ModuleType(_THERE)
-    vars(module).update(content)
-    return module
+        spawn.prepare({"init_main_from_name": source.name})
+    return sys.modules[HERE]
 
 
 def expect(source: MainModule | None) -> None:

@@ -379,9 +379,7 @@ class Crew:
 
     async def _end_all_when_dismissed(self) -> None:
         await self._dismissed.wait()
-        if self._zygote is not None:
-            # A stopped zygote (SIGSTOP, job control) cannot end its workers.
-            self._zygote.go_on()
+        # Bounded, because a stopped zygote (SIGSTOP, job control) cannot end its workers.
         self._ending.deadline = anyio.current_time() + self._terms.grace + self._patience
         with self._ending:
             members = [*self._members, *self._seats]

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -14,6 +15,7 @@ from callboard_actors._engine._frames import GarbageError, Kind, call_of, frame
 from callboard_actors._engine._plain_codec import opened_reply
 from callboard_actors._engine._session import Connection, OpenCalls
 from callboard_actors._engine._variables import Variables
+from callboard_actors._util._own_task import finish
 from callboard_actors.process._settings import PoolOptions
 from callboard_actors.process._worker_proxy import WorkerProxy
 
@@ -52,8 +54,6 @@ class SeatProxy:
         self._numbers = itertools.count(1)
         self._calls = OpenCalls(lambda _: None)
         self._connection = Connection(_Stream(worker), worker.reader(terms.max_result), heartbeat=None)
-        # Set by a caller that may not wait any longer; a task of the pool then ends the worker.
-        self._given_up = anyio.Event()
         # Why this side ended the worker; decided before its exit code is known, and stronger than it.
         self._broken: str | None = None
         # Why the worker ended. Set by `_settle` at the very end, so it also says that no call can be made.
@@ -87,12 +87,8 @@ class SeatProxy:
                 await self.over.wait()
             one.reply = None
         except BaseException:
-            try:
-                with anyio.CancelScope(shield=True):
-                    await self._cancel(number, body)
-            except BaseException:
-                self._give_up(body)  # a native cancellation passes the shield: nobody may wait here any longer
-                raise
+            # In a task of its own: the call is ended even if this task is cancelled by force.
+            await finish(partial(self._cancel, number, body), "callboard_actors.process ending")
             raise
         if one.reply is None:
             # Calls are begun in the order of their numbers, so a greater begun counter proves that this call began,
@@ -107,17 +103,8 @@ class SeatProxy:
         """Cancel a call in the worker and wait for its end; after the grace, end the worker."""
         grace = self._terms.grace if body.grace is None else min(body.grace, self._terms.grace)
         if not await self._calls.end(self._connection, number, grace):
-            await self._break(_deaf(body), by_itself=False)
-
-    def _give_up(self, body: Body) -> None:
-        """Let a task of the pool end the worker."""
-        if self._broken is None and not self._worker.asked_to_end:
-            self._broken, self._recurs = _deaf(body), False
-        self._given_up.set()
-
-    async def _end_if_given_up(self) -> None:
-        await self._given_up.wait()
-        await self._break("nobody waited for it", by_itself=False)
+            reason = f"{body.title!r} had been cancelled there and did not end within its grace"
+            await self._break(reason, by_itself=False)
 
     def _death(self, body: Body, *, begun: bool) -> WorkerDiedError:
         reason = self._reason or f"the worker process of {self._title!r} is ended"
@@ -131,7 +118,6 @@ class SeatProxy:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._worker.collect_output)
                 group.start_soon(self._listen)
-                group.start_soon(self._end_if_given_up)
                 await self._worker.ended.wait()
                 group.cancel_scope.cancel()
         finally:
@@ -170,7 +156,3 @@ class SeatProxy:
         await self._end(self._worker, None if by_itself else 0.0)
         with anyio.CancelScope(shield=True):
             await self._worker.ended.wait()
-
-
-def _deaf(body: Body) -> str:
-    return f"{body.title!r} had been cancelled there and did not end within its grace"

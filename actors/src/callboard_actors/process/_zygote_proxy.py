@@ -170,13 +170,6 @@ class ZygoteProxy:
         self._kill()
         await self._until_ended()
 
-    def go_on(self) -> None:
-        """Resume the zygote if it was stopped, so that it can end its workers in order."""
-        pid = self._process.pid if self._inside is None else self._inside.program()
-        if pid is not None and self._process.poll() is None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGCONT)
-
     def break_off(self) -> None:
         """Kill a zygote that does not obey, with all its descendants; `listen` sees its end."""
         if self._process.poll() is not None:

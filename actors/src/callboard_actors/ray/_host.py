@@ -2,18 +2,16 @@
 
 import asyncio
 import os
-import platform
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
-from importlib.metadata import version
 from inspect import iscoroutinefunction
-from typing import Any, NamedTuple
+from typing import Any
 
 from callboard.extend import attached_context
-from callboard_actors._engine._frames import Kind
+from callboard_actors._engine._frames import Kind, versions
 from callboard_actors._engine._pickles import loads
 from callboard_actors._engine._replies import bounded, raised, returned
 from callboard_actors.ray._codec import dumps
@@ -28,19 +26,6 @@ Reply = tuple[Kind, bytes]
 """Encoded outcome of a body: a pickle, or the reason why there is none."""
 
 
-class Hello(NamedTuple):
-    """Versions and process id of a Ray actor."""
-
-    python: str
-    callboard: str
-    pid: int
-
-
-def here() -> Hello:
-    """Return the versions of this process, which must equal the Ray actor's."""
-    return Hello(".".join(platform.python_version_tuple()[:2]), version("callboard"), os.getpid())
-
-
 class Host:
     """Ray actor that runs bodies, identified by numbers, until it is killed."""
 
@@ -48,9 +33,9 @@ class Host:
         self._calls: dict[int, _Call] = {}
         self._threads = ThreadPoolExecutor(_THREADS, "callboard")
 
-    async def hello(self) -> Hello:
+    async def hello(self) -> dict[str, str]:
         """Return the versions; as the first call, it also shows that the Ray actor lives."""
-        return here()
+        return versions()
 
     async def watch(self) -> None:
         """Never return: the call fails when this process ends, which its caller notices."""

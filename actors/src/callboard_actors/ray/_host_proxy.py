@@ -5,7 +5,7 @@ Ray's object references support asyncio only. `Bell` and `value_of` wait for the
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -20,10 +20,11 @@ from ray.exceptions import RayError
 
 from callboard import ActorStartError
 from callboard.extend import Body, EngineError, dispatch_event, inject_context
+from callboard_actors._engine._frames import versions
 from callboard_actors._util._own_task import finish
 from callboard_actors.ray._cluster import what_lacks
 from callboard_actors.ray._codec import opened, packed
-from callboard_actors.ray._host import Hello, Host, Reply, Word, here
+from callboard_actors.ray._host import Host, Reply, Word
 from callboard_actors.ray._options import RayOptions
 
 # Waiting for object references.
@@ -144,7 +145,7 @@ class HostProxy:
             self.kill()
             raise
 
-    async def _hello(self, patience: float | None) -> Hello:
+    async def _hello(self, patience: float | None) -> dict[str, str]:
         """Wait until the Ray actor answers; raise `NoRoomError` if the cluster has no room for `patience` seconds."""
         bell = Bell()
         future = bell.watch(self._actor.hello.remote())
@@ -158,7 +159,7 @@ class HostProxy:
                 patience = None  # room was seen; whether this actor or another one took it is unknown
             elif anyio.current_time() - since >= patience:
                 raise NoRoomError(lacking)
-        hello: Hello = future.result()
+        hello: dict[str, str] = future.result()
         return hello
 
     @property
@@ -299,12 +300,13 @@ class HostProxy:
                 ray.kill(self._actor, no_restart=True)
 
 
-def _check_versions(title: str, there: Hello) -> None:
-    for name in ("python", "callboard"):
-        own, other = getattr(here(), name), getattr(there, name)
-        if own != other:
+def _check_versions(title: str, there: Mapping[str, str]) -> None:
+    for name, own in versions().items():
+        if own != there[name]:
             raise ActorStartError(
-                title, f"the cluster has {name} {other}, and here it is {own}; both have to be the same", never=True
+                title,
+                f"the cluster has {name} {there[name]}, and here it is {own}; both have to be the same",
+                never=True,
             )
 
 

@@ -154,7 +154,7 @@ class RemoteEngine(OpenedEngine[RemoteWorkers]):
         for link in fleet.seats_from():
             seat = await link.have_seat(title)
             # A refusal is not final: the next worker is asked.
-            if seat is not None and seat.is_there:
+            if seat is not None and not seat.gone.is_set():
                 try:
                     yield seat
                 finally:

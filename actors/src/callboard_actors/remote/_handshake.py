@@ -11,10 +11,8 @@ is useless in another connection, and terms cannot be changed on the way.
 """
 
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from importlib.metadata import version
 from typing import Any, Final, TypeVar
 
 from anyio.abc import ByteStream
@@ -27,6 +25,7 @@ from callboard_actors._engine._frames import (
     as_json,
     frame,
     from_json,
+    versions,
 )
 from callboard_actors._util._secret import is_proved, nonce, proof
 
@@ -85,11 +84,6 @@ class Offer:
         object.__setattr__(self, "serves", tuple(self.serves))
         if self.capacity < 1 or self.max_call < 1:
             raise ValueError(f"{self!r}: capacity and max_call of 1 or more")
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of callboard and Python, which must be equal on both sides."""
-    return {"callboard": version("callboard"), "python": "{}.{}".format(*sys.version_info)}
 
 
 async def greet(stream: ByteStream, reader: FrameReader, secret: bytes, binding: str, wishes: Wishes) -> Offer:

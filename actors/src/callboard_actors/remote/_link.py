@@ -69,24 +69,17 @@ class RemoteSeat:
         self._title = title
         self._link = link
         self._variables = variables
-        # Set in this order: `_settled` (granted or refused), `_useless` (no new bodies), `_gone` (nothing of it is
+        # Set in this order: `settled` (granted or refused), `_useless` (no new bodies), `gone` (nothing of it is
         # left). A drain sets the second one long before the third.
-        self._settled = anyio.Event()
-        self._gone = anyio.Event()
+        self.settled = anyio.Event()
+        self.gone = anyio.Event()
         self._useless = anyio.Event()
         self._reason: str | None = None
-        self.is_there = False
-        """`True` if the worker has granted it."""
 
     @property
     def reason(self) -> str:
         """Reason why it cannot be used any more."""
         return self._reason or "it was left"
-
-    def begin(self) -> None:
-        """Record that the worker has granted it."""
-        self.is_there = True
-        self._settled.set()
 
     def drain(self, reason: str) -> None:
         """Refuse new bodies; running ones continue."""
@@ -97,16 +90,8 @@ class RemoteSeat:
         """Record that it has ended, or was refused."""
         # Keeps an earlier reason: after a drain, that is why it ended.
         self.drain(reason)
-        self._settled.set()
-        self._gone.set()
-
-    async def until_settled(self) -> None:
-        """Wait until it was granted or refused."""
-        await self._settled.wait()
-
-    async def until_gone(self) -> None:
-        """Wait until its process has ended, as far as known."""
-        await self._gone.wait()
+        self.settled.set()
+        self.gone.set()
 
     async def until_ended(self) -> str:
         """Wait until it cannot be used any more: ended, lost or draining. Return the reason."""
@@ -277,7 +262,7 @@ class Link:
         if seat is None:
             raise GarbageError("it is for no seat")
         if kind is Kind.SEATED:
-            seat.begin()
+            seat.settled.set()
         else:
             reason = str(from_json(body).get("reason"))
             del self._seats[number]
@@ -353,7 +338,7 @@ class Link:
         self._seats[number] = seat = RemoteSeat(title, number, self, self._terms.variables)
         self._connection.send(frame(Kind.SEAT, number, as_json({"title": title})))
         try:
-            await seat.until_settled()
+            await seat.settled.wait()
         except BaseException:
             # The request may already have been granted: its process must not run without an owner.
             await self.leave_seat(seat)
@@ -366,7 +351,7 @@ class Link:
             return
         self._connection.send(frame(Kind.LEAVE, seat.number))
         with anyio.move_on_after(self._terms.grace + _TO_ACKNOWLEDGE, shield=True):
-            await seat.until_gone()
+            await seat.gone.wait()
 
     async def part(self) -> None:
         """Cancel everything that runs on the worker, wait for it within the grace, and close the connection."""

@@ -22,16 +22,10 @@ from callboard_actors.shell._spool import SpoolWriter
 # Processes of the command.
 
 
-def signal_all(group: int | None, number: int) -> int:
-    """Signal all descendants of this process, and a process group; return their number.
-
-    The group is for systems where /proc cannot be read. It must belong to a process that was not reaped yet.
-    """
+def signal_all(number: int) -> int:
+    """Signal all descendants of this process; return their number."""
     # A process that was forking may be missed; the next call finds it, because orphans become children of this process.
     found = descendants_of(os.getpid())
-    with suppress(ProcessLookupError, PermissionError):
-        if group is not None:
-            os.killpg(group, number)
     for pid in found:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
@@ -219,13 +213,10 @@ class _Course:
         return found
 
     def _signal(self, number: signal.Signals) -> int:
-        assert self._child is not None
-        # A reaped child's pid may belong to another process by now.
-        group = self._child.pid if self.exitcode is None else None
-        found = signal_all(group, number)
+        found = signal_all(number)
         if found and number is signal.SIGTERM:
             # A stopped process handles SIGTERM only after it continues.
-            signal_all(group, signal.SIGCONT)
+            signal_all(signal.SIGCONT)
         return found
 
     def _is_there(self) -> bool:

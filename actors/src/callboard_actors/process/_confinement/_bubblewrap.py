@@ -174,7 +174,6 @@ class Inside:
 
     def __init__(self, bwrap: int) -> None:
         self._bwrap = bwrap
-        self._program: int | None = None
 
     def kill(self) -> None:
         """Kill the sandbox with all its processes."""
@@ -182,19 +181,11 @@ class Inside:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._bwrap, signal.SIGKILL)
 
-    def program(self) -> int | None:
-        """Return the outer process id of the program; `None` before it has started or after it has ended."""
-        # Process tree: bwrap, its init process in the namespace, the program. Cached, since the ids do not change.
-        if self._program is None:
-            self._program = next((pid for init in children_of(self._bwrap) for pid in children_of(init)), None)
-        return self._program
-
     def pid(self, own: int) -> int | None:
         """Return the outer process id of a child of the program, given its inner id; `None` if it has ended."""
-        program = self.program()
-        if program is None:
-            return None
-        return next((pid for pid in children_of(program) if _own_number(pid) == own), None)
+        # Process tree: bwrap, its init process in the namespace, the program, its children.
+        programs = (pid for init in children_of(self._bwrap) for pid in children_of(init))
+        return next((pid for program in programs for pid in children_of(program) if _own_number(pid) == own), None)
 
 
 def _own_number(pid: int) -> int | None:
