@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard_actors.process import Confine, Processes
-from callboard_actors.process._confinement import _seccomp, _syscalls
+from callboard_actors.process._confinement import _seccomp
 from callboard_actors.process._confinement._confinement import why_not
 
 
@@ -147,11 +147,11 @@ _ALLOW, _NO_ERROR, _EPERM, _ENOSYS, _KILL = 0x7FFF0000, 0x50000, 0x50001, 0x5002
 _NOTHING = _seccomp.Allowed(network=False, processes=False, signals=False)
 
 
-@pytest.mark.parametrize("machine", _syscalls.MACHINES)
+@pytest.mark.parametrize("machine", _seccomp.MACHINES)
 def test_both_machines_have_the_same_filter_by_other_numbers(machine: str) -> None:
     """Only one architecture is at hand, so the filter of the other one is interpreted here."""
     filtered = Filter(_seccomp.program(machine, 77, _NOTHING))
-    numbers = _syscalls.always(machine) | _syscalls.conditional(machine)
+    numbers = _seccomp.always(machine) | _seccomp.conditional(machine)
 
     def verdict(name: str, *args: int) -> int:
         return filtered.verdict(_data(machine, numbers[name], *args))
@@ -197,12 +197,12 @@ def test_the_second_set_of_numbers_of_x86_64_is_refused() -> None:
 
 FILTERS = [
     (machine, Filter(_seccomp.program(machine, 77, _seccomp.Allowed(network=yes, processes=yes, signals=yes))))
-    for machine in _syscalls.MACHINES
+    for machine in _seccomp.MACHINES
     for yes in (True, False)
 ]
 LISTED = {
-    machine: {*_syscalls.always(machine).values(), *_syscalls.conditional(machine).values()}
-    for machine in _syscalls.MACHINES
+    machine: {*_seccomp.always(machine).values(), *_seccomp.conditional(machine).values()}
+    for machine in _seccomp.MACHINES
 }
 
 

@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from callboard_actors.python._interpreter import Budget, Interpreter
+from callboard_actors.python._interpreter import Interpreter
 
 MARKS_OF_A_WHOLE_LINE = "    ~~~~~~^^^^^^\n" if sys.version_info >= (3, 13) else ""
 """Marks below a call that fills its line; Python before 3.13 has none."""
 
 
 @pytest.fixture
-def python() -> Iterator[Interpreter]:
-    interpreter = Interpreter(max_output=1000, max_value=1000)
+def python(monkeypatch: pytest.MonkeyPatch) -> Iterator[Interpreter]:
+    monkeypatch.setattr("callboard_actors.python._interpreter._MOST_VALUE", 1000)
+    interpreter = Interpreter(max_output=1000)
     yield interpreter
     interpreter.close()
 
@@ -279,7 +280,8 @@ def _pyplot(monkeypatch: pytest.MonkeyPatch, *sizes: int) -> dict[int, _Figure]:
 def test_figures_come_back_within_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large figure is drawn smaller, one over the budget is only described, and all figures are closed."""
     figures = _pyplot(monkeypatch, 50, 150, 5000, -1, 50)
-    python = Interpreter(pictures=Budget(4, 100))
+    monkeypatch.setattr("callboard_actors.python._interpreter._LARGEST", 100)
+    python = Interpreter(pictures=4)
     record = python.run("1")
     python.close()
 

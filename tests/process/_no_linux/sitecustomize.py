@@ -28,7 +28,6 @@ _FOR_LINUX = (
     "callboard_actors.process._confinement._landlock",
     "callboard_actors.process._confinement._readable",
     "callboard_actors.process._confinement._seccomp",
-    "callboard_actors.process._confinement._syscalls",
 )
 
 

@@ -90,10 +90,7 @@ def packed_by(
 
 
 def check(fn: Callable[..., Any], title: str) -> None:
-    """Raise `TypeError` for a function that cannot be sent to a worker, or cannot return its result from there.
-
-    Warn about clean-up in it that cannot run there.
-    """
+    """Raise `TypeError` for a function that cannot be sent to a worker, or cannot return its result from there."""
     inner = fn.func if isinstance(fn, partial) else fn
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         raise TypeError(
@@ -160,11 +157,7 @@ def opened(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> 
 
 
 def _warn_of_lost_cleanup(fn: Callable[..., Any], title: str) -> None:
-    """Warn about an async function that shields clean-up with `callboard.cleanup()`.
-
-    Other clean-up, such as closing a connection in a `finally`, is mostly done by the kernel when a process ends.
-    `cleanup()` signals that the clean-up matters outside of the process.
-    """
+    """Warn about an async function that shields clean-up with `callboard.cleanup()`."""
     function = inspect.unwrap(fn)
     if not inspect.iscoroutinefunction(function) or not _shields(function.__code__, function.__globals__):
         return

@@ -237,10 +237,7 @@ class FrameReader:
         return self._at < len(self._data)
 
     async def next(self) -> tuple[Header, bytes | bytearray]:
-        """Wait for the next frame; return its header and body.
-
-        Raise `GarbageError` for bytes that are no frame of an allowed length, and at the end whatever `receive` raises.
-        """
+        """Wait for the next frame; return its header and body."""
         self._frames += 1
         if self._frames % _FRAMES_IN_A_ROW == 0:
             # While frames are buffered, nothing below waits, so a flood of small frames would hold the event loop.

@@ -194,10 +194,8 @@ def leave_no_core(*, for_good: bool) -> None:
 
 
 def limit_processor_time(seconds: int, *, for_good: bool) -> None:
-    """Let the kernel send SIGXCPU after `seconds` more of processor time, rounded up.
-
-    `for_good` is for untrusted code, which could ignore the signal or raise the limit: SIGKILL follows a second later.
-    """
+    """Let the kernel send SIGXCPU after `seconds` more of processor time, rounded up."""
+    # Code that is not trusted could ignore the signal or raise the limit: SIGKILL follows a second later.
     # The limit counts from the start of the process; earlier calls of this worker have used a part.
     used = resource.getrusage(resource.RUSAGE_SELF)
     most = int(used.ru_utime + used.ru_stime) + 1 + seconds

@@ -128,10 +128,7 @@ def is_unguarded() -> bool:
 
 
 def module_named(name: str) -> ModuleType:
-    """Return a module, loading it if necessary; both names of the main module lead to the program's.
-
-    Raise `RuntimeError` if the main module cannot be loaded here.
-    """
+    """Return a module, loading it if necessary; both names of the main module lead to the program's."""
     if name in NAMES:
         return sys.modules[HERE] if _copy is None else _copy.module()
     return sys.modules.get(name) or importlib.import_module(name)

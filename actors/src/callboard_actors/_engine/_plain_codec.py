@@ -60,10 +60,7 @@ async def opened_reply(kind: Kind, reply: bytes | bytearray, body: Body, *, is_p
 
 
 def opened_plain(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> Any:
-    """Decode the reply of a confined worker: return the result, or raise the exception that it describes.
-
-    Raise `WorkerCallError` for an exception that is not Python's own, and `ResultLostError` for an invalid reply.
-    """
+    """Decode the reply of a confined worker: return the result, or raise the exception that it describes."""
     if kind is Kind.LOST:
         said, _ = reason_and_details(reply[:TEXT_BOUND])
         raise ResultLostError(body.title, said, call_id=body.call_id, output=output)
@@ -90,10 +87,7 @@ def _value(reply: bytes, adapter: TypeAdapter[Any] | None) -> Any:
 
 
 def has_more_values(reply: bytes, most: int) -> bool:
-    """Return whether JSON has more than `most` values, by counting commas and opening brackets in one pass.
-
-    Characters within texts are excluded. For invalid JSON the count is meaningless, but parsing fails afterwards.
-    """
+    """Return whether JSON has more than `most` values, by counting commas and opening brackets in one pass."""
     # An upper bound, since marks within texts count, too. Most replies are decided here.
     if sum(reply.count(mark) for mark in _BETWEEN) <= most:
         return False

@@ -8,8 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, cast
 
 from callboard_actors._engine._frames import Kind, lost
-from callboard_actors._engine._pickles import dumps, loads
-from callboard_actors._engine._variables import set_all
+from callboard_actors._engine._pickles import dumps, loads, set_all
 
 _TRACEBACK_BOUND = 16 * 1024
 """Characters of a traceback in a note at most."""
@@ -85,10 +84,7 @@ def returned(value: object, dumps: Callable[[object], bytes] = dumps) -> Reply:
 
 
 def raised(error: Exception, where: str = "worker process", dumps: Callable[[object], bytes] | None = None) -> Reply:
-    """Return the reply for an exception, with the traceback as a note; `where` names the process in the note.
-
-    `dumps` pickles an exception that would survive a default pickle.
-    """
+    """Return the reply for an exception, with the traceback as a note; `where` names the process in the note."""
     told = "".join(traceback.format_exception(error))[-_TRACEBACK_BOUND:]
     note = f"In {where} {os.getpid()}:\n{told}"
     try:

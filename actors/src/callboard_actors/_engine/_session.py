@@ -236,10 +236,7 @@ class Connection:
             await anyio.sleep(0.002)
 
     async def run(self, on_frame: Callable[[Header, bytes | bytearray], None]) -> str:
-        """Read and write until the connection ends; return the reason.
-
-        `on_frame` is called with each frame except pings. It raises `GarbageError` for a frame that is not allowed.
-        """
+        """Read and write until the connection ends; return the reason."""
         try:
             # Around reading, writing and the heartbeat, so that `close` ends all three at their next await.
             with self._scope:

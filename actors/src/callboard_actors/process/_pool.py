@@ -15,8 +15,8 @@ from callboard_actors._engine._errors import TO_TELL, WorkerDiedError, end_of, i
 from callboard_actors._engine._frames import Kind, call_of
 from callboard_actors._engine._lifecycle import EngineLifecycle, OpenedEngine
 from callboard_actors._engine._main_module import why_no_pool
+from callboard_actors._engine._pickles import Variables
 from callboard_actors._engine._plain_codec import opened_reply
-from callboard_actors._engine._variables import Variables
 from callboard_actors.process._confinement._confine import Confine
 from callboard_actors.process._crew import Crew
 from callboard_actors.process._seat_proxy import SeatProxy
@@ -135,10 +135,7 @@ class Processes(OpenedEngine[Crew]):
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the live workers in all event loops; incomplete while a worker is being replaced.
-
-        With `start="spawn"` they include the worker that waits to replace another one.
-        """
+        """Process ids of the live workers in all event loops; incomplete while a worker is being replaced."""
         return sorted(pid for crew in self._lifecycle.all() for pid in crew.pids())
 
     @overload
@@ -229,11 +226,8 @@ class Processes(OpenedEngine[Crew]):
     async def _exchange(
         self, worker: WorkerProxy, crew: Crew, body: Body, data: bytes, file: int | None
     ) -> tuple[Kind, bytes | bytearray, str] | WorkerDiedError:
-        """Run a body in a worker; return its reply and output, or an error if the worker died.
-
-        The error is returned, not raised. A raised `WorkerDiedError` may also come from an observer, about another
-        pool.
-        """
+        """Run a body in a worker; return its reply and output, or an error if the worker died."""
+        # Returned, because a `WorkerDiedError` that is raised here may be an observer's, about another pool.
         number = next(self._numbers)
         # Keeps the worker's files open until the error has been built from them.
         worker.use()

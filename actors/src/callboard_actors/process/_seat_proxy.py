@@ -12,9 +12,9 @@ from callboard.extend import Body, inject_context
 from callboard_actors._engine._codec import packed
 from callboard_actors._engine._errors import TO_TELL, WorkerDiedError, end_of, is_own_doing
 from callboard_actors._engine._frames import GarbageError, Kind, call_of, frame
+from callboard_actors._engine._pickles import Variables
 from callboard_actors._engine._plain_codec import opened_reply
 from callboard_actors._engine._session import Connection, OpenCalls
-from callboard_actors._engine._variables import Variables
 from callboard_actors._util._own_task import finish
 from callboard_actors.process._settings import PoolOptions
 from callboard_actors.process._worker_proxy import WorkerProxy
@@ -33,10 +33,7 @@ class _Stream(ByteSendStream):
 
 
 class SeatProxy:
-    """Worker process that one owner has for itself; see `callboard.Engine.seat`.
-
-    `keep` runs in a task of the pool for as long as the worker lives.
-    """
+    """Worker process that one owner has for itself; see `callboard.Engine.seat`."""
 
     def __init__(
         self,

@@ -46,13 +46,8 @@ class Spawns:
 
 
 def main(fds: Sequence[int], lifeline: int, parent: int) -> NoReturn:
-    """Run a worker in a new interpreter.
-
-    Args:
-        fds: descriptors of its socket, its output pipe and its begun counter.
-        lifeline: read end of a pipe; only the zygote holds the write end.
-        parent: process id of the zygote.
-    """
+    """Run a worker in a new interpreter."""
+    # `lifeline` is the read end of a pipe of which only the zygote holds the write end.
     for fd in (*fds, lifeline):
         os.set_inheritable(fd, False)
     number, output, begun_counter = fds

@@ -29,8 +29,18 @@ _MOST = 2**40
 """Bytes of a call at most: practically unlimited, since workers trust their pool."""
 
 
+_serves = False
+
+
+def is_worker() -> bool:
+    """Return whether this process is a worker of a pool."""
+    return _serves
+
+
 def serve(sock: socket, begun_counter: int, settings: Settings, *, is_seat: bool) -> None:
     """Answer calls; return, or end the process, when the pool has closed the socket."""
+    global _serves
+    _serves = True
     _prepare(settings)
     if is_seat:
         import anyio
@@ -72,11 +82,7 @@ _sent_file: ContextVar[int] = ContextVar("callboard_sent_file")
 
 
 def sent_file() -> int:
-    """Return the descriptor of the file sent with this call; the worker closes it after the call.
-
-    Raises:
-        LookupError: no file was sent with this call.
-    """
+    """Return the descriptor of the file sent with this call; the worker closes it after the call."""
     return _sent_file.get()
 
 

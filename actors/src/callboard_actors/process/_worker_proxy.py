@@ -185,10 +185,7 @@ class WorkerProxy:
     async def exchange(
         self, number: int, body: bytes, max_result: int, deliver: Callable[[Any], None], file: int | None = None
     ) -> tuple[Kind, bytes | bytearray]:
-        """Send a call, perhaps with an open file, and return its reply; pass its events to `deliver`.
-
-        Raise `BrokenError` if the worker ends or sends an invalid frame.
-        """
+        """Send a call, perhaps with an open file, and return its reply; pass its events to `deliver`."""
         # Drops output that was printed between two calls, so that errors show only this call's.
         self._take_output()
         self._kept.clear()

@@ -49,11 +49,7 @@ class ZygoteProxy:
 
     @classmethod
     async def start(cls, settings: Settings) -> "ZygoteProxy":
-        """Start a zygote, and wait until it has loaded its modules.
-
-        Raise `UnloadableError` if an optional module ends the process or starts threads, and `ActorStartError` if the
-        zygote cannot be started.
-        """
+        """Start a zygote, and wait until it has loaded its modules."""
         ours, theirs = socket.socketpair()
         with _above_standard(theirs) as theirs:
             try:

@@ -89,46 +89,39 @@ def compiled(code: str, number: int) -> Cell:
 
 _RESOLUTIONS = (100, 50)
 """Dots per inch; a picture that is too large is drawn again with the smaller number."""
+_LARGEST = 1_000_000
+"""Bytes of a picture as PNG."""
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """Number of pictures of a cell, and their largest size."""
-
-    number: int
-    size: int
-    """Bytes of a picture as PNG."""
-
-
-def taken(budget: Budget) -> tuple[list[str], list[str]]:
+def taken(most: int) -> tuple[list[str], list[str]]:
     """Return the open figures as PNG in base64, and notes about those that are not shown; close all of them."""
     pyplot: Any = sys.modules.get("matplotlib.pyplot")
-    if pyplot is None or not budget.number:
+    if pyplot is None or not most:
         return [], []
     pictures: list[str] = []
     notes: list[str] = []
     numbers = list(pyplot.get_fignums())
-    for number in numbers[: budget.number]:
+    for number in numbers[:most]:
         try:
-            data = _drawn(pyplot.figure(number), budget.size)
+            data = _drawn(pyplot.figure(number))
         except Exception as error:  # matplotlib draws only now, so errors of earlier commands appear here
             notes.append(f"[figure {number} cannot be drawn: {type(error).__name__}: {error!s:.200}]")
             continue
         if data is None:
-            notes.append(f"[figure {number} is not shown: as PNG it has more than {budget.size:,} bytes]")
+            notes.append(f"[figure {number} is not shown: as PNG it has more than {_LARGEST:,} bytes]")
         else:
             pictures.append(base64.b64encode(data).decode())
-    if (more := len(numbers) - budget.number) > 0:
-        notes.append(f"[{more} more figures are not shown; no more than {budget.number} are]")
+    if (more := len(numbers) - most) > 0:
+        notes.append(f"[{more} more figures are not shown; no more than {most} are]")
     pyplot.close("all")
     return pictures, notes
 
 
-def _drawn(figure: Any, most: int) -> bytes | None:
+def _drawn(figure: Any) -> bytes | None:
     for resolution in _RESOLUTIONS:
         picture = io.BytesIO()
         figure.savefig(picture, format="png", dpi=resolution)
-        if picture.tell() <= most:
+        if picture.tell() <= _LARGEST:
             return picture.getvalue()
     return None
 
@@ -218,6 +211,8 @@ def _raise_in(thread: int, error: type[BaseException]) -> None:
 _MOST = 4000
 """Characters of a traceback."""
 _MOST_GROUP = 20
+_MOST_VALUE = 10_000
+"""Characters of the value of a cell's last expression."""
 
 
 def told(error: BaseException) -> str:
@@ -462,8 +457,8 @@ class Record(TypedDict):
 class Interpreter:
     """Namespace, and the cells that run in it.
 
-    `max_output` is in bytes, `max_value` in characters. `grace` is the time in seconds between the interruption of a
-    late cell and the end of the process; `None` never ends it.
+    `max_output` is in bytes, `pictures` the number of figures of a cell. `grace` is the time in seconds between the
+    interruption of a late cell and the end of the process; `None` never ends it.
     """
 
     def __init__(
@@ -471,13 +466,11 @@ class Interpreter:
         *,
         keeps_state: bool = True,
         max_output: int = 20_000,
-        max_value: int = 10_000,
-        pictures: Budget = Budget(4, 1_000_000),
+        pictures: int = 4,
         grace: float | None = None,
     ) -> None:
         self._keeps_state = keeps_state
-        self._max_value = max_value
-        self._budget = pictures
+        self._pictures = pictures
         self._grace = grace
         self._number = 0
         self._capture = Capture(max_output)
@@ -501,11 +494,7 @@ class Interpreter:
             self._limit.interrupt(KeyboardInterrupt)
 
     def run(self, code: str, timeout: float | None = None) -> Record:
-        """Run a cell; its errors are part of the record.
-
-        Raise BrokenInterpreterError if an empty cell fails afterwards, as every later cell would. Any other error has
-        the same consequence: names are lost.
-        """
+        """Run a cell; its errors are part of the record."""
         self._number += 1
         record = self._captured(code, self._number, timeout)
         # Checked now, so that the error belongs to the cell that caused it and not to the next one.
@@ -572,8 +561,8 @@ class Interpreter:
 
     def _show(self, value: object, record: Record) -> None:
         if value is not None:
-            record["value"] = shown(value, self._max_value)
-        record["pictures"], record["notes"] = taken(self._budget)
+            record["value"] = shown(value, _MOST_VALUE)
+        record["pictures"], record["notes"] = taken(self._pictures)
 
 
 def _fresh_main() -> types.ModuleType:

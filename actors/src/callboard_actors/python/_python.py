@@ -1,7 +1,6 @@
 """`Python`: actor that runs code of a model, and its answers as text and pictures."""
 
 import signal
-import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,7 +10,8 @@ from typing import Any, cast
 
 from callboard import Actor, handler, remaining
 from callboard_actors._util._numbers import check_counts, check_durations
-from callboard_actors.python._interpreter import Budget, Interpreter, Record, own_process
+from callboard_actors.process._worker import is_worker
+from callboard_actors.python._interpreter import Interpreter, Record, own_process
 
 # Answer to a model about a cell.
 
@@ -59,9 +59,7 @@ class Python(Actor):
         timeout: seconds for a cell; after that it is interrupted, and names are kept.
         grace: seconds for an interrupted cell to end, before its process is killed and names are lost.
         max_output: bytes of a cell's output that a model reads, head and tail.
-        max_value: characters of the value of its last expression.
-        pictures: whether figures of matplotlib are shown, or how many of a cell.
-        max_picture: largest size of one as PNG, in bytes.
+        pictures: whether figures of matplotlib are shown, or how many of a cell, each of at most 1 MB as PNG.
 
     Raises:
         ValueError: if a package is not installed, or a number is out of range.
@@ -78,23 +76,20 @@ class Python(Actor):
         timeout: float = 60.0,
         grace: float = 2.0,
         max_output: int = 20_000,
-        max_value: int = 10_000,
         pictures: bool | int = True,
-        max_picture: int = 1_000_000,
     ) -> None:
         if isinstance(packages, str):
             raise TypeError(f"Python(packages={packages!r}) is one string; give a list of names")
         if missing := [name for name in packages if find_spec(name.partition(".")[0]) is None]:
             raise ValueError(f"Python(packages=[...]): {missing[0]!r} is not installed here")
         check_durations("Python", timeout=timeout, grace=grace)
-        sizes = [("max_output", max_output), ("max_value", max_value), ("max_picture", max_picture)]
-        check_counts("Python", [(option, size, 100) for option, size in sizes])
+        check_counts("Python", [("max_output", max_output, 100)])
         if not isinstance(cast("object", pictures), int) or pictures < 0:
             raise ValueError(f"Python(pictures={pictures!r}) is True, False, or how many figures are shown")
         self._packages = tuple(packages)
         self._timeout, self._grace = timeout, grace
-        self._keeps_state, self._max_output, self._max_value = keeps_state, max_output, max_value
-        self._pictures = Budget(4 if pictures is True else int(pictures), max_picture)
+        self._keeps_state, self._max_output = keeps_state, max_output
+        self._pictures = 4 if pictures is True else int(pictures)
 
     async def start(self) -> None:
         """Create the interpreter; runs in the main thread, which receives signals.
@@ -102,7 +97,7 @@ class Python(Actor):
         Raises:
             ValueError: if this process is not a worker.
         """
-        if not _is_worker():
+        if not is_worker():
             raise ValueError(
                 "Python(...) would run what a model writes in this process. Give it one of its own: "
                 "ToolNode([python_tool(...)]), or child(Python(...), runs_in=pool)"
@@ -111,7 +106,6 @@ class Python(Actor):
         self._interpreter = Interpreter(
             keeps_state=self._keeps_state,
             max_output=self._max_output,
-            max_value=self._max_value,
             pictures=self._pictures,
             grace=self._grace,
         )
@@ -136,8 +130,3 @@ class Python(Actor):
             with suppress(BaseException):
                 traceback.print_exc()
             _exit(_BROKEN)
-
-
-def _is_worker() -> bool:
-    """Return whether this process is a worker of a pool."""
-    return "callboard_actors.process._worker" in sys.modules

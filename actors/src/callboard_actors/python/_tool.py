@@ -22,10 +22,7 @@ _TO_ANSWER = 10.0
 
 
 class BoundedPool(Processes):
-    """Worker pool for interpreters, which limits the time of each cell.
-
-    `most` is the time in seconds for a cell, with its grace.
-    """
+    """Worker pool for interpreters, which limits the time of each cell."""
 
     def __init__(self, most: float, **options: Any) -> None:
         super().__init__(**options)

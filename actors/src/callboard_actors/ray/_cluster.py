@@ -28,10 +28,7 @@ _is_ours = False
 
 
 def connect(address: str | None, options: Mapping[str, Any]) -> None:
-    """Connect to Ray, or share the connection of this process; blocks until it is established.
-
-    Raise `ActorStartError` if Ray cannot be reached, or if this process is connected to another cluster.
-    """
+    """Connect to Ray, or share the connection of this process; blocks until it is established."""
     global _users, _address, _is_ours
     with _lock:
         if not ray.is_initialized():

@@ -20,12 +20,10 @@ from callboard_actors._engine._pickles import found_behind, way_to
 
 
 class _Pickler(cast("type[Any]", cloudpickle.Pickler)):  # type: ignore[misc]
-    """Pickler that sends a decorated function of a module by name.
-
-    cloudpickle would send it by value, with all globals that it refers to.
-    """
+    """Pickler that sends a decorated function of a module by name."""
 
     def reducer_override(self, obj: Any) -> Any:
+        # By value, it would be sent with all globals that it refers to.
         if isinstance(obj, FunctionType) and obj.__module__ not in NAMES and (way := way_to(obj)):
             return found_behind, (obj.__module__, obj.__qualname__, way)
         return super().reducer_override(obj)
@@ -54,10 +52,7 @@ def check(fn: Callable[..., Any], title: str) -> None:
 
 
 def opened(kind: Kind, data: bytes, body: Body) -> Any:
-    """Return the result of a body, or raise its exception; see `_engine/_codec.py`.
-
-    Raise `TypeError` for a REFUSE reply: the Ray actor could not unpickle the body, which then has not begun.
-    """
+    """Return the result of a body, or raise its exception; see `_engine/_codec.py`."""
     if kind is Kind.REFUSE:
         raise TypeError(
             f"{body.title!r} cannot run on Ray: its workers cannot load it: {data.decode(errors='replace')}; "

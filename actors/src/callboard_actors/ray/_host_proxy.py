@@ -119,11 +119,7 @@ class HostProxy:
         """Time of the event loop since which it is idle; infinite while it is not."""
 
     async def start(self, patience: float | None = None) -> None:
-        """Let Ray start the Ray actor, and wait until it answers.
-
-        With `patience`, wait at most so many seconds for room in the cluster, then raise `NoRoomError`. Raise
-        `ActorStartError` if the Ray actor cannot be started, or has other versions than this process.
-        """
+        """Let Ray start the Ray actor, and wait until it answers."""
         # Without Ray's retries: it cannot know whether a body may run twice.
         make = ray.remote(Host).options(
             max_restarts=0, max_task_retries=0, max_concurrency=_AT_ONCE, **self._terms.ray_options()

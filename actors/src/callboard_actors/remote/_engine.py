@@ -9,8 +9,8 @@ from callboard.extend import Body, EngineError
 from callboard_actors._engine import _codec
 from callboard_actors._engine._lifecycle import EngineLifecycle, OpenedEngine
 from callboard_actors._engine._main_module import NAMES
+from callboard_actors._engine._pickles import Variables
 from callboard_actors._engine._session import NotBegunError
-from callboard_actors._engine._variables import Variables
 from callboard_actors._util._secret import checked, secret_from
 from callboard_actors.remote._handshake import Wishes
 from callboard_actors.remote._in_worker import name_of

@@ -87,10 +87,7 @@ class Offer:
 
 
 async def greet(stream: ByteStream, reader: FrameReader, secret: bytes, binding: str, wishes: Wishes) -> Offer:
-    """Perform the handshake as the agent; return the worker's terms.
-
-    Raise `RefusedError` if either side refuses the other, and `GarbageError` if the other end is no worker.
-    """
+    """Perform the handshake as the agent; return the worker's terms."""
     # A fresh nonce of each side: neither a recorded agent nor a recorded worker can be replayed.
     ours = nonce()
     await _say(stream, {"protocol": PROTOCOL, "nonce": ours})
@@ -116,10 +113,7 @@ async def greet(stream: ByteStream, reader: FrameReader, secret: bytes, binding:
 
 
 async def admit(stream: ByteStream, reader: FrameReader, secret: bytes, binding: str, offer: Offer) -> Wishes:
-    """Perform the handshake as the worker; return the agent's terms. A refused agent is told the reason.
-
-    Raise `RefusedError` if either side refuses the other, and `GarbageError` if the other end is no agent.
-    """
+    """Perform the handshake as the worker; return the agent's terms. A refused agent is told the reason."""
     try:
         # The agent proves first: without the secret, nobody obtains a proof of this worker, its versions or its list of
         # functions.

@@ -34,10 +34,8 @@ def name_of(subject: Callable[..., Any]) -> str:
 
 
 def _check(subject: str, fn: Callable[..., Any]) -> None:
-    """Raise `TypeError` if the function is not the one that the call names.
-
-    Functions of callboard itself are allowed: they wrap the named one, such as an actor's methods.
-    """
+    """Raise `TypeError` if the function is not the one that the call names."""
+    # Functions of callboard itself wrap the named one, such as an actor's methods.
     # Against mistakes, not attacks: unpickling has already run code of the agent, which has the secret. Use `--confine`
     # against agents that are not trusted.
     if name_of(fn) != subject and not str(getattr(fn, "__module__", "")).startswith("callboard."):

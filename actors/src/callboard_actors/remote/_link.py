@@ -29,8 +29,8 @@ from callboard_actors._engine._frames import (
     from_json,
 )
 from callboard_actors._engine._lifecycle import Backoff
+from callboard_actors._engine._pickles import Variables
 from callboard_actors._engine._session import Connection, OpenCall, OpenCalls, outcome
-from callboard_actors._engine._variables import Variables
 from callboard_actors.remote import _tls
 from callboard_actors.remote._handshake import LONGEST_GREETING, LONGEST_WELCOME, Offer, RefusedError, Wishes, greet
 from callboard_actors.remote._in_worker import name_of
@@ -283,10 +283,7 @@ class Link:
             self._changed()
 
     async def run_body(self, body: Body, pickled: bytes, seat: int | None = None) -> Any:
-        """Run a body on the worker; return its result or raise its exception. `seat` numbers a dedicated worker.
-
-        Raise `EngineError` if the body has no result, and `TypeError` if the call is larger than the worker accepts.
-        """
+        """Run a body on the worker; return its result or raise its exception. `seat` numbers a dedicated worker."""
         offer, connection = self.offer, self._connection
         if connection is None or connection.reason is not None or offer is None:
             # Nothing was sent: `outcome` raises NotBegunError, and the engine tries another worker.

@@ -35,15 +35,7 @@ _OWN_OF_A_TOOL = ("_run", "_arun")
 
 
 def served(name: str, app_dir: Path) -> dict[str, Callable[..., Any]]:
-    """Return the functions and actor classes to serve, by the names that agents ask for.
-
-    Raise `ValueError` if the name cannot be found, or contains nothing that can be served.
-
-    Args:
-        name: `module`, for its public functions, tools and actors, or `module:attribute`: a function, a tool, an actor,
-            a node, or a list of them.
-        app_dir: folder in which modules are looked for first.
-    """
+    """Return the functions and actor classes to serve, by the names that agents ask for."""
     _, found = load_named(name, app_dir, example="tools")
     things = {name_of(one): one for one in _things(found, name)}
     if not things:

@@ -35,10 +35,7 @@ class _Waiting:
 
 
 class RemoteWorkers:
-    """Connections to all workers of an engine, and a FIFO queue of calls that wait for one.
-
-    `keep` runs in its own task, which ends by `dismiss` only, or with the event loop.
-    """
+    """Connections to all workers of an engine, and a FIFO queue of calls that wait for one."""
 
     def __init__(self, addresses: Sequence[Address], terms: LinkOptions) -> None:
         self._terms = terms
@@ -80,10 +77,7 @@ class RemoteWorkers:
         return "; ".join(f"{link.address}: {link.trouble}" for link in self.links if not link.is_up) or "they are busy"
 
     async def take(self, title: str, call_id: str | None, subject: str) -> Link:
-        """Wait for a worker that serves `subject` and has capacity; reserve a place on it.
-
-        Raise `EngineError` if no suitable worker was connected within the patience, or if none serves `subject`.
-        """
+        """Wait for a worker that serves `subject` and has capacity; reserve a place on it."""
         # FIFO: a new call does not overtake waiting ones, even if a worker has room.
         if (link := None if self._waiting else self._free(subject)) is None:
             link = await self._wait(title, call_id, subject)

@@ -74,10 +74,7 @@ class Ending(TypedDict):
 
 
 def run_command(order: Order) -> Ending:
-    """Run a command; no process of it is left when this returns, however it was started.
-
-    The output goes to the spool that was sent with the call.
-    """
+    """Run a command; no process of it is left when this returns, however it was started."""
     began = time.monotonic()
     with SpoolWriter(sent_file(), order.keeps) as spool, _Course(order, spool) as course:
         try:
@@ -220,10 +217,7 @@ class _Course:
         return found
 
     def _is_there(self) -> bool:
-        """Reap all processes that have ended; return whether others are left.
-
-        Orphans become children of this process, so in the end every process of the command is one.
-        """
+        """Reap all processes that have ended; return whether others are left."""
         assert self._child is not None
         while True:
             try:

@@ -51,10 +51,7 @@ _NOBODY_IS_THERE = {
 
 
 def environment_of_commands(own: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables of commands.
-
-    From this process they inherit paths, the user and the language; others, such as keys, must be given.
-    """
+    """Return the environment variables of commands."""
     kept = {name: value for name, value in os.environ.items() if name in _PASSED_ON or name.startswith("LC_")}
     return {"PATH": os.defpath, **kept, **_NOBODY_IS_THERE, **own}
 

@@ -34,10 +34,7 @@ class OwnPlaceError(ValueError):
 
 
 def mounts(read: Iterable[str], write: Iterable[str]) -> list[str]:
-    """Return the arguments of `bwrap` that make each path reachable as it is written, links included.
-
-    Raise `OwnPlaceError` for the root and for the folder of temporary files.
-    """
+    """Return the arguments of `bwrap` that make each path reachable as it is written, links included."""
     links: dict[str, str] = {}
     kinds: dict[str, str] = {}
     for kind, paths in (("--ro-bind", read), ("--bind", write)):

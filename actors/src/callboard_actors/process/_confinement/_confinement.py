@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from callboard_actors._engine._libc import syscall
-from callboard_actors.process._confinement import _landlock, _seccomp, _syscalls
+from callboard_actors.process._confinement import _landlock, _seccomp
 from callboard_actors.process._confinement._confine import TEMPORARY, CannotConfineError, Confine
 from callboard_actors.process._confinement._readable import always_readable
 
@@ -114,8 +114,8 @@ class Confinement:
 
 def _machine() -> str:
     machine = os.uname().machine
-    if machine not in _syscalls.MACHINES or sys.maxsize < 2**32:
-        known = " and ".join(_syscalls.MACHINES)
+    if machine not in _seccomp.MACHINES or sys.maxsize < 2**32:
+        known = " and ".join(_seccomp.MACHINES)
         raise CannotConfineError(f"confine= is for 64 bit programs on {known} as yet, and this is {machine}")
     return machine
 

@@ -68,10 +68,8 @@ def _site_packages() -> list[str]:
 
 
 def _loaded_libraries() -> set[str]:
-    """Return the shared libraries of this process, with their whole folder if it is below the interpreter's `lib`.
-
-    Other folders stay closed: an extension module of the program may lie beside its `.env`.
-    """
+    """Return the shared libraries of this process, with their whole folder if it is below the interpreter's `lib`."""
+    # Other folders stay closed: an extension module of the program may lie beside its `.env`.
     folders = [os.path.realpath(Path(prefix, "lib")) for prefix in (sys.prefix, sys.base_prefix)]
     return {_folder_or_file(Path(path), folders) for path in _mapped()}
 
