@@ -5,7 +5,6 @@
 
 import ctypes
 import fcntl
-import mmap
 import os
 import resource
 import signal
@@ -27,45 +26,6 @@ def grow_buffers() -> bool:
             one.setsockopt(socket.SOL_SOCKET, option, 8 * 1024**2)
         after = [one.getsockopt(socket.SOL_SOCKET, option) for option in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
     return after > before
-
-
-def fill_sockets() -> tuple[int, int]:
-    """Open as many socket pairs as possible and fill their buffers; return the numbers of pairs and bytes."""
-    pairs, written = [], 0
-    try:
-        while True:
-            pair = socket.socketpair()
-            pairs.append(pair)
-            for one in pair:
-                one.setblocking(False)
-                try:
-                    while True:
-                        written += one.send(bytes(65536))
-                except BlockingIOError:
-                    pass
-    except OSError:
-        return len(pairs), written
-
-
-def hold_in_children(count: int, size: int) -> int:
-    """Return how many processes can each hold so many bytes of address space at the same time."""
-    children, held = [], 0
-    for _ in range(count):
-        heard, told = os.pipe()
-        pid = os.fork()
-        if not pid:
-            os.close(heard)
-            memory = mmap.mmap(-1, size)
-            os.write(told, b"1")
-            time.sleep(600)
-            memory.close()
-        os.close(told)
-        children.append(pid)
-        held += len(os.read(heard, 1))
-    for pid in children:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    return held
 
 
 def limits_of_files_and_core() -> list[list[int]]:
@@ -265,10 +225,6 @@ def memory_without_bound() -> bool:
     return os.memfd_create("more") > 0
 
 
-def ring() -> bool:
-    return _call({"x86_64": 425, "aarch64": 425}, 1, ctypes.create_string_buffer(256))
-
-
 def shared_memory() -> bool:
     return _call({"x86_64": 29, "aarch64": 194}, 0, ctypes.c_size_t(4096), 0o1600)
 
@@ -301,6 +257,12 @@ def thread_sum() -> int:
     for thread in threads:
         thread.join()
     return sum(found)
+
+
+async def thread_sum_later() -> int:
+    import anyio
+
+    return await anyio.to_thread.run_sync(thread_sum)
 
 
 def import_late(names: list[str]) -> list[str]:

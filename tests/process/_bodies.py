@@ -180,30 +180,11 @@ def write_to_every_stream() -> str:
     raise RuntimeError("after output")
 
 
-def _own_socket() -> int:
-    return next(fd for fd in range(3, 64) if _is_socket(fd))
-
-
 def _is_socket(fd: int) -> bool:
     try:
         return stat.S_ISSOCK(os.fstat(fd).st_mode)
     except OSError:
         return False
-
-
-def send_raw(data: bytes) -> None:
-    """Write bytes that are no reply to the worker's socket."""
-    os.write(_own_socket(), data)
-    time.sleep(600)
-
-
-def send_raw_and_return(data: bytes) -> None:
-    os.write(_own_socket(), data)
-
-
-def close_socket() -> None:
-    os.close(_own_socket())
-    time.sleep(600)
 
 
 def hold_socket_in_a_child_and_end() -> None:

@@ -5,7 +5,6 @@ Each test first shows that they exist outside.
 
 import os
 import signal
-import socket
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -20,7 +19,7 @@ from callboard_actors.process import Confine, Processes, WorkerCallError, Worker
 
 from . import _attempts as attempts
 from . import _bodies as bodies
-from ._processes import WAIT, confined_here, descendants, needs_bubblewrap, open_fds, opened, running, started
+from ._processes import WAIT, confined_here, descendants, needs_bubblewrap, opened, running, started
 from .test_confined import ALL, World
 from .test_confined import world as world
 
@@ -102,18 +101,6 @@ async def test_what_is_refused_to_a_confined_worker_is_refused_inside_too(world:
 
 
 @pytest.mark.exhaustive
-async def test_this_machine_is_reached_only_with_network(world: World) -> None:
-    """Without network permission the worker has another loopback interface, and sockets are refused besides."""
-    async with pool_of(inside(network=True)) as pool:
-        assert await pool.run(attempts.connect, socket.AF_INET, socket.SOCK_STREAM, world.tcp)
-        with pytest.raises(OSError):
-            await pool.run(attempts.connect, socket.AF_UNIX, socket.SOCK_DGRAM, world.unix)
-    async with pool_of(inside()) as pool:
-        with pytest.raises(OSError):
-            await pool.run(attempts.connect, socket.AF_INET, socket.SOCK_STREAM, world.tcp)
-
-
-@pytest.mark.exhaustive
 async def test_the_network_is_another_one_for_the_zygote_too(world: World) -> None:
     """The namespaces also confine the zygote, which the system call filter does not cover."""
     names = ["net", "pid", "ipc", "uts", "user", "cgroup", "mnt"]
@@ -180,35 +167,6 @@ async def test_a_fork_bomb_ends_with_its_call(world: World) -> None:
             await pool.run(bodies.daemonise, str(world.writable))
         await becomes(before, OF_A_POOL)
     await becomes(before, 0)
-
-
-@pytest.mark.exhaustive
-async def test_a_late_call_is_killed_within_its_grace(tmp_path: Path) -> None:
-    """A call that ignores SIGTERM is killed at the end of its grace period."""
-    async with pool_of(inside(write=[tmp_path])) as pool:
-        began = time.monotonic()
-        async with anyio.create_task_group() as group:
-            group.start_soon(pool.run, bodies.ignore_sigterm, str(tmp_path))
-            await started(tmp_path)
-            began = time.monotonic()
-            group.cancel_scope.cancel()
-        assert time.monotonic() - began < 1
-        assert await pool.run(bodies.add, 1, 2) == 3
-
-
-@pytest.mark.exhaustive
-async def test_many_calls_leave_nothing() -> None:
-    """After many calls no process and no file descriptor is left."""
-    before = descendants(os.getpid())
-    async with pool_of(inside()) as pool:
-        assert await pool.run(bodies.add, 1, 2) == 3
-        await becomes(before, OF_A_POOL)
-        fds = open_fds()
-        for _ in range(50):
-            await pool.run(bodies.add, 1, 2)
-        await becomes(before, OF_A_POOL)
-        assert open_fds() <= fds  # fewer, if files of an earlier test were closed meanwhile
-    assert not descendants(os.getpid()) - before
 
 
 @pytest.mark.exhaustive

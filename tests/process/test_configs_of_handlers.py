@@ -1,5 +1,6 @@
 """Handlers that run in a worker and take the config of the run: plain data is sent, other objects are left out."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -30,42 +31,36 @@ def node() -> ToolNode:
     return ToolNode([child(configured.Desk, runs_in=Processes(workers=1))], handle_tool_errors=False)
 
 
-def said(messages: list[Any]) -> list[str]:
-    return [message.content for message in messages if message.type == "tool"]
+async def of_a_node() -> list[Any]:
+    async with node() as tools:
+        return (await tools.ainvoke({"messages": [CALL]}, CONFIG))["messages"]  # type: ignore[no-any-return]
 
 
-async def test_a_handler_in_a_worker_reads_the_config_of_a_node_that_is_awaited_alone() -> None:
-    """Objects in `configurable` that cannot be pickled are left out of the config."""
-    with anyio.fail_after(WAIT):
-        async with node() as tools:
-            found = await tools.ainvoke({"messages": [CALL]}, CONFIG)
-    assert said(found["messages"]) == SAID
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # LangGraph and LangChain support asyncio only
-async def test_a_handler_in_a_worker_reads_the_config_of_a_graph() -> None:
-    """LangGraph's internal entries of the config stay in the process of the graph."""
+async def of_a_graph() -> list[Any]:
     builder = StateGraph(MessagesState)
-    with anyio.fail_after(WAIT):
-        async with node() as tools:
-            builder.add_node("tools", tools)
-            builder.add_edge(START, "tools")
-            graph = builder.compile(checkpointer=InMemorySaver())
-            found = await graph.ainvoke({"messages": [CALL]}, CONFIG)
-    assert said(found["messages"]) == SAID
+    async with node() as tools:
+        builder.add_node("tools", tools)
+        builder.add_edge(START, "tools")
+        graph = builder.compile(checkpointer=InMemorySaver())
+        return (await graph.ainvoke({"messages": [CALL]}, CONFIG))["messages"]  # type: ignore[no-any-return]
 
 
-async def test_a_handler_in_a_worker_reads_the_config_of_an_agent() -> None:
-    """The config reaches the handler when the agent has a checkpointer, too."""
+async def of_an_agent() -> list[Any]:
     model = ScriptedModel([AIMessage("", tool_calls=CALL.tool_calls), "done"])
-    agent = create_react_agent(model, node(), checkpointer=InMemorySaver())
-    with anyio.fail_after(WAIT):
-        async with agent:
-            found = await agent.ainvoke({"messages": [("user", "go")]}, CONFIG)
-    assert said(found["messages"]) == SAID
+    async with create_react_agent(model, node(), checkpointer=InMemorySaver()) as agent:
+        return (await agent.ainvoke({"messages": [("user", "go")]}, CONFIG))["messages"]  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # LangGraph and LangChain support asyncio only
+@pytest.mark.parametrize("run", [of_a_node, of_a_graph, of_an_agent])
+async def test_a_handler_in_a_worker_reads_the_config_of_the_run(run: Callable[[], Awaitable[list[Any]]]) -> None:
+    """Objects that cannot be pickled and LangGraph's internal entries stay in this process."""
+    with anyio.fail_after(WAIT):
+        found = await run()
+    assert [message.content for message in found if message.type == "tool"] == SAID
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_handler_in_a_worker_reads_the_config_of_a_tool_that_is_run_without_its_node() -> None:
     """A tool that LangChain itself runs, without a node, passes the config as well."""
     tools = node().tools_by_name

@@ -12,6 +12,7 @@ from callboard.extend import Body
 from callboard_actors.process import Processes, ResultLostError, WorkerDiedError
 
 from . import _bodies as bodies
+from . import _hostile as hostile
 from ._processes import WAIT, opened, started
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.usefixtures("any_start")]
@@ -38,8 +39,8 @@ async def test_a_body_runs_with_its_keywords_and_its_names_are_in_errors() -> No
         (bodies.signal_oneself, (signal.SIGKILL,), False),
         (bodies.signal_oneself, (signal.SIGTERM,), False),
         (bodies.end_at_once, (0,), True),
-        (bodies.send_raw, (b"\x00" * 100,), True),
-        (bodies.close_socket, (), True),
+        (hostile.send, (b"\x00" * 100,), True),
+        (hostile.close_socket, (), True),
         (bodies.segfault, (), True),
     ],
 )

@@ -87,11 +87,10 @@ async def nested(backend: str) -> Point:
 """
 
 _TOOLS = f"""
-from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import tool
 
-from callboard import CallPolicy, ToolNode, create_react_agent
-from callboard.testing import ScriptedModel, calls
+from callboard import CallPolicy, ToolNode
+from callboard.testing import calls
 
 
 @tool
@@ -272,12 +271,6 @@ def test_a_module_run_by_its_name_is_loaded_by_its_name(tmp_path: Path, backend:
 
 
 _PROGRAMS = {
-    "an agent": """
-model = ScriptedModel([calls(("double", {"x": 4})), AIMessage("done")])
-agent = create_react_agent(model, in_pool(double))
-found = await agent.ainvoke({"messages": [HumanMessage("go")]})
-assert [one.content for one in found["messages"]][2:] == ["8 there", "done"], found
-""",
     "an actor": """
 async with Processes(workers=1) as pool, running(child(Desk, point(1), runs_in=pool)) as desk:
     found = await desk.put(point(2))

@@ -8,14 +8,12 @@ from typing import Any
 import anyio
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langgraph.types import Command
 
 from callboard import ActorDiedError, CallPolicy, ToolNode, child, create_react_agent, running
 from callboard.testing import ScriptedModel, calls
 from callboard_actors.process import Processes
 
 from . import _plain_tools as plain
-from . import _tools as tools
 from ._processes import WAIT, alive, descendants, started
 
 pytestmark = pytest.mark.real_clock
@@ -65,21 +63,6 @@ async def test_a_tool_that_ends_its_process_fails_alone_and_says_how() -> None:
     assert "its worker process exited with code 3" in ended.content
     assert ended.status == "error"
     assert fine.status == "success"
-
-
-@pytest.mark.exhaustive  # The worker loads LangGraph, which is slow; the quick tests cover this with a fake engine.
-async def test_state_commands_and_artifacts_cross() -> None:
-    """State, commands and artifacts are transferred as for tools in this process."""
-    with anyio.fail_after(WAIT):
-        pool = Processes(workers=1)
-        given = [tools.number_of_messages, tools.leave, tools.draw]
-        async with ToolNode(given, policies={one.name: CallPolicy(runs_in=pool) for one in given}) as node:
-            [count] = await _run(node, "number_of_messages")
-            [command] = await _run(node, "leave")
-            [drawn] = await _run(node, ("draw", {"size": 5}))
-    assert count.content == "2"
-    assert isinstance(command, Command)
-    assert (drawn.content, drawn.artifact) == ("5 pixels", b"xxxxx")
 
 
 async def test_an_agent_has_its_tools_run_in_one_pool_from_turn_to_turn() -> None:

@@ -13,11 +13,12 @@ from opentelemetry import trace
 
 from callboard import CallPolicy, ToolNode, observe
 from callboard.testing import calls
-from callboard_actors._engine._frames import HEADER, MAGIC, MAX_TOLD, Kind
+from callboard_actors._engine._frames import MAX_TOLD, Kind
 from callboard_actors.process import Processes, WorkerDiedError
-from tests.helpers import ended, make
+from tests.helpers import make
 
 from . import _bodies as bodies
+from . import _hostile as hostile
 from ._processes import WAIT, opened, started
 
 pytestmark = pytest.mark.real_clock
@@ -59,18 +60,6 @@ async def test_progress_is_told_here_and_keeps_the_call_alive(body: Callable[...
 
     assert message.content == "12", message
     assert "step 0" in said
-
-
-async def test_a_body_that_says_nothing_is_given_up() -> None:
-    """A call without progress reports ends with its idle timeout."""
-    async with opened(grace=0) as pool:
-
-        async def tool() -> None:
-            await pool.run(time.sleep, 600)
-
-        message = await _result_of(tool, idle_timeout=0.3)
-
-    assert ended(message) == "timeout"
 
 
 async def test_log_lines_are_those_of_this_process(caplog: pytest.LogCaptureFixture) -> None:
@@ -170,46 +159,28 @@ async def test_words_never_come_between_others(body: Callable[[], object]) -> No
         assert pool.pids == before
 
 
-def _word(body: bytes, *, number: int = 1, length: int | None = None) -> bytes:
-    return HEADER.pack(MAGIC, Kind.TOLD, number, len(body) if length is None else length) + body
-
-
 _DIGITS = b"9" * 400
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        _word(b"no json"),
-        _word(b"[" * 60_000),
-        _word(b"[]"),
-        _word(b'{"progress": [["no text"], null, null]}'),
-        _word(b'{"progress": ["", "1", null]}'),
-        _word(b'{"progress": ["", -1, null]}'),
-        _word(b'{"log": ["root", 30, "words", %s, 1, ["", 1, ""]]}' % _DIGITS),
-        _word(b'{"log": ["root", Infinity, "words", 1, 1, ["", 1, ""]]}'),
-        _word(b'{"else": []}'),
-        _word(b"{}", number=2),
-        _word(b"", length=MAX_TOLD + 1),
+        hostile.frame(Kind.TOLD, 1, b"no json"),
+        hostile.frame(Kind.TOLD, 1, b"[" * 60_000),
+        hostile.frame(Kind.TOLD, 1, b"[]"),
+        hostile.frame(Kind.TOLD, 1, b'{"progress": [["no text"], null, null]}'),
+        hostile.frame(Kind.TOLD, 1, b'{"progress": ["", "1", null]}'),
+        hostile.frame(Kind.TOLD, 1, b'{"progress": ["", -1, null]}'),
+        hostile.frame(Kind.TOLD, 1, b'{"log": ["root", 30, "words", %s, 1, ["", 1, ""]]}' % _DIGITS),
+        hostile.frame(Kind.TOLD, 1, b'{"log": ["root", Infinity, "words", 1, 1, ["", 1, ""]]}'),
+        hostile.frame(Kind.TOLD, 1, b'{"else": []}'),
+        hostile.frame(Kind.TOLD, 2, b"{}"),
+        hostile.frame(Kind.TOLD, 1, b"", MAX_TOLD + 1),
     ],
 )
 async def test_a_word_that_says_nothing_ends_its_worker(data: bytes) -> None:
     """A malformed message counts as a protocol error."""
     async with opened(grace=0.2) as pool:
         with pytest.raises(WorkerDiedError, match="sent what is no reply"):
-            await pool.run(bodies.send_raw, data)
+            await pool.run(hostile.send, data)
         assert await pool.run(bodies.add, 1, 2) == 3
-
-
-async def test_an_error_of_who_hears_a_word_is_not_the_workers_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exception of a message handler reaches the caller unchanged and ends the call."""
-
-    class Broken(logging.Handler):
-        def handle(self, record: logging.LogRecord) -> bool:
-            raise TypeError("disk full")
-
-    logger = logging.getLogger("callboard.tests.process")
-    monkeypatch.setattr(logger, "handlers", [Broken()])
-    async with opened(grace=0.2) as pool:
-        with pytest.raises(TypeError, match=r"^disk full$"):
-            await pool.run(bodies.log_much)

@@ -6,7 +6,7 @@ import pytest
 
 from callboard import ToolNode
 from callboard_actors.process import Confine
-from callboard_actors.python import Python, python_tool
+from callboard_actors.python import python_tool
 
 from .test_in_a_node import told
 
@@ -42,16 +42,6 @@ async def test_it_may_do_besides_what_somebody_has_said(tmp_path: Path) -> None:
     async with ToolNode([python_tool(confine=Confine(write=[tmp_path]))]) as node:
         await told(node, f"open({str(tmp_path)!r} + '/written', 'w').write('x')")
     assert (tmp_path / "written").read_text() == "x"
-
-
-@pytest.mark.exhaustive
-async def test_a_confined_interpreter_that_crashes_is_told_as_lost_and_comes_back() -> None:
-    """A crash of a confined interpreter is reported like that of an unconfined one, and a new interpreter starts."""
-    async with ToolNode([python_tool(Python(timeout=0.5, grace=0.3))]) as node:
-        for end in ("import os; os._exit(3)", "10 ** 10 ** 9"):
-            await told(node, "x = 1")
-            assert "is lost" in await told(node, end)
-            assert "NameError" in await told(node, "x")
 
 
 _LIES = """

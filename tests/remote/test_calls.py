@@ -7,11 +7,13 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import ActorGoneError, ActorStartError, CallPolicy, ToolNode, child, running
+from callboard import ActorStartError, CallPolicy, ToolNode, child, running
 from callboard.extend import Body, EngineError
 from callboard.testing import calls
+from callboard_actors.remote._handshake import Offer
 from callboard_actors.remote._link import Link
 from callboard_actors.remote._tls import Address
+from callboard_actors.remote._workers import RemoteWorkers
 
 from . import _bodies as bodies
 from . import _exits as exits
@@ -35,18 +37,6 @@ async def test_a_tool_runs_at_the_worker(served: Worker) -> None:
 
     assert sum_.content == "3"
     assert str(served.process.pid) in above.content
-
-
-async def test_an_actor_lives_at_the_worker(served: Worker) -> None:
-    """The actor's state is at the worker, and the actor ends with its block."""
-    with anyio.fail_after(WAIT):
-        remote = engine(served)
-        async with remote, running(bodies.Notebook, runs_in=remote) as notebook:
-            assert [await notebook.append("a"), await notebook.append("b")] == [1, 2]
-            pid = await notebook.pid()
-            assert Path(f"/proc/{pid}").exists()
-        while Path(f"/proc/{pid}").exists():
-            await anyio.sleep(0.01)
 
 
 async def test_an_actor_among_the_tools_of_a_node_lives_at_the_worker(served: Worker) -> None:
@@ -151,12 +141,6 @@ async def test_a_body_that_ends_its_process_is_unknown_and_ends_alone(body: Any,
     assert (caught.value.ended, caught.value.recurs) == ("unknown", recurs)
 
 
-async def test_an_engine_that_is_not_open_says_so(served: Worker) -> None:
-    """The error says that the engine has to be opened."""
-    with pytest.raises(ActorGoneError, match="its remote engine is not open; call it within `async with`"):
-        await engine(served).run_body(_body(bodies.add, 1))
-
-
 async def test_no_worker_is_an_error_that_says_which_and_why() -> None:
     """Opening the engine fails within its timeout, with the address and the reason."""
     with anyio.fail_after(WAIT), pytest.raises(ActorStartError, match=r"127\.0\.0\.1:1: .*refused") as why:
@@ -206,3 +190,20 @@ async def test_a_call_that_finds_no_connection_does_not_begin() -> None:
         await link.run_body(_body(bodies.add, 1, 2, on_begin=lambda: begun.append("here")), b"")
 
     assert not begun
+
+
+async def test_patience_counts_from_the_loss_of_the_last_worker_that_could_serve_the_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A call waits on while a busy worker is connected, and its patience begins when that worker is lost."""
+    remote = engine("localhost:1", "localhost:2", patience=2.0)
+    workers = RemoteWorkers(remote._addresses, remote._terms)
+    now = anyio.current_time()
+    for link in workers.links:
+        link.offer = Offer(capacity=1, seats=0, is_plain=False, max_call=1, serves=("module:fn",))
+    with monkeypatch.context() as patch:
+        patch.setattr(Link, "is_up", True)
+        assert workers._patience_left("module:fn", now - 100) == 2.0
+    workers.links[0].gone_at = now - 0.5
+    assert workers._patience_left("module:fn", now - 100) == pytest.approx(1.5, abs=0.1)
+    assert workers._patience_left("module:other", now - 100) < 0

@@ -247,60 +247,6 @@ async def test_an_actor_whose_worker_is_drained_lives_on_at_another_one() -> Non
                 assert _worker_of(again, first, second) is not drained
 
 
-async def test_a_worker_that_comes_back_is_used_again() -> None:
-    """The engine reconnects to the same address by itself."""
-    with worker() as first:
-        async with opened(first, patience=30.0) as remote:
-            assert await remote.run_body(_body(bodies.add, 1)) == 2
-            first.signal(signal.SIGKILL)
-            await _until(lambda: not _links(remote)[0].is_up)
-            with worker(BODIES, "--listen", first.address):
-                assert await remote.run_body(_body(bodies.add, 2)) == 3
-
-
-async def test_patience_begins_when_the_last_worker_has_gone(tmp_path: Path) -> None:
-    """Waiting for a busy worker does not count: patience starts when the last worker is lost."""
-    path = tmp_path / "noted"
-    found: list[float] = []
-    with worker(BODIES, "--workers", "1") as doomed:
-        async with engine(doomed, patience=2.0) as remote:
-
-            async def busy() -> None:
-                with pytest.raises(EngineError, match="its connection was lost"):
-                    await remote.run_body(_body(bodies.note_id, str(path), "0", 60.0))
-
-            async def waits() -> None:
-                with pytest.raises(EngineError, match="none of its workers can be had"):
-                    await remote.run_body(_body(bodies.add, 1))
-                found.append(time.monotonic())
-
-            with anyio.fail_after(WAIT):
-                async with anyio.create_task_group() as group:
-                    group.start_soon(busy)
-                    await _until(lambda: not _links(remote)[0].has_room)
-                    group.start_soon(waits)
-                    await anyio.sleep(1.7)
-                    doomed.signal(signal.SIGKILL)
-                    killed = time.monotonic()
-
-    assert found[0] - killed > 1.9
-
-
-async def test_a_call_without_patience_waits_for_a_busy_worker_at_rest(tmp_path: Path) -> None:
-    """Patience limits the wait for lost workers only; waiting for a busy one uses no processor time."""
-    path = str(tmp_path / "noted")
-    with worker(BODIES, "--workers", "1") as found:
-        async with opened(found, patience=0.0) as remote:
-            async with anyio.create_task_group() as group:
-                group.start_soon(remote.run_body, _body(bodies.note_id, path, "0", 1.5))
-                await _until(lambda: not _links(remote)[0].has_room)
-                began = time.process_time()
-                assert await remote.run_body(_body(bodies.add, 1)) == 2
-                used = time.process_time() - began
-
-    assert used < 0.3
-
-
 async def test_a_silent_worker_is_away(tmp_path: Path) -> None:
     """The socket is open but no bytes come: calls that were sent are unknown, others are unavailable."""
     path = tmp_path / "noted"
