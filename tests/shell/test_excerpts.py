@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard_actors._util._excerpts import Excerpt, clean
-from callboard_actors.shell._spool import SpoolReader, SpoolWriter
+from callboard_actors.shell._command import SpoolReader, SpoolWriter
 
 
 @pytest.mark.parametrize(

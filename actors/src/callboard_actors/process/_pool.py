@@ -19,9 +19,8 @@ from callboard_actors._engine._pickles import Variables
 from callboard_actors._engine._plain_codec import opened_reply
 from callboard_actors.process._confinement._confine import Confine
 from callboard_actors.process._crew import Crew
-from callboard_actors.process._seat_proxy import SeatProxy
 from callboard_actors.process._settings import PoolOptions
-from callboard_actors.process._worker_proxy import BrokenError, WorkerProxy
+from callboard_actors.process._worker_proxy import BrokenError, SeatProxy, WorkerProxy
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
@@ -117,16 +116,9 @@ class Processes(OpenedEngine[Crew]):
         return await super().__aenter__()
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
-        """Reject a function that cannot run in a worker, before it is called.
+        """Raise `TypeError` for a function that cannot run in a worker; `title` names it in the error.
 
         The function's module is added to the modules that are preloaded, if possible, when workers start from then on.
-
-        Args:
-            fn: the function to check.
-            title: name of the function in the error.
-
-        Raises:
-            TypeError: the function cannot run in a worker; the text says why.
         """
         check(fn, title)
         module = module_of(fn)
@@ -156,10 +148,7 @@ class Processes(OpenedEngine[Crew]):
         return await self.run_body(Body(fn=fn, args=args, title=name_of(fn)))
 
     async def _run_with_file(self, file: int, fn: Callable[[*_Ts], _T], *args: *_Ts) -> _T:
-        """Run a function like `run`; within it, `sent_file()` returns the descriptor of an open file.
-
-        A confined worker can use this file, although it cannot open it by any path.
-        """
+        """Run a function like `run`; within it, `sent_file()` returns an open file, also in a confined worker."""
         body = Body(fn=fn, args=args, title=name_of(fn))
         data = packed(body, self._variables.values())
         with self._lifecycle.bodies.running(body, grace=self._terms.grace) as noted:
@@ -167,15 +156,9 @@ class Processes(OpenedEngine[Crew]):
         return found
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run a body; engines are called by this method, programs by `run`.
+        """Run a body; raise what `run` raises. Engines are called by this method, programs by `run`.
 
         On cancellation, the body is ended within its own grace, if that is shorter than the pool's.
-
-        Raises:
-            TypeError: the function or an argument cannot be pickled; nothing was sent.
-            WorkerDiedError: the worker ended; `ended` tells whether the call had begun.
-            ResultLostError: the function finished, but its result was lost.
-            callboard.ActorGoneError: the pool is not open.
         """
         data = packed(body, self._variables.values())
         with self._lifecycle.bodies.running(body, grace=self._terms.grace) as noted:
@@ -200,9 +183,7 @@ class Processes(OpenedEngine[Crew]):
         """Start a dedicated worker for the duration of the block, in addition to the `workers` of the pool.
 
         The worker runs one event loop with concurrent async functions. `cpu` and `max_calls` do not apply.
-
-        Args:
-            title: name of the owner in errors.
+        `title` names the owner in errors.
 
         Raises:
             WorkerDiedError: the worker cannot be started.

@@ -14,8 +14,7 @@ from typing import NoReturn
 from callboard_actors._engine import _kernel
 from callboard_actors._engine._frames import HEADER, Kind, frame, header_of
 from callboard_actors.process import _worker
-from callboard_actors.process._loading import load, reason_of, received_settings
-from callboard_actors.process._worker import end_after, flush
+from callboard_actors.process._worker import end_after, flush, load, reason_of, received_settings
 
 
 class Spawns:

@@ -23,9 +23,8 @@ from callboard_actors._engine import _kernel
 from callboard_actors._engine._frames import Kind, as_json, frame, receive_exactly
 from callboard_actors.process import _worker
 from callboard_actors.process._confinement._confine import CannotConfineError
-from callboard_actors.process._loading import FatalError, load, reason_of, received_settings
 from callboard_actors.process._settings import Settings
-from callboard_actors.process._worker import end_after
+from callboard_actors.process._worker import FatalError, end_after, load, reason_of, received_settings
 
 if TYPE_CHECKING:
     from callboard_actors.process._confinement._confinement import Confinement

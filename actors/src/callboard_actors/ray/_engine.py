@@ -92,12 +92,7 @@ class RayEngine(OpenedEngine[Crew]):
         return Crew(self._terms, partial(connect, self._address, self._init))
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
-        """Raise `TypeError` for a function that cannot be pickled.
-
-        Args:
-            fn: the function to check.
-            title: name of the function in the error.
-        """
+        """Raise `TypeError` for a function that cannot be pickled; `title` names it in the error."""
         check(fn, title)
 
     async def run_body(self, body: Body, /) -> Any:
@@ -107,11 +102,7 @@ class RayEngine(OpenedEngine[Crew]):
 
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[HostProxy]:
-        """Start a Ray actor for one owner for the duration of the block, in addition to `workers`.
-
-        Args:
-            title: name of the owner in errors.
-        """
+        """Start a Ray actor for one owner for the duration of the block, in addition to `workers`."""
         self._lifecycle.bodies.check_open(title)
         host = await self._lifecycle.here(title).hire(title)
         try:

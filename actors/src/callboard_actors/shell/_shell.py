@@ -23,8 +23,7 @@ from callboard import Actor, EngineError, handler, remaining
 from callboard_actors._util._environment import variables
 from callboard_actors._util._numbers import check_counts, check_durations
 from callboard_actors.process import Processes, WorkerDiedError
-from callboard_actors.shell._command import Ending, Order, run_command
-from callboard_actors.shell._spool import SpoolReader
+from callboard_actors.shell._command import Ending, Order, SpoolReader, run_command
 
 # Environment of commands.
 
