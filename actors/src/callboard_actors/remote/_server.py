@@ -2,7 +2,6 @@
 
 import logging
 import ssl
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -49,10 +48,10 @@ def ended(known: str, reason: str, *, recurs: bool = False) -> Reply:
 
 @dataclass(slots=True)
 class _Seat:
-    """Dedicated worker of an agent; `left` is set when the agent no longer needs it."""
+    """Dedicated worker of an agent; `left` is cancelled when the agent no longer needs it."""
 
     seat: Seat | None = None
-    left: anyio.Event = field(default_factory=anyio.Event)
+    left: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
 class ClientSession:
@@ -100,7 +99,7 @@ class ClientSession:
         for scope in self._calls.values():
             scope.cancel()
         for one in self._seats.values():
-            one.left.set()
+            one.left.cancel()
 
     async def close_after_flush(self) -> None:
         """Close the connection after the queued frames are written, or after two seconds."""
@@ -120,7 +119,7 @@ class ClientSession:
             self._have_seat(number, from_json(body))
         elif kind is Kind.LEAVE:
             if number in self._seats:
-                self._seats[number].left.set()
+                self._seats[number].left.cancel()
         elif kind is Kind.REFUSE:
             self._connection.close(f"the agent has ended it: {body.decode(errors='replace')}")
         else:
@@ -245,7 +244,8 @@ class ClientSession:
                 # From here on `_refusal` accepts calls for it, so it is set before the agent is told.
                 one.seat = seat
                 self._connection.send(frame(Kind.SEATED, number))
-                reason = await _first(one.left.wait, seat.until_ended) or reason
+                with one.left:
+                    reason = await seat.until_ended()
         except Exception as error:
             reason = getattr(error, "reason", None) or f"{error}"
         finally:
@@ -258,21 +258,6 @@ class ClientSession:
 
     def _unseat(self, number: int, reason: str) -> None:
         self._connection.send(frame(Kind.UNSEATED, number, as_json({"reason": reason[:_REASON]})))
-
-
-async def _first(*waits: Callable[[], Any]) -> Any:
-    """Wait for the first of these functions to return; return its result and cancel the others."""
-    found: list[Any] = []
-
-    async with anyio.create_task_group() as group:
-
-        async def wait(one: Callable[[], Any]) -> None:
-            found.append(await one())
-            group.cancel_scope.cancel()
-
-        for one in waits:
-            group.start_soon(wait, one)
-    return found[0]
 
 
 # The server.

@@ -10,7 +10,6 @@ import signal
 import struct
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Generator
 from contextlib import suppress
@@ -131,10 +130,14 @@ def _unnamed_file(size: int) -> int:
 # Processes of the command.
 
 
-def signal_all(number: int) -> int:
-    """Signal all descendants of this process; return their number."""
+def signal_all(group: int | None, number: int) -> int:
+    """Signal a process group of a process that was not reaped yet, and all descendants; return their number."""
     # A process that was forking may be missed; the next call finds it, because orphans become children of this process.
     found = descendants_of(os.getpid())
+    # The group at once: a shell would otherwise print that its child was killed, before it is killed itself.
+    with suppress(ProcessLookupError, PermissionError):
+        if group is not None:
+            os.killpg(group, number)
     for pid in found:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
@@ -146,8 +149,6 @@ def signal_all(number: int) -> int:
 _CHUNK = 64 * 1024
 _ROUND = 0.02
 """Seconds between two checks of a command that must end."""
-_SELDOM = 0.2
-"""Seconds between two checks of processes that a job has left running."""
 _WAKES_BY_ITSELF = 3600.0
 _LAST = 1.0
 """Seconds for killed processes to disappear; a process that is stuck in the kernel is not waited for."""
@@ -224,7 +225,6 @@ class _Course:
         self.exitcode: int | None = None
         self.is_asked = False
         """True if the worker was asked to end."""
-        self._pidfd: int | None = None
         self._woken: int | None = None
         self._opened = contextlib.ExitStack()
 
@@ -237,18 +237,18 @@ class _Course:
             self.end(politely=False)
         finally:
             self._opened.close()
-            self._forget_pidfd()
             os.close(self._output)
 
     @contextlib.contextmanager
     def _asked_by_signal(self) -> Generator[None]:
-        """Let SIGTERM end the command with its grace; the pool kills the worker after that."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
+        """Wake `poll` at the end of a process, and at SIGTERM, which ends the command with its grace.
+
+        The pool kills the worker after the grace.
+        """
         woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         former = signal.signal(signal.SIGTERM, self._ask)
-        # Wakes `poll` at once; without it the signal would be noticed after the next output or timeout only.
+        # A handler, because an ignored signal writes no byte.
+        former_child = signal.signal(signal.SIGCHLD, lambda *_: None)
         former_fd = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         self._poll.register(woken, select.POLLIN)
         self._woken = woken
@@ -256,6 +256,7 @@ class _Course:
             yield
         finally:
             signal.set_wakeup_fd(former_fd)
+            signal.signal(signal.SIGCHLD, former_child)
             signal.signal(signal.SIGTERM, former)
             for fd in (woken, wake):
                 os.close(fd)
@@ -283,9 +284,6 @@ class _Course:
         finally:
             os.close(nothing)
             os.close(self._their_output)
-        with contextlib.suppress(OSError):  # without a pidfd, it is polled
-            self._pidfd = os.pidfd_open(self._child.pid)
-            self._poll.register(self._pidfd, select.POLLIN)
 
     def follow(self) -> bool:
         """Read the output until the command has ended or must end; return whether its time is over."""
@@ -293,7 +291,7 @@ class _Course:
             left = self._until - time.monotonic()
             if left <= 0:
                 return True
-            self._round(min(left, _SELDOM if self._pidfd is None else _WAKES_BY_ITSELF))
+            self._round(left)
         return False
 
     def _is_over(self) -> bool:
@@ -319,10 +317,13 @@ class _Course:
         return found
 
     def _signal(self, number: signal.Signals) -> int:
-        found = signal_all(number)
+        assert self._child is not None
+        # A reaped child's pid may belong to another process by now.
+        group = self._child.pid if self.exitcode is None else None
+        found = signal_all(group, number)
         if found and number is signal.SIGTERM:
             # A stopped process handles SIGTERM only after it continues.
-            signal_all(signal.SIGCONT)
+            signal_all(group, signal.SIGCONT)
         return found
 
     def _is_there(self) -> bool:
@@ -337,13 +338,6 @@ class _Course:
                 return True
             if pid == self._child.pid:
                 self.exitcode = self._child.returncode = os.waitstatus_to_exitcode(status)
-                self._forget_pidfd()
-
-    def _forget_pidfd(self) -> None:
-        if self._pidfd is not None:
-            self._poll.unregister(self._pidfd)
-            os.close(self._pidfd)
-            self._pidfd = None
 
     def _round(self, seconds: float) -> None:
         """Wait for an event, and read the available output."""
