@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import anyio
 
-from callboard import Actor, ActorStartError
+from callboard import Actor, ActorStartError, Drained
 from callboard.commands import load_named
 from callboard.extend import actor_behind
 from callboard_actors._util._secret import secret_from
@@ -206,6 +206,7 @@ async def _run(admission: Admission, pool: Processes, serves: Sequence[str], opt
 
 async def _until_drained(server: Server, seconds: float, signals: Any) -> int:
     """Serve until the first signal, then drain; a second signal ends the wait for running calls."""
+    report = Drained()
     async with anyio.create_task_group() as group:
 
         async def hurry() -> None:
