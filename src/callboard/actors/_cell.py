@@ -7,6 +7,8 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import wraps
 from inspect import signature
 from itertools import count
@@ -29,7 +31,6 @@ from callboard.actors._mailbox import (
     Needs,
     Poison,
     WatchedAsk,
-    WhenFull,
     circle,
     room_wanted,
     watched,
@@ -61,76 +62,55 @@ _log = logging.getLogger("callboard")
 _calls = count(1)  # shared by all cells: keyed actors are evicted in the order of their last call
 
 
+@dataclass(eq=False, repr=False, slots=True, weakref_slot=True)  # keyed actors keep cells in a WeakValueDictionary
 class Cell:
     """Stable identity of an actor, to which references point. Any thread may call its methods.
 
     `lock` guards the mailbox, the states of messages, `life` and `gone`. No task awaits while it holds the lock.
     """
 
-    __slots__ = (
-        "__weakref__",  # keyed actors keep their cells in a WeakValueDictionary
-        "activate",
-        "asked",
-        "child",
-        "draining",
-        "fault",
-        "gone",
-        "has_lost_state",
-        "home",
-        "key",
-        "kind",
-        "life",
-        "lock",
-        "mailbox",
-        "name",
-        "on_rest",
-        "owed",
-        "ownership",
-        "poison",
-        "room",
-        "state_since",
-        "urgent",
-    )
+    child: str
+    """Name in the child spec, shared by all keys."""
+    kind: type[Actor]
+    mailbox: Mailbox
+    poison: Poison
+    # Reentrant: garbage collection may run while the lock is held, and a dropped `Reply` settles its message then.
+    lock: AbstractContextManager[object] = field(default_factory=threading.RLock)
+    urgent: OrderedDict[Message, None] = field(default_factory=OrderedDict)
+    """Messages that bypass the queue and have not begun."""
+    owed: dict[Message, None] = field(default_factory=dict)
+    """Begun messages that the mailbox does not count: they bypassed the queue, or their reply is deferred."""
+    life: CurrentIncarnation | None = None
+    """Set by `Incarnation` under the lock; `None` during a restart, while messages wait."""
+    gone: str | None = "it has not been started"
+    """Reason why the actor will not run again, for errors; `None` while it runs or may be started."""
+    state_since: int = 0
+    """Number of the incarnation that began with a fresh state, counted over the process; 0 for restored state."""
+    home: EventLoop | None = None
+    """Event loop in which a call starts the actor; `None` if calls do not start it."""
+    has_lost_state: bool = False
+    """Flag: the last incarnation ended without saving its state."""
+    key: Hashable = None
+    """Key of a keyed actor; `None` for others."""
+    activate: "Callable[[Cell], None] | None" = None
+    """Callback that starts the actor when a call comes and it does not run. Called in the caller's thread."""
+    ownership: Ownership | None = None
+    """Ownership of the key in a fleet, set just before the current incarnation begins."""
+    room: "Callable[[], tuple[Sequence[Cell], str]] | None" = None
+    """Callback for deadlock detection: cells of which one has to leave before this actor can start, and why."""
+    on_rest: Callable[[], None] | None = None
+    """Callback of an incarnation that is idle, or has handled many messages without a pause."""
+    fault: Callable[[Message, str], bool] | None = None
+    """Test hook: return whether the actor dies at this point ("begun" or "done") of a call."""
+    draining: object | None = None
+    """Drain in progress. Only calls from handlers of actors in the same drain are accepted."""
+    asked: int = 0
+    """Number of the last call of this actor, counted over the process."""
 
-    def __init__(self, name: str, kind: type[Actor], *, size: int, when_full: WhenFull, poison: int) -> None:
-        self.name = self.child = name
-        """`name` may include the actor's key; `child` is the name in the child spec, shared by all keys."""
-        self.kind = kind
-        # Reentrant: garbage collection may run while the lock is held, and a dropped `Reply` settles its message then.
-        self.lock = threading.RLock()
-        self.mailbox = Mailbox(size, when_full, kind.groups)
-        self.urgent: OrderedDict[Message, None] = OrderedDict()
-        """Messages that bypass the queue and have not begun."""
-        self.owed: dict[Message, None] = {}
-        """Begun messages that the mailbox does not count: they bypassed the queue, or their reply is deferred."""
-        self.life: CurrentIncarnation | None = (
-            None  # set by `Incarnation` under the lock; None during a restart, while messages wait
-        )
-        self.gone: str | None = "it has not been started"
-        """Reason why the actor will not run again, for errors; `None` while it runs or may be started."""
-        self.poison = Poison(poison)
-        self.state_since = 0
-        """Number of the incarnation that began with a fresh state, counted over the process; 0 for restored state."""
-        self.home: EventLoop | None = None
-        """Event loop in which a call starts the actor; `None` if calls do not start it."""
-        self.has_lost_state = False
-        """Flag: the last incarnation ended without saving its state."""
-        self.key: Hashable = None
-        """Key of a keyed actor; `None` for others."""
-        self.activate: Callable[[Cell], None] | None = None
-        """Callback that starts the actor when a call comes and it does not run. Called in the caller's thread."""
-        self.ownership: Ownership | None = None
-        """Ownership of the key in a fleet, set just before the current incarnation begins."""
-        self.room: Callable[[], tuple[Sequence[Cell], str]] | None = None
-        """Callback for deadlock detection: cells of which one has to leave before this actor can start, and why."""
-        self.on_rest: Callable[[], None] | None = None
-        """Callback of an incarnation that is idle, or has handled many messages without a pause."""
-        self.fault: Callable[[Message, str], bool] | None = None
-        """Test hook: return whether the actor dies at this point ("begun" or "done") of a call."""
-        self.draining: object | None = None
-        """Drain in progress. Only calls from handlers of actors in the same drain are accepted."""
-        self.asked = 0
-        """Number of the last call of this actor, counted over the process."""
+    @property
+    def name(self) -> str:
+        """Name with the key, for errors."""
+        return self.child if self.key is None else f"{self.child}[{self.key!r}]"
 
     def __repr__(self) -> str:
         return f"<actor {self.name!r}>"
@@ -206,7 +186,7 @@ class Cell:
         """Put a message into the mailbox and wake the actor, or raise the error of its refusal."""
         if (refusal := self._refusal(message)) is not None:
             raise refusal
-        _refuse_standstill(message, self.name, self.home if self.life is None else self.life.loop)
+        _refuse_standstill(message, self, self.home if self.life is None else self.life.loop)
         if self.draining is not None and not any(one.target.draining is self.draining for one in message.ancestors()):
             raise self.refused_by_drain(message)
         # Cheap test first: most handlers have neither a group nor reentrancy.
@@ -505,11 +485,11 @@ def _needs(message: Message) -> Needs:
     return Needs(tuple(one.in_hand() for one in others), why) if others else NOTHING
 
 
-def _refuse_standstill(message: Message, actor: str, home: EventLoop | None) -> None:
+def _refuse_standstill(message: Message, cell: Cell, home: EventLoop | None) -> None:
     """Raise `RuntimeError` if the sync code that makes a call blocks the event loop of the actor."""
     if home is not None and home is not message.loop and stands_still(home):
         raise RuntimeError(
-            f"{message.title} would never begin: the event loop of {actor} waits for the sync code that asks. "
+            f"{message.title} would never begin: the event loop of {cell.name} waits for the sync code that asks. "
             "Await it there (ainvoke), or run the sync code in a thread (anyio.to_thread.run_sync)"
         )
 

@@ -310,6 +310,10 @@ def check_store(spec: ChildSpec[Any], where: str) -> None:
         )
 
 
-def spec_of(given: object) -> ChildSpec[Any]:
-    """Return a child spec for an actor, a class or a child spec."""
-    return given if isinstance(given, ChildSpec) else child(cast("Actor", given))
+def spec_of(given: type[A] | A | ChildSpec[A], owner: str = "", **terms: Any) -> ChildSpec[A]:
+    """Return a child spec for an actor, a class or a child spec. `owner` is the function that was given `terms`."""
+    if not isinstance(given, ChildSpec):
+        return child(given, **terms)
+    if terms:
+        raise TypeError(f"{owner}(child(...)): its terms are there already; got {terms!r} besides")
+    return given

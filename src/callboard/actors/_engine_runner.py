@@ -20,8 +20,8 @@ from callboard._records._policies import Body, Engine, Seat
 from callboard.actors._actor import Actor, Handler, Lifespan, Reply, Resources
 from callboard.actors._cell import Cell
 from callboard.actors._incarnation import Incarnation
-from callboard.actors._mailbox import Message
-from callboard.actors._runner import OnLost
+from callboard.actors._mailbox import Mailbox, Message, Poison
+from callboard.actors._runner import OnLost, SeatLostError
 from callboard.exceptions import ActorDiedError, ActorGoneError, ActorStartError, EngineError
 
 # In the worker
@@ -79,7 +79,8 @@ class _HostedActor:
     """Actor in this worker, with its incarnation and its deferred replies."""
 
     def __init__(self, description: Description, lifespan: Lifespan, state: object) -> None:
-        self.cell = Cell(description.name, description.kind, size=_ANY_NUMBER, when_full="wait", poison=_ANY_NUMBER)
+        mailbox = Mailbox(_ANY_NUMBER, "wait", description.kind.groups)
+        self.cell = Cell(description.name, description.kind, mailbox, Poison(_ANY_NUMBER))
         # No supervisor here starts the actor, so it accepts calls from the beginning.
         self.cell.gone = None
         self.owed: dict[str, _Owed] = {}
@@ -220,27 +221,10 @@ def grace_there(grace: float) -> float:
 # In the supervisor's process
 
 
-class _SeatLostError(EngineError):
-    """Error: the worker of an actor has ended, or the actor in it."""
-
-    @classmethod
-    def like(cls, error: EngineError) -> "_SeatLostError":
-        """Copy an engine's error into this type, by which `is_lost` recognises the end of this actor's own worker."""
-        ended: Any = error.ended
-        return cls(error.tool, error.call_id, error.reason, ended=ended, recurs=error.recurs)
-
-
 class EngineRunner:
     """Runner of one incarnation's code in a worker of its own."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        actor: Actor,
-        name: str,
-        lifespan: Lifespan,
-        on_lost: OnLost,
-    ) -> None:
+    def __init__(self, engine: Engine, actor: Actor, name: str, lifespan: Lifespan, on_lost: OnLost) -> None:
         self._engine = engine
         self._actor = actor
         self._name = name
@@ -307,8 +291,8 @@ class EngineRunner:
             # The body has ended and only its result was lost in transport: the worker and the actor are intact.
             if error.ended == "finished":
                 raise
-            self._is_lost = True  # the failed call reports the loss: see `is_lost`
-            raise _SeatLostError.like(error) from error
+            self._is_lost = True  # the failed call reports the loss
+            raise SeatLostError.like(error) from error
 
     def _sent(self, body: Body) -> Awaitable[Any]:
         assert self._seat is not None
@@ -357,12 +341,6 @@ class EngineRunner:
                     message.settle(None, error)
             else:
                 message.settle(value, None)
-
-    def is_lost(self, error: BaseException) -> bool:
-        return isinstance(error, _SeatLostError)
-
-    def never_began(self, error: BaseException) -> bool:
-        return isinstance(error, _SeatLostError) and error.ended == "unavailable"
 
     async def snapshot(self) -> object:
         return await self._run(snapshot, "snapshot")

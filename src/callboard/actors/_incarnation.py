@@ -23,6 +23,7 @@ from callboard.actors._runner import (
     LocalRunner,
     OnLost,
     OnStart,
+    SeatLostError,
     bare,
     death_of,
     snapshot_or_none,
@@ -309,7 +310,7 @@ class Incarnation:
                 self._end_with_actor(message)
                 raise
             # The worker was gone before the handler began: the next incarnation may run the message safely.
-            elif self.code.never_began(exc) and self._cell.put_back(message):
+            elif isinstance(exc, SeatLostError) and exc.never_began and self._cell.put_back(message):
                 self._break(exc)
             elif self._is_broken_by(exc, message) or message.ends_actor(scope):
                 self._break_by(message, call, exc)
@@ -343,7 +344,7 @@ class Incarnation:
         """Return whether a handler's error crashes the actor, instead of going to the caller only."""
         if message.passes is not None and message.passes(error):
             return False
-        if self.code.is_lost(error):
+        if isinstance(error, SeatLostError):
             return True
         return isinstance(bare(error), self.actor.fatal) or not isinstance(error, Exception)
 

@@ -4,6 +4,7 @@
 """
 
 import logging
+import random
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Sequence
@@ -22,11 +23,13 @@ from callboard._loops._protocol import Scope, Spawned, Wakeup
 from callboard._records._policies import unhashable
 from callboard._records._reports import ActorStatistics, Drained
 from callboard.actors._cell import Cell, reference_to
-from callboard.actors._child import A, ChildSpec, check_store, child
+from callboard.actors._child import A, ChildSpec, check_store, spec_of
 from callboard.actors._fleet_host import FleetCell, FleetHostAdapter
+from callboard.actors._restarts import Backoff, Restarts
+from callboard.actors._runner import End
 from callboard.actors._snapshots import InMemorySnapshots
 from callboard.actors._supervised import ActorUnit, Draining, cell_for
-from callboard.actors._supervisor import SupervisorOptions, Tree
+from callboard.actors._supervisor import OnEnd, Tree
 from callboard.exceptions import ActorStartError
 
 _log = logging.getLogger("callboard")
@@ -39,15 +42,18 @@ _numbers = count(1)
 class _KeyedActor:
     """Running keyed actor under a supervisor of its own, so that its crashes affect no other key."""
 
-    def __init__(self, spec: ChildSpec[Any], cell: Cell, on_end: Callable[[BaseException | None], None]) -> None:
+    def __init__(self, spec: ChildSpec[Any], cell: Cell, on_end: OnEnd) -> None:
         self.cell = cell
-        options = SupervisorOptions(
-            f"the supervisor of {cell.name}",
+        restarts = partial(
+            Restarts,
+            strategy="one_for_one",
             intensity=spec.intensity,
             period=spec.period,
+            backoff=Backoff(),
             auto_shutdown="any_significant",
+            chance=random.random,
         )
-        self.tree = Tree(options, on_end)
+        self.tree = Tree(f"the supervisor of {cell.name}", restarts, on_end)
         self.unit = ActorUnit(spec, self.tree.child_ended, cell)
         # Significant: if it is not restarted, its supervisor ends, the place is free, and the next call starts it anew.
         self.unit.terms = replace(self.unit.terms, significant=True)
@@ -107,8 +113,6 @@ class KeyedActors:
                 found.key, found.gone, found.activate = key, None, self._asked
                 found.home, found.draining = self.loop, self._draining
                 found.room = None if self.spec.cap is None else partial(self._room_for, found)
-                if key is not None:
-                    found.name = f"{self.spec.name}[{key!r}]"
         return found
 
     def _new_cell(self) -> Cell:
@@ -323,9 +327,9 @@ class KeyedActors:
             self._is_away(resident, f"its start was ended by {failed!r}")
             self._on_interrupt(failed)
 
-    def _gave_up(self, cell: Cell, error: BaseException | None) -> None:
+    def _gave_up(self, cell: Cell, _: Tree, end: End) -> None:
         """Handle the end of a keyed actor that its supervisor does not restart."""
-        resident = self._alive.get(cell.key)
+        resident, error = self._alive.get(cell.key), end.error
         if resident is not None:
             self._is_away(resident, "it has ended" if error is None else f"{error}" or repr(error))
         if error is not None and not isinstance(error, Exception):
@@ -459,9 +463,7 @@ async def keyed(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AsyncGenerat
         TypeError: for an option of the wrong kind.
         ValueError: for an option out of range.
     """
-    if isinstance(actor, ChildSpec) and terms:
-        raise TypeError(f"keyed(child(...)): its terms are there already; got {terms!r} besides")
-    spec = actor if isinstance(actor, ChildSpec) else child(actor, **terms)
+    spec = spec_of(actor, "keyed", **terms)
     if spec.key is not None:
         raise ValueError("keyed(...) is given the key in brackets, as in books['mine']; key=... is for a node")
     check_store(spec, "keyed(...)")

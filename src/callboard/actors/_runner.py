@@ -1,7 +1,7 @@
 """Runners of an actor's code: start, calls and end of an incarnation in this process.
 
 A local runner runs async code in the actor's task, and sync code in one thread of its own. A leased runner
-checks before each handler that this process owns the actor's key; the code itself runs in another runner.
+also checks before each handler that this process owns the actor's key.
 """
 
 import inspect
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, Protocol, cast
 
 from callboard._calls._call_keys import fenced_by
 from callboard._loops._current import current_loop
@@ -117,8 +117,23 @@ OnLost = Callable[[Exception], None]
 # Runners
 
 
+class SeatLostError(EngineError):
+    """Error of a handler: the worker of its actor has ended, or the actor in it."""
+
+    @classmethod
+    def like(cls, error: EngineError) -> "SeatLostError":
+        """Return a copy of an engine's error. Errors of other workers, which a handler may raise, keep their type."""
+        ended: Any = error.ended
+        return cls(error.tool, error.call_id, error.reason, ended=ended, recurs=error.recurs)
+
+    @property
+    def never_began(self) -> bool:
+        """Whether the handler did not begin, so that it can run in the next incarnation."""
+        return self.ended == "unavailable"
+
+
 class ActorRunner(Protocol):
-    """Runner of one incarnation's code."""
+    """Runner of one incarnation's code. A handler may raise `SeatLostError`, which means that the actor is lost."""
 
     async def start(self, resources: Resources, snapshot: object) -> None:
         """Start the actor, from a snapshot unless that is `None`. Opened resources are added to `resources`."""
@@ -126,14 +141,6 @@ class ActorRunner(Protocol):
 
     def handle(self, message: Message) -> Awaitable[object]:
         """Return an awaitable that runs the handler of a message."""
-        ...
-
-    def is_lost(self, error: BaseException) -> bool:
-        """Return whether a handler's error means that the actor is lost."""
-        ...
-
-    def never_began(self, error: BaseException) -> bool:
-        """Return whether the error also means that the handler did not begin."""
         ...
 
     async def snapshot(self) -> object:
@@ -182,12 +189,6 @@ class LocalRunner:
             args = (Reply(message), *args)
         return cast("Awaitable[object]", handler.fn(self._actor, *args, **kwargs))
 
-    def is_lost(self, error: BaseException) -> bool:
-        return False
-
-    def never_began(self, error: BaseException) -> bool:
-        return False
-
     async def snapshot(self) -> object:
         return await self._run(self._actor.snapshot)
 
@@ -234,21 +235,19 @@ class LocalRunner:
         """Do nothing: the thread's actor has ended already."""
 
 
-T = TypeVar("T")
-
 Begin = Callable[[], Awaitable[bool]]
 
 beginning: ContextVar[Begin | None] = ContextVar("callboard_beginning", default=None)
 """Callback that a remote call's handler must await before it begins; calls made by the handler must not see it."""
 
 
-class LeasedRunner:
-    """Runner that checks the ownership of the key, and sets the fencing token, around another runner."""
+class LeasedRunner(LocalRunner):
+    """Local runner that checks the ownership of the key, and sets the fencing token, before each handler."""
 
-    __slots__ = ("_clean_up", "_inner", "_ownership")
+    __slots__ = ("_clean_up", "_ownership")
 
-    def __init__(self, inner: ActorRunner, ownership: Ownership, clean_up: float) -> None:
-        self._inner = inner
+    def __init__(self, actor: Actor, name: str, on_lost: OnLost, *, ownership: Ownership, clean_up: float) -> None:
+        super().__init__(actor, name, on_lost)
         self._ownership = ownership
         self._clean_up = clean_up
 
@@ -258,7 +257,7 @@ class LeasedRunner:
             raise KeyMovedError("an actor would start in a process that owns its key no more")
         fenced_by(self._ownership.token)  # in the incarnation's task, so `snapshot` and `stop` have it, too
         cap_grace(current_loop(), self._clean_up)
-        await self._inner.start(resources, snapshot)
+        await super().start(resources, snapshot)
 
     async def handle(self, message: Message) -> object:
         begin = beginning.get()
@@ -272,19 +271,4 @@ class LeasedRunner:
         fenced_by(self._ownership.token)
         # Again: the handler runs in the caller's context, with the caller's grace.
         cap_grace(current_loop(), self._clean_up)
-        return await self._inner.handle(message)
-
-    def is_lost(self, error: BaseException) -> bool:
-        return self._inner.is_lost(error)
-
-    def never_began(self, error: BaseException) -> bool:
-        return self._inner.never_began(error)
-
-    async def snapshot(self) -> object:
-        return await self._inner.snapshot()
-
-    async def stop(self) -> None:
-        await self._inner.stop()
-
-    def close(self) -> None:
-        self._inner.close()
+        return await super().handle(message)

@@ -27,13 +27,11 @@ from callboard.actors._cell import Cell, reference_to
 from callboard.actors._child import ChildSpec
 from callboard.actors._engine_runner import EngineRunner
 from callboard.actors._incarnation import Incarnation
-from callboard.actors._mailbox import Message
+from callboard.actors._mailbox import Mailbox, Message, Poison
 from callboard.actors._runner import (
     ActorRunner,
     End,
-    Keep,
     LeasedRunner,
-    LocalRunner,
     OnLost,
     Taken,
     snapshot_or_none,
@@ -58,7 +56,8 @@ C = TypeVar("C", bound=Cell)
 
 def cell_for(spec: ChildSpec[Any], kind: type[C]) -> C:
     """Return a new cell of this class for an actor."""
-    return kind(spec.name, spec.kind, size=spec.mailbox, when_full=spec.when_full, poison=spec.poison)
+    mailbox = Mailbox(spec.mailbox, spec.when_full, spec.kind.groups)
+    return kind(spec.name, spec.kind, mailbox, Poison(spec.poison))
 
 
 class ActorUnit:
@@ -137,7 +136,8 @@ class ActorUnit:
         actor = self._made()
         object.__setattr__(actor, "key", own_key(self.cell.key))
         keeps_each = self._snapshots is not None and self.spec.save == "each_call"
-        keep = _Turns(self._keep).keep if keeps_each else None
+        # A lock for each incarnation: one that hangs in a save must not block the next.
+        keep = partial(self._keep_in_turn, Lock(fast_acquire=True)) if keeps_each else None
         life = self._life = Incarnation(
             self.cell, actor, self.spec.lifespan, on_start, snapshot, keep=keep, code=self._code(actor)
         )
@@ -162,7 +162,7 @@ class ActorUnit:
         engine, ownership = self.spec.runs_in, self.cell.ownership
         if ownership is not None:
             clean_up = math.inf if self.spec.fleet is None else self.spec.fleet.clean_up
-            return lambda on_lost: LeasedRunner(LocalRunner(actor, self.cell.name, on_lost), ownership, clean_up)
+            return partial(LeasedRunner, actor, self.cell.name, ownership=ownership, clean_up=clean_up)
         return None if engine is None else partial(EngineRunner, engine, actor, self.cell.name, self.spec.lifespan)
 
     def _made(self) -> Actor:
@@ -210,6 +210,12 @@ class ActorUnit:
 
     def _time_limit(self, seconds: float) -> TimeLimit:
         return TimeLimit(self._loop.scope(self._loop.now() + seconds, 0.0))
+
+    async def _keep_in_turn(self, lock: Lock, taken: Taken, call_id: str | None) -> Exception | None:
+        """Take and save the state under a lock: parallel handlers must not overwrite a newer state by an older one."""
+        # The snapshot must be taken inside the lock, too: otherwise it could be older than the last saved one.
+        async with lock:
+            return await self._keep(taken, call_id)
 
     async def _keep(self, taken: Taken, call_id: str | None) -> Exception | None:
         """Save the state after a call; return an error if the call must fail because its state was not saved."""
@@ -289,20 +295,6 @@ class ActorUnit:
 
     def finish(self, reason: str) -> None:
         self.cell.finish(reason)
-
-
-class _Turns:
-    """Lock around the saves of one incarnation: parallel handlers must not overwrite a newer state by an older one."""
-
-    def __init__(self, keep: Keep) -> None:
-        self._keep = keep
-        self._lock = Lock(fast_acquire=True)
-
-    async def keep(self, taken: Taken, call_id: str | None) -> Exception | None:
-        """Take the state and save it, both under the lock."""
-        # The snapshot must be taken inside the lock, too: otherwise it could be older than the last saved one.
-        async with self._lock:
-            return await self._keep(taken, call_id)
 
 
 # Draining

@@ -6,9 +6,10 @@ Children are started in order, restarted after an end, and stopped in reverse.
 import logging
 import random
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, NoReturn, Self, cast, overload
 
@@ -22,7 +23,7 @@ from callboard._records._policies import check_count, check_seconds
 from callboard._records._reports import Drained
 from callboard._util._suggestions import did_you_mean, suggests_keywords
 from callboard.actors._actor import Actor
-from callboard.actors._child import INTENSITY, PERIOD, A, ChildSpec, check_fleet, check_store, child, spec_of
+from callboard.actors._child import INTENSITY, PERIOD, A, ChildSpec, check_fleet, check_store, spec_of
 from callboard.actors._restarts import (
     SHUTDOWNS,
     STRATEGIES,
@@ -47,34 +48,24 @@ _log = logging.getLogger("callboard")
 _HOW: dict[str, Ended] = {"stopped": "normal", "never_starts": "never_starts"}
 
 
-@dataclass(frozen=True, slots=True)
-class SupervisorOptions:
-    """Configuration of a running supervisor."""
-
-    name: str
-    strategy: Strategy = "one_for_one"
-    intensity: int = INTENSITY
-    period: float = PERIOD
-    backoff: Backoff = field(default_factory=Backoff)
-    auto_shutdown: AutoShutdown = "never"
-
-
-OnEnd = Callable[[BaseException | None], None]
-"""Callback for a supervisor that has ended by itself: `None` after an orderly end, or the error."""
+OnEnd = Callable[["Tree", End], None]
+"""Callback for a supervisor that has ended by itself: "stopped" after an orderly end, or "crashed" with the error."""
 
 
 class Tree:
-    """Running supervisor with its children. All methods run in its loop's thread."""
+    """Running supervisor with its children; may be a child itself. All methods run in its loop's thread."""
 
-    def __init__(self, options: SupervisorOptions, on_end: OnEnd) -> None:
+    def __init__(self, name: str, make_restarts: Callable[[list[RestartOptions]], Restarts], on_end: OnEnd) -> None:
         self.loop = current_loop()
-        self.name = options.name
-        self.units: list[Unit] = []
+        # OTP's default for a supervisor that is a child: it is restarted even after an orderly end.
+        self.terms = RestartOptions(name, "permanent")
+        self.units: list[ActorUnit | Tree] = []
         """Children in the order of their start; filled before `start()`."""
-        self._options = options
+        self.is_alive = False
+        self._make_restarts = make_restarts
         self._on_end = on_end
         # Children append here; only the task `_manage` acts on it, so restarts never overlap.
-        self._ends: deque[tuple[Unit, End]] = deque()
+        self._ends: deque[tuple[ActorUnit | Tree, End]] = deque()
         self._wakeup: Wakeup | None = None
         # Set before the first await of a stop: from then on no child is started.
         self._is_stopping = False
@@ -84,7 +75,7 @@ class Tree:
         self._due: list[tuple[float, StartAgain]] = []
         """Delayed restarts of single children, by loop time. The delay of one child must not delay the others."""
 
-    def child_ended(self, unit: "Unit", end: End) -> None:
+    def child_ended(self, unit: "ActorUnit | Tree", end: End) -> None:
         """Handle the end of a child that was not stopped by this supervisor."""
         self._ends.append((unit, end))
         self._wake()
@@ -98,16 +89,7 @@ class Tree:
         self._is_stopping = False
         self._ends.clear()
         self._due.clear()
-        options = self._options
-        self._restarts = Restarts(
-            [unit.terms for unit in self.units],
-            strategy=options.strategy,
-            intensity=options.intensity,
-            period=options.period,
-            backoff=options.backoff,
-            auto_shutdown=options.auto_shutdown,
-            chance=random.random,
-        )
+        self._restarts = self._make_restarts([unit.terms for unit in self.units])
         for number, unit in enumerate(self.units):
             try:
                 await unit.start()
@@ -119,11 +101,12 @@ class Tree:
                 raise
             if self._is_stopping:
                 return  # `stop()` was called during the await, and has stopped all children that run
+        self.is_alive = True
         self._task = self.loop.spawn(self._manage, 0.0)
 
     async def stop(self) -> None:
         """Stop the children in reverse order, and return when all have ended, even if the caller is cancelled."""
-        self._is_stopping = True
+        self._is_stopping, self.is_alive = True, False
         self._wake()
         with self.loop.shield(float("inf")):
             await self._stop_units(self.units)
@@ -131,7 +114,7 @@ class Tree:
             if self._task is not None:
                 await self._task.wait()
 
-    async def _stop_units(self, units: "list[Unit]") -> None:
+    async def _stop_units(self, units: "list[ActorUnit | Tree]") -> None:
         for unit in reversed(units):
             await unit.stop()
 
@@ -168,7 +151,7 @@ class Tree:
         with self.loop.scope(until, 0.0):
             await wakeup.wait()
 
-    async def _child_has_ended(self, unit: "Unit", end: End) -> None:
+    async def _child_has_ended(self, unit: "ActorUnit | Tree", end: End) -> None:
         """Decide about a child that has ended by itself, and act."""
         if end.error is not None and not isinstance(end.error, Exception):
             await self._end_all(end.error)  # KeyboardInterrupt and SystemExit are raised by the owner
@@ -179,12 +162,12 @@ class Tree:
             return
         await self._act(self._decision(unit, end), end)
 
-    def _decision(self, unit: "Unit", end: End) -> Decision:
+    def _decision(self, unit: "ActorUnit | Tree", end: End) -> Decision:
         how, now = _HOW.get(end.how, "abnormal"), self.loop.now()
         if end.error is not None:
             # The type only: the text may contain data that `Redact` removes from results but not from logs.
             kind = type(end.error).__qualname__
-            _log.warning("%s: the actor %r has ended: %s", self.name, unit.terms.name, kind)
+            _log.warning("%s: the actor %r has ended: %s", self.terms.name, unit.terms.name, kind)
         index = self.units.index(unit)
         return self._restarts.ended(index, how, now, cause=end.culprit, is_refused=end.is_refused)
 
@@ -201,7 +184,7 @@ class Tree:
             await self._end_all(None)
         elif isinstance(decision, GiveUp):
             often = f"{unit.terms.name} ended {decision.restarts} times within {self._restarts.period:g} s"
-            error = SupervisorError(self.name, f"{often}, the last time of {end.error!r}")
+            error = SupervisorError(self.terms.name, f"{often}, the last time of {end.error!r}")
             error.__cause__ = end.error
             await self._end_all(error)
 
@@ -260,7 +243,9 @@ class Tree:
         # Not `stop()`: it waits for `_manage`, the task in which this runs.
         self._is_stopping = True
         await self._stop_units(self.units)
-        self._on_end(error)
+        # Before the report: the supervisor around this one restarts only children that are not alive.
+        self.is_alive = False
+        self._on_end(self, End("stopped" if error is None else "crashed", error))
 
 
 class Supervisor:
@@ -313,8 +298,15 @@ class Supervisor:
             raise TypeError(f"Supervisor(backoff=...) takes a Backoff, such as Backoff(first=0.5); got {backoff!r}")
         self.name = name
         self._children = _checked(children)
-        backoff = Backoff() if backoff is None else backoff
-        self._options = SupervisorOptions(name, strategy, intensity, period, backoff, auto_shutdown)
+        self._make_restarts = partial(
+            Restarts,
+            strategy=strategy,
+            intensity=intensity,
+            period=period,
+            backoff=backoff or Backoff(),
+            auto_shutdown=auto_shutdown,
+            chance=random.random,
+        )
         self._tree: Tree | None = None
         self._scope: Scope | None = None
         # Number of the task that entered the block: only that task may leave its cancel scope.
@@ -322,7 +314,7 @@ class Supervisor:
         self._failed: BaseException | None = None
 
     def __repr__(self) -> str:
-        return f"Supervisor([{', '.join(name for name, _ in self._children)}], name={self.name!r})"
+        return f"Supervisor([{', '.join(one.name for one in self._children)}], name={self.name!r})"
 
     async def __aenter__(self) -> Self:
         if self._tree is not None and not is_over(self._tree.loop):
@@ -375,9 +367,9 @@ class Supervisor:
             tree.finish("its supervisor has ended" if self._failed is None else f"{self._failed}")
             self._tree = None
 
-    def _ended(self, error: BaseException | None) -> None:
+    def _ended(self, _: Tree, end: End) -> None:
         # Called by the tree after its children have stopped. The block is cancelled, and `__aexit__` raises the error.
-        self._failed = error
+        self._failed = end.error
         if self._scope is not None:
             self._scope.cancel()
 
@@ -433,62 +425,33 @@ class Supervisor:
 
     def tree(self, on_end: OnEnd) -> Tree:
         """Return a new tree, not started, with new children; for a block, or for the supervisor around this one."""
-        tree = Tree(self._options, on_end)
-        for name, one in self._children:
+        tree = Tree(self.name, self._make_restarts, on_end)
+        for one in self._children:
             tree.units.append(
-                TreeUnit(name, one, tree) if isinstance(one, Supervisor) else ActorUnit(one, tree.child_ended)
+                one.tree(tree.child_ended) if isinstance(one, Supervisor) else ActorUnit(one, tree.child_ended)
             )
         return tree
-
-
-class TreeUnit:
-    """Child of a supervisor that is a supervisor itself."""
-
-    def __init__(self, name: str, supervisor: Supervisor, outer: Tree) -> None:
-        # OTP's default for a supervisor: it is restarted even after an orderly end.
-        self.terms = RestartOptions(name, "permanent")
-        self.tree = supervisor.tree(self._ended)
-        self._outer = outer
-        self.is_alive = False
-
-    async def start(self) -> None:
-        await self.tree.start()
-        self.is_alive = True
-
-    async def stop(self) -> None:
-        self.is_alive = False
-        await self.tree.stop()
-
-    def finish(self, reason: str) -> None:
-        self.tree.finish(reason)
-
-    def _ended(self, error: BaseException | None) -> None:
-        # Before the report: the outer supervisor restarts only children that are not alive.
-        self.is_alive = False
-        self._outer.child_ended(self, End("stopped" if error is None else "crashed", error))
-
-
-Unit = ActorUnit | TreeUnit
 
 
 class _Running(AbstractAsyncContextManager[A]):
     """Context manager returned by `running`; explains the mistake of calling a handler on it."""
 
-    def __init__(self, block: AbstractAsyncContextManager[A], actor: object) -> None:
-        self._block = block
-        self._actor = actor
+    def __init__(self, spec: ChildSpec[A]) -> None:
+        self._spec = spec
+        alone = replace(spec, intensity=INTENSITY, period=PERIOD)  # the supervisor has them
+        self._supervisor = Supervisor([alone], name=spec.name, intensity=spec.intensity, period=spec.period)
 
     async def __aenter__(self) -> A:
-        return await self._block.__aenter__()
+        tree = await self._supervisor.__aenter__()
+        return cast("A", tree[self._spec.name])
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        return await self._block.__aexit__(kind, error, traceback)
+    ) -> bool:
+        return await self._supervisor.__aexit__(kind, error, traceback)
 
     def __repr__(self) -> str:
-        actor = self._actor.actor if isinstance(self._actor, ChildSpec) else self._actor
-        return f"running({(actor if isinstance(actor, type) else type(actor)).__name__})"
+        return f"running({self._spec.kind.__name__})"
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
@@ -512,48 +475,37 @@ def running(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AbstractAsyncCon
         TypeError: for an option of the wrong kind.
         ValueError: for an option out of range.
     """
-    return _Running(_running(actor, **terms), actor)
+    return _Running(spec_of(actor, "running", **terms))
 
 
-@asynccontextmanager
-async def _running(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AsyncGenerator[A]:
-    if isinstance(actor, ChildSpec):
-        if terms:
-            raise TypeError(f"running(child(...)): its terms are there already; got {terms!r} besides")
-        spec = actor
-    else:
-        spec = child(actor, **terms)
-    alone = replace(spec, intensity=INTENSITY, period=PERIOD)  # the supervisor below has them
-    async with Supervisor([alone], name=spec.name, intensity=spec.intensity, period=spec.period) as tree:
-        yield cast("A", tree[spec.name])
-
-
-def _checked(children: object) -> "list[tuple[str, ChildSpec[Any] | Supervisor]]":
+def _checked(children: object) -> "list[ChildSpec[Any] | Supervisor]":
     if isinstance(children, (str, bytes, ChildSpec, Actor, Supervisor)) or not isinstance(children, Sequence):
         raise TypeError(f"Supervisor takes a list of actors, such as Supervisor([Notebook(path)]); got {children!r}")
-    found: list[tuple[str, ChildSpec[Any] | Supervisor]] = []
+    found: list[ChildSpec[Any] | Supervisor] = []
     for one in children:
         spec = one if isinstance(one, Supervisor) else spec_of(one)
-        if isinstance(spec, ChildSpec) and (spec.key, spec.cap, spec.idle) != (None, None, None):
-            raise ValueError(f"child({spec.name}): key, cap and idle are for a node, or for keyed(...)")
-        if isinstance(spec, ChildSpec) and (spec.intensity, spec.period) != (INTENSITY, PERIOD):
-            raise ValueError(f"child({spec.name}): here its supervisor has them for all: Supervisor(intensity=...)")
-        if isinstance(spec, ChildSpec) and spec.prefix:
-            raise ValueError(f"child({spec.name}): prefix is for the names of tools, in a node; got {spec.prefix!r}")
         if isinstance(spec, ChildSpec):
-            check_store(spec, "a supervisor of its own")
-            check_fleet(spec, "a supervisor of its own")
-        if any(spec.name == name for name, _ in found):
+            _check_child(spec)
+        if any(spec.name == other.name for other in found):
             raise ValueError(f"two children are named {spec.name!r}; give one a name: child({spec.name}, name='other')")
-        found.append((spec.name, spec))
+        found.append(spec)
     return found
+
+
+def _check_child(spec: ChildSpec[Any]) -> None:
+    """Raise an error for options that are for other owners of an actor."""
+    if (spec.key, spec.cap, spec.idle) != (None, None, None):
+        raise ValueError(f"child({spec.name}): key, cap and idle are for a node, or for keyed(...)")
+    if (spec.intensity, spec.period) != (INTENSITY, PERIOD):
+        raise ValueError(f"child({spec.name}): here its supervisor has them for all: Supervisor(intensity=...)")
+    if spec.prefix:
+        raise ValueError(f"child({spec.name}): prefix is for the names of tools, in a node; got {spec.prefix!r}")
+    check_store(spec, "a supervisor of its own")
+    check_fleet(spec, "a supervisor of its own")
 
 
 def _actors_in(tree: Tree) -> "list[ActorUnit]":
     found: list[ActorUnit] = []
     for unit in tree.units:
-        if isinstance(unit, TreeUnit):
-            found += _actors_in(unit.tree)
-        elif isinstance(unit, ActorUnit):
-            found.append(unit)
+        found += _actors_in(unit) if isinstance(unit, Tree) else [unit]
     return found

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from callboard import Actor, ActorDiedError, CallPolicy, ToolNode, child, cleanup, fencing_token, handler, keyed
-from callboard.actors._runner import LeasedRunner, LocalRunner
+from callboard.actors._actor import Resources
+from callboard.actors._runner import LeasedRunner
 from callboard.extend import KeyMovedError
 from callboard_actors._server.fleet._lease import BEATS, CLEAN_UP, SAFE, SHORTEST, Lease
 
@@ -70,19 +71,16 @@ class _LostOwnership:
     is_current = False
 
 
-class _NeverStarted(LocalRunner):
-    def __init__(self) -> None:
-        pass
-
-    async def start(self, resources: Any, snapshot: object) -> None:
+class _NeverStarted(Actor):
+    async def start(self) -> None:
         raise AssertionError("the code of an actor started after its key was lost")
 
 
 async def test_an_actor_does_not_start_after_its_key_was_lost() -> None:
     """The lease may expire while the state is loaded, and `start` may write to a resource of the next owner."""
-    runner = LeasedRunner(_NeverStarted(), _LostOwnership(), clean_up=1.0)
+    runner = LeasedRunner(_NeverStarted(), "actor", lambda _: None, ownership=_LostOwnership(), clean_up=1.0)
     with anyio.fail_after(30), pytest.raises(KeyMovedError, match="owns its key no more"):
-        await runner.start(None, None)  # type: ignore[arg-type]
+        await runner.start(Resources(), None)
 
 
 _beats = st.lists(st.tuples(*[st.floats(0.0, 1.5)] * 3, st.booleans()), max_size=20)

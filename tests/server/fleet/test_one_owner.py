@@ -22,6 +22,7 @@ from callboard import (
 )
 from callboard.actors import _cell
 from callboard.actors._fleet_host import FleetCell
+from callboard.actors._mailbox import Mailbox, Poison
 from callboard.testing import tool_call
 
 from ._memory import MemoryFleet, MemoryServer
@@ -300,7 +301,7 @@ def test_a_posting_of_one_thread_is_not_confirmed_for_the_call_of_another(
     monkeypatch: pytest.MonkeyPatch, backend_name: str
 ) -> None:
     """References may be used from several threads. A call that is not confirmed holds back the next one of its key."""
-    cell = FleetCell("counter", Counter, size=9, when_full="wait", poison=0)
+    cell = FleetCell("counter", Counter, Mailbox(9, "wait", {}), Poison(0))
     cell.gone = None
     postings = [_Counted(), _Counted()]
     cell.fleet_host = SimpleNamespace(  # type: ignore[assignment]
