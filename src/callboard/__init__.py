@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from callboard._records._events import RunEvent as RunEvent
     from callboard._records._events import RunInfo as RunInfo
     from callboard._records._fleets import Fleet as Fleet
+    from callboard._records._fleets import Snapshots as Snapshots
     from callboard._records._policies import CallContext as CallContext
     from callboard._records._policies import CallPolicy as CallPolicy
     from callboard._records._policies import Engine as Engine
@@ -83,7 +84,6 @@ if TYPE_CHECKING:
     from callboard.actors._keyed import keyed as keyed
     from callboard.actors._restarts import Backoff as Backoff
     from callboard.actors._snapshots import InMemorySnapshots as InMemorySnapshots
-    from callboard.actors._snapshots import Snapshots as Snapshots
     from callboard.actors._supervisor import Supervisor as Supervisor
     from callboard.actors._supervisor import running as running
 
@@ -137,7 +137,7 @@ _HOMES = {
     "callboard._records._events": ("ActorEvent", "AskEvent", "CallEvent", "RunEvent", "RunInfo"),
     "callboard._records._documents": ("SharedDocuments",),
     "callboard._records._reports": ("Drained", "UnknownCall", "ActorStatistics", "Statistics"),
-    "callboard._records._fleets": ("Fleet",),
+    "callboard._records._fleets": ("Fleet", "Snapshots"),
     "callboard._records._policies": ("CallContext", "CallPolicy", "Engine", "Limit", "Rate", "SharedLimits"),
     "callboard.exceptions": (
         "AbandonedTaskWarning",
@@ -179,7 +179,7 @@ _HOMES = {
     "callboard.actors._child": ("ChildSpec", "child"),
     "callboard.actors._keyed": ("Keyed", "keyed"),
     "callboard.actors._restarts": ("Backoff",),
-    "callboard.actors._snapshots": ("InMemorySnapshots", "Snapshots"),
+    "callboard.actors._snapshots": ("InMemorySnapshots",),
     "callboard.actors._supervisor": ("Supervisor", "running"),
     "callboard._langgraph._vocabulary": (
         "ActionRequest",

@@ -47,7 +47,6 @@ from callboard._records._fleets import Delivery as Delivery
 from callboard._records._fleets import Fleet as Fleet
 from callboard._records._fleets import FleetAsk as FleetAsk
 from callboard._records._fleets import FleetHost as FleetHost
-from callboard._records._fleets import FleetSnapshots as FleetSnapshots
 from callboard._records._fleets import KeyMovedError as KeyMovedError
 from callboard._records._fleets import Membership as Membership
 from callboard._records._fleets import Ownership as Ownership
@@ -83,7 +82,6 @@ __all__ = [
     "Fleet",
     "FleetAsk",
     "FleetHost",
-    "FleetSnapshots",
     "Found",
     "KeyMovedError",
     "LimitGuard",

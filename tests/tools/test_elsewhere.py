@@ -34,7 +34,7 @@ from callboard import (
     progress,
     remaining,
 )
-from callboard.actors._actor_set import HeldEngines
+from callboard.actors._actor_set import ActorSession
 from callboard.testing import FakeEngine, ScriptedModel, calls
 
 said: list[Any] = []
@@ -410,7 +410,7 @@ async def test_what_is_closed_while_a_call_opens_its_engine_leaves_nothing_open(
             await goes_on.wait()
             return await super().__aenter__()
 
-    engine, held = Slow(), HeldEngines()
+    engine, held = Slow(), ActorSession([])
     told: list[str] = []
 
     async def hold() -> None:

@@ -121,15 +121,15 @@ class FleetHost(Protocol):
         ...
 
 
-class FleetSnapshots(Protocol):
-    """Snapshots of actors for the whole fleet. A process that no longer owns the key cannot write."""
+class Snapshots(Protocol):
+    """Store of snapshots, by actor name and key."""
 
     async def load(self, actor: str, key: Hashable) -> object:
-        """Return the last saved snapshot; `None` if there is none."""
+        """Return the last saved snapshot; `None` for none."""
         ...
 
     async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
-        """Replace the snapshot of an actor."""
+        """Replace the saved snapshot."""
         ...
 
 
@@ -137,8 +137,8 @@ class Membership(Protocol):
     """Membership of one host in a fleet. All methods but `leave` may be called from any thread, and never wait."""
 
     @property
-    def snapshots(self) -> FleetSnapshots:
-        """Store of the actors' snapshots."""
+    def snapshots(self) -> Snapshots:
+        """Store of the actors' snapshots. A process that no longer owns the key cannot write."""
         ...
 
     def owned(self, key: Hashable) -> Ownership | None:

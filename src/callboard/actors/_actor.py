@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from types import MappingProxyType, TracebackType
 from typing import (
@@ -143,8 +143,8 @@ class Handler:
     """Handler of an actor: a method that is called by message."""
 
     name: str
-    owner: str
-    """Name of the actor's class."""
+    owner: str = ""
+    """Name of the actor's class; empty until the class is created."""
     fn: Callable[..., Any]
     is_sync: bool
     group: str | None = None
@@ -162,14 +162,6 @@ class Handler:
         """Return the signature for callers: without `self` and without the reply."""
         found = inspect.signature(self.fn)
         return found.replace(parameters=list(found.parameters.values())[1 + self.deferred :])
-
-
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """Options of a handler, stored on its function."""
-
-    fn: Callable[..., Any]
-    options: Mapping[str, Any]
 
 
 @overload
@@ -239,19 +231,14 @@ def handler(
         TypeError: if `fn` is no method, or has no single result, such as an async generator.
         ValueError: for an unknown option.
     """
-    options = {
-        "group": group,
-        "reentrant": reentrant,
-        "deferred": deferred,
-        "on_cancel": on_cancel,
-        "idempotent": idempotent,
-    }
-    _check_options(options)
+    flags = {"reentrant": reentrant, "deferred": deferred, "idempotent": idempotent}
+    _check_options(group, on_cancel, flags)
+    make = partial(Handler, group=group, on_cancel=on_cancel, **flags)
     if fn is None:
         # The frames are those of the class body, whose namespace keeps the marked functions.
-        return lambda method: _marked(method, options, sys._getframe(1).f_locals)
+        return lambda method: _marked(method, make, sys._getframe(1).f_locals)
     # One frame more: `suggests_keywords` wraps this function.
-    return _marked(fn, options, sys._getframe(2).f_locals)
+    return _marked(fn, make, sys._getframe(2).f_locals)
 
 
 if TYPE_CHECKING:
@@ -270,25 +257,25 @@ if TYPE_CHECKING:
         ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]: ...
 
 
-def _check_options(options: Mapping[str, Any]) -> None:
-    group, on_cancel = options["group"], options["on_cancel"]
+def _check_options(group: object, on_cancel: object, flags: Mapping[str, object]) -> None:
     if group is not None and (not isinstance(group, str) or not group):
         raise TypeError(f"handler(group=...) is a name, such as 'reads'; got {group!r}")
     if on_cancel not in _ON_CANCEL:
         raise ValueError(f"handler(on_cancel=...) is one of {_ON_CANCEL}, got {on_cancel!r}")
-    for name in ("reentrant", "deferred", "idempotent"):
-        if not isinstance(options[name], bool):
-            raise TypeError(f"handler({name}=...) is True or False, got {options[name]!r}")
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise TypeError(f"handler({name}=...) is True or False, got {flag!r}")
 
 
-def _marked(fn: Any, options: Mapping[str, Any], body: Mapping[str, Any]) -> Callable[..., Any]:
+def _marked(fn: Any, make: Callable[..., Handler], body: Mapping[str, Any]) -> Callable[..., Any]:
     """Return the method for the class body: it runs inside the running actor, and raises elsewhere."""
     if not inspect.isfunction(fn):
         hint = f"; a group has a name: handler(group={fn!r})" if isinstance(fn, str) else ""
         raise TypeError(f"@handler marks a method of an actor, got {fn!r}{hint}")
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise TypeError(f"{fn.__qualname__} is a generator; a handler returns one result, such as a list")
-    _check_parameters(fn, is_deferred=options["deferred"])
+    own = make(name=fn.__name__, fn=fn, is_sync=not inspect.iscoroutinefunction(fn))
+    _check_parameters(own)
     if (before := body.get(fn.__name__)) is not None and hasattr(before, "__callboard_handler__"):
         raise TypeError(f"{fn.__qualname__} is there twice: the second would hide the first; give it another name")
 
@@ -300,15 +287,14 @@ def _marked(fn: Any, options: Mapping[str, Any], body: Mapping[str, Any]) -> Cal
                 f"Call it on a reference: async with running({type(self).__name__}(...)) as actor: await "
                 f"actor.{fn.__name__}(...)"
             )
-        if not is_sync:
+        if not own.is_sync:
             return await fn(self, *args, **kwargs)
         assert self._in_thread is not None
         # A sync handler that an async one awaits: the actor's state may be used in the actor's thread only.
         found = await self._in_thread(partial(fn, self, *args, **kwargs), fn.__qualname__)
         return await found if inspect.isawaitable(found) else found
 
-    is_sync = not inspect.iscoroutinefunction(fn)
-    call.__dict__["__callboard_handler__"] = _Mark(fn, MappingProxyType(dict(options)))
+    call.__dict__["__callboard_handler__"] = own
     if "__module__" in body and "__qualname__" in body and isinstance(body, dict):  # the namespace of a class body
         body.setdefault(_MARKED, {})[fn.__name__] = fn
     return call
@@ -321,14 +307,15 @@ _MARKED = "__callboard_marked__"
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def _check_parameters(fn: Callable[..., Any], *, is_deferred: bool) -> None:
+def _check_parameters(own: Handler) -> None:
+    fn = own.fn
     kinds = [one.kind for one in inspect.signature(fn).parameters.values()]
     taken = sum(kind in _BY_POSITION for kind in kinds)
     if inspect.Parameter.VAR_POSITIONAL in kinds:
         return
     if not taken:
         raise TypeError(f"{fn.__qualname__} takes no `self`; a handler is a method of an actor")
-    if is_deferred and taken < 2:
+    if own.deferred and taken < 2:
         raise TypeError(
             f"{fn.__qualname__} is deferred, and takes no reply: async def {fn.__name__}(self, reply: Reply[str], ...)"
         )
@@ -439,10 +426,9 @@ def _handlers_of(cls: type[Actor]) -> dict[str, Handler]:
         for name, value in vars(base).items():
             fn = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
             mark = getattr(fn, "__callboard_handler__", None)
-            if isinstance(mark, _Mark):
+            if isinstance(mark, Handler):
                 _check_placement(base, name, value)
-                is_sync = not inspect.iscoroutinefunction(mark.fn)
-                found[name] = Handler(name=name, owner=cls.__name__, fn=mark.fn, is_sync=is_sync, **mark.options)
+                found[name] = replace(mark, name=name, owner=cls.__name__)
             elif name in found:
                 raise TypeError(f"{base.__name__}.{name} overrides a handler without being one; mark it with @handler")
     return found

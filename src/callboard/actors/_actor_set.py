@@ -3,10 +3,9 @@
 Engines are opened at first use and closed together.
 """
 
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -20,11 +19,15 @@ from callboard.actors._snapshots import Journal, JournalSnapshots
 from callboard.exceptions import EngineError
 
 
-class HeldEngines:
-    """Open engines of a node or of one of its runs. Belongs to one event loop."""
+class ActorSession:
+    """Running actors of a set, and the engines that are open for them in one event loop."""
 
-    def __init__(self) -> None:
-        self._stack = AsyncExitStack()
+    def __init__(self, keyed_actors: Sequence[KeyedActors], *, owns_actors: bool = True) -> None:
+        self.keyed_actors = keyed_actors
+        """Keyed actors, in the order of their child specs."""
+        self.loop = current_loop()
+        self._owns_actors = owns_actors
+        self._engines = AsyncExitStack()
         self._held: set[int] = set()
         self._is_closed = False
 
@@ -41,7 +44,7 @@ class HeldEngines:
             await engine.__aexit__(None, None, None)
             raise
         # Two tasks may open the same engine at once. Each opening is closed, because engines count them.
-        self._stack.push_async_exit(engine)
+        self._engines.push_async_exit(engine)
         self._held.add(id(engine))
 
     def _refuse_if_closed(self, title: str) -> None:
@@ -49,35 +52,15 @@ class HeldEngines:
             raise EngineError(title, None, "whoever had its engine open has closed it", ended="unavailable")
 
     async def close(self) -> None:
-        """Close all engines that were opened here."""
-        # First: a `hold` in progress closes its engine itself when it sees this.
-        self._is_closed = True
-        self._held.clear()
-        await self._stack.aclose()
-
-
-@dataclass(frozen=True, slots=True)
-class ActorSession:
-    """Running actors of a set, and the engines that are open for them."""
-
-    keyed_actors: Mapping[int, KeyedActors]
-    """Keyed actors by the index of their child spec."""
-    engines: HeldEngines = field(default_factory=HeldEngines)
-    loop: EventLoop = field(default_factory=current_loop)
-    """Event loop in which the engines are open."""
-
-    @property
-    def is_here(self) -> bool:
-        """Return whether the current event loop is the session's own."""
-        return self.loop is current_loop()
-
-    async def close(self) -> None:
         """Stop the actors in reverse order, then close the engines."""
         try:
-            for one in reversed(list(self.keyed_actors.values())):
+            for one in reversed(self.keyed_actors if self._owns_actors else []):
                 await one.close()
         finally:
-            await self.engines.close()
+            # First: a `hold` in progress closes its engine itself when it sees this.
+            self._is_closed = True
+            self._held.clear()
+            await self._engines.aclose()
 
 
 class ActorSet:
@@ -103,9 +86,9 @@ class ActorSet:
         interrupts = self._interrupts = list[BaseException]()
         session = self._new_session(interrupts)
         try:
-            for spec, keyed_actors in zip(self.specs, session.keyed_actors.values(), strict=True):
+            for spec, keyed_actors in zip(self.specs, session.keyed_actors, strict=True):
                 if spec.runs_in is not None:
-                    await session.engines.hold(spec.runs_in, spec.name)  # stays open between incarnations
+                    await session.hold(spec.runs_in, spec.name)  # stays open between incarnations
                 if spec.key is None and not spec.is_in_journal:
                     await keyed_actors.start(None)
         except BaseException:
@@ -126,54 +109,38 @@ class ActorSet:
     async def opened(self) -> AsyncGenerator[None]:
         """Open a session for the block, unless one is open. Actors start at their first call."""
         known = self.session()
-        if not self.is_needed or (known is not None and known.is_here):
+        if not self.is_needed or (known is not None and known.loop is current_loop()):
             yield
             return
-        if known is not None:
-            # Actors may be called from any loop, but an engine is open in one loop only: open engines for this loop.
-            with self._known_here(ActorSession(known.keyed_actors)) as session:
-                try:
-                    yield
-                finally:
-                    await session.engines.close()
-            return
         interrupts = list[BaseException]()
-        with self._known_here(self._new_session(interrupts)) as session:
-            try:
-                yield
-            finally:
-                await session.close()
-        _raise_first(interrupts)
-
-    @contextmanager
-    def _known_here(self, session: ActorSession) -> Generator[ActorSession]:
-        """Set the session in the context of the current task and of tasks that it starts."""
-        token = _sessions.set({**_sessions.get(), id(self): session})
+        if known is None:
+            session = self._new_session(interrupts)
+        else:
+            # Actors may be called from any loop, but an engine is open in one loop only: open engines for this loop.
+            session = ActorSession(known.keyed_actors, owns_actors=False)
+        token = _sessions.set({**_sessions.get(), self: session})
         try:
-            yield session
+            yield
         finally:
-            _sessions.reset(token)
+            try:
+                await session.close()
+            finally:
+                _sessions.reset(token)
+        _raise_first(interrupts)
 
     def statistics(self) -> Mapping[str, ActorStatistics]:
         """Return the statistics of the current task's session, by name of the actor."""
         session = self.session()
-        if session is None:
-            return {}
-        return {
-            spec.name: one.statistics() for spec, one in zip(self.specs, session.keyed_actors.values(), strict=True)
-        }
+        return {} if session is None else {one.spec.name: one.statistics() for one in session.keyed_actors}
 
     def session(self) -> ActorSession | None:
         """Return the session that the current task uses; `None` for none."""
         # The session of a run goes first: the run keeps its actors even if the owner is opened meanwhile.
-        return _sessions.get().get(id(self)) or self._open
+        return _sessions.get().get(self) or self._open
 
     def _new_session(self, interrupts: list[BaseException]) -> ActorSession:
-        keyed_actors = {
-            number: KeyedActors(spec.kept_in(JournalSnapshots()) if spec.is_in_journal else spec, interrupts.append)
-            for number, spec in enumerate(self.specs)
-        }
-        return ActorSession(keyed_actors)
+        specs = [spec.kept_in(JournalSnapshots()) if spec.is_in_journal else spec for spec in self.specs]
+        return ActorSession([KeyedActors(spec, interrupts.append) for spec in specs])
 
     @property
     def in_journal(self) -> list[str]:
@@ -184,9 +151,9 @@ class ActorSet:
     async def kept_in(self, journal: Journal) -> AsyncGenerator[None]:
         """Store the states of actors in this journal during the block; first stop actors with another state."""
         session = self.session()
-        living = [] if session is None else session.keyed_actors.values()
+        living = [] if session is None else session.keyed_actors
         here = [(one, kept) for one in living if isinstance(kept := one.spec.snapshots, JournalSnapshots)]
-        token = _journals.set({**_journals.get(), id(self): journal})
+        token = _journals.set({**_journals.get(), self: journal})
         opened: list[tuple[KeyedActors, JournalSnapshots]] = []
         try:
             for keyed_actors, kept in here:
@@ -201,7 +168,7 @@ class ActorSet:
 
     def journal(self) -> Journal:
         """Return the journal of the current task."""
-        found = _journals.get().get(id(self))
+        found = _journals.get().get(self)
         if found is None:
             raise ValueError(
                 f"the actor {self.in_journal[0]} has snapshots='journal', and {self._owner} is not run by an agent of "
@@ -216,8 +183,8 @@ def _raise_first(interrupts: list[BaseException]) -> None:
         raise interrupts[0]
 
 
-_journals: ContextVar[Mapping[int, Journal]] = ContextVar("callboard_journals", default=MappingProxyType({}))
-"""Journals of the current task, by id of the actor set."""
+_journals: ContextVar[Mapping[ActorSet, Journal]] = ContextVar("callboard_journals", default=MappingProxyType({}))
+"""Journals of the current task and of tasks that it starts."""
 
-_sessions: ContextVar[Mapping[int, ActorSession]] = ContextVar("callboard_actor_sessions", default=MappingProxyType({}))
-"""Sessions of the current task, by id of the actor set."""
+_sessions: ContextVar[Mapping[ActorSet, ActorSession]] = ContextVar("callboard_actors", default=MappingProxyType({}))
+"""Sessions of the current task and of tasks that it starts."""

@@ -6,7 +6,7 @@ from inspect import signature
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from callboard._loops._deadline import DEFAULT_GRACE
-from callboard._records._fleets import Fleet
+from callboard._records._fleets import Fleet, Snapshots
 from callboard._records._policies import (
     Engine,
     KeyFunction,
@@ -21,7 +21,7 @@ from callboard._util._suggestions import suggests_keywords
 from callboard.actors._actor import Actor, Lifespan, keeps_snapshots, made_again
 from callboard.actors._mailbox import WhenFull, check_mailbox
 from callboard.actors._restarts import RESTARTS, Restart, RestartOptions
-from callboard.actors._snapshots import JOURNAL, SAVES, InJournal, InMemorySnapshots, JournalSnapshots, Save, Snapshots
+from callboard.actors._snapshots import JOURNAL, SAVES, InJournal, InMemorySnapshots, JournalSnapshots, Save
 
 A = TypeVar("A", bound=Actor)
 

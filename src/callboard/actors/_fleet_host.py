@@ -12,7 +12,7 @@ from callboard._calls._call import SupervisedCall
 from callboard._loops._current import current_loop, run_there
 from callboard._loops._deadline import DEFAULT_GRACE, current_timed
 from callboard._loops._protocol import EventLoop, Scope, Spawned, Wakeup
-from callboard._records._fleets import Delivery, Fleet, FleetAsk, FleetSnapshots, KeyMovedError, Ownership
+from callboard._records._fleets import Delivery, Fleet, FleetAsk, KeyMovedError, Ownership
 from callboard.actors._actor import Handler
 from callboard.actors._cell import Cell
 from callboard.actors._mailbox import Message
@@ -191,11 +191,6 @@ class FleetHostAdapter:
         """Seconds in which a handler must end after its key was lost."""
         # Last: the fleet may call this object as soon as it is admitted.
         self.membership = fleet.admit(self)
-
-    @property
-    def snapshots(self) -> FleetSnapshots:
-        """Snapshot store of the fleet."""
-        return self.membership.snapshots
 
     def owned(self, key: Hashable) -> Ownership | None:
         """Return the ownership of a key; `None` if this process does not own it."""

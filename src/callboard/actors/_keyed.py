@@ -99,7 +99,9 @@ class KeyedActors:
             # Last of the fields: the fleet may call these methods at once.
             self._fleet_host = FleetHostAdapter(spec.fleet, spec.name, cell=self.cell, lose=self.lose, rests=self.rests)
         if spec.snapshots is None:
-            self.spec = spec.kept_in(InMemorySnapshots() if self._fleet_host is None else self._fleet_host.snapshots)
+            self.spec = spec.kept_in(
+                InMemorySnapshots() if self._fleet_host is None else self._fleet_host.membership.snapshots
+            )
         if spec.idle is not None:
             self._start_task(self._evict_idle)
 

@@ -147,18 +147,6 @@ InJournal = Literal["journal"]
 JOURNAL: InJournal = "journal"
 
 
-class Snapshots(Protocol):
-    """Store of snapshots, by actor name and key."""
-
-    async def load(self, actor: str, key: Hashable) -> object:
-        """Return the last saved snapshot; `None` for none."""
-        ...
-
-    async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
-        """Replace the saved snapshot."""
-        ...
-
-
 class InMemorySnapshots:
     """Snapshot store in memory; it lasts as long as this object."""
 

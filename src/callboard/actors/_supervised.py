@@ -19,7 +19,7 @@ from callboard._loops._current import current_loop, run_there
 from callboard._loops._deadline import TimeLimit
 from callboard._loops._protocol import Scope, Spawned
 from callboard._records._events import ActorPhase
-from callboard._records._fleets import KeyMovedError
+from callboard._records._fleets import KeyMovedError, Snapshots
 from callboard._records._policies import check_duration
 from callboard._records._reports import Drained, UnknownCall
 from callboard.actors._actor import Actor, keeps_snapshots, made_again
@@ -38,7 +38,7 @@ from callboard.actors._runner import (
     start_failed,
     traced,
 )
-from callboard.actors._snapshots import JOURNAL, InMemorySnapshots, JournalSnapshots, Snapshots, own_key
+from callboard.actors._snapshots import JOURNAL, InMemorySnapshots, JournalSnapshots, own_key
 from callboard.exceptions import ActorDiedError, ActorGoneError, ActorStartError, SnapshotError
 
 _log = logging.getLogger("callboard")

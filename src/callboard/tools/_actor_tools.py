@@ -363,7 +363,7 @@ class _Ask:
         asked = partial(self._asked, keyed_actors.cell(key), _conversation(keyed_actors), supervised, kwargs)
         if engine is None or keyed_actors.loop is not current_loop():
             return asked()
-        # `HeldEngines` belongs to one event loop. In another loop than the actors', the actors' own session holds it.
+        # A session holds engines for one event loop. In another loop, the session of the actors holds the engine.
         return self._once_open(session, engine, asked)
 
     def _portable(self, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -374,7 +374,7 @@ class _Ask:
 
     async def _once_open(self, session: ActorSession, engine: Engine, asked: Callable[[], Awaitable[Any]]) -> Any:
         """Keep the actor's engine open between restarts, then ask."""
-        await session.engines.hold(engine, self.name)
+        await session.hold(engine, self.name)
         return await asked()
 
     async def _alone(self, kwargs: dict[str, Any]) -> Any:

@@ -60,7 +60,7 @@ class EngineBody:
         turn = None if attempt is None else attempt.waits()
         try:
             if session is not None:
-                await session.engines.hold(self._engine, body.title)
+                await session.hold(self._engine, body.title)
             return await self._engine.run_body(body if turn is None else replace(body, on_begin=turn.begin))
         except BodyRaisedError as raised:
             raise raised.error from raised.error.__cause__
