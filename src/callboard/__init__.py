@@ -78,10 +78,10 @@ if TYPE_CHECKING:
     from callboard.actors._actor import Actor as Actor
     from callboard.actors._actor import Reply as Reply
     from callboard.actors._actor import handler as handler
+    from callboard.actors._actor_set import Keyed as Keyed
+    from callboard.actors._actor_set import keyed as keyed
     from callboard.actors._child import ChildSpec as ChildSpec
     from callboard.actors._child import child as child
-    from callboard.actors._keyed import Keyed as Keyed
-    from callboard.actors._keyed import keyed as keyed
     from callboard.actors._restarts import Backoff as Backoff
     from callboard.actors._snapshots import InMemorySnapshots as InMemorySnapshots
     from callboard.actors._supervisor import Supervisor as Supervisor
@@ -177,7 +177,7 @@ _HOMES = {
     "callboard._loops._deadline": ("cleanup", "remaining"),
     "callboard.actors._actor": ("Actor", "handler", "Reply"),
     "callboard.actors._child": ("ChildSpec", "child"),
-    "callboard.actors._keyed": ("Keyed", "keyed"),
+    "callboard.actors._actor_set": ("Keyed", "keyed"),
     "callboard.actors._restarts": ("Backoff",),
     "callboard.actors._snapshots": ("InMemorySnapshots",),
     "callboard.actors._supervisor": ("Supervisor", "running"),

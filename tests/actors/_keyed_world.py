@@ -9,7 +9,7 @@ import sniffio
 from hypothesis import strategies as st
 
 from callboard import Actor, Reply, child, cleanup, handler, keyed
-from callboard.actors._keyed import Keyed
+from callboard.actors._actor_set import Keyed
 from tests.helpers import live_tasks
 
 HandlerName = Literal["up", "add", "look", "later"]

@@ -231,7 +231,7 @@ def handler(
         TypeError: if `fn` is no method, or has no single result, such as an async generator.
         ValueError: for an unknown option.
     """
-    flags = {"reentrant": reentrant, "deferred": deferred, "idempotent": idempotent}
+    flags: dict[str, Any] = {"reentrant": reentrant, "deferred": deferred, "idempotent": idempotent}
     _check_options(group, on_cancel, flags)
     make = partial(Handler, group=group, on_cancel=on_cancel, **flags)
     if fn is None:

@@ -3,20 +3,28 @@
 Engines are opened at first use and closed together.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic
 
+from callboard._calls._draining import PATIENCE
 from callboard._loops._current import current_loop, is_over
+from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._protocol import EventLoop
-from callboard._records._policies import Engine
-from callboard._records._reports import ActorStatistics
-from callboard.actors._child import ChildSpec
+from callboard._records._policies import Engine, unhashable
+from callboard._records._reports import ActorStatistics, Drained
+from callboard.actors._cell import reference_to
+from callboard.actors._child import A, ChildSpec, check_store, spec_of
+from callboard.actors._fleet_host import FleetActors
 from callboard.actors._keyed import KeyedActors
 from callboard.actors._snapshots import Journal, JournalSnapshots
 from callboard.exceptions import EngineError
+
+
+def _keyed_actors(spec: ChildSpec[Any], on_interrupt: Callable[[BaseException], object]) -> KeyedActors:
+    return (KeyedActors if spec.fleet is None else FleetActors)(spec, on_interrupt)
 
 
 class ActorSession:
@@ -140,7 +148,7 @@ class ActorSet:
 
     def _new_session(self, interrupts: list[BaseException]) -> ActorSession:
         specs = [spec.kept_in(JournalSnapshots()) if spec.is_in_journal else spec for spec in self.specs]
-        return ActorSession([KeyedActors(spec, interrupts.append) for spec in specs])
+        return ActorSession([_keyed_actors(spec, interrupts.append) for spec in specs])
 
     @property
     def in_journal(self) -> list[str]:
@@ -188,3 +196,80 @@ _journals: ContextVar[Mapping[ActorSet, Journal]] = ContextVar("callboard_journa
 
 _sessions: ContextVar[Mapping[ActorSet, ActorSession]] = ContextVar("callboard_actors", default=MappingProxyType({}))
 """Sessions of the current task and of tasks that it starts."""
+
+
+# Keyed actors outside of a node
+
+
+class Keyed(Generic[A]):
+    """References to keyed actors, see `keyed`."""
+
+    def __init__(self, keyed_actors: KeyedActors) -> None:
+        self._keyed_actors = keyed_actors
+
+    def __getitem__(self, key: Hashable) -> A:
+        """Return a reference to the actor of a key, whether the actor runs or not.
+
+        Raises:
+            TypeError: if the key cannot be hashed.
+        """
+        try:
+            hash(key)
+        except TypeError as error:
+            raise unhashable(f"{self._keyed_actors.spec.name}[...]", key) from error
+        reference: A = reference_to(self._keyed_actors.cell(key), self._keyed_actors.spec.kind)
+        return reference
+
+    async def drain(self, timeout: float = PATIENCE) -> Drained:
+        """Finish the calls that the actors have accepted, and return a report; see `Supervisor.drain`.
+
+        Args:
+            timeout: seconds for the calls to finish. After that, running handlers are cancelled and have their grace.
+
+        Raises:
+            ValueError: for a number out of range.
+        """
+        return await self._keyed_actors.drain(timeout)
+
+    def statistics(self) -> ActorStatistics:
+        """Return numbers of running actors, calls, restarts and evictions."""
+        return self._keyed_actors.statistics()
+
+
+@asynccontextmanager
+async def keyed(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AsyncGenerator[Keyed[A]]:
+    """Run keyed actors for the duration of an `async with` block, one for each key.
+
+    An actor starts at its first call (`await books["mine"].append("hello")`). It is evicted when it is idle for long,
+    or when another key needs its place. If its class has `snapshot` and `restore`, it starts again with its last state.
+
+    Args:
+        actor: an actor object, an actor class, or a child spec made by `child`.
+        terms: options for `child`, such as `cap` and `idle`.
+
+    Raises:
+        KeyboardInterrupt: or the like, if a handler raised it; at the end of the block, which is cancelled.
+        TypeError: for an option of the wrong kind.
+        ValueError: for an option out of range.
+    """
+    spec = spec_of(actor, "keyed", **terms)
+    if spec.key is not None:
+        raise ValueError("keyed(...) is given the key in brackets, as in books['mine']; key=... is for a node")
+    check_store(spec, "keyed(...)")
+    interrupts: list[BaseException] = []
+
+    def interrupted(error: BaseException) -> None:
+        interrupts.append(error)
+        # Called in a supervisor's task: the error is raised in the owner's task, at the end of its block.
+        scope.cancel()
+
+    scope = current_loop().scope(float("inf"), DEFAULT_GRACE)
+    keyed_actors = _keyed_actors(spec, interrupted)
+    try:
+        with scope:
+            yield Keyed(keyed_actors)
+    finally:
+        # Outside the scope: stopping the actors must not be cancelled together with the block.
+        await keyed_actors.close()
+    if interrupts:
+        raise interrupts[0]

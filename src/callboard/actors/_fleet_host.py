@@ -1,22 +1,26 @@
-"""Fleet host adapter: keyed actors in many processes. One process owns each key, and receives its calls."""
+"""Keyed actors in many processes. One process owns each key, and receives its calls."""
 
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
 from anyio import sleep
 
 from callboard._calls._call import SupervisedCall
-from callboard._loops._current import current_loop, run_there
+from callboard._loops._current import run_there
 from callboard._loops._deadline import DEFAULT_GRACE, current_timed
 from callboard._loops._protocol import EventLoop, Scope, Spawned, Wakeup
-from callboard._records._fleets import Delivery, Fleet, FleetAsk, KeyMovedError, Ownership
+from callboard._records._fleets import Delivery, FleetAsk, KeyMovedError
+from callboard._records._reports import Drained
 from callboard.actors._actor import Handler
 from callboard.actors._cell import Cell
+from callboard.actors._child import ChildSpec
+from callboard.actors._keyed import KeyedActors
 from callboard.actors._mailbox import Message
 from callboard.actors._runner import Begin, beginning
+from callboard.actors._supervised import cell_for
 from callboard.exceptions import ActorDiedError
 
 _PAUSE = 0.01
@@ -31,7 +35,7 @@ class FleetCell(Cell):
 
     __slots__ = ("_served", "fleet_host")
 
-    fleet_host: "FleetHostAdapter"
+    fleet_host: "FleetActors"
 
     def __init__(self, *args: Any, **terms: Any) -> None:
         super().__init__(*args, **terms)
@@ -122,11 +126,6 @@ class FleetCell(Cell):
             self.move()  # the actor has ended here only; the next owner can run the waiting calls
         super().finish(reason)
 
-    def is_owned(self) -> bool:
-        """Read and store the ownership of the key for the next incarnation; return whether there is one."""
-        self.ownership = self.fleet_host.owned(self.key)
-        return self.ownership is not None
-
     def move(self) -> None:
         """Send all waiting calls to the owner of the key."""
         with self.lock:
@@ -164,49 +163,38 @@ def _called(posting: Delivery, ask: FleetAsk) -> Any:
         raise
 
 
-class FleetHostAdapter:
-    """Host of one kind of keyed actors in a fleet. Any thread may call the methods that the fleet calls."""
+class FleetActors(KeyedActors):
+    """Keyed actors of a fleet, in one process; implements `FleetHost`. Any thread may call what the fleet calls."""
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        name: str,
-        *,
-        cell: Callable[[Hashable], Cell],
-        lose: Callable[[Hashable, str], None],
-        rests: Callable[[Hashable], None],
-    ) -> None:
-        self.name = name
-        # Any thread may call these three functions of the keyed actors. `cell` returns the cell of a key, whether its
-        # actor runs or not; `lose` ends the actor of a key at once; `rests` returns an unused key to the fleet.
-        self.rests = rests
-        self._cell = cell
-        self._lose = lose
-        self._loop = current_loop()
-        self._context = copy_context()
-        """Context of the owner of the actors."""
+    def __init__(self, spec: ChildSpec[Any], on_interrupt: Callable[[BaseException], object]) -> None:
+        assert spec.fleet is not None
+        super().__init__(spec, on_interrupt)
+        self.name = spec.name
         self._last: dict[Hashable, _Served] = {}
         """Last remote call of each key that may not be in the mailbox yet."""
-        self.clean_up = fleet.clean_up
+        self.clean_up = spec.fleet.clean_up
         """Seconds in which a handler must end after its key was lost."""
         # Last: the fleet may call this object as soon as it is admitted.
-        self.membership = fleet.admit(self)
+        self.membership = spec.fleet.admit(self)
+        if spec.snapshots is None:
+            self.spec = spec.kept_in(self.membership.snapshots)
 
-    def owned(self, key: Hashable) -> Ownership | None:
-        """Return the ownership of a key; `None` if this process does not own it."""
-        return self.membership.owned(key)
+    def _new_cell(self) -> Cell:
+        cell = cell_for(self.spec, FleetCell)
+        cell.fleet_host = self
+        return cell
 
     def serve(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object] | None:
         """Start a task that answers a remote call; see `FleetHost`."""
-        served = _Served(self._loop, work, self._last, key)
+        served = _Served(self.loop, work, self._last, key)
         context = self._context.copy()
-        return served.cancel if run_there(self._loop, lambda: context.run(served.start)) else None
+        return served.cancel if run_there(self.loop, lambda: context.run(served.start)) else None
 
     async def answer(self, ask: FleetAsk, begin: Begin) -> Any:
         """Run a remote call; see `FleetHost`."""
-        if self.owned(ask.key) is None:
+        if self.membership.owned(ask.key) is None:
             raise KeyMovedError(_MOVED)
-        cell = self._cell(ask.key)
+        cell = self.cell(ask.key)
         assert isinstance(cell, FleetCell)
         handler = cell.kind._handlers.get(ask.handler)
         if handler is None:
@@ -226,15 +214,76 @@ class FleetHostAdapter:
 
         The call waits here, because its sender would only find the same owner again.
         """
-        while self.owned(key) is not None:
+        while self.membership.owned(key) is not None:
             # Asked again and again: the key can be returned only after the actor and its last call have ended.
             self.rests(key)
             await sleep(_PAUSE)
         raise KeyMovedError(_MOVED)
 
     def lost(self, key: Hashable, reason: str) -> None:
-        """End the actor of a key at once."""
-        self._lose(key, reason)
+        """End the actor of a key at once, because another process may own the key."""
+        context = self._context.copy()
+        run_there(self.loop, lambda: context.run(self._lose, key, reason))
+
+    def _lose(self, key: Hashable, reason: str) -> None:
+        queued, resident = self._queue.pop(key, None), self._alive.get(key)
+        if isinstance(queued, FleetCell):
+            queued.move()
+        # The key may have been won again since: an actor with a current ownership stays.
+        if resident is not None and not (resident.cell.ownership and resident.cell.ownership.is_current):
+            resident.unit.end(reason, self.clean_up)
+            self._leave(resident)
+
+    def rests(self, key: Hashable) -> None:
+        """Return an unused key to the fleet. Any thread may call this."""
+        # A cheap test in the caller's thread; `_give_back` tests again in the loop's thread.
+        if key not in self._alive:
+            run_there(self.loop, partial(self._give_back, key))
+
+    def _give_back(self, key: Hashable) -> None:
+        cell = self._cells.get(key)
+        if (cell is None or cell.is_idle) and key not in self._alive and key not in self._queue:
+            self.membership.give_back(key)
+
+    def _admit(self, cell: Cell) -> None:
+        if self.membership.owned(cell.key) is None:
+            self._turn_away(cell, _MOVED)
+        else:
+            super()._admit(cell)
+
+    def _may_start(self, cell: Cell) -> bool:
+        cell.ownership = self.membership.owned(cell.key)
+        return cell.ownership is not None
+
+    def _turn_away(self, cell: Cell, reason: str) -> None:
+        """Send the calls of a cell to another process, unless its actor is still ending here."""
+        if cell.key not in self._alive:
+            assert isinstance(cell, FleetCell)
+            # In this order: the moved calls are posted again, and must not find the old ownership.
+            self.membership.give_back(cell.key)
+            cell.move()
+
+    def _rests(self, cell: Cell) -> None:
+        super()._rests(cell)
+        # A drain frees the key of each actor as soon as it is idle.
+        if self._draining is not None and cell.is_idle and cell.key in self._alive:
+            self._leave(self._alive[cell.key])
+
+    async def drain(self, timeout: float) -> Drained:
+        draining, context = self._start_drain(), self._context.copy()
+        run_there(self.loop, lambda: context.run(self._hand_over))
+        return await draining.run(timeout)
+
+    def _hand_over(self) -> None:
+        """Stop the idle actors, to free their keys; the busy ones stop when they become idle."""
+        for resident in list(self._alive.values()):
+            if resident.cell.life is not None and resident.cell.is_idle:
+                self._leave(resident)
+
+    async def close(self) -> None:
+        await super().close()
+        with self.loop.shield(float("inf")):
+            await self.membership.leave()
 
 
 class _Once:

@@ -1,30 +1,22 @@
-"""Keyed actors: one actor for each key, started by its first call, with a maximum number at once.
-
-`keyed` is the public entry point outside of a node.
-"""
+"""Keyed actors: one actor for each key, started by its first call, with a maximum number at once."""
 
 import logging
 import random
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection, Hashable, Sequence
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Any, Generic
+from typing import Any
 from weakref import WeakValueDictionary
 
-from callboard._calls._draining import PATIENCE
 from callboard._loops._current import current_loop, run_there
-from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._protocol import Scope, Spawned, Wakeup
-from callboard._records._policies import unhashable
 from callboard._records._reports import ActorStatistics, Drained
-from callboard.actors._cell import Cell, reference_to
-from callboard.actors._child import A, ChildSpec, check_store, spec_of
-from callboard.actors._fleet_host import FleetCell, FleetHostAdapter
+from callboard.actors._cell import Cell
+from callboard.actors._child import ChildSpec
 from callboard.actors._restarts import Backoff, Restarts
 from callboard.actors._runner import End
 from callboard.actors._snapshots import InMemorySnapshots
@@ -94,14 +86,8 @@ class KeyedActors:
         self._restarts = self._evictions = 0
         """Restarts of actors that no longer run, and evictions in total."""
         self._wakeup: Wakeup | None = None
-        self._fleet_host: FleetHostAdapter | None = None
-        if spec.fleet is not None:
-            # Last of the fields: the fleet may call these methods at once.
-            self._fleet_host = FleetHostAdapter(spec.fleet, spec.name, cell=self.cell, lose=self.lose, rests=self.rests)
         if spec.snapshots is None:
-            self.spec = spec.kept_in(
-                InMemorySnapshots() if self._fleet_host is None else self._fleet_host.membership.snapshots
-            )
+            self.spec = spec.kept_in(InMemorySnapshots())
         if spec.idle is not None:
             self._start_task(self._evict_idle)
 
@@ -118,11 +104,7 @@ class KeyedActors:
         return found
 
     def _new_cell(self) -> Cell:
-        if self._fleet_host is None:
-            return cell_for(self.spec, Cell)
-        cell = cell_for(self.spec, FleetCell)
-        cell.fleet_host = self._fleet_host
-        return cell
+        return cell_for(self.spec, Cell)
 
     def statistics(self) -> ActorStatistics:
         """Return numbers of running actors, calls, restarts and evictions."""
@@ -174,19 +156,13 @@ class KeyedActors:
 
     async def drain(self, timeout: float) -> Drained:
         """Finish accepted calls, and refuse new ones from outside the drain."""
+        return await self._start_drain().run(timeout)
+
+    def _start_drain(self) -> Draining:
         with self._lock:
             # Under the lock: every cell either is in `_all_cells` below or is created with the drain set.
-            draining = self._draining = Draining(f"the actor {self.spec.name!r}", self._all_cells)
-        if self._fleet_host is not None:
-            context = self._context.copy()
-            run_there(self.loop, lambda: context.run(self._hand_over))
-        return await draining.run(timeout)
-
-    def _hand_over(self) -> None:
-        """Stop the idle actors of a fleet, to free their keys; the busy ones stop when they become idle."""
-        for resident in list(self._alive.values()):
-            if resident.cell.life is not None and resident.cell.is_idle:
-                self._leave(resident)
+            self._draining = Draining(f"the actor {self.spec.name!r}", self._all_cells)
+        return self._draining
 
     def _all_cells(self) -> list[Cell]:
         with self._lock:
@@ -198,10 +174,7 @@ class KeyedActors:
         self._is_closing = True
         queued, self._queue = self._queue, OrderedDict()
         for cell in queued.values():
-            if isinstance(cell, FleetCell):
-                self._turn_away(cell)
-            else:
-                cell.finish("it was ended before it had started")
+            self._turn_away(cell, "it was ended before it had started")
         if self._wakeup is not None:
             self._wakeup.set()
         # A cancelled owner still waits: nothing may outlive the block.
@@ -215,36 +188,9 @@ class KeyedActors:
         # A call may have come after its actor ended. It would wait for ever, as nothing is started any more.
         for cell in list(self._cells.values()):
             cell.finish("it was ended")
-        if self._fleet_host is not None:
-            with self.loop.shield(float("inf")):
-                await self._fleet_host.membership.leave()
-
-    def lose(self, key: Hashable, reason: str) -> None:
-        """End the actor of a key at once, because another process may own the key. Any thread may call this."""
-        context = self._context.copy()
-        run_there(self.loop, lambda: context.run(self._lose, key, reason))
-
-    def _lose(self, key: Hashable, reason: str) -> None:
-        queued, resident = self._queue.pop(key, None), self._alive.get(key)
-        if isinstance(queued, FleetCell):
-            queued.move()
-        # The key may have been won again since: an actor with a current ownership stays.
-        if resident is not None and not (resident.cell.ownership and resident.cell.ownership.is_current):
-            assert self.spec.fleet is not None
-            resident.unit.end(reason, self.spec.fleet.clean_up)
-            self._leave(resident)
 
     def rests(self, key: Hashable) -> None:
-        """Return an unused key to the fleet. Any thread may call this."""
-        # A cheap test in the caller's thread; `_give_back` tests again in the loop's thread.
-        if key not in self._alive:
-            run_there(self.loop, partial(self._give_back, key))
-
-    def _give_back(self, key: Hashable) -> None:
-        cell = self._cells.get(key)
-        is_idle = cell is None or cell.is_idle
-        if self._fleet_host is not None and is_idle and key not in self._alive and key not in self._queue:
-            self._fleet_host.membership.give_back(key)
+        """Handle a key whose actor has ended; for fleets. Any thread may call this."""
 
     def _asked(self, cell: Cell) -> None:
         """Start the actor of a cell after a call in any thread; see `Cell.activate`."""
@@ -254,29 +200,28 @@ class KeyedActors:
 
     def _admit(self, cell: Cell) -> None:
         """Queue an actor for its start, or turn its calls away."""
-        if isinstance(cell, FleetCell) and (self._is_closing or cell.fleet_host.owned(cell.key) is None):
-            self._turn_away(cell)
-        elif self._is_closing:
-            cell.finish("it was ended")
+        if self._is_closing:
+            self._turn_away(cell, "it was ended")
         # An actor in `_alive` takes the call itself; if it is ending, `_end` admits the cell again.
         elif cell.key not in self._alive and cell.key not in self._queue:
             self._queue[cell.key] = cell
             self._make_room()
 
-    def _turn_away(self, cell: FleetCell) -> None:
-        """Send the calls of a cell to another process, unless its actor is still ending here."""
-        if cell.key not in self._alive:
-            # In this order: the moved calls are posted again, and must not find the old ownership.
-            cell.fleet_host.membership.give_back(cell.key)
-            cell.move()
+    def _turn_away(self, cell: Cell, reason: str) -> None:
+        """Settle the calls of an actor that will not start here."""
+        cell.finish(reason)
+
+    def _may_start(self, cell: Cell) -> bool:
+        """Return whether this process may start the actor of a cell; only in a fleet another one may own the key."""
+        return True
 
     def _make_room(self) -> None:
         """Start queued actors while `cap` allows it; otherwise evict the least recently used idle actor."""
         cap = self.spec.cap
         while self._queue and not self._is_closing and (cap is None or len(self._alive) < cap):
             key, cell = self._queue.popitem(last=False)
-            if isinstance(cell, FleetCell) and not cell.is_owned():
-                self._turn_away(cell)
+            if not self._may_start(cell):
+                self._turn_away(cell, "")
                 continue
             # Counted at once, though its task has not begun, so that `cap` holds.
             resident = self._alive[key] = self._resident(cell)
@@ -310,9 +255,6 @@ class KeyedActors:
         if resident is None:
             return
         resident.rests_since = self.loop.now()
-        # A drain frees the key of each actor as soon as it is idle.
-        if self._fleet_host is not None and self._draining is not None and cell.is_idle:
-            self._leave(resident)
         # Sending a deferred reply wakes the incarnation, which then calls this again.
         if self._queue and not cell.owed and not self._makes_room():
             self._leave(resident)
@@ -412,77 +354,3 @@ class KeyedActors:
         tasks.append(self.loop.spawn(child, 0.0))
         if not ended:  # an eager asyncio task may have ended within `spawn`
             self._tasks.update(tasks)
-
-
-class Keyed(Generic[A]):
-    """References to keyed actors, see `keyed`."""
-
-    def __init__(self, keyed_actors: KeyedActors) -> None:
-        self._keyed_actors = keyed_actors
-
-    def __getitem__(self, key: Hashable) -> A:
-        """Return a reference to the actor of a key, whether the actor runs or not.
-
-        Raises:
-            TypeError: if the key cannot be hashed.
-        """
-        try:
-            hash(key)
-        except TypeError as error:
-            raise unhashable(f"{self._keyed_actors.spec.name}[...]", key) from error
-        reference: A = reference_to(self._keyed_actors.cell(key), self._keyed_actors.spec.kind)
-        return reference
-
-    async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Finish the calls that the actors have accepted, and return a report; see `Supervisor.drain`.
-
-        Args:
-            timeout: seconds for the calls to finish. After that, running handlers are cancelled and have their grace.
-
-        Raises:
-            ValueError: for a number out of range.
-        """
-        return await self._keyed_actors.drain(timeout)
-
-    def statistics(self) -> ActorStatistics:
-        """Return numbers of running actors, calls, restarts and evictions."""
-        return self._keyed_actors.statistics()
-
-
-@asynccontextmanager
-async def keyed(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AsyncGenerator[Keyed[A]]:
-    """Run keyed actors for the duration of an `async with` block, one for each key.
-
-    An actor starts at its first call (`await books["mine"].append("hello")`). It is evicted when it is idle for long,
-    or when another key needs its place. If its class has `snapshot` and `restore`, it starts again with its last state.
-
-    Args:
-        actor: an actor object, an actor class, or a child spec made by `child`.
-        terms: options for `child`, such as `cap` and `idle`.
-
-    Raises:
-        KeyboardInterrupt: or the like, if a handler raised it; at the end of the block, which is cancelled.
-        TypeError: for an option of the wrong kind.
-        ValueError: for an option out of range.
-    """
-    spec = spec_of(actor, "keyed", **terms)
-    if spec.key is not None:
-        raise ValueError("keyed(...) is given the key in brackets, as in books['mine']; key=... is for a node")
-    check_store(spec, "keyed(...)")
-    interrupts: list[BaseException] = []
-
-    def interrupted(error: BaseException) -> None:
-        interrupts.append(error)
-        # Called in a supervisor's task: the error is raised in the owner's task, at the end of its block.
-        scope.cancel()
-
-    scope = current_loop().scope(float("inf"), DEFAULT_GRACE)
-    keyed_actors = KeyedActors(spec, interrupted)
-    try:
-        with scope:
-            yield Keyed(keyed_actors)
-    finally:
-        # Outside the scope: stopping the actors must not be cancelled together with the block.
-        await keyed_actors.close()
-    if interrupts:
-        raise interrupts[0]

@@ -10,7 +10,7 @@ from opentelemetry.trace import get_current_span
 from structlog.contextvars import get_contextvars
 
 from callboard import Actor, Reply, fencing_token, handler, keyed, progress, remaining
-from callboard.actors._keyed import Keyed
+from callboard.actors._actor_set import Keyed
 
 LEASE = 3.0
 """In seconds; short, because tests wait for leases to expire."""
