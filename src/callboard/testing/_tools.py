@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate, count
@@ -10,8 +10,6 @@ from typing import Literal, TypeAlias
 
 import anyio
 from langchain_core.tools import StructuredTool
-
-# Log of the events of calls, shared by tasks and threads.
 
 Kind: TypeAlias = Literal["started", "finished", "raised", "cancelled", "cleaned up"]
 """Kind of an event: `cancelled` when the cancellation arrives, `cleaned up` when the clean-up is complete."""
@@ -32,87 +30,9 @@ class Event:
         return f"{label(self.tool, self.query)} {self.kind}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Move:
-    """Entry into a body (`step` +1) or exit from it (-1)."""
-
-    tool: str
-    query: str
-    step: int
-
-
-class Log:
-    """Ordered events, and the number of running bodies after each entry and exit."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self._moves: list[_Move] = []
-        self._clock = _Stopwatch()
-        self._lock = threading.Lock()  # sync tools write from worker threads
-
-    def add(self, kind: Kind, tool: str, query: str) -> None:
-        """Record an event inside a body."""
-        with self._lock:
-            self.events.append(Event(kind=kind, tool=tool, query=query, time=self._clock.read()))
-
-    @contextmanager
-    def body(self, tool: str, query: str) -> Generator[None]:
-        """Record that a body begins, and that it is over, by return, error or cancellation."""
-        with self._lock:
-            self._moves.append(_Move(tool, query, +1))
-        self.add("started", tool, query)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._moves.append(_Move(tool, query, -1))
-
-    def levels(self, tool: str | None, query: str | None) -> list[int]:
-        """Return the number of running bodies after each entry and exit, starting with 0."""
-        with self._lock:
-            steps = [move.step for move in self._moves if _fits(move, tool, query)]
-        return list(accumulate(steps, initial=0))
-
-    def select(self, kind: Kind | None, tool: str | None, query: str | None) -> Iterable[Event]:
-        """Return the events of a kind, tool and query; `None` matches all."""
-        with self._lock:
-            events = list(self.events)
-        return (event for event in events if kind in (None, event.kind) and _fits(event, tool, query))
-
-
-class _Stopwatch:
-    """Seconds since the first reading, by the event loop's clock, or by the machine's clock in a worker thread."""
-
-    # A thread cannot read the loop's clock. The two clocks agree only if the loop's clock is not virtual.
-
-    def __init__(self) -> None:
-        self._loop_origin: float | None = None
-        self._machine_origin: float | None = None
-
-    def read(self) -> float:
-        machine = time.monotonic()
-        if self._machine_origin is None:
-            self._machine_origin = machine
-        elapsed = machine - self._machine_origin
-        try:
-            now = anyio.current_time()
-        except RuntimeError:
-            return elapsed
-        if self._loop_origin is None:
-            self._loop_origin = now - elapsed
-        return now - self._loop_origin
-
-
 def label(tool: str, query: str) -> str:
     """Return a short name of a call: `search` or `search(tea)`."""
     return f"{tool}({query})" if query else tool
-
-
-def _fits(entry: Event | _Move, tool: str | None, query: str | None) -> bool:
-    return tool in (None, entry.tool) and query in (None, entry.query)
-
-
-# Tools.
 
 
 @dataclass(slots=True, kw_only=True)
@@ -134,13 +54,6 @@ class _Part:
     def duration(self, query: str) -> float:
         return self.seconds(query) if callable(self.seconds) else self.seconds
 
-    def end(self, query: str) -> object:
-        # `next()` of a counter is atomic: calls in several threads share it without a lock.
-        ended_before = next(self.ends)
-        if self.raises is not None and (self.times is None or ended_before < self.times):
-            raise self.raises
-        return (query or self.name) if self.returns is None else self.returns
-
 
 class Recorder:
     """Factory of tools with scripted behaviour that also records the events of their calls.
@@ -150,7 +63,12 @@ class Recorder:
     """
 
     def __init__(self) -> None:
-        self._log = Log()
+        self._events: list[Event] = []
+        self._moves: list[tuple[str, str, int]] = []
+        """Tool and query of each entry into a body (+1) and exit from it (-1)."""
+        self._machine_origin: float | None = None
+        self._loop_origin: float | None = None
+        self._lock = threading.Lock()  # sync tools write from worker threads
 
     def tool(
         self,
@@ -227,7 +145,8 @@ class Recorder:
     @property
     def events(self) -> list[Event]:
         """Events so far, in order."""
-        return list(self._log.select(None, None, None))
+        with self._lock:
+            return list(self._events)
 
     @property
     def lines(self) -> list[str]:
@@ -237,25 +156,27 @@ class Recorder:
     @property
     def order(self) -> list[str]:
         """Calls in the order of their starts, as texts: `["slow(a)", "slow(b)", "boom"]`."""
-        return [label(event.tool, event.query) for event in self._log.select("started", None, None)]
+        return [label(event.tool, event.query) for event in self.events if event.kind == "started"]
 
     @property
     def running(self) -> int:
         """Number of calls inside their bodies now, clean-up included."""
-        return self.running_of()
+        return self._levels(None, None)[-1]
 
     @property
     def peak(self) -> int:
         """Highest number of calls that were inside their bodies at once."""
         return self.peak_of()
 
-    def running_of(self, tool: str | None = None, query: str | None = None) -> int:
-        """Return the number of calls of a tool, or with a query, that run now."""
-        return self._log.levels(tool, query)[-1]
-
     def peak_of(self, tool: str | None = None, query: str | None = None) -> int:
         """Return the highest number of calls of a tool, or with a query, that ran at once."""
-        return max(self._log.levels(tool, query))
+        return max(self._levels(tool, query))
+
+    def _levels(self, tool: str | None, query: str | None) -> list[int]:
+        """Return the number of running bodies after each entry and exit, starting with 0."""
+        with self._lock:
+            steps = [step for of, at, step in self._moves if tool in (None, of) and query in (None, at)]
+        return list(accumulate(steps, initial=0))
 
     def count(self, kind: Kind, tool: str | None = None, query: str | None = None) -> int:
         """Return the number of events of a kind, for one tool and query or for all."""
@@ -263,7 +184,11 @@ class Recorder:
 
     def times(self, kind: Kind, tool: str | None = None, query: str | None = None) -> list[float]:
         """Return the times of the events of a kind, in seconds since the first event."""
-        return [event.time for event in self._log.select(kind, tool, query)]
+        return [
+            one.time
+            for one in self.events
+            if one.kind == kind and tool in (None, one.tool) and query in (None, one.query)
+        ]
 
     async def wait_for(self, kind: Kind, count: int = 1, *, tool: str | None = None) -> None:
         """Wait until a kind of event has occurred `count` times, in a task or in a thread.
@@ -274,12 +199,46 @@ class Recorder:
             # Polls, because an event may come from a thread, which cannot set an event of the loop.
             await anyio.sleep(0.001)
 
+    @contextmanager
+    def _body(self, tool: str, query: str) -> Generator[None]:
+        """Record that a body begins, and that it is over, by return, error or cancellation."""
+        with self._lock:
+            self._moves.append((tool, query, +1))
+        self._add("started", tool, query)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._moves.append((tool, query, -1))
+
+    def _add(self, kind: Kind, tool: str, query: str) -> None:
+        with self._lock:
+            self._events.append(Event(kind=kind, tool=tool, query=query, time=self._elapsed()))
+
+    def _elapsed(self) -> float:
+        """Return the seconds since the first event, by the event loop's clock, or the machine's in a worker thread."""
+        # A thread cannot read the loop's clock. The two clocks agree only if the loop's clock is not virtual.
+        machine = time.monotonic()
+        if self._machine_origin is None:
+            self._machine_origin = machine
+        elapsed = machine - self._machine_origin
+        try:
+            now = anyio.current_time()
+        except RuntimeError:
+            return elapsed
+        if self._loop_origin is None:
+            self._loop_origin = now - elapsed
+        return now - self._loop_origin
+
     async def _perform(self, part: _Part, query: str) -> object:
-        with self._log.body(part.name, query):
+        with self._body(part.name, query):
             try:
                 return await self._act(part, query)
             finally:
-                await self._clean_up(part, query)
+                if part.cleanup:
+                    with part.shield():
+                        await anyio.sleep(part.cleanup)
+                        self._add("cleaned up", part.name, query)
 
     async def _act(self, part: _Part, query: str) -> object:
         for ignored in range(part.ignores_cancel + 1):
@@ -287,20 +246,13 @@ class Recorder:
                 await (anyio.sleep_forever() if part.hang else anyio.sleep(part.duration(query)))
                 break
             except anyio.get_cancelled_exc_class():
-                self._log.add("cancelled", part.name, query)
+                self._add("cancelled", part.name, query)
                 if ignored == part.ignores_cancel:
                     raise
         return self._end(part, query)
 
-    async def _clean_up(self, part: _Part, query: str) -> None:
-        if not part.cleanup:
-            return
-        with part.shield():
-            await anyio.sleep(part.cleanup)
-            self._log.add("cleaned up", part.name, query)
-
     def _perform_sync(self, part: _Part, query: str) -> object:
-        with self._log.body(part.name, query):
+        with self._body(part.name, query):
             if part.release is None:
                 time.sleep(part.duration(query))
             else:
@@ -308,10 +260,10 @@ class Recorder:
             return self._end(part, query)
 
     def _end(self, part: _Part, query: str) -> object:
-        try:
-            result = part.end(query)
-        except Exception:
-            self._log.add("raised", part.name, query)
-            raise
-        self._log.add("finished", part.name, query)
-        return result
+        # `next()` of a counter is atomic: calls in several threads share it without a lock.
+        ended_before = next(part.ends)
+        if part.raises is not None and (part.times is None or ended_before < part.times):
+            self._add("raised", part.name, query)
+            raise part.raises
+        self._add("finished", part.name, query)
+        return (query or part.name) if part.returns is None else part.returns
