@@ -42,10 +42,8 @@ class Description:
     key: Hashable
 
     def made(self) -> Actor:
-        """Make the actor. It has no fatal errors here: the supervising process decides about them."""
         actor = self.kind(*self.args, **self.kwargs)
         object.__setattr__(actor, "key", self.key)
-        object.__setattr__(actor, "fatal", ())
         return actor
 
 
@@ -124,7 +122,8 @@ class _HostedActor:
         """Call a handler; raise `EngineError` if this actor has died, but not for an actor that the handler called."""
         try:
             with marked():
-                return await self.cell.ask(handler, args, kwargs)
+                # The supervising process decides which errors are fatal.
+                return await self.cell.ask(handler, args, kwargs, passes=_is_plain)
         except BodyRaisedError as raised:
             error = raised.error
             # A handler may raise the same error for another actor; only `has_broken` tells them apart.
@@ -135,6 +134,10 @@ class _HostedActor:
     async def until_over(self) -> str:
         await self._over.wait()
         return self.end
+
+
+def _is_plain(error: BaseException) -> bool:
+    return isinstance(error, Exception)
 
 
 _hosted: dict[str, _HostedActor] = {}
