@@ -8,9 +8,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
-from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.types import Command, interrupt
+from langgraph.types import interrupt
 
 from callboard import (
     Actor,
@@ -29,7 +27,6 @@ from callboard import (
     create_react_agent,
     handler,
     observe,
-    running,
 )
 from callboard.testing import ScriptedModel, calls, tool_call
 from tests.helpers import BrokenError, contents
@@ -200,26 +197,6 @@ async def test_sync_code_has_actors_too() -> None:
     assert contents(found) == ["1", "2"]
 
 
-@pytest.mark.backends("asyncio")
-@pytest.mark.real_clock
-async def test_a_langgraph_graph_has_actors_for_each_run_of_the_node() -> None:
-    """Actors live for one run of the node, unless the node is open around the run of the graph."""
-    node = ToolNode([Notebook()])
-    builder = StateGraph(MessagesState)
-    builder.add_node("tools", node)
-    builder.add_edge(START, "tools")
-    graph = builder.compile()
-    asked = {"messages": [AIMessage("", tool_calls=one("append", text="a"))]}
-
-    with anyio.fail_after(30):
-        alone = [contents(await graph.ainvoke(asked)) for _ in range(2)]
-        async with node:
-            within = [contents(await graph.ainvoke(asked)) for _ in range(2)]
-
-    assert alone == [["1"], ["1"]]
-    assert within == [["1"], ["2"]]
-
-
 async def test_injected_arguments_reach_a_handler() -> None:
     class Reader(Actor):
         @handler
@@ -259,59 +236,6 @@ async def test_a_handler_may_ask_a_person() -> None:
     assert contents(found) == ["a: a", "b: b"]
 
 
-@pytest.mark.real_clock
-async def test_an_agent_asks_a_person_from_a_handler_and_goes_on() -> None:
-    class Mailer(Actor):
-        @handler
-        async def send(self, to: str) -> str:
-            """Send a mail."""
-            return f"{to}: {interrupt('sure?')}"
-
-    model = ScriptedModel([calls(tool_call("send", to="a")), "done"])
-    agent = create_react_agent(model, [Mailer()], checkpointer=InMemorySaver())
-    config: RunnableConfig = {"configurable": {"thread_id": "1"}}
-
-    with anyio.fail_after(30):
-        await agent.ainvoke({"messages": [HumanMessage("go")]}, config)
-        found = await agent.ainvoke(Command(resume="yes"), config)
-
-    assert contents(found) == ["a: yes"]
-
-
-async def test_a_timeout_ends_the_handler_and_the_actor_lives_on() -> None:
-    class Slow(Notebook):
-        @handler
-        async def wait(self) -> str:
-            """Wait."""
-            try:
-                await anyio.sleep(100)
-            finally:
-                lives.append("cancelled")
-            return "never"
-
-    node = ToolNode([Slow()], policies={"wait": CallPolicy(timeout=1.0)})
-
-    with anyio.fail_after(20):
-        async with node:
-            await node.ainvoke(one("append", text="a"))
-            late = await node.ainvoke([tool_call("wait", "1"), tool_call("append", "2", text="b")])
-
-    assert "did not finish within its timeout of 1 s" in contents(late)[0]
-    assert contents(late)[1] == "2"
-    assert lives == ["start notes None", "cancelled", "stop notes None"]
-
-
-async def test_a_call_whose_actor_died_is_run_again_where_the_policy_says_so() -> None:
-    node = ToolNode([Notebook()], on_unknown="rerun")
-
-    with anyio.fail_after(20):
-        async with node:
-            found = await node.ainvoke(one("tear"))
-
-    assert contents(found) == ["whole"]
-    assert lives.count("start notes None") == 2
-
-
 async def test_a_call_whose_actor_died_ends_as_unknown_and_the_loss_is_told_once() -> None:
     node = ToolNode([Notebook()])
 
@@ -344,21 +268,6 @@ async def test_each_conversation_is_told_once_that_state_was_lost() -> None:
     notice = "Notebook was restarted, and what it held is lost."
     assert before == ["1", "2"]
     assert after == [f"1\n\n({notice})", "2", f"3\n\n({notice})", "4", "5"]
-
-
-async def test_a_call_that_ends_its_actor_again_and_again_is_refused() -> None:
-    node = ToolNode([Notebook()], on_unknown="rerun")
-
-    async with node:
-        found = await node.ainvoke(one("tear", often=99))
-        again = await node.ainvoke(one("tear", often=99))
-        other = await node.ainvoke(one("append", text="a"))
-
-    assert "'tear' ran 3 times for this call and ended its actor each time" in contents(found)[0]
-    assert "'tear' was refused: with the same arguments it ran 3 times" in contents(again)[0]
-    assert "was not started" not in contents(found)[0] + contents(again)[0]
-    assert lives.count("start notes None") == 4
-    assert contents(other) == ["1"]
 
 
 def by_user(call: Any) -> str:
@@ -455,17 +364,6 @@ async def test_a_node_is_open_once_at_a_time() -> None:
             with pytest.raises(RuntimeError, match="is open already"):
                 async with node:
                     raise AssertionError("it was opened twice")
-
-
-async def test_methods_of_a_reference_are_tools_of_a_node_that_does_not_own_the_actor() -> None:
-    with anyio.fail_after(5):
-        async with running(Notebook()) as notebook:
-            node = ToolNode([notebook.append])
-            await node.ainvoke(one("append", text="a"))
-            found = await node.ainvoke(one("append", text="b"))
-
-    assert contents(found) == ["2"]
-    assert lives == ["start notes None", "stop notes None"]
 
 
 async def test_statistics_say_what_actors_do() -> None:

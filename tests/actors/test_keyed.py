@@ -3,7 +3,6 @@
 import gc
 from collections.abc import Hashable
 from contextlib import suppress
-from typing import Any
 
 import anyio
 import pytest
@@ -41,19 +40,6 @@ class Counter(Actor):
         """Count."""
         if seconds:
             await anyio.sleep(seconds)
-        self.count += 1
-        return self.count
-
-
-class Forgetful(Actor):
-    """Counter without snapshots."""
-
-    async def start(self) -> None:
-        self.count = 0
-
-    @handler
-    async def up(self) -> int:
-        """Count."""
         self.count += 1
         return self.count
 
@@ -183,18 +169,10 @@ async def test_a_reference_that_is_kept_leads_to_the_same_actor_through_eviction
     assert mine == other
 
 
-async def test_one_without_snapshots_begins_anew() -> None:
-    with anyio.fail_after(20):
-        async with keyed(Forgetful(), cap=1) as counters:
-            found = [await counters[key].up() for key in "aaba"]
-
-    assert found == [1, 2, 1, 1]
-
-
 async def test_a_start_that_fails_is_said_to_those_who_asked_and_tried_again_for_the_next() -> None:
     fails = [True, False]
 
-    class Shaky(Forgetful):
+    class Shaky(Counter):
         async def start(self) -> None:
             await super().start()
             if fails.pop(0):
@@ -272,27 +250,6 @@ async def test_a_snapshot_that_cannot_be_read_or_saved_is_said() -> None:
             with pytest.raises(ActorGoneError, match="its snapshot could not be read"):
                 await counters["bad"].up()
             assert await counters["good"].up() == 1
-
-
-@pytest.mark.parametrize(
-    ("terms", "error", "says"),
-    [
-        ({"cap": 0}, ValueError, "cap must be 1 or more"),
-        ({"idle": 0}, ValueError, "idle must be more than 0"),
-        ({"caps": 3}, TypeError, "did you mean 'cap'"),
-        ({"key": 3}, TypeError, "key takes a plain function"),
-        ({"save": "often"}, ValueError, "save is one of"),
-    ],
-)
-def test_wrong_terms_are_errors_that_name_the_value(terms: dict[str, Any], error: Any, says: str) -> None:
-    with pytest.raises(error, match=says):
-        child(Counter, **terms)
-
-
-def test_a_store_for_what_keeps_nothing_is_an_error() -> None:
-    """A store for an actor without snapshots would lose its state silently."""
-    with pytest.raises(ValueError, match="needs snapshot and restore"):
-        child(Forgetful, snapshots=InMemorySnapshots())
 
 
 @pytest.mark.exhaustive

@@ -3,9 +3,6 @@
 Resources opened in `start` are closed in `stop`, in one task or thread. Cancellation of calls.
 """
 
-import sqlite3
-import threading
-import time
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any, ClassVar
 
@@ -13,7 +10,6 @@ import anyio
 import pytest
 
 from callboard import (
-    AbandonedThreadWarning,
     Actor,
     ActorDiedError,
     ActorStartError,
@@ -84,6 +80,7 @@ class Page(Actor):
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
     Page.log.clear()
+    Slow.log.clear()
 
 
 async def test_one_page_is_shared_by_ten_of_whom_some_give_up() -> None:
@@ -165,11 +162,6 @@ class Slow(Actor):
             raise
 
 
-@pytest.fixture(autouse=True)
-def _fresh_too() -> None:
-    Slow.log.clear()
-
-
 async def test_a_start_that_takes_too_long_is_cancelled_and_said() -> None:
     with pytest.raises(ActorStartError, match="longer than 3 s"):
         async with running(child(Slow(100), start_timeout=3)):
@@ -222,82 +214,6 @@ async def test_a_stop_that_takes_too_long_is_cut_off() -> None:
     assert Slow.log == ["start", "started", "stop"]
 
 
-class Database(Actor):
-    """Actor with a connection that belongs to the thread that opened it."""
-
-    def start(self) -> None:
-        self.db = sqlite3.connect(":memory:")
-        self.db.execute("create table lines (line text)")
-        self.thread = threading.get_ident()
-
-    def stop(self) -> None:
-        assert threading.get_ident() == self.thread
-        self.db.close()
-        ENDED.append(threading.get_ident())
-
-    @handler
-    def add(self, line: str) -> int:
-        self.db.execute("insert into lines values (?)", [line])
-        return int(self.db.execute("select count(*) from lines").fetchone()[0])
-
-    @handler
-    def which_thread(self) -> threading.Thread:
-        return threading.current_thread()
-
-    @handler
-    def stuck(self, release: threading.Event) -> None:
-        release.wait(30)
-
-    @handler
-    def heeds(self) -> None:
-        for _ in range(1000):
-            anyio.from_thread.check_cancelled()
-            time.sleep(0.01)
-
-    @handler
-    def asks_back(self) -> float:
-        return anyio.from_thread.run(self._in_the_loop)
-
-    async def _in_the_loop(self) -> float:
-        return anyio.current_time()
-
-
-ENDED: list[int] = []
-
-
-@pytest.mark.real_clock
-async def test_what_is_not_async_runs_in_one_thread_of_the_actor() -> None:
-    ENDED.clear()
-    with anyio.fail_after(30):
-        async with running(Database) as db:
-            assert [await db.add("a"), await db.add("b")] == [1, 2]
-            assert await db.asks_back() > 0
-            with anyio.move_on_after(0.05) as scope:
-                await db.heeds()
-            assert scope.cancelled_caught
-            assert await db.add("c") == 3
-    assert len(ENDED) == 1
-    assert ENDED[0] != threading.get_ident()
-
-
-@pytest.mark.real_clock
-@pytest.mark.exhaustive
-async def test_a_thread_that_does_not_heed_its_cancel_is_lost_and_the_actor_gets_a_new_one() -> None:
-    release, threads = threading.Event(), list[threading.Thread]()
-    with anyio.fail_after(30):
-        async with Supervisor([Database], backoff=SOON) as tree:
-            threads.append(await tree[Database].which_thread())
-            with pytest.warns(AbandonedThreadWarning, match="Database.stuck"):
-                with anyio.move_on_after(0.1):
-                    await tree[Database].stuck(release)
-            assert await tree[Database].add("a") == 1
-            threads.append(await tree[Database].which_thread())
-            release.set()
-        while any(thread.is_alive() for thread in threads):
-            await anyio.sleep(0.01)
-    assert threads[0] is not threads[1]
-
-
 async def test_a_scope_of_start_that_is_over_ends_the_actor_and_not_its_owner() -> None:
     """A cancelled scope that `start` entered ends the actor with a clear error.
 
@@ -312,19 +228,6 @@ async def test_a_scope_of_start_that_is_over_ends_the_actor_and_not_its_owner() 
         async with Supervisor([Limited], intensity=0):
             await anyio.sleep_forever()
     assert isinstance(caught.value.__cause__, RuntimeError)
-
-
-async def test_ctrl_c_in_a_handler_is_for_whoever_owns_the_actor() -> None:
-    class Interrupted(Actor):
-        @handler
-        async def work(self) -> None:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        async with running(Interrupted) as actor:
-            with pytest.raises(ActorDiedError):
-                await actor.work()
-            await anyio.sleep_forever()
 
 
 class Interrupted(Actor):
@@ -372,13 +275,10 @@ async def test_a_failing_start_is_tried_for_as_long_as_the_intensity_allows() ->
     """A thousand failed starts must not deepen the call stack."""
     tries: list[float] = []
 
-    class Sometimes(Actor):
+    class Eager(Actor):
         fatal = (ValueError,)
 
-        def start(self) -> Any:
-            return self._start()
-
-        async def _start(self) -> None:
+        async def start(self) -> None:
             tries.append(anyio.current_time())
             if len(tries) > 1:
                 raise OSError
@@ -386,10 +286,6 @@ async def test_a_failing_start_is_tried_for_as_long_as_the_intensity_allows() ->
         @handler
         async def die(self) -> None:
             raise ValueError
-
-    class Eager(Sometimes):
-        async def start(self) -> None:
-            await self._start()
 
     with pytest.raises(SupervisorError):
         async with Supervisor([Eager], intensity=1500, backoff=SOON) as tree:

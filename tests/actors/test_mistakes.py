@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard import Actor, Backoff, Reply, Supervisor, ToolNode, child, handler, keyed, running
+from callboard import Actor, InMemorySnapshots, Reply, Supervisor, ToolNode, child, handler, keyed, running
 from callboard.testing import tool_call
 from tests.helpers import live_tasks
 
@@ -216,10 +216,12 @@ TERMS: dict[str, tuple[Make, type[Exception], str]] = {
     "a time as text": (c(max_age="1h"), TypeError, r"max_age.*'1h'"),
     "calls": (c(max_calls=0), ValueError, r"max_calls.*0"),
     "cap": (c(cap=0), ValueError, r"cap.*0"),
+    "idle": (c(idle=0), ValueError, "idle must be more than 0"),
     "prefix": (c(prefix=None), TypeError, r"prefix is a text, such as 'browser_'; got None"),
     "a key that is none": (c(key="thread_id"), TypeError, r"child\(Notebook\): key.*'thread_id'"),
     "save": (c(Kept, save="always"), ValueError, r"save is one of .*, got 'always'"),
     "nothing to save": (c(save="each_call"), ValueError, "Notebook needs snapshot and restore"),
+    "nothing to store": (c(snapshots=InMemorySnapshots()), ValueError, "Notebook needs snapshot and restore"),
     "no store": (c(Kept, snapshots={}), TypeError, r"child\(Kept\): snapshots .*`load` and `save`.*got \{\}"),
     "one child": (s(Notebook), TypeError, r"takes a list of actors, .*got <class"),
     "children by name": (s({"a": Notebook}), TypeError, r"takes a list of actors"),
@@ -235,10 +237,6 @@ TERMS: dict[str, tuple[Make, type[Exception], str]] = {
     "intensity": (s(intensity=-1), ValueError, r"Supervisor\(intensity=...\).*-1"),
     "period": (s(period=None), TypeError, r"Supervisor\(period=...\) is a number of seconds, got None"),
     "backoff": (s(backoff=3), TypeError, r"Supervisor\(backoff=...\) takes a Backoff, .*got 3"),
-    "factor": (lambda: Backoff(factor=0.5), ValueError, r"Backoff\(factor=...\) must be 1 or more, got 0.5"),
-    "factor as text": (lambda: Backoff(factor="2"), TypeError, r"Backoff\(factor=...\).*'2'"),  # type: ignore[arg-type]
-    "jitter": (lambda: Backoff(jitter=2), ValueError, r"Backoff\(jitter=...\) .*got 2"),
-    "first": (lambda: Backoff(first=-1), ValueError, r"Backoff\(first=...\).*-1"),
     "a cap without a key": (
         lambda: ToolNode([child(Notebook, cap=4)]),
         ValueError,

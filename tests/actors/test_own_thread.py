@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import anyio
 import pytest
+from anyio import from_thread
 from anyio.from_thread import check_cancelled
 
 from callboard import AbandonedThreadWarning, Actor, CallPolicy, ToolNode, handler, running
@@ -64,7 +65,8 @@ class Both(Ledger):
 
     @handler
     def here(self) -> int:
-        """Say which thread this is."""
+        """Say which thread this is, after a step in the event loop."""
+        from_thread.run(anyio.sleep, 0)
         return threading.get_ident()
 
 

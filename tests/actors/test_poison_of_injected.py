@@ -6,17 +6,12 @@ import anyio
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId
 
-from callboard import Actor, CallPolicy, InjectedState, ToolNode, ToolRuntime, child, handler, running
-from callboard.actors._mailbox import Poison
+from callboard import Actor, CallPolicy, InjectedState, ToolNode, ToolRuntime, child, handler
 from callboard.exceptions import PoisonousCallError
 from callboard.testing import tool_call
 from tests.helpers import BrokenError
 
 runs: list[str] = []
-
-
-class Opaque:
-    """Object that cannot be written as JSON."""
 
 
 class Desk(Actor):
@@ -35,11 +30,6 @@ class Desk(Actor):
         """Break it."""
         runs.append(place)
         raise BrokenError(place)
-
-    @handler
-    async def tear_by(self, thing: Any) -> str:
-        """Break it with what has no JSON."""
-        raise BrokenError
 
 
 def _state(number: int, place: str) -> dict[str, Any]:
@@ -70,26 +60,6 @@ async def test_an_idempotent_call_that_ends_its_actor_runs_three_times_and_is_to
     assert "'tear' ran 3 times for this call and ended its actor each time; it is not run again." in found.text
     assert "Whether it had its effect is unknown." in found.text
     assert found.additional_kwargs["callboard"]["ended"] == "unknown"
-
-
-async def test_arguments_without_json_are_no_way_around_the_count() -> None:
-    """Arguments that cannot be written as JSON are counted by their type, so they do not avoid the limit."""
-    ended: list[str] = []
-    async with running(child(Desk, intensity=100)) as desk:
-        for _ in range(5):
-            try:
-                await desk.tear_by(Opaque())
-            except Exception as error:
-                ended.append(type(error).__name__)
-    assert ended == ["ActorDiedError"] * 3 + ["PoisonousCallError"] * 2
-
-
-def test_calls_are_told_apart_by_the_arguments_that_have_json() -> None:
-    poison = Poison(1)
-    assert poison.has_ended("tear", (), {"place": "a", "thing": Opaque()})[1]
-    assert poison.refuses("tear", (), {"place": "a", "thing": Opaque()}) == 1
-    assert poison.refuses("tear", (), {"place": "b", "thing": Opaque()}) is None
-    assert poison.refuses("other", (), {"place": "a", "thing": Opaque()}) is None
 
 
 def test_a_refusal_says_how_often_the_call_ran() -> None:

@@ -12,7 +12,6 @@ from callboard import (
     CallsInterrupted,
     Supervisor,
     ToolNode,
-    ToolRuntime,
     child,
     handler,
     running,
@@ -38,12 +37,6 @@ class Till(Actor):
     async def look(self, amount: int) -> str:
         """Look."""
         return self._run("look")
-
-    @handler
-    async def tear(self, amount: int, runtime: ToolRuntime) -> str:
-        """Die, each time."""
-        ran.append("tear")
-        raise BrokenError
 
     def _run(self, name: str) -> str:
         ran.append(name)
@@ -94,13 +87,6 @@ async def test_a_person_is_asked_where_the_policy_says_so() -> None:
         await _asked("look", CallPolicy(on_unknown="ask", idempotent=False))
     assert caught.value.interrupts[0].value[0]["action_request"] == {"action": "look", "args": {"amount": 5}}
     assert ran == ["look"]
-
-
-async def test_it_runs_three_times_at_most_whatever_is_injected() -> None:
-    """Poison is recognised by the model's arguments, whatever is injected."""
-    message = await _asked("tear", CallPolicy(idempotent=True))
-    assert ran == ["tear"] * 3
-    assert "'tear' ran 3 times for this call" in message.text
 
 
 async def test_references_of_a_supervisor_and_tools_made_of_methods_follow_the_same_rules() -> None:

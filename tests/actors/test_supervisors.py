@@ -17,7 +17,6 @@ from callboard import (
     SupervisorError,
     child,
     handler,
-    running,
 )
 from tests.helpers import BrokenError, live_tasks
 
@@ -125,15 +124,6 @@ async def test_a_block_that_is_left_while_a_supervisor_within_restarts_leaves_no
     assert live_tasks() == before
     assert Worker.log.count("+j") == Worker.log.count("-j") == 1
     assert Worker.log.count("+i") == Worker.log.count("-i")
-
-
-async def test_a_supervisor_that_gives_up_cancels_its_block_and_says_of_what() -> None:
-    with pytest.raises(SupervisorError, match="w ended 1 times") as caught:
-        async with running(child(Worker, name="w")) as _, Supervisor(workers("w"), intensity=0) as tree:
-            with pytest.raises(ActorDiedError):
-                await tree["w"].die()
-            await anyio.sleep_forever()
-    assert isinstance(caught.value.__cause__, BrokenError)
 
 
 async def test_a_call_that_kills_is_refused_also_where_it_waits_already() -> None:
