@@ -2,9 +2,8 @@
 
 from collections.abc import Hashable, Sequence
 
-from callboard import ActorDiedError, ActorGoneError
-
-from ._keyed_world import LONG, Ask, KeyedWorld, Kill, Line
+from ._keyed_world import LONG, KeyedWorld
+from ._random_asks import Ask, Line
 
 SAME = 1e-6
 """Times closer than this many seconds count as equal."""
@@ -12,7 +11,7 @@ SAME = 1e-6
 
 def broken_promises(world: KeyedWorld) -> list[str]:
     """Return the guarantees that were broken."""
-    found = [*_lives(world), *_states(world), *_losses(world), *_ends(world), *_evictions(world)]
+    found = [*_lives(world), *_states(world), *_losses(world), *_evictions(world)]
     return [*found, *(f"{line.key} was idle for too long" for line in _overstays(world))]
 
 
@@ -79,44 +78,6 @@ def _losses(world: KeyedWorld) -> list[str]:
         if line.what in ("saves", "answered") and kept.get(line.key, 0) < told.get(line.key, 0):
             wrong.append(f"{line.key}: {told[line.key]} was told, and {kept.get(line.key)} is saved")
     return wrong
-
-
-def _ends(world: KeyedWorld) -> list[str]:
-    """Check that each ask ends once, and that none is handled twice."""
-    begun, ended, counted = (world.diary.all_of(what) for what in ("begins", "ends", "counts"))
-    wrong = [f"{who} began twice" for who in set(begun) if begun.count(who) > 1]
-    for who, ask in enumerate(world.plan.steps):
-        if isinstance(ask, Kill):
-            continue
-        if who not in world.came_to:
-            wrong.append(f"{who} was lost")
-        elif who in begun and who not in ended:
-            wrong.append(f"the handler of {who} did not end")
-        elif who in begun and world.diary.place("ends", who) > world.diary.place("answered", who):
-            wrong.append(f"{who} was answered before its handler had ended")
-        elif (complaint := _complaint(world, who, ask, who in begun, who in counted)) is not None:
-            wrong.append(f"{who} {complaint}: {world.came_to[who]!r}")
-    return wrong
-
-
-def _complaint(world: KeyedWorld, who: int, ask: Ask, begun: bool, counted: bool) -> str | None:
-    found = world.came_to[who]
-    if isinstance(found, ActorDiedError):
-        return None if begun else "had not begun"
-    if isinstance(found, ActorGoneError):
-        return "had begun" if begun else None if _may_be_gone(world, who, ask.key) else "was refused too early"
-    if isinstance(found, ValueError):
-        return None if begun and ask.result == "error" and found.args == (who,) else "was another's error"
-    if found == "cancelled":
-        return None if ask.patience is not None else "was cancelled by nobody"
-    return None if begun and (counted or ask.name == "look") and isinstance(found, int) else "was not the result"
-
-
-def _may_be_gone(world: KeyedWorld, who: int, key: str) -> bool:
-    """Return whether the block was closing, or the actor had not started or had ended too often."""
-    before = world.diary.lines[: world.diary.place("answered", who)]
-    failed = sum(line.key == key and line.what in ("does not load", "stops", "killed") for line in before)
-    return failed > 0 or any(line.what == "closes" for line in before)
 
 
 def _evictions(world: KeyedWorld) -> list[str]:

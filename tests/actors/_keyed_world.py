@@ -1,8 +1,8 @@
 """Random plans for keyed counters that are asked, evicted and killed. Their stored state is compared at the end."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import anyio
 import sniffio
@@ -10,40 +10,18 @@ from hypothesis import strategies as st
 
 from callboard import Actor, Reply, child, cleanup, handler, keyed
 from callboard.actors._actor_set import Keyed
-from tests.helpers import live_tasks
 
-HandlerName = Literal["up", "add", "look", "later"]
-Result = Literal["value", "error", "fatal"]
+from ._random_asks import Ask, FatalError, Kill, Player, Steps, steps
+
 LONG = 400
 """End of a plan that is not closed early. All asks have ended by then."""
-
-
-@dataclass(frozen=True)
-class Ask:
-    """Ask of the counter of one key."""
-
-    at: int
-    key: str
-    name: HandlerName = "up"
-    seconds: int = 0
-    result: Result = "value"
-    patience: int | None = None
-    cleanup: int = 0
-
-
-@dataclass(frozen=True)
-class Kill:
-    """Kill of the counter of one key, if it is alive."""
-
-    at: int
-    key: str
 
 
 @dataclass(frozen=True)
 class Plan:
     """Plan of what happens to the counters of one block."""
 
-    steps: Sequence[Ask | Kill]
+    steps: Steps
     cap: int | None = None
     idle: int | None = None
     save: Literal["at_end", "each_call"] = "at_end"
@@ -56,65 +34,20 @@ class Plan:
     until: int = LONG
 
 
-def _plans(keys: str) -> st.SearchStrategy[Plan]:
-    key, at = st.sampled_from(keys), st.integers(0, 10)
-    asks = st.builds(
-        Ask,
-        at=at,
-        key=key,
-        name=st.sampled_from(("up", "up", "add", "look", "later")),
-        seconds=st.integers(0, 3),
-        result=st.sampled_from(("value", "value", "value", "error", "fatal")),
-        patience=st.none() | st.none() | st.integers(0, 4),
-        cleanup=st.integers(0, 1),
-    )
-    return st.builds(
-        Plan,
-        steps=st.lists(asks | asks | asks | st.builds(Kill, at=at, key=key), min_size=1, max_size=14),
-        cap=st.sampled_from((None, 1, 2)),
-        idle=st.sampled_from((None, None, 2)),
-        save=st.sampled_from(("at_end", "each_call")),
-        start=st.integers(0, 1),
-        stop=st.integers(0, 1),
-        store=st.just([(0, True)]) | st.lists(st.tuples(st.integers(0, 2), st.booleans()), min_size=1, max_size=4),
-        starts=st.just([True]) | st.just([True]) | st.lists(st.booleans(), min_size=1, max_size=3),
-        until=st.sampled_from((LONG, LONG, 3, 7)),
-    )
-
-
-keyed_plans = _plans("abc")
-
-
-class FatalError(Exception):
-    """Error that ends a counter."""
-
-
-@dataclass(frozen=True)
-class Line:
-    """Entry of the diary."""
-
-    at: float
-    what: str
-    who: int = -1
-    key: Hashable = None
-    value: object = None
-
-
-@dataclass
-class Diary:
-    """Ordered record of what happened."""
-
-    lines: list[Line] = field(default_factory=list)
-    began_at: float = 0.0
-
-    def write(self, what: str, who: int = -1, key: Hashable = None, value: object = None) -> None:
-        self.lines.append(Line(round(anyio.current_time() - self.began_at, 6), what, who, key, value))
-
-    def all_of(self, what: str) -> list[int]:
-        return [line.who for line in self.lines if line.what == what]
-
-    def place(self, what: str, who: int) -> int:
-        return next(number for number, line in enumerate(self.lines) if (line.what, line.who) == (what, who))
+keyed_plans = st.builds(
+    Plan,
+    steps=steps(
+        ("up", "up", "add", "look", "later"), st.none() | st.none() | st.integers(0, 4), keys="abc", until=10, most=14
+    ),
+    cap=st.sampled_from((None, 1, 2)),
+    idle=st.sampled_from((None, None, 2)),
+    save=st.sampled_from(("at_end", "each_call")),
+    start=st.integers(0, 1),
+    stop=st.integers(0, 1),
+    store=st.just([(0, True)]) | st.lists(st.tuples(st.integers(0, 2), st.booleans()), min_size=1, max_size=4),
+    starts=st.just([True]) | st.just([True]) | st.lists(st.booleans(), min_size=1, max_size=3),
+    until=st.sampled_from((LONG, LONG, 3, 7)),
+)
 
 
 class Counter(Actor):
@@ -235,15 +168,12 @@ class Store:
             raise OSError("disk full")
 
 
-class KeyedWorld:
+class KeyedWorld(Player):
     """Player of one plan."""
 
-    group: Any
-
     def __init__(self, plan: Plan) -> None:
+        super().__init__(plan.steps)
         self.plan = plan
-        self.diary = Diary()
-        self.came_to: dict[int, object] = {}
         self._starts = 0
 
     def next_start(self) -> bool:
@@ -253,7 +183,6 @@ class KeyedWorld:
 
     async def play(self) -> list[str]:
         """Play the plan and return the tasks that are left."""
-        before = live_tasks()
         plan, diary = self.plan, self.diary
         diary.began_at = anyio.current_time()
         terms = child(
@@ -269,7 +198,7 @@ class KeyedWorld:
             diary.write("over")
         if sniffio.current_async_library() == "trio":
             await anyio.lowlevel.checkpoint()
-        return [f"a task is left: {task}" for task in live_tasks() - before]
+        return [*self.wrong_ends(), *self.left()]
 
     async def _step(self, who: int, step: Ask | Kill, counters: Keyed[Counter]) -> None:
         await anyio.sleep(step.at)
@@ -279,20 +208,13 @@ class KeyedWorld:
                 self.diary.write("killed", key=step.key)
                 resident.unit.kill("the plan says so")
             return
-        self.diary.write("asked", who, step.key)
-        with anyio.move_on_after(float("inf") if step.patience is None else step.patience) as scope:
-            try:
-                self.came_to[who] = await getattr(counters[step.key], step.name)(who, step)
-            except Exception as error:
-                self.came_to[who] = error
-        if scope.cancelled_caught:
-            assert who not in self.came_to
-            self.came_to[who] = "cancelled"
-        self.diary.write("answered", who, step.key)
+        await self.ask(counters[step.key], who, step)
 
-    async def send(self, reply: Reply[int], who: int, ask: Ask, count: int) -> None:
-        await anyio.sleep(ask.seconds)
-        if ask.result == "error":
-            reply.fail(ValueError(who))
-        else:
-            reply.send(count)
+    def may_be_gone(self, who: int, ask: Ask) -> bool:
+        """Return whether the block was closing, or the actor had not started or had ended too often."""
+        before = self.diary.lines[: self.diary.place("answered", who)]
+        failed = sum(line.key == ask.key and line.what in ("does not load", "stops", "killed") for line in before)
+        return failed > 0 or any(line.what == "closes" for line in before)
+
+    def is_result(self, who: int, ask: Ask, found: object) -> bool:
+        return isinstance(found, int) and (ask.name == "look" or who in self.diary.all_of("counts"))

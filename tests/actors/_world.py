@@ -3,9 +3,8 @@
 A diary of the run is judged at the end.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import anyio
 import sniffio
@@ -13,8 +12,6 @@ from hypothesis import strategies as st
 
 from callboard import (
     Actor,
-    ActorDiedError,
-    ActorGoneError,
     Backoff,
     MailboxFullError,
     Reply,
@@ -25,10 +22,9 @@ from callboard import (
     handler,
 )
 from callboard.actors._supervised import ActorUnit
-from tests.helpers import live_tasks
 
-HandlerName = Literal["work", "read", "look", "later", "outer"]
-Result = Literal["value", "error", "fatal"]
+from ._random_asks import Ask, Diary, FatalError, Kill, Player, Steps, steps
+
 IN_ORDER = ("work", "read", "later", "outer")
 """Handlers whose messages wait for their turn in the mailbox."""
 INTENSITY, PERIOD = 2, 10.0
@@ -37,30 +33,10 @@ READS = 2
 
 
 @dataclass(frozen=True)
-class Ask:
-    """One planned ask: its time, handler, duration, end and the caller's patience."""
-
-    at: int
-    name: HandlerName
-    seconds: int = 0
-    result: Result = "value"
-    patience: int | None = None
-    cleanup: int = 0
-    """Seconds of clean-up in the handler after a cancellation."""
-
-
-@dataclass(frozen=True)
-class Kill:
-    """Planned kill of the actor."""
-
-    at: int
-
-
-@dataclass(frozen=True)
 class Plan:
     """Plan of what happens to one actor."""
 
-    steps: Sequence[Ask | Kill]
+    steps: Steps
     start: int = 0
     """Seconds that a start takes."""
     size: int = 100
@@ -69,44 +45,16 @@ class Plan:
     """Time at which the actor is stopped."""
 
 
-asks = st.builds(
-    Ask,
-    at=st.integers(0, 12),
-    name=st.sampled_from(("work", "work", "read", "read", "look", "later", "outer")),
-    seconds=st.integers(0, 3),
-    result=st.sampled_from(("value", "value", "value", "error", "fatal")),
-    patience=st.none() | st.integers(0, 4),
-    cleanup=st.integers(0, 1),
-)
 plans = st.builds(
     Plan,
-    steps=st.lists(asks | asks | asks | st.builds(Kill, at=st.integers(0, 12)), min_size=1, max_size=12),
+    steps=steps(
+        ("work", "work", "read", "read", "look", "later", "outer"), st.none() | st.integers(0, 4), until=12, most=12
+    ),
     start=st.integers(0, 2),
     size=st.sampled_from((1, 2, 100)),
     when_full=st.sampled_from(("wait", "reject", "drop_oldest")),
     until=st.sampled_from((3, 8, 30)),
 )
-
-
-class FatalError(Exception):
-    """Fatal error of the actor."""
-
-
-@dataclass
-class Diary:
-    """Ordered record of what happened."""
-
-    lines: list[tuple[float, str, int]] = field(default_factory=list)
-    began_at: float = 0.0
-
-    def write(self, what: str, who: int = -1) -> None:
-        self.lines.append((round(anyio.current_time() - self.began_at, 6), what, who))
-
-    def all_of(self, what: str) -> list[int]:
-        return [who for _, done, who in self.lines if done == what]
-
-    def place(self, what: str, who: int) -> int:
-        return next(number for number, line in enumerate(self.lines) if line[1:] == (what, who))
 
 
 class Desk(Actor):
@@ -167,7 +115,7 @@ class Desk(Actor):
         self.diary.write("ends", who)
         if ask.result == "fatal":
             raise FatalError(who)
-        self.world.group.start_soon(self.world.send, reply, who, ask)
+        self.world.group.start_soon(self.world.send, reply, who, ask, who)
 
     @handler
     async def outer(self, who: int, ask: Ask) -> int:
@@ -200,22 +148,19 @@ class Peer(Actor):
         return await self.world.desk.back(who, ask)
 
 
-class World:
+class World(Player):
     """Player of one plan."""
 
-    group: Any
     desk: Desk
     peer: Peer
 
     def __init__(self, plan: Plan) -> None:
+        super().__init__(plan.steps)
         self.plan = plan
-        self.diary = Diary()
-        self.came_to: dict[int, object] = {}
         self.gave_up: BaseException | None = None
 
     async def play(self) -> list[str]:
         """Play the plan and return what went wrong."""
-        before = live_tasks()
         diary = self.diary
         diary.began_at = anyio.current_time()  # set again when all actors have started
         desk = child(
@@ -239,12 +184,18 @@ class World:
             diary.write("over")
         if sniffio.current_async_library() == "trio":
             await anyio.lowlevel.checkpoint()
-        return [*self._judge(), *(f"a task is left: {task}" for task in live_tasks() - before)]
+        return [
+            *self.wrong_ends(),
+            *self._judge_order(),
+            *self._judge_limits(),
+            *self._judge_restarts(),
+            *self.left(),
+        ]
 
     async def _step(self, who: int, step: Ask | Kill, unit: ActorUnit) -> None:
         await anyio.sleep(step.at)
         if isinstance(step, Kill):
-            seen = [what for _, what, _ in self.diary.lines if what in ("starts", "stops")]
+            seen = [line.what for line in self.diary.lines if line.what in ("starts", "stops")]
             life = unit._life
             begins = life is not None and life._on_start is not None and life._killed is None  # true once per life
             if begins and seen[-1:] == ["stops"]:
@@ -252,59 +203,18 @@ class World:
                 self.diary.write("stops")
             unit.kill("the plan says so")
             return
-        self.diary.write("asked", who)
-        with anyio.move_on_after(float("inf") if step.patience is None else step.patience) as scope:
-            try:
-                self.came_to[who] = await getattr(self.desk, step.name)(who, step)
-            except Exception as error:
-                self.came_to[who] = error
-        if scope.cancelled_caught:
-            assert who not in self.came_to
-            self.came_to[who] = "cancelled"
-        self.diary.write("answered", who)
+        await self.ask(self.desk, who, step)
 
-    async def send(self, reply: Reply[int], who: int, ask: Ask) -> None:
-        await anyio.sleep(ask.seconds)
-        if ask.result == "error":
-            reply.fail(ValueError(who))
-        else:
-            self.diary.write("succeeds", who)
-            reply.send(who)
-
-    def _judge(self) -> list[str]:
-        return [*self._judge_answers(), *self._judge_order(), *self._judge_limits(), *self._judge_restarts()]
-
-    def _judge_answers(self) -> list[str]:
-        wrong = []
-        begun, ended, good = (self.diary.all_of(what) for what in ("begins", "ends", "succeeds"))
-        wrong += [f"{who} began twice" for who in set(begun) if begun.count(who) > 1]
-        for who, ask in enumerate(self.plan.steps):
-            if isinstance(ask, Kill):
-                continue
-            if who not in self.came_to:
-                wrong.append(f"{who} was lost")
-                continue
-            found = self.came_to[who]
-            if who in begun and who not in ended:
-                wrong.append(f"the handler of {who} did not end")
-            elif who in begun and self.diary.place("ends", who) > self.diary.place("answered", who):
-                wrong.append(f"{who} was answered before its handler had ended")
-            if (complaint := self._complaint(ask, who, found, who in begun, who in good)) is not None:
-                wrong.append(f"{who} {complaint}: {found!r}")
-        return wrong
-
-    def _complaint(self, ask: Ask, who: int, found: object, begun: bool, good: bool) -> str | None:
-        if isinstance(found, ActorDiedError):
-            return None if begun else "had not begun"
-        if isinstance(found, ActorGoneError):
-            return "had begun" if begun else None if "over" in [line[1] for line in self.diary.lines] else "too early"
+    def complaint(self, who: int, ask: Ask, found: object, *, begun: bool) -> str | None:
         if isinstance(found, MailboxFullError):
             return "had begun" if begun else "there was room" if self.plan.when_full == "wait" else None
-        if isinstance(found, ValueError):
-            return None if begun and ask.result == "error" and found.args == (who,) else "was another's error"
-        if found == "cancelled":
-            return None if ask.patience is not None else "was cancelled by nobody"
-        return None if found == who and begun and good else "was not the result"
+        return super().complaint(who, ask, found, begun=begun)
+
+    def may_be_gone(self, who: int, ask: Ask) -> bool:
+        return "over" in [line.what for line in self.diary.lines]
+
+    def is_result(self, who: int, ask: Ask, found: object) -> bool:
+        return found == who and (who in self.diary.all_of("succeeds") or who in self.diary.all_of("replies"))
 
     def _judge_order(self) -> list[str]:
         queued = {who for who, ask in enumerate(self.plan.steps) if isinstance(ask, Ask) and ask.name in IN_ORDER}
@@ -322,12 +232,12 @@ class World:
         return {self.plan.steps[who].name for who in asks} == {"read"} and len({*map(self._began_at, asks)}) == 1
 
     def _began_at(self, who: int) -> float:
-        return self.diary.lines[self.diary.place("begins", who)][0]
+        return self.diary.lines[self.diary.place("begins", who)].at
 
     def _judge_limits(self) -> list[str]:
         running: set[int] = set()
         wrong = []
-        for _, what, who in self.diary.lines:
+        for what, who in ((line.what, line.who) for line in self.diary.lines):
             if what == "begins":
                 running.add(who)
                 names = [self.plan.steps[one].name for one in running if self.plan.steps[one].name != "look"]
@@ -345,8 +255,8 @@ class World:
         due: float | None = None
         gave_up = False
         wrong = []
-        ends = next(at for at, what, _ in self.diary.lines if what == "over")
-        for at, what, _ in self.diary.lines:
+        ends = next(line.at for line in self.diary.lines if line.what == "over")
+        for at, what in ((line.at, line.what) for line in self.diary.lines):
             if what == "stops":
                 if at >= self.plan.until:
                     break  # the plan stops the actor
