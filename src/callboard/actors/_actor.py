@@ -88,26 +88,11 @@ class Reply(Generic[T]):
         self._title = owed.title
 
     def send(self, value: T) -> bool:
-        """Send the result to the caller; return False if the caller no longer waits.
-
-        Args:
-            value: the result.
-
-        Raises:
-            RuntimeError: if this reply was sent before.
-        """
+        """Send the result; return False if the caller waits no more. Raises RuntimeError if it was sent before."""
         return self._taken().settle(value, None)
 
     def fail(self, error: Exception) -> bool:
-        """Raise an error in the caller; return False if the caller no longer waits.
-
-        Args:
-            error: the exception.
-
-        Raises:
-            RuntimeError: if this reply was sent before.
-            TypeError: if `error` is no exception.
-        """
+        """Raise an exception in the caller; return False if that waits no more. Raises RuntimeError as `send` does."""
         if not isinstance(cast("object", error), Exception):
             raise TypeError(f"{self._title}: Reply.fail() takes an exception, such as ValueError('no'); got {error!r}")
         return self._taken().settle(None, error)
@@ -212,24 +197,16 @@ def handler(
 ) -> Any:
     """Mark a method of an actor as a handler, which other code calls through a reference.
 
-    An async method runs in the actor's own task, a plain method in the actor's own thread. Without a group it runs
-    alone: no other handler of the actor runs at the same time.
+    An async method runs in the actor's own task, a plain method in its own thread. Without a group it runs alone.
 
     Args:
         fn: the method, if the decorator is used without options.
-        group: name of a group of handlers that run side by side; the actor's `groups` limits their number. Handlers of
-            the group "control" never wait behind other calls: use it for health checks.
-        reentrant: whether a call may run while the actor waits for a call of its own that led back to it. Without it,
-            such a call raises `DeadlockError`.
-        deferred: whether the method takes a `Reply` as its first argument, and may send it later. The mailbox moves on
-            when the method returns; the caller waits for the reply.
-        on_cancel: "restart" if the actor cannot be trusted after this handler was cancelled; "go_on" by default.
-        idempotent: whether the handler may run twice. If so, a tool call runs again after its actor died; a
-            `CallPolicy` with another rule takes precedence.
-
-    Raises:
-        TypeError: if `fn` is no method, or has no single result, such as an async generator.
-        ValueError: for an unknown option.
+        group: name of a group of handlers that run side by side, up to the number in `groups`. Handlers of the group
+            "control" never wait behind other calls: use it for health checks.
+        reentrant: `True` admits a call that led back to the actor while it waits; otherwise it raises `DeadlockError`.
+        deferred: `True` if the method takes a `Reply` as its first argument, and may send it after it has returned.
+        on_cancel: "restart" if the actor cannot be trusted after this handler was cancelled.
+        idempotent: `True` if the handler may run twice: a tool call then runs again after its actor died.
     """
     flags: dict[str, Any] = {"reentrant": reentrant, "deferred": deferred, "idempotent": idempotent}
     _check_options(group, on_cancel, flags)
@@ -381,17 +358,7 @@ class Actor:
     async def enter(self, manager: AbstractAsyncContextManager[T] | AbstractContextManager[T]) -> T:
         """Enter a context manager, and leave it when the actor ends, in the same task, even if `start` fails.
 
-        Call it in `start` only: a context manager entered in a handler could not be left in the right order.
-
-        Args:
-            manager: a sync or async context manager.
-
-        Returns:
-            The value that the context manager returns.
-
-        Raises:
-            RuntimeError: outside `start`.
-            TypeError: if `manager` is no context manager.
+        Call it in `start`: elsewhere it raises RuntimeError, because the manager could not be left in the right order.
         """
         if self._resources is None:
             raise RuntimeError(f"{type(self).__name__}.enter() is for `start`, while the actor starts")

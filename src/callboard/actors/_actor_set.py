@@ -208,11 +208,7 @@ class Keyed(Generic[A]):
         self._keyed_actors = keyed_actors
 
     def __getitem__(self, key: Hashable) -> A:
-        """Return a reference to the actor of a key, whether the actor runs or not.
-
-        Raises:
-            TypeError: if the key cannot be hashed.
-        """
+        """Return a reference to the actor of a key, whether the actor runs or not."""
         try:
             hash(key)
         except TypeError as error:
@@ -221,14 +217,7 @@ class Keyed(Generic[A]):
         return reference
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Finish the calls that the actors have accepted, and return a report; see `Supervisor.drain`.
-
-        Args:
-            timeout: seconds for the calls to finish. After that, running handlers are cancelled and have their grace.
-
-        Raises:
-            ValueError: for a number out of range.
-        """
+        """Finish the calls that the actors have accepted, and return a report; see `Supervisor.drain`."""
         return await self._keyed_actors.drain(timeout)
 
     def statistics(self) -> ActorStatistics:
@@ -242,15 +231,9 @@ async def keyed(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AsyncGenerat
 
     An actor starts at its first call (`await books["mine"].append("hello")`). It is evicted when it is idle for long,
     or when another key needs its place. If its class has `snapshot` and `restore`, it starts again with its last state.
+    `terms` are options for `child`, such as `cap` and `idle`.
 
-    Args:
-        actor: an actor object, an actor class, or a child spec made by `child`.
-        terms: options for `child`, such as `cap` and `idle`.
-
-    Raises:
-        KeyboardInterrupt: or the like, if a handler raised it; at the end of the block, which is cancelled.
-        TypeError: for an option of the wrong kind.
-        ValueError: for an option out of range.
+    Raises `KeyboardInterrupt` or the like, if a handler raised it, at the end of the block, which is cancelled.
     """
     spec = spec_of(actor, "keyed", **terms)
     if spec.key is not None:

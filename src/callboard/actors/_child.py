@@ -106,11 +106,10 @@ def child(
     runs_in: Engine | None = None,
     fleet: Fleet | None = None,
 ) -> ChildSpec[A]:
-    """Return a child spec: an actor with its options, for a supervisor or a node.
+    """Return a child spec: an actor with its options, for a supervisor or a node. Each incarnation is made anew.
 
     Args:
-        actor: an actor class, or an instance that describes the actor; each incarnation is made with the same
-            arguments.
+        actor: an actor class, or an instance that describes the actor.
         args: arguments for the class.
         name: name of the actor; its class name by default.
         restart: "permanent" restarts it always, "transient" unless it ended in order, "temporary" never.
@@ -123,27 +122,16 @@ def child(
         max_age: age in seconds at which it is replaced by a new incarnation, once no handler runs.
         max_calls: number of calls after which it is replaced.
         prefix: prefix for the names of its tools in a node, such as "browser_".
-        key: in a node, a function of the tool call, or of the call and a `CallContext`, that returns the key of the
-            instance: `lambda call, context: context.config["configurable"]["thread_id"]`. Each key has its own
-            instance. By default all calls share one, or with `snapshots="journal"` all calls of a thread.
-        cap: in a node or in `keyed`, maximum number of instances at once; the least recently used one is evicted first.
-        idle: in a node or in `keyed`, seconds without a call after which an instance is evicted.
+        key: in a node, a function of the tool call, or of the call and a `CallContext`, that returns the key.
+        cap: maximum number of keyed instances at once; the least recently used one is evicted first.
+        idle: seconds without a call after which a keyed instance is evicted.
         snapshots: store for the states of evicted instances, in memory by default. "journal", in an agent with a
             checkpointer, stores them in the thread; forks and earlier places of the thread keep their own states.
-        save: "at_end" saves the state at the end of an incarnation, "each_call" after each call, before the caller is
-            answered, so that a killed process loses no answered call. The default is "at_end", and "each_call" in the
-            journal.
-        intensity: maximum number of restarts within `period`, if it has a supervisor of its own, as in a node and in
-            `running`.
+        save: "at_end" of an incarnation (default), or after "each_call" before its answer, as in the journal.
+        intensity: maximum number of restarts within `period`, in a node, by key and in `running`.
         period: seconds.
-        runs_in: engine that runs its code, such as a pool of processes; each incarnation has a worker of its own.
-            Mailbox and supervisor stay in this process. By default the code runs in this process.
-        fleet: fleet of processes in which each key has one instance, such as `RedisFleet(url, secret=...)`. A call
-            reaches the process that owns the key. By default the fleet stores the states, too.
-
-    Raises:
-        TypeError: if `actor` is no actor, or for an option of the wrong kind.
-        ValueError: for an option out of range, or options that exclude each other.
+        runs_in: engine that runs its code; each incarnation has a worker of its own. The default is this process.
+        fleet: fleet of processes in which each key has one instance, such as `RedisFleet(url, secret=...)`.
     """
     described = _described(actor, args)
     own = name if name is not None else type(described).__name__

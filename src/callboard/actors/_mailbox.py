@@ -115,7 +115,7 @@ class Target(Protocol):
 
 
 class Message:
-    """One call of an actor. Its state changes only under the lock of its target."""
+    """Message of an actor: one call. Its state changes only under the lock of its target."""
 
     __slots__ = (
         "args",

@@ -28,10 +28,6 @@ class Backoff:
         factor: growth of the delay with each further restart, 1 or more.
         most: maximum in seconds.
         jitter: random part of the delay, from 0 to 1. It spreads the restarts of actors that crashed together.
-
-    Raises:
-        TypeError: for a value of the wrong kind.
-        ValueError: for a number out of range.
     """
 
     first: float = 0.1
@@ -51,12 +47,7 @@ class Backoff:
             raise ValueError(f"Backoff(jitter=...) is a part of the whole, from 0 to 1; got {self.jitter!r}")
 
     def delay(self, restarts: int, chance: float) -> float:
-        """Return the delay before a restart in seconds, reduced by the jitter.
-
-        Args:
-            restarts: number of restarts within the period, this one included.
-            chance: random number from 0 to 1.
-        """
+        """Return the delay in seconds before a restart, counted within the period; `chance` is random, from 0 to 1."""
         if not self.first:
             return 0.0
         try:

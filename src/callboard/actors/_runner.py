@@ -128,7 +128,7 @@ class SeatLostError(EngineError):
 
     @property
     def never_began(self) -> bool:
-        """Whether the handler did not begin, so that it can run in the next incarnation."""
+        """Flag: the handler did not begin, and can run in the next incarnation."""
         return self.ended == "unavailable"
 
 

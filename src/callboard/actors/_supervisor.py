@@ -251,25 +251,16 @@ class Tree:
 class Supervisor:
     """Supervisor of actors that run during an `async with` block and are restarted when they end.
 
-    The terms are OTP's. Children start in order, each after the one before it has started, and stop in reverse order.
-    If a child does not start, the children before it are stopped and the error is raised. If children end too often,
-    all are stopped, the block is cancelled, and a `SupervisorError` is raised at its end. A supervisor around this one
-    restarts it instead.
+    The terms are OTP's. Children start in order and stop in reverse order. If they end too often, all are stopped, the
+    block is cancelled, and a `SupervisorError` is raised at its end. A supervisor around this one restarts it instead.
 
     Args:
-        children: actors, child specs made by `child`, and supervisors.
-        name: for errors.
         strategy: children that are restarted with one that ended: "one_for_one" none, "one_for_all" all, "rest_for_one"
             all that were started after it.
-        intensity: maximum number of restarts within a period, 0 or more.
-        period: seconds; the window slides.
+        intensity: maximum number of restarts within a sliding `period` of seconds.
         backoff: delays before restarts; `Backoff()` by default.
         auto_shutdown: rule by which it ends in order with its significant children: "never", after the first
             ("any_significant"), or after the last ("all_significant").
-
-    Raises:
-        ValueError: for two children with the same name, or a number out of range.
-        TypeError: for a child or an option of the wrong kind.
     """
 
     @suggests_keywords
@@ -382,9 +373,7 @@ class Supervisor:
     def __getitem__(self, which: Any) -> Any:
         """Return a reference to a child, by class or name. Children of nested supervisors are found, too.
 
-        Raises:
-            KeyError: if no child matches, or more than one.
-            RuntimeError: outside the block.
+        Raises KeyError if no child matches, or more than one, and RuntimeError outside the block.
         """
         if self._tree is None:
             raise RuntimeError(f"{self!r} is not running: async with Supervisor([...]) as tree")
@@ -405,18 +394,11 @@ class Supervisor:
         raise KeyError(f"there is no actor {wanted!r}, only {names}{hint}")
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Finish the calls that the actors have accepted, and return a report.
+        """Finish the calls that the actors have accepted within `timeout` seconds, and return a report.
 
         New calls fail with an `ActorGoneError`, except calls between the drained actors. A call that does not finish in
-        time is ended: with an `ActorGoneError` if it had not begun, otherwise with an `ActorDiedError`. The actors run
-        until the block is left.
-
-        Args:
-            timeout: seconds for the calls to finish. After that, running handlers are cancelled and have their grace.
-
-        Raises:
-            RuntimeError: outside the block.
-            ValueError: for a number out of range.
+        time is ended: with an `ActorGoneError` if it had not begun, otherwise its handler is cancelled, and the call
+        fails with an `ActorDiedError`. The actors run until the block is left.
         """
         if self._tree is None:
             raise RuntimeError(f"{self!r} is not running: async with Supervisor([...]) as tree")
@@ -463,17 +445,10 @@ class _Running(AbstractAsyncContextManager[A]):
 
 
 def running(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AbstractAsyncContextManager[A]:
-    """Run one actor for the duration of an `async with` block, which receives a reference to it.
+    """Run one actor for the duration of an `async with` block, which receives a reference. `terms` are for `child`.
 
-    Args:
-        actor: an actor object, an actor class, or a child spec made by `child`.
-        terms: options for `child`.
-
-    Raises:
-        ActorStartError: if the actor does not start.
-        SupervisorError: at the end of the block, which is cancelled, if the actor ends too often.
-        TypeError: for an option of the wrong kind.
-        ValueError: for an option out of range.
+    Raises `ActorStartError` if the actor does not start, and `SupervisorError` at the end of the block, which is
+    cancelled, if the actor ends too often.
     """
     return _Running(spec_of(actor, "running", **terms))
 

@@ -23,16 +23,9 @@ Point = Literal["begun", "done"]
 
 
 def kill_actor(reference: object, reason: str = "it was killed by a test") -> None:
-    """Kill an actor as a crash would, and leave the restart to its supervisor.
+    """Kill an actor as a crash would, and leave the restart to its supervisor. Call this in the actor's event loop.
 
-    Running calls are cancelled, and their outcome is unknown. Call this in the actor's event loop.
-
-    Args:
-        reference: reference to a live actor.
-        reason: text of the error that callers get.
-
-    Raises:
-        RuntimeError: if the actor is not alive now.
+    Running calls are cancelled, and their outcome is unknown. Raises RuntimeError if the actor is not alive now.
     """
     life = cell_of(reference).life
     if not isinstance(life, Incarnation):
@@ -42,19 +35,10 @@ def kill_actor(reference: object, reason: str = "it was killed by a test") -> No
 
 @contextmanager
 def killing(reference: object, handler: str, point: Point = "done", *, times: int = 1) -> Generator[list[str]]:
-    """Kill an actor at a chosen point of the next calls of a handler.
+    """Kill an actor at a chosen point of the next calls of a handler; yield a list that gets its name at each death.
 
-    Args:
-        reference: reference to the actor.
-        handler: name of one of its handlers.
-        point: moment of the call at which the actor dies.
-        times: number of calls that kill the actor; later calls run normally.
-
-    Yields:
-        A list that gets the handler's name at each death.
-
-    Raises:
-        ValueError: if there is no such handler, or if the block ended without a death.
+    `times` is the number of calls that kill the actor; later calls run normally. Raises ValueError if there is no such
+    handler, or if the block ended without a death.
     """
     cell = cell_of(reference)
     if handler not in cell.kind._handlers:

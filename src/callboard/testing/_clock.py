@@ -82,21 +82,12 @@ def virtual_trio() -> Backend:
 
 
 def backend_names(*, real_clock: bool = False) -> tuple[str, ...]:
-    """Return the names of the backends that this interpreter can run, to parametrise a fixture.
-
-    Args:
-        real_clock: return the backends on the real clock; uvloop is included if it is installed.
-    """
+    """Return the names of the backends that this interpreter can run, to parametrise a fixture."""
     return tuple(_REAL if real_clock else _VIRTUAL)
 
 
 def backend(name: str, *, real_clock: bool = False) -> Backend:
-    """Return a new backend by its name in `backend_names()`.
-
-    Args:
-        name: `asyncio`, `asyncio-eager`, `trio` or, on the real clock, `asyncio-uvloop`.
-        real_clock: use the real clock; needed by tests with threads, processes and sockets.
-    """
+    """Return a new backend by its name. Tests with threads, processes and sockets need a real clock."""
     return (_REAL if real_clock else _VIRTUAL)[name]()
 
 

@@ -63,10 +63,7 @@ class FakeEngine:
     ) -> None:
         """Kill the running bodies and the reserved workers, as SIGKILL would.
 
-        Args:
-            reason: text of the error that waiting callers get.
-            title: kill only the workers in which a body with this title runs, with all their bodies.
-            recurs: mark the death as caused by the body itself, so that it would recur.
+        `title` restricts it to workers in which such a body runs; `recurs` says that the body has killed its worker.
         """
         for one in [one for one in self._running if title is None or title in one.titles]:
             one.recurs = recurs

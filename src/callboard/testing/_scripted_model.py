@@ -28,10 +28,7 @@ _AUTOMATIC = re.compile(r"call_\d+")
 def tool_call(name: str, call_id: str | None = None, /, **args: object) -> ToolCall:
     """Return one tool call: `tool_call("search", query="tea")`.
 
-    Args:
-        name: name of the tool.
-        call_id: id of the call. A `ScriptedModel` fills in a missing id; without one use `calls`, which numbers them.
-        args: arguments of the call.
+    A `ScriptedModel` fills in a missing `call_id`; without one use `calls`, which numbers them.
     """
     return ToolCall(name=name, args=dict(args), id=call_id, type="tool_call")
 
@@ -41,10 +38,6 @@ def calls(*requests: str | tuple[str, Mapping[str, object]] | ToolCall, content:
 
     Calls without an id are numbered by position: `call_1`, `call_2` and so on. A `ScriptedModel` replaces such an id
     if the conversation has it already. To repeat an id on purpose, use another form than `call_<number>`.
-
-    Args:
-        requests: for each call the name of a tool, its name and arguments, or a whole tool call.
-        content: text of the message.
     """
     made = [_as_call(request) for request in requests]
     for place, call in enumerate(made, start=1):
