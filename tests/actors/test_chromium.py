@@ -9,7 +9,6 @@ import threading
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-import anyio
 import pytest
 from anyio.from_thread import check_cancelled
 from langchain_core.messages import ToolMessage
@@ -113,28 +112,6 @@ async def test_a_conversation_with_a_page() -> None:
 
     assert answers == ["Till", "{'ended': 'timeout'}", "written", "Paid 7"]
     assert Page.lives == ["callboard actor Page"]
-
-
-async def test_ten_agents_share_one_page() -> None:
-    node = ToolNode([Page()], policies={"wait_for": CallPolicy(timeout=1.0)})
-    answers: dict[int, list[str]] = {}
-
-    async def converse(number: int) -> None:
-        waits = [calls(("wait_for", {"title": "never"}))] if number in (2, 7) else []
-        opens = calls(("goto", {"html": f"<title>page {number}</title>"}))
-        agent = create_react_agent(ScriptedModel([*waits, opens, "Done."]), node)
-        with anyio.move_on_after(0.2 if number in (3, 8) else 40):
-            answers[number] = await answers_of(agent)
-
-    async with node, anyio.create_task_group() as group:
-        for number in range(10):
-            group.start_soon(converse, number)
-
-    assert set(answers) >= set(range(10)) - {3, 8}
-    for number, answer in answers.items():
-        assert answer[-1] == f"page {number}"
-        assert answer[:-1] in ([], ["{'ended': 'timeout'}"])
-    assert len(Page.lives) == 1
 
 
 async def test_a_killed_browser_is_started_again() -> None:
