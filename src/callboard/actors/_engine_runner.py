@@ -19,9 +19,9 @@ from callboard._loops._side_tasks import beside
 from callboard._records._policies import Body, Engine, Seat
 from callboard.actors._actor import Actor, Handler, Lifespan, Reply, Resources
 from callboard.actors._cell import Cell
-from callboard.actors._incarnation import Incarnation
+from callboard.actors._incarnation import Incarnation, has_ended
 from callboard.actors._mailbox import Mailbox, Message, Poison
-from callboard.actors._runner import OnLost, SeatLostError
+from callboard.actors._runner import LocalRunner, OnLost, SeatLostError
 from callboard.exceptions import ActorDiedError, ActorGoneError, ActorStartError, EngineError
 
 # In the worker
@@ -83,17 +83,14 @@ class _HostedActor:
         self.cell.gone = None
         self.owed: dict[str, _Owed] = {}
         """Deferred replies, by ticket."""
-        self._failed: BaseException | None = None
         self.end = "its task there was cancelled"
         """Reason of its end, for errors; this value remains if the task was cancelled."""
-        self._started, self._over = current_loop().wakeup(), Event()
-        self.life = Incarnation(self.cell, description.made(), lifespan, self._on_start, state)
+        self._over = Event()
+        actor = description.made()
+        code = partial(LocalRunner, actor, description.name)
+        self.life = Incarnation(self.cell, actor, lifespan, lambda: None, state, code=code)
         # No nursery owns this task: the body that starts the actor ends long before it.
-        self._task: Spawned = current_loop().spawn(self._live, lifespan.stop)
-
-    def _on_start(self, failed: BaseException | None) -> None:
-        self._failed = failed
-        self._started.set()
+        self.task: Spawned = current_loop().spawn(self._live, lifespan.stop)
 
     async def _live(self, scope: Scope) -> None:
         with scope:
@@ -101,22 +98,6 @@ class _HostedActor:
             self.end = f"its code there ended: {end.error!r}" if end.error is not None else "its code there has ended"
             self.cell.finish(self.end)  # no restart here: the supervisor starts a new worker
         self._over.set()
-
-    async def has_started(self) -> None:
-        try:
-            await self._started.wait()
-        except BaseException:
-            # A cancelled start leaves nothing in the worker.
-            self.life.kill("its start was cancelled")
-            await self.has_ended()
-            raise
-        if self._failed is not None:
-            await self.has_ended()
-            raise self._failed
-
-    async def has_ended(self) -> None:
-        with current_loop().shield(float("inf")):
-            await self._task.wait()
 
     async def ask(self, handler: Handler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call a handler; raise `EngineError` if this actor has died, but not for an actor that the handler called."""
@@ -155,7 +136,7 @@ async def start(ident: str, description: Description, lifespan: Lifespan, state:
     """Make and start an actor, from a snapshot unless that is `None`."""
     hosted = _hosted[ident] = _HostedActor(description, lifespan, state)
     try:
-        await hosted.has_started()
+        await hosted.life.has_started(hosted.task)
     except BaseException:
         _hosted.pop(ident, None)  # `stop` may have removed it meanwhile; a KeyError would hide the real error
         raise
@@ -209,7 +190,7 @@ async def stop(ident: str) -> None:
     hosted = _hosted.pop(ident, None)
     if hosted is not None:
         hosted.life.end()
-        await hosted.has_ended()
+        await has_ended(hosted.task)
 
 
 _FOR_THE_KILL = 0.1

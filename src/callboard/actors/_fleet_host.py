@@ -56,7 +56,7 @@ class FleetCell(Cell):
     ) -> Any:
         timed = current_timed.get()
         # A posted call may begin in another process, move, and begin here: `on_begin` must run once.
-        on_begin = None if on_begin is None else _Once(on_begin)
+        on_begin = None if on_begin is None else _once(on_begin)
         ask = FleetAsk(
             key=self.key,
             handler=handler.name,
@@ -147,6 +147,17 @@ class _HandedOn(threading.local):
 
 
 _handed_on = _HandedOn()
+
+
+def _once(on_begin: Callable[[], object]) -> Callable[[], None]:
+    """Return a callback that runs at most once, although a call may be about to begin in two processes."""
+    pending = [on_begin]
+
+    def begin() -> None:
+        while pending:
+            pending.pop()()
+
+    return begin
 
 
 def _or_moved(passes: Callable[[BaseException], bool] | None) -> Callable[[BaseException], bool]:
@@ -284,18 +295,6 @@ class FleetActors(KeyedActors):
         await super().close()
         with self.loop.shield(float("inf")):
             await self.membership.leave()
-
-
-class _Once:
-    """Callback that runs at most once, although a call may be about to begin in two processes."""
-
-    def __init__(self, on_begin: Callable[[], object]) -> None:
-        self._on_begin: Callable[[], object] | None = on_begin
-
-    def __call__(self) -> None:
-        on_begin, self._on_begin = self._on_begin, None
-        if on_begin is not None:
-            on_begin()
 
 
 class _Served:

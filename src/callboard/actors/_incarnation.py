@@ -11,7 +11,7 @@ from anyio.lowlevel import checkpoint
 
 from callboard._loops._context import InContext
 from callboard._loops._current import current_loop
-from callboard._loops._protocol import Nursery, Scope, Wakeup
+from callboard._loops._protocol import Nursery, Scope, Spawned, Wakeup
 from callboard._loops._watchdog import mark
 from callboard.actors._actor import CONTROL, Actor, Lifespan, Resources, keeps_snapshots, living
 from callboard.actors._cell import Cell
@@ -20,9 +20,7 @@ from callboard.actors._runner import (
     ActorRunner,
     End,
     Keep,
-    LocalRunner,
     OnLost,
-    OnStart,
     SeatLostError,
     bare,
     death_of,
@@ -54,17 +52,19 @@ class Incarnation:
         cell: Cell,
         actor: Actor,
         lifespan: Lifespan,
-        on_start: OnStart,
+        on_start: Callable[[], object],
         snapshot: object,
         *,
         keep: Keep | None = None,
-        code: Callable[[OnLost], ActorRunner] | None = None,
+        code: Callable[[OnLost], ActorRunner],
     ) -> None:
         self.loop = current_loop()
         self.actor = actor
         self._cell = cell
         self._lifespan = lifespan
-        self._on_start: OnStart | None = on_start
+        # Called before the first handler of an actor that has started.
+        self._on_start: Callable[[], object] | None = on_start
+        self._started, self._failed = self.loop.wakeup(), list[BaseException]()
         self._snapshot = snapshot
         # Saves the state after each call, before the caller is answered; `None` to save it at the end only.
         self._keep = keep
@@ -76,7 +76,7 @@ class Incarnation:
         # Replaced under the cell's lock, in the same block that finds the mailbox empty. Senders put messages under
         # that lock and call `wake()` after it, so no message is missed.
         self._wakeup: Wakeup = self.loop.wakeup()
-        self.code: ActorRunner = LocalRunner(actor, cell.name, self._break) if code is None else code(self._break)
+        self.code = code(self._break)
         # Not hurried (`ActorUnit.rest`): running handlers have unlimited time to end.
         self._is_ending = self._is_hurried = False
         self._killed: str | None = None
@@ -145,6 +145,19 @@ class Incarnation:
         if self._nursery is not None:
             # On asyncio, the scope cancels the nursery only after the handler in the actor's own task has cleaned up.
             self._nursery.cancel()
+
+    async def has_started(self, task: Spawned) -> None:
+        """Wait for the end of `start`, and raise its error. `task` is the one that runs this incarnation."""
+        try:
+            await self._started.wait()
+        except BaseException:
+            # A cancelled start leaves no task behind: wait until the incarnation has ended.
+            self.kill("its start was cancelled")
+            await has_ended(task)
+            raise
+        if self._failed:
+            await has_ended(task)
+            raise self._failed.pop()  # dropped here: its traceback refers to this frame
 
     async def run(self) -> End:
         """Start, handle messages and stop; return how it ended. Never raises."""
@@ -446,11 +459,19 @@ class Incarnation:
         return isinstance(self._crash, self.loop.cancelled_class)
 
     def _tell_start(self, failed: BaseException | None) -> None:
-        """Report the result of the start, once."""
-        # Cleared: otherwise the closure of the starter would live as long as the incarnation.
+        """Report the result of the start."""
         on_start, self._on_start = self._on_start, None
-        if on_start is not None:
-            on_start(failed)
+        if failed is not None:
+            self._failed.append(failed)
+        elif on_start is not None:
+            on_start()
+        self._started.set()
+
+
+async def has_ended(task: Spawned) -> None:
+    """Wait for the end of a task. The caller may be cancelled, and still nothing may outlive it."""
+    with current_loop().shield(math.inf):
+        await task.wait()
 
 
 mark(Incarnation._body, Message)

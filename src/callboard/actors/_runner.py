@@ -45,10 +45,6 @@ class End:
     """Final state, if it ended in order and keeps snapshots."""
 
 
-OnStart = Callable[[BaseException | None], None]
-"""Callback with the result of a start: `None`, an `ActorStartError`, or a `KeyboardInterrupt` and the like."""
-
-
 Taken = Callable[[], Awaitable[object]]
 """Function that takes the snapshot of an actor."""
 

@@ -26,12 +26,13 @@ from callboard.actors._actor import Actor, keeps_snapshots, made_again
 from callboard.actors._cell import Cell, reference_to
 from callboard.actors._child import ChildSpec
 from callboard.actors._engine_runner import EngineRunner
-from callboard.actors._incarnation import Incarnation
+from callboard.actors._incarnation import Incarnation, has_ended
 from callboard.actors._mailbox import Mailbox, Message, Poison
 from callboard.actors._runner import (
     ActorRunner,
     End,
     LeasedRunner,
+    LocalRunner,
     OnLost,
     Taken,
     snapshot_or_none,
@@ -110,15 +111,6 @@ class ActorUnit:
         return isinstance(self._snapshots, JournalSnapshots)
 
     async def start(self) -> None:
-        loop, last = self._loop, self._last
-        started, outcome = loop.wakeup(), list[BaseException | None]()
-
-        def on_start(failed: BaseException | None) -> None:
-            if failed is None:  # reported here, before the first waiting call begins
-                self._tell("started" if last is None else "restarted", None if last is None else last.error)
-            outcome.append(failed)
-            started.set()
-
         ownership = self.cell.ownership
         # After the key was lost the actor may only be restarted by the process that owns the key now.
         if ownership is not None and not ownership.is_current:
@@ -139,31 +131,36 @@ class ActorUnit:
         # A lock for each incarnation: one that hangs in a save must not block the next.
         keep = partial(self._keep_in_turn, Lock(fast_acquire=True)) if keeps_each else None
         life = self._life = Incarnation(
-            self.cell, actor, self.spec.lifespan, on_start, snapshot, keep=keep, code=self._code(actor)
+            self.cell, actor, self.spec.lifespan, self._has_started, snapshot, keep=keep, code=self._code(actor)
         )
-        self._task = loop.spawn(self._live, self.spec.lifespan.stop)
+        self._task = self._loop.spawn(self._live, self.spec.lifespan.stop)
         try:
-            await started.wait()
-        except BaseException:
-            # A cancelled start leaves no task behind: wait until the incarnation has ended.
-            life.kill("its start was cancelled")
-            await self._has_ended()
+            await life.has_started(self._task)
+        except self._loop.cancelled_class:
             raise
-        if (failed := outcome.pop()) is not None:  # popped, so that the closure keeps no traceback
-            await self._has_ended()
+        except BaseException as failed:
             self._tell("failed", failed)
-            raise failed
+            raise
+
+    def _has_started(self) -> None:
+        # The last incarnation is known until this one ends.
+        if self._last is None:
+            self._tell("started")
+        else:
+            self._tell("restarted", self._last.error)
 
     def _tell(self, phase: ActorPhase, error: BaseException | None = None) -> None:
         self.cell.tell_of_life(phase, self.number, error=error)
 
-    def _code(self, actor: Actor) -> Callable[[OnLost], ActorRunner] | None:
-        """Return a factory for the code runner; `None` to run the code in the incarnation's own task."""
+    def _code(self, actor: Actor) -> Callable[[OnLost], ActorRunner]:
+        """Return a factory for the code runner."""
         engine, ownership = self.spec.runs_in, self.cell.ownership
         if ownership is not None:
             clean_up = math.inf if self.spec.fleet is None else self.spec.fleet.clean_up
             return partial(LeasedRunner, actor, self.cell.name, ownership=ownership, clean_up=clean_up)
-        return None if engine is None else partial(EngineRunner, engine, actor, self.cell.name, self.spec.lifespan)
+        if engine is not None:
+            return partial(EngineRunner, engine, actor, self.cell.name, self.spec.lifespan)
+        return partial(LocalRunner, actor, self.cell.name)
 
     def _made(self) -> Actor:
         try:
@@ -279,9 +276,7 @@ class ActorUnit:
     async def _has_ended(self) -> None:
         """Wait for the end of the current incarnation, if there is one."""
         if self._task is not None:
-            # Shielded: the caller may be cancelled, and still nothing may outlive it.
-            with self._loop.shield(float("inf")):
-                await self._task.wait()
+            await has_ended(self._task)
 
     def end(self, reason: str, within: float) -> None:
         """Cancel all handlers, clean-up within `within` seconds, and prevent a restart."""
