@@ -18,7 +18,6 @@ from callboard.testing import (
     VirtualClockLoop,
     backend,
     backend_names,
-    eager_virtual_clock_loop,
 )
 
 
@@ -145,13 +144,6 @@ def test_the_eager_backends_are_offered_where_the_interpreter_has_them() -> None
     has_eager = sys.version_info >= (3, 12)
     assert ("asyncio-eager" in backend_names()) is has_eager
     assert ("asyncio-eager" in backend_names(real_clock=True)) is has_eager
-
-
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="this interpreter has eager tasks")
-def test_an_eager_loop_without_eager_tasks_says_what_it_needs() -> None:
-    """The error says which Python version the eager variant needs."""
-    with pytest.raises(RuntimeError, match=r"need Python 3\.12"):
-        eager_virtual_clock_loop()
 
 
 async def _starts_at_once() -> bool:

@@ -98,7 +98,7 @@ class Cell:
     """Ownership of the key in a fleet, set just before the current incarnation begins."""
     room: "Callable[[], tuple[Sequence[Cell], str]] | None" = None
     """Callback for deadlock detection: cells of which one has to leave before this actor can start, and why."""
-    on_rest: Callable[[], None] | None = None
+    on_rest: Callable[[], object] = lambda: None
     """Callback of an incarnation that is idle, or has handled many messages without a pause."""
     fault: Callable[[Message, str], bool] | None = None
     """Test hook: return whether the actor dies at this point ("begun" or "done") of a call."""
@@ -337,11 +337,6 @@ class Cell:
         """Return all messages that have not ended."""
         with self.lock:
             return [*self.mailbox.running, *self.owed, *self.mailbox.waiting, *self.urgent]
-
-    def rest(self) -> None:
-        """Report that the incarnation is idle, or has handled many messages without a pause."""
-        if self.on_rest is not None:
-            self.on_rest()
 
     def next(self, *, only_awaited_here: bool = False) -> Message | None:
         """Take the next message, or the next that a handler of this actor awaits. Call it under the lock."""

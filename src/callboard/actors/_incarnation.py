@@ -255,7 +255,7 @@ class Incarnation:
             elif message is None:
                 turns = 0
                 # The callback may make this keyed actor leave, to free its place for a waiting key.
-                cell.rest()
+                cell.on_rest()
                 await self._wait(wakeup)
             else:
                 self._calls += 1
@@ -264,7 +264,7 @@ class Incarnation:
             if turns == _TURNS:
                 turns = 0
                 # A busy actor never becomes idle: without this, waiting keys would never get its place.
-                cell.rest()
+                cell.on_rest()
                 await checkpoint()
         if self._crash is not None:
             raise self._crash

@@ -8,14 +8,10 @@ if TYPE_CHECKING:
     from callboard.testing._actors import ActorContract as ActorContract
     from callboard.testing._actors import kill_actor as kill_actor
     from callboard.testing._actors import killing as killing
-    from callboard.testing._clock import VIRTUAL_ASYNCIO as VIRTUAL_ASYNCIO
     from callboard.testing._clock import Backend as Backend
     from callboard.testing._clock import VirtualClockLoop as VirtualClockLoop
     from callboard.testing._clock import backend as backend
     from callboard.testing._clock import backend_names as backend_names
-    from callboard.testing._clock import eager_virtual_clock_loop as eager_virtual_clock_loop
-    from callboard.testing._clock import virtual_clock_loop as virtual_clock_loop
-    from callboard.testing._clock import virtual_trio as virtual_trio
     from callboard.testing._engine import FakeEngine as FakeEngine
     from callboard.testing._engine_contract import EngineContract as EngineContract
     from callboard.testing._scripted_model import Line as Line
@@ -31,14 +27,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "callboard.testing._actors": ("ActorContract", "kill_actor", "killing"),
     "callboard.testing._clock": (
-        "VIRTUAL_ASYNCIO",
         "Backend",
         "VirtualClockLoop",
         "backend",
         "backend_names",
-        "eager_virtual_clock_loop",
-        "virtual_clock_loop",
-        "virtual_trio",
     ),
     "callboard.testing._engine": ("FakeEngine",),
     "callboard.testing._engine_contract": ("EngineContract",),

@@ -14,12 +14,10 @@ import importlib.util
 import selectors
 import sys
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 Backend: TypeAlias = tuple[str, dict[str, Any]]
 """Name and options of a backend, as the `anyio_backend` fixture expects them."""
-
-_LoopT = TypeVar("_LoopT", bound=asyncio.AbstractEventLoop)
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -42,7 +40,7 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 class VirtualClockLoop(asyncio.SelectorEventLoop):
-    """Asyncio event loop with a virtual clock that starts at 0 and jumps from timer to timer."""
+    """Asyncio event loop with a virtual clock that starts at 0 and jumps from timer to timer; a `loop_factory`."""
 
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
@@ -60,48 +58,29 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         await super().shutdown_default_executor()
 
 
-def virtual_clock_loop() -> VirtualClockLoop:
-    """Return an event loop with a virtual clock, for use as `loop_factory`."""
-    return VirtualClockLoop()
-
-
-def eager_virtual_clock_loop() -> VirtualClockLoop:
-    """Return an event loop with a virtual clock and eager tasks (Python 3.12 and later), for use as `loop_factory`."""
-    return _eager(VirtualClockLoop)
-
-
-VIRTUAL_ASYNCIO: Backend = ("asyncio", {"loop_factory": virtual_clock_loop})
-"""Backend asyncio on a virtual clock. Each run makes a new loop, so the constant can be reused."""
-
-
-def virtual_trio() -> Backend:
-    """Return the trio backend on a virtual clock. A clock serves one run: call this again for the next."""
-    from trio.testing import MockClock
-
-    return "trio", {"clock": MockClock(autojump_threshold=0)}
-
-
 def backend_names(*, real_clock: bool = False) -> tuple[str, ...]:
     """Return the names of the backends that this interpreter can run, to parametrise a fixture."""
     return tuple(_REAL if real_clock else _VIRTUAL)
 
 
 def backend(name: str, *, real_clock: bool = False) -> Backend:
-    """Return a new backend by its name. Tests with threads, processes and sockets need a real clock."""
+    """Return a new backend by its name, for one run. Tests with threads, processes and sockets need a real clock."""
     return (_REAL if real_clock else _VIRTUAL)[name]()
 
 
-def _eager(make: Callable[[], _LoopT]) -> _LoopT:
-    factory = getattr(asyncio, "eager_task_factory", None)
-    if factory is None:
-        raise RuntimeError("eager tasks need Python 3.12 or later")
-    loop = make()
-    loop.set_task_factory(factory)
-    return loop
+def _eager(make: Callable[[], asyncio.AbstractEventLoop]) -> Callable[[], asyncio.AbstractEventLoop]:
+    def made() -> asyncio.AbstractEventLoop:
+        loop = make()
+        loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
+        return loop
+
+    return made
 
 
-def _eager_loop() -> asyncio.AbstractEventLoop:
-    return _eager(asyncio.new_event_loop)
+def _virtual_trio() -> Backend:
+    from trio.testing import MockClock
+
+    return "trio", {"clock": MockClock(autojump_threshold=0)}
 
 
 def _table(*rows: tuple[str, bool, Callable[[], Backend]]) -> dict[str, Callable[[], Backend]]:
@@ -112,13 +91,13 @@ _HAS_EAGER = sys.version_info >= (3, 12)
 _HAS_UVLOOP = importlib.util.find_spec("uvloop") is not None
 
 _VIRTUAL = _table(
-    ("asyncio", True, lambda: VIRTUAL_ASYNCIO),
-    ("asyncio-eager", _HAS_EAGER, lambda: ("asyncio", {"loop_factory": eager_virtual_clock_loop})),
-    ("trio", True, virtual_trio),
+    ("asyncio", True, lambda: ("asyncio", {"loop_factory": VirtualClockLoop})),
+    ("asyncio-eager", _HAS_EAGER, lambda: ("asyncio", {"loop_factory": _eager(VirtualClockLoop)})),
+    ("trio", True, _virtual_trio),
 )
 _REAL = _table(
     ("asyncio", True, lambda: ("asyncio", {})),
-    ("asyncio-eager", _HAS_EAGER, lambda: ("asyncio", {"loop_factory": _eager_loop})),
+    ("asyncio-eager", _HAS_EAGER, lambda: ("asyncio", {"loop_factory": _eager(asyncio.new_event_loop)})),
     ("asyncio-uvloop", _HAS_UVLOOP, lambda: ("asyncio", {"use_uvloop": True})),
     ("trio", True, lambda: ("trio", {})),
 )

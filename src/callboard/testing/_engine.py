@@ -180,7 +180,8 @@ def _lost_with(body: Body, worker: set[_Running]) -> Generator[None]:
 async def _as_elsewhere(fn: Callable[[], Any], is_async: bool) -> Any:
     """Run a function in an empty context, with only the extracted context that an engine would carry to a worker."""
     # Through JSON and back, as over a pipe: a value that JSON cannot carry fails here, too.
-    here, given, found = copy_context(), json.loads(json.dumps(inject_context())), list[Any]()
+    here, given = copy_context(), json.loads(json.dumps(inject_context()))
+    found, errors = list[Any](), list[Exception]()
 
     def tell(told: dict[str, Any]) -> None:
         if "log" not in told:  # the log record was written in this process already
@@ -191,20 +192,13 @@ async def _as_elsewhere(fn: Callable[[], Any], is_async: bool) -> Any:
             try:
                 found.append(await fn() if is_async else await run_sync(fn, abandon_on_cancel=True))
             except Exception as error:
-                found.append(_Raised(error))
+                errors.append(error)
 
     async with anyio.create_task_group() as group:
         Context().run(group.start_soon, run)
-    if isinstance(found[0], _Raised):
-        raise found[0].error
+    if errors:
+        raise errors.pop()
     return found[0]
-
-
-class _Raised:
-    """Error that the body raised, as opposed to an error of the engine."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
 
 
 def _pickled(value: object, what: str) -> bytes:
