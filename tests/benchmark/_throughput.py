@@ -185,11 +185,24 @@ def _requests(backend: str, make: Any, items: list[int], limit: int, run: Callab
     return measured
 
 
+_SERVE = """
+import anyio
+from callboard._cli._demo import Service
+
+async def serve():
+    service = Service()
+    async with service.listening():
+        print(service.url, flush=True)
+        await anyio.sleep_forever()
+
+anyio.run(serve)
+"""
+
+
 @contextmanager
 def _service() -> Generator[str]:
     """Run the demo's service in a process of its own, and yield its URL."""
-    program = "from callboard._cli._demo import Service; one = Service(); print(one.url, flush=True); "
-    with subprocess.Popen([sys.executable, "-c", f"{program}one.serve_forever()"], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, "-c", _SERVE], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         try:
             yield process.stdout.readline().decode().strip()

@@ -287,10 +287,10 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
         budget: float | None = None,
         debug: bool | None = None,
         subgraphs: bool = False,
-        **unknown: object,
+        **others: object,
     ) -> Request:
-        if unknown:
-            raise TypeError(f"a run of an agent: {no_such('option', min(unknown), StreamOptions.__annotations__)}")
+        if others:
+            raise TypeError(f"a run of an agent: {no_such('option', min(others), StreamOptions.__annotations__)}")
         check_seconds("budget", budget, zero=False)
         keys = () if output_keys is None else [output_keys] if isinstance(output_keys, str) else output_keys
         if unknown := [key for key in keys if key not in self._runner.plan.schema.specs]:

@@ -1,10 +1,11 @@
-"""Detectors of personal data: e-mail addresses, numbers of phones, cards and accounts.
+"""Detectors of personal data: e-mail and IP addresses, numbers of phones, cards and accounts.
 
 The text may be hostile, so every search takes linear time: repetitions are bounded, or can begin only where no other
 repetition of the same kind can. Expressions begin with a character of the match where possible, and check the
 preceding text with a lookbehind; so the regex engine skips most of a text quickly.
 """
 
+import ipaddress
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -165,12 +166,34 @@ def _digits(text: str) -> str:
     return digits if digits.isascii() else "".join(str(int(digit)) for digit in digits)
 
 
+_SSN = r"(?<![\w-])(?!000|666|9)[0-9]{3}-(?!00)[0-9]{2}-(?!0000)[0-9]{4}(?![\w-])"
+
+_IP = (
+    r"(?<![\w.:])(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}"
+    r"|(?=[0-9A-Fa-f]{0,4}:)[0-9A-Fa-f:]{2,38}(?:[0-9A-Fa-f]|::)(?:(?:\.[0-9]{1,3}){3})?)(?!\w|\.\d)"
+)
+
+
+def _is_ip(found: str) -> bool:
+    try:
+        ipaddress.ip_address(found)
+    except ValueError:
+        return False
+    return True
+
+
 PERSONAL = (
     Detector("email", _EMAIL, check=_is_address),
     PHONES,
     Detector("card", _cards, check=_is_card),
     IBANS,
 )
+
+PERSONAL_ON_DEMAND = (
+    Detector("ip", _IP, check=_is_ip),
+    Detector("us_ssn", _SSN),
+)
+"""Detectors that must be chosen by name: too many harmless numbers look the same."""
 
 LIBRARIES = {PHONES.name: "phonenumbers", IBANS.name: "schwifty"}
 """Library that each of these detectors needs."""

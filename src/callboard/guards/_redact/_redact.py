@@ -20,9 +20,9 @@ from callboard._calls._thread_pool import Threads
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._util._extras import is_installed, require
 from callboard._util._suggestions import did_you_mean
-from callboard.guards._redact._credentials import CREDENTIALS
+from callboard.guards._redact._credentials import CREDENTIALS, CREDENTIALS_ON_DEMAND
 from callboard.guards._redact._detectors import KIND, Detector, Finding, findings, literals
-from callboard.guards._redact._personal import LIBRARIES, PERSONAL
+from callboard.guards._redact._personal import LIBRARIES, PERSONAL, PERSONAL_ON_DEMAND
 from callboard.guards._redact._values import Clearing, RedactedError, walked
 from callboard.guards._sanitize._text import strip_invisible
 from callboard.middleware._output_budget import StoreAccess
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 # Redaction of one call: tokens for the secrets in values and errors, and the value of each token
 
 
-_BUILT_IN = {one.name: one for one in (*CREDENTIALS, *PERSONAL)}
-DEFAULT_DETECTORS = tuple(_BUILT_IN)
+DEFAULT_DETECTORS = tuple(one.name for one in (*CREDENTIALS, *PERSONAL))
+_BUILT_IN = {one.name: one for one in (*CREDENTIALS, *PERSONAL, *CREDENTIALS_ON_DEMAND, *PERSONAL_ON_DEMAND)}
 """Names of the built-in detectors, which `Redact` uses by default."""
 
 TOKEN = re.compile(rf"<({KIND}):[0-9a-f]{{12}}>")
