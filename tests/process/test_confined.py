@@ -385,3 +385,18 @@ async def test_a_path_that_has_become_a_link_is_refused_at_the_start(world: Worl
             pass
 
     assert caught.value.never
+
+
+async def test_that_a_file_is_there_can_be_seen(world: World) -> None:
+    """Landlock does not hide names, sizes and times of files, as the documentation says."""
+    async with confined(confined_here()) as pool:
+        assert await pool.run(os.path.getsize, world.secret()) == len("secret")
+
+
+async def test_what_sockets_of_a_confined_worker_hold_has_a_bound() -> None:
+    """Socket buffers are kernel memory, which `memory` does not count: a few hundred kilobytes for each file."""
+    async with confined(confined_here(), memory=512 * 1024**2) as pool:
+        pairs, written = await pool.run(attempts.fill_sockets)
+
+    assert pairs < 128
+    assert written < 256 * 512 * 1024

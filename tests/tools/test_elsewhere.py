@@ -261,6 +261,16 @@ async def test_a_call_that_is_lost_runs_again_but_not_for_ever() -> None:
         assert len(engine.bodies) == times
 
 
+@pytest.mark.parametrize("policy", [{}, {"on_unknown": "fail"}], ids=["by default", "fail"])
+async def test_a_call_that_is_lost_is_not_done_twice_unless_somebody_says_that_it_may(policy: Any) -> None:
+    """The model reads that the outcome is unknown, and what to check before it calls again."""
+    engine = FakeEngine()
+    with anyio.fail_after(60):
+        content = await _killed(engine, _node(engine, wait, **policy), 1)
+    assert "Whether it had its effect is unknown. Find out before you call it again." in content
+    assert engine.bodies == ["wait"]
+
+
 async def test_a_person_is_asked_where_the_policy_says_so() -> None:
     """The question has the call as the model wrote it, and the reason why the outcome is unknown."""
     engine = FakeEngine()
