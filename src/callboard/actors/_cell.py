@@ -452,7 +452,7 @@ async def _refuse_circle(message: Message) -> None:
 
 
 async def _wait_a_while(message: Message) -> None:
-    """Wait for handlers to end that do not await the calls of their tasks, or for the message to be settled."""
+    """Wait up to `_PATIENCE` seconds until the message is settled; the circle of calls may dissolve meanwhile."""
     with message.loop.scope(message.loop.now() + _PATIENCE, 0.0):
         await message.wakeup.wait()
     with _cell_of(message).lock:

@@ -129,7 +129,7 @@ class Restarts:
     def ended(
         self, index: int, how: Ended, now: float, *, cause: str | None = None, is_refused: bool = False
     ) -> Decision:
-        """Decide about a child that has ended by itself, and about the others.
+        """Return the decision after a child ended by itself: forget it, restart children, or end the supervisor.
 
         `cause` is the call that crashed it. If that `is_refused` from now on, the crashes by it no longer count.
         """

@@ -21,7 +21,7 @@ from callboard import (
     running,
 )
 from callboard.actors import _cell
-from callboard.actors._fleet_host import FleetCell
+from callboard.actors._keyed import FleetCell
 from callboard.actors._mailbox import Mailbox, Poison
 from callboard.testing import tool_call
 
