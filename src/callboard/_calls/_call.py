@@ -117,7 +117,7 @@ class Attempt:
 
     @property
     def loop_holder(self) -> LoopHolder:
-        """Name for the warning about a blocked event loop."""
+        """Name of the tool for the warning about a blocked event loop."""
         return LoopHolder(self.tool, f"tool {self.title}")
 
     def end(self) -> None:
@@ -679,6 +679,6 @@ def note(what: str, **facts: object) -> None:
 
 
 def own_attempt(tool: str) -> Attempt | None:
-    """Return the running attempt if it executes this tool; `None` in another tool, whose timeout includes the wait."""
+    """Return the current attempt if it runs this tool; `None` outside of an attempt, and in another tool's attempt."""
     attempt = reporter.get()
     return attempt if isinstance(attempt, Attempt) and attempt.tool == tool else None

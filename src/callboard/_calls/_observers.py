@@ -205,7 +205,7 @@ class CarefulObserver(Generic[E]):
 
     @property
     def loop_holder(self) -> LoopHolder:
-        """Name for the warning about a blocked event loop."""
+        """Name of the observer for the warning about a blocked event loop."""
         name = f"the observer {self.name}"
         return LoopHolder(name, name, "an observer has to return at once: let a thread do what takes long")
 

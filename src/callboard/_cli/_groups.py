@@ -1,4 +1,4 @@
-"""Calls of a recording grouped by part, run and batch, with short texts and statistics about them."""
+"""Grouping of a recording's calls by run and batch, and short texts about recordings, runs and notes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

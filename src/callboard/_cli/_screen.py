@@ -49,7 +49,7 @@ class Calls:
         self._asked.update((call["id"], (reply, place)) for place, call in enumerate(calls))
 
     def took(self, call_id: str | None) -> str:
-        """Return the duration of an ended call, waits included; empty without events of the call."""
+        """Return the duration of an ended call as text, waits included; an empty text if the duration is unknown."""
         return duration(self.counts.took[call_id]) if call_id in self.counts.took else ""
 
     def text(self, call_id: str | None, tool: str, width: int) -> str:

@@ -284,7 +284,7 @@ def text_width(console: Console) -> int:
 
 
 def supports_pictures(console: Console) -> bool:
-    """Return whether the console can replace a picture by the next one."""
+    """Return whether the console can redraw a live table in place."""
     return console.is_terminal and not console.is_dumb_terminal
 
 

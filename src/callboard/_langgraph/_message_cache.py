@@ -397,7 +397,7 @@ class StoredConversation:
         return messages
 
     def _further(self, known: _Known, unread: bytes) -> _Known:
-        """Return the known messages extended by parsed ones, up to the first that the memory does not have."""
+        """Return the known messages and the newly parsed ones, up to the first that the message memory lacks."""
         messages, end, size = [*known.messages], known.end, known.size
         for content in contents_in(unread):
             if content is None or (one := self._kept.memory.remembered(content)) is None:

@@ -247,7 +247,7 @@ class Engine(Protocol):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
     ) -> bool | None:
-        """Close the engine for this user. The last user waits until all workers have ended."""
+        """Leave the engine, at the end of an `async with` block. The last user waits until all workers have ended."""
         ...
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:

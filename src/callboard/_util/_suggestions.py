@@ -32,7 +32,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def misspelt_in(cls: type, known: Collection[str]) -> str:
-    """Return the end of a sentence that suggests a known method's name for a similar public name of the class.
+    """Return a "did you mean" text for an error, if a public name of the class resembles a known method's name.
 
     The text is empty if no name is similar enough.
     """

@@ -57,7 +57,7 @@ class Ran:
 
 
 def in_order(ran: Sequence[Ran], *, by_call: bool) -> list[Ran]:
-    """Return the nodes of a step in the order in which their outputs count: nodes that ran with the state come first.
+    """Return the nodes of a step in the order in which their writes are applied: nodes run by a `Send` come later.
 
     With `by_call`, the reply's calls are tasks of their own. LangGraph sends those, so they come last.
     """

@@ -43,7 +43,7 @@ from callboard.tools._node import NodeAccess
 
 
 async def apply_input(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, bool]:
-    """Apply the input of a run to its thread; return the answers, and whether the run resumes from a stop.
+    """Apply a run's input to its thread; return the answers by interrupt id, and whether the run resumes.
 
     Raises `EmptyInputError` if nothing can be resumed, and `UnknownInterruptError` for an answer without a question.
     """

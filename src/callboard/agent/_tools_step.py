@@ -85,7 +85,10 @@ class _NodePlacesOfReply(dict[str, NodePlace]):
 
 
 async def run_sent_calls(run: RunContext, send: Sent) -> list[str]:
-    """Run the unfinished calls of a send; return their task names, in order. Raises as `run_calls` does."""
+    """Run the unfinished tool calls of a LangGraph `Send`; return the task names of all its calls, in order.
+
+    Raises as `run_calls` does.
+    """
     thread, number = run.thread, str(send.number)
     requested = send.requested(thread.state.get(run.tools.messages_key) or [], run.tools.messages_key)
     keys = keys_of(requested.calls)

@@ -462,7 +462,7 @@ def made_whole(found: CheckpointTuple, messages: Sequence[BaseMessage]) -> Check
 
 
 def is_incomplete(found: CheckpointTuple) -> bool:
-    """Return whether a checkpoint is thin and its saver did not return the messages."""
+    """Return whether a checkpoint lacks its messages because a later checkpoint stores them."""
     # Some savers keep the old value of a channel that a checkpoint is stored again without.
     return NEXT in notes_of(found.checkpoint) and MESSAGES not in found.checkpoint["channel_values"]
 

@@ -136,7 +136,7 @@ def _survives_pickle(error: BaseException) -> bool:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickler that reduces exceptions to parts where the default fails; `known` are the exceptions met so far."""
+    """Pickler for exceptions that default pickling cannot restore; `known` holds the reduced exceptions by id."""
 
     def __init__(self, file: io.BytesIO, known: dict[int, tuple[BaseException, _Reduced | None]]) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)

@@ -42,7 +42,7 @@ class InvalidTools:
         self.reasons: dict[str, str] = {}
 
     def sift(self, message: object) -> object:
-        """Return a message without invalid tools if it is a list of tools, and an error for one with too many parts."""
+        """Remove invalid tools from a list of tools; return an error instead of a response with too many items."""
         if not isinstance(message, SessionMessage) or not isinstance(message.message, types.JSONRPCResponse):
             return message
         answer = message.message

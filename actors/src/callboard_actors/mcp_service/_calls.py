@@ -93,7 +93,7 @@ class OpenQuestions:
 
 
 def _group(host: str, name: str) -> tuple[str, str]:
-    """Return the group for the limit of all clients: an authenticated client, or all connections of an address."""
+    """Return the group whose calls are counted together: an authenticated client, or all connections of an address."""
     return (host, name) if host == "principal" else (host, "")
 
 

@@ -153,7 +153,7 @@ class _Tokens:
 
 
 def _security(allowed_hosts: Sequence[str]) -> TransportSecuritySettings:
-    """Accept only requests for the allowed hosts, against DNS rebinding by pages in a browser on this machine."""
+    """Return settings that accept requests for the allowed hosts only, against DNS rebinding by web pages."""
     return TransportSecuritySettings(
         allowed_hosts=[name for host in allowed_hosts for name in (host, f"{host}:*")],
         allowed_origins=[

@@ -1,4 +1,4 @@
-"""Connections of one process to PostgreSQL, for limits, documents and fleets: functions execute the operations."""
+"""Connections of one process to PostgreSQL, for limits, documents and fleets; each operation is an SQL function."""
 
 import asyncio
 import json

@@ -17,7 +17,7 @@ from callboard_actors.python._interpreter import Interpreter, Record, own_proces
 
 
 def answer(record: Record, packages: Sequence[str]) -> str | list[dict[str, Any]]:
-    """Return the text, or content blocks if there are pictures."""
+    """Return a cell's record as a tool result: a text, or content blocks if the cell has shown figures."""
     text = _text(record, packages)
     if not record["pictures"]:
         return text

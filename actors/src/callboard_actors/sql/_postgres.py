@@ -47,7 +47,7 @@ BYTES = 17
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Column of an answer. `type` is PostgreSQL's number of its type."""
+    """Column of a query result. `type` is PostgreSQL's number of its type."""
 
     name: str
     type: int
@@ -215,7 +215,7 @@ _PLAIN = (str, bytes, int, float, decimal.Decimal, dt.date, dt.time, dt.timedelt
 
 
 class _OrText(Loader):
-    """Loader that falls back to text: for infinity, times before year 1, and styles that a query has set."""
+    """Loader for dates and times; returns PostgreSQL's text for values that Python cannot represent."""
 
     kind: type[Loader]
 

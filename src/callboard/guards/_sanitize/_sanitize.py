@@ -347,7 +347,7 @@ class Sanitize(Middleware):
         return clean
 
     def _about(self, name: str, tool: BaseTool | None) -> "_Facts":
-        """Return the prepared facts of a tool; reading its annotations takes time, so they are cached."""
+        """Return the rules and injected parameters of a tool, cached because reading annotations takes time."""
         if tool is None:
             return _Facts(self._rules_of(name, {}), frozenset())
         return self._facts.of(tool)

@@ -263,7 +263,7 @@ class Cache(Middleware):
             del turn  # breaks a reference cycle: the error's traceback refers to this frame
 
     async def _find_stored(self, key: _Key, request: ToolCallRequest) -> Hit[ToolMessage] | Begun | None:
-        """Return a result in the store, or how to store this call's; `None` if its result is not shared."""
+        """Return the stored result, or the state for storing this call's result; `None` if the store is not used."""
         if self._stored is None or (self._key_function is None and not self._is_known_by_its_name(key)):
             return None
         # Hashing a long key takes a while, so it runs in a thread.

@@ -197,7 +197,7 @@ class LocalPermit:
         self._on_answer()
 
     def begin(self) -> None:
-        """Note that the body begins now; may be called from any thread."""
+        """Mark the call's body as begun; may be called from any thread."""
         # At once, in the caller's thread; see `is_begun`.
         self.is_begun = True
         self.post(self._begin)
