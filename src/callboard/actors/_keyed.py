@@ -244,7 +244,7 @@ class KeyedActors:
         return any(one.is_leaving and not one.cell.in_hand() for one in self._alive.values())
 
     def _room_for(self, cell: Cell) -> tuple[Sequence[Cell], str]:
-        """Return the cells that fill the cap, of which one must end first, and why; from any thread, empty if there is room."""
+        """Return the cells that fill the cap, and why one must end first; empty if there is room. From any thread."""
         alive, cap = list(self._alive.values()), self.spec.cap
         if cap is None or len(alive) < cap or any(one.cell is cell for one in alive):
             return (), ""
