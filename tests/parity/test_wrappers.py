@@ -139,13 +139,19 @@ def deciding(decide: Any, *, sync: bool = True, **options: Any) -> Any:
     return scenario
 
 
-FLAGS = [True, "own text", (KeyError,), ValueError, only_value_errors]
+FLAGS = {
+    "True": True,
+    "a text": "own text",
+    "types": (KeyError,),
+    "a type": ValueError,
+    "a function": only_value_errors,
+}
 DECIDED: dict[str, Any] = {
     **{decide.__name__: deciding(decide) for decide in DECISIONS},
     **{
-        f"{decide.__name__}, handled by {flag}": deciding(decide, handle_tool_errors=flag)
+        f"{decide.__name__}, handled by {name}": deciding(decide, handle_tool_errors=flag)
         for decide in (raises_before, raises_after)
-        for flag in FLAGS
+        for name, flag in FLAGS.items()
     },
     **{
         f"{decide.__name__}, {options}": (deciding(decide, **options), "RuntimeError")
