@@ -74,6 +74,7 @@ NEEDED: dict[type, dict[str, Any]] = {Cache: {"tools": ["work"]}, Fallback: {"in
         (Retry, {"factor": 0.5}, ValueError, r"\(factor=...\)"),
         (Retry, {"initial": -1}, ValueError, r"\(initial=...\)"),
         (Retry, {"maximum": float("nan")}, ValueError, r"\(maximum=...\)"),
+        (Retry, {"any_tool": "no"}, TypeError, r"any_tool=...\) takes bool, such as True; got 'no'"),
         (Retry, {"on": "ValueError"}, TypeError, r"on=...\) takes an exception type"),
         (Retry, {"on": [ValueError]}, TypeError, r"on=...\) takes an exception type"),
         (Retry, {"on": ValueError("x")}, TypeError, r"on=...\) takes an exception type"),

@@ -87,6 +87,8 @@ class Retry(Middleware):
         check_seconds("Retry(maximum=...)", maximum)
         check_when("Retry(on=...)", on)
         check_on_message("Retry(on_message=...)", on_message)
+        # A text such as "no" must not count as true: calls of tools that are not idempotent would run again.
+        _check_type("Retry(any_tool=...)", any_tool, bool, "True")
         _check_type("Retry(rng=...)", rng, random.Random, "random.Random(7)")
         self._attempts = attempts
         self._initial = initial
