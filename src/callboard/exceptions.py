@@ -215,7 +215,7 @@ class CallError(CallboardError):
     """
 
     ended: Ended
-    """Kind of the end, in one word; also in `additional_kwargs` of the error message for the model."""
+    """How the call ended, in one word; also in `additional_kwargs` of the error message for the model."""
 
     def __init__(self, tool: str, call_id: str | None, sentence: str) -> None:
         self.tool = tool
@@ -224,7 +224,7 @@ class CallError(CallboardError):
 
     @property
     def facts(self) -> dict[str, object]:
-        """Further details for programs, stored in the message's `additional_kwargs` besides `ended`."""
+        """Further facts about the error for programs, stored in the message's `additional_kwargs` besides `ended`."""
         return {}
 
 
@@ -267,7 +267,7 @@ class CallTimeoutError(CallError, TimeoutError):
 
     @property
     def facts(self) -> dict[str, object]:
-        """Contains `idle` if the idle timeout ended the attempt."""
+        """Facts about the error for programs: `idle` is `True` if the idle timeout ended the attempt."""
         return {"idle": True} if self.idle else {}
 
 
@@ -326,7 +326,7 @@ class CircuitOpenError(CallError):
 
     @property
     def facts(self) -> dict[str, object]:
-        """Contains `retry_after`: whole seconds to wait before the next call."""
+        """Facts about the error for programs: `retry_after` has whole seconds to wait before the next call."""
         # Rounded to milliseconds first: otherwise the noise in the last digits of a clock could add a whole second.
         return {"retry_after": max(1, math.ceil(round(self.retry_after, 3)))}
 
@@ -357,7 +357,7 @@ _FIND_OUT = "Find out before you call it again."
 
 
 class EngineError(CallError):
-    """An engine has no result for a body.
+    """An engine has no result for a body, which is the function that it was to run.
 
     `ended` is "unavailable" if the body had not started. It is "unknown" if the body had started, so that it may have
     had its effect. It is "finished" if the body ended and its result was lost.
@@ -492,7 +492,7 @@ class DuplicateCallIdWarning(CallboardWarning):
 
 
 class IdleMiddlewareWarning(CallboardWarning):
-    """A middleware has no effect on a tool in its configuration; the text has the reason and the remedy."""
+    """A middleware has no effect on a tool in this configuration; the text has the reason and the remedy."""
 
 
 class IgnoredHooksWarning(CallboardWarning):
@@ -510,5 +510,5 @@ LinkOrderWarning = MiddlewareOrderWarning
 class LoopBlockedWarning(CallboardWarning):
     """An async tool, a middleware or an observer blocked the event loop; the text says where and how long.
 
-    Given once each.
+    Given once for each tool, middleware or observer.
     """

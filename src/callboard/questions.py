@@ -12,17 +12,17 @@ from typing import Any, Literal, cast
 __all__ = ["WORDS", "Action", "Answer", "Approval", "Word", "approval_in", "free_answer"]
 
 Word = Literal["accept", "edit", "respond", "ignore"]
-"""Kind of an answer about an action: allow it, change it, answer instead of it, or refuse it."""
+"""Kind of a person's answer about an action: allow it, change it, reply in place of it, or refuse it."""
 
 WORDS: tuple[Word, ...] = ("accept", "edit", "respond", "ignore")
 
 Answer = tuple[Word, Any]
-"""Kind of an answer and its content: arguments for "edit", a text or `None` for the others."""
+"""Answer of a person about an action: its kind, and arguments for "edit", a text or `None` for the other kinds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """Action that a person may allow, change, answer instead of, or refuse.
+    """Action that a person may allow, change, reply in place of, or refuse.
 
     Args:
         name: name of the action, such as a tool's name.
@@ -40,15 +40,15 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """Question that asks for approval of actions."""
+    """Question that asks a person to approve one or more actions."""
 
     actions: Sequence[Action]
     encode: Callable[[Sequence[Answer]], Any]
-    """Function from one answer per action to the value that the run is resumed with."""
+    """Function from the answers, one for each action, to the value with which the run is resumed."""
 
 
 def approval_in(value: object) -> Approval | None:
-    """Return the approval that an interrupt asks for; `None` for any other question.
+    """Return the question of an interrupt as an approval; `None` for a question of any other kind.
 
     Args:
         value: value of the interrupt: a `HumanInterrupt`, a list of them, or the question of LangChain's
@@ -108,7 +108,10 @@ def _is_batch(value: object) -> bool:
 
 
 def _batch(value: Mapping[str, Any]) -> Approval:
-    """Return the approval for LangChain's format, which asks about all actions of a reply in one question."""
+    """Return a question of LangChain's `HumanInTheLoopMiddleware` as an approval.
+
+    This format asks about all actions of a reply in one question.
+    """
     allowed = {config["action_name"]: config["allowed_decisions"] for config in value["review_configs"]}
     actions = [
         Action(

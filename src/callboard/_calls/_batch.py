@@ -48,7 +48,7 @@ class Batch(Generic[T]):
 
     @property
     def closed(self) -> bool:
-        """True if no call and no attempt may start any more; correct behind shields, too, which hide a cancellation."""
+        """True if the batch starts no new call or attempt. Correct also behind a shield, which hides a cancellation."""
         return self._has_ended or (self._nursery is not None and self._nursery.cancel_called)
 
     async def run(self) -> None:
@@ -94,7 +94,7 @@ class Batch(Generic[T]):
             _warn_about_left_tasks(left)
 
     def start_beside(self, child: ChildFn, grace: float) -> None:
-        """Start an additional task unless the batch is closed; the batch waits for its end."""
+        """Start an additional task in the batch, which waits for its end; do nothing if the batch is closed."""
         if self._nursery is not None and not self.closed:
             self._nursery.start(child, grace)
 
@@ -144,7 +144,10 @@ class Batch(Generic[T]):
 
 
 def _note(error: Exception, call: SupervisedCall[Any]) -> None:
-    """Add a note with the tool and the call to an error, once: a tool may raise the same object twice."""
+    """Add a note that names the tool and the call to an error, unless the error has this note already.
+
+    A tool may raise the same error object twice.
+    """
     name, call_id = repr(call.name), repr(call.id)
     if not any(name in note and call_id in note for note in getattr(error, "__notes__", ())):
         error.add_note(f"In tool {name} (call {call_id}).")
@@ -155,11 +158,11 @@ mark(Batch._run_next, SupervisedCall)
 # Tasks that a tool has created and that outlive its batch; only on asyncio
 
 _warned: set[tuple[str, str]] = set()
-"""Pairs of tool and coroutine function that were warned about."""
+"""Name of the tool and of the coroutine function for each left task that a warning was issued about."""
 
 
 def _warn_about_left_tasks(left: LeftTasks) -> None:
-    """Warn about each left task, once for each pair of tool and coroutine function."""
+    """Warn about each asyncio task that a tool left running, once for each pair of tool and coroutine function."""
     for task, context in left.found():
         # The task has a copy of the context in which it was created, and so the attempt that created it.
         owner = context.get(reporter)

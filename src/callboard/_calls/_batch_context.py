@@ -25,7 +25,7 @@ class BatchContext(NamedTuple):
     loop: EventLoop
     now: float
     until: float
-    """Deadline of the code around the batch, in the batch's loop time; that code cancels the calls by itself."""
+    """Deadline of the code around the batch, in loop time of the batch; that code cancels the calls by itself."""
     observers: Observers
     run: RunInfo | None
     batch: int
@@ -34,7 +34,7 @@ class BatchContext(NamedTuple):
     shown: Callable[[ToolCallLike], ToolCallLike] = lambda call: call
     """Returns the version of a call that observers may see."""
     on_progress: OnProgress | None = None
-    """Called with the calls' progress, in the loop's thread."""
+    """Called with the progress reports of the calls, in the loop's thread."""
 
 
 def batch_context(on_progress: OnProgress | None = None) -> BatchContext:

@@ -85,24 +85,24 @@ class Attempt:
         self.number = 0
         """Number of the attempt within its call while the body runs; 0 before and after."""
         self.clock: AttemptClock | None = None
-        """Timeouts of the body, if it has any, while it runs."""
+        """Clock of the body's timeouts while the body runs; `None` for a body without timeouts."""
         self.scope: KeyScope | None = None
-        """Unique name of the call for idempotency keys, once known."""
+        """Source of the call's unique name for idempotency keys; `None` until it is known."""
         self._call = call
         self._threads = threads
         self._thread_limiter = None if threads is None else threads.limiters.here()
         # Both change only under `_lending` once the body runs: nested calls borrow from other threads and loops.
         self.places: tuple[AnyGate | Loan, ...] = ()
-        """Permits that the attempt holds."""
+        """Permits that the attempt holds; a `Loan` is a permit borrowed from an enclosing attempt."""
         self._loans: dict[Hashable, Loan] | None = None
-        """Permits that are, or were, lent to nested calls, by identity of the gate."""
+        """Loans of its permits to nested calls, current and past, by identity of the gate; `None` without loans."""
         self.waits_for: Wait | None = None
         self.stalled: dict[Holder, None] | None = None
         self._handed_over = False  # True once an abandoned thread is responsible for releasing the permits
 
     @property
     def tool(self) -> str:
-        """Name of the tool."""
+        """Name of the tool that the attempt runs."""
         return str(self._call["name"])
 
     @property
@@ -112,16 +112,16 @@ class Attempt:
 
     @property
     def title(self) -> str:
-        """Tool and call, for errors."""
+        """Name of the tool and id of the call, as text for errors."""
         return f"{self.tool!r} (call {self.owner.id!r})"
 
     @property
     def loop_holder(self) -> LoopHolder:
-        """Name of the tool for the warning about a blocked event loop."""
+        """Description of the tool for the warning about a blocked event loop."""
         return LoopHolder(self.tool, f"tool {self.title}")
 
     def end(self) -> None:
-        """Record the end of the body."""
+        """Record that the body has ended."""
         self.number = 0  # from now on `report` ignores a thread or a task that the body has left behind
         reporter.set(self.owner)
         if self.owner.throttle is not None:
@@ -147,7 +147,10 @@ class Attempt:
         raise CallTimeoutError(name, owner.id, seconds, held=found.held, idle=found.is_idle) from found.cause
 
     def waits(self) -> Turn | None:
-        """Suspend the timeouts while the body waits for its turn in an engine; `None` without timeouts."""
+        """Suspend the body's timeouts until the engine starts it; return the `Turn` that restarts them.
+
+        Returns `None` if the body has no timeouts.
+        """
         return None if self.clock is None else Turn(self.clock)
 
     async def run_in_thread(self, fn: Callable[[], T]) -> T:
@@ -184,7 +187,7 @@ class Attempt:
             self._leave_places()
 
     def _around(self) -> "Iterator[Attempt]":
-        """Yield the enclosing attempts, the nearest first."""
+        """Yield the attempts that enclose this one, the nearest first."""
         one = self.owner.outer
         while one is not None:
             if isinstance(one, Attempt):
@@ -194,7 +197,7 @@ class Attempt:
                 one = getattr(one, "outer", None)  # a call, if its middleware runs this attempt's call
 
     async def _place_at(self, gate: AnyGate, around: "tuple[Attempt, ...]", loop: EventLoop) -> AnyGate | Loan:
-        """Acquire a permit, or borrow it from the nearest enclosing attempt; raise `DeadlockError` on a cycle."""
+        """Take a gate's permit, or borrow it from the nearest enclosing attempt; raise `DeadlockError` on a cycle."""
         # Only for nested attempts, and for attempts that hold a permit already: only these can be part of a deadlock.
         lent = (one.lend(gate.identity) for one in around) if around and gate.is_lendable else ()
         loan = next((one for one in lent if one is not None), None)
@@ -220,7 +223,7 @@ class Attempt:
             return self._holding(gate)
 
     def _holding(self, gate: AnyGate) -> AnyGate:
-        """Register the attempt as holder of a permit, for deadlock detection."""
+        """Register the attempt as holder of a permit of this gate, for deadlock detection; return the gate."""
         if isinstance(gate, SharedPermit):
             gate.note_holder(self, has=True)
         elif gate.concurrency is not None:
@@ -236,7 +239,7 @@ class Attempt:
         gate.leave()
 
     def lend(self, identity: Hashable) -> Loan | None:
-        """Return the loan of a permit for a nested attempt; `None` if this attempt has no such permit or lost it."""
+        """Return a loan of this attempt's permit with this identity to a nested attempt; `None` if not held or lost."""
         with _lending:  # a permit that is being released must not be lent any more
             loan = None if self._loans is None else self._loans.get(identity)
             if loan is not None:
@@ -252,7 +255,7 @@ class Attempt:
 
     @property
     def idempotency_key(self) -> str | None:
-        """Idempotency key of the call, as `callboard.idempotency_key` returns it; `None` without a scope."""
+        """Idempotency key of the call, as `callboard.idempotency_key` returns it; `None` while `scope` is `None`."""
         return None if self.scope is None else key_of(self._call, self.scope)
 
     @property
@@ -283,7 +286,7 @@ class Attempt:
                 self._give_back(place)
 
     def thread_abandoned(self) -> None:
-        """Let the thread keep the permits; reject queued calls if this was the last usable thread."""
+        """Leave the permits to the abandoned thread; reject queued calls if it was the last usable worker thread."""
         self._handed_over = True  # before `leave`, which the call reaches right after this
         self.owner.note("abandoned", {})
         threads, limiter = self._threads, self._thread_limiter
@@ -303,7 +306,7 @@ class Attempt:
 
 
 class CallOptions(NamedTuple):
-    """Tool call as an attempt executes it, with its policy and limiters."""
+    """Call, policy and limiters that an attempt uses in place of those of its `SupervisedCall`."""
 
     call: ToolCallLike
     policy: CallPolicy
@@ -311,7 +314,7 @@ class CallOptions(NamedTuple):
 
 
 class SupervisedCall(Timed, Generic[T]):
-    """Tool call of a batch, from the queue to its outcome; a subclass says by `run` how it is executed."""
+    """Tool call of a batch, from the queue to its outcome; a subclass implements `run`, which executes the call."""
 
     __slots__ = (
         "_around",
@@ -356,16 +359,16 @@ class SupervisedCall(Timed, Generic[T]):
         self.result: T | None = None
         self.error: BaseException | None = None
         self.handled: BaseException | None = None
-        """Error that was turned into the result, if one was."""
+        """Error that was turned into the result of the call; `None` without one."""
         self.ended = self.do_not_cache = False
-        """True after the end of the call; true if the result is meant for the current caller only, not to be stored."""
+        """`ended`: the call has ended. `do_not_cache`: its result is only for the current caller, not to be stored."""
         self.running = self.waiting = 0
-        """Number of running and of queued attempts; a middleware may start several at once."""
+        """`running`: number of attempts whose bodies run. `waiting`: number of attempts that wait for a permit."""
         self.resumes: str | None = None
-        """Mark that observers left where the call stopped in an earlier run."""
+        """Mark, such as a trace id, that observers stored where the call stopped in an earlier run, or `None`."""
         self.number = next(numbers)
         self.outer: Reporter | None = None
-        """Enclosing attempt or call (in its middleware), set when the call begins."""
+        """Attempt in which this call runs, or call whose middleware runs it; set when this call begins."""
         # Narrowest first: a call that waits at a narrow limit must not hold a permit of a wide one.
         self._limiters = limiters
         self._batch: Host | None = None
@@ -383,11 +386,11 @@ class SupervisedCall(Timed, Generic[T]):
 
     @property
     def loop_holder(self) -> LoopHolder:
-        """Name of the middleware for the warning about a blocked event loop."""
+        """Description of the call's middleware for the warning about a blocked event loop."""
         return LoopHolder(f"around {self.name}", f"the middleware around tool {self.name!r} (call {self.id!r})")
 
     async def within_budget(self, run: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
-        """Run the call, queue wait and backoff included, and raise `DeadlineExceededError` when its budget is spent.
+        """Await `run()`; raise `DeadlineExceededError` when the budget is spent, queue wait and backoff included.
 
         A call whose budget ran out in the queue still gets `at_least` seconds.
         """
@@ -401,18 +404,18 @@ class SupervisedCall(Timed, Generic[T]):
         raise DeadlineExceededError(self.name, self.id, budget, started=self.attempts > 0) from limit.cause
 
     def budget_is_spent(self) -> bool:
-        """Return whether the budget is spent; for code inside, which sees the end of the budget as a cancellation."""
+        """Return whether the call's budget is spent; for code inside `within_budget`, which sees a cancellation."""
         budget = self.policy.budget
         # The deadline may fire a fraction of a microsecond early: clocks differ in the last digits.
         return budget is not None and self.loop.now() >= self._around.now + budget - INSTANT
 
     @property
     def times_middleware(self) -> bool:
-        """True if the middleware has a timeout of its own; a budget bounds it already."""
+        """True if the middleware has a timeout of its own; with a budget it has none, because the budget bounds it."""
         return self.policy.timeout is not None and self.policy.budget is None
 
     async def within_timeout(self, middleware: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
-        """Run the middleware around a call; raise `CallTimeoutError` if it runs longer than the timeout by itself.
+        """Run the call's middleware; raise `CallTimeoutError` if its own code takes longer than the policy's timeout.
 
         Attempts and deliberate waits do not count. The first timeout is at least `at_least` seconds.
         """
@@ -433,7 +436,7 @@ class SupervisedCall(Timed, Generic[T]):
 
     @contextmanager
     def outside_timeout(self) -> Generator[None]:
-        """Suspend the timeout of the middleware during the block, and restart it afterwards."""
+        """Suspend the timeout of the call's middleware during the block, and restart it from zero afterwards."""
         self._away += 1
         self._move_deadline(math.inf)
         try:
@@ -453,7 +456,7 @@ class SupervisedCall(Timed, Generic[T]):
         raise NotImplementedError
 
     def begin(self, batch: Host) -> None:
-        """Prepare the call in its own task."""
+        """Prepare the call in its own task: attach it to the batch, and tell observers that it begins."""
         self._batch = batch
         # Context variables without reset: the task has a context of its own, which ends with the call.
         current_timed.set(self)
@@ -465,7 +468,7 @@ class SupervisedCall(Timed, Generic[T]):
             self._tell("begun", self.name, call=call, description=description, resumes=self.resumes)
 
     def end(self, result: T) -> None:
-        """Record the result, and tell observers."""
+        """Record the result of the call, and tell observers that the call has ended."""
         self.result = result
         self.ended = True  # before the event "ended": from now on `report` ignores progress
         if self._observers or self.throttle is not None:
@@ -543,7 +546,7 @@ class SupervisedCall(Timed, Generic[T]):
         return (batch is not None and batch.closed) or self.loop.is_cancelled() or cleaning_up.get()
 
     async def _raise_over(self) -> None:
-        """Raise the cancellation of the call, or its error behind a shield."""
+        """Raise the pending cancellation, or `CallCancelledError` behind a shield, where the loop raises none."""
         closed = self._batch is not None and self._batch.closed
         if closed or self.loop.is_cancelled():
             await self.loop.raise_cancelled()
@@ -551,7 +554,7 @@ class SupervisedCall(Timed, Generic[T]):
             raise CallCancelledError(self.name, self.id)  # behind a shield, the loop raises no cancellation
 
     async def _enter(self, attempt: Attempt, tool: str, limiters: Sequence[AnyLimiter]) -> float:
-        """Wait for the permits; return the seconds of the wait."""
+        """Wait for the attempt's permits at all limiters; return the seconds of the wait."""
         since = self.loop.now()
         self.waiting += 1
         self._tell("queued", tool)
@@ -589,11 +592,11 @@ class SupervisedCall(Timed, Generic[T]):
 
     @property
     def actor_observers(self) -> tuple[ActorObserver, ...]:
-        """Observers of the actors that the call asks."""
+        """Observers of the actors to which the call sends messages."""
         return self._around.observers.actors
 
     def note(self, what: str, facts: Mapping[str, object]) -> None:
-        """Report a decision about the call to its observers."""
+        """Report a decision about the call, such as a retry, to its observers."""
         self._tell("noted", self.name, what=what, facts=facts)
 
     def report(self, progress: Progress, attempt: int | None = None) -> None:
@@ -632,7 +635,7 @@ class SupervisedCall(Timed, Generic[T]):
 
 
 def _end(policy: CallPolicy, around: BatchContext) -> float:
-    """Return the deadline of a call; its budget includes the time in the queue."""
+    """Return the deadline of a call (loop time) from its batch and its budget, which includes the time in the queue."""
     return around.until if policy.budget is None else min(around.until, around.now + policy.budget)
 
 
@@ -652,7 +655,7 @@ def _tell_of(report: _Report) -> None:
 
 @contextmanager
 def waiting() -> Generator[None]:
-    """Suspend the call's timeout during the block; for a middleware that waits on purpose."""
+    """Suspend the timeout of the running call's middleware during the block; for a middleware that waits on purpose."""
     call = current_call()
     with nullcontext() if call is None else call.outside_timeout():
         yield
@@ -679,6 +682,6 @@ def note(what: str, **facts: object) -> None:
 
 
 def own_attempt(tool: str) -> Attempt | None:
-    """Return the current attempt if it runs this tool; `None` outside of an attempt, and in another tool's attempt."""
+    """Return the running attempt if it runs this tool; `None` outside of an attempt, and in another tool's attempt."""
     attempt = reporter.get()
     return attempt if isinstance(attempt, Attempt) and attempt.tool == tool else None

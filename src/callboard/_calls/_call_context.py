@@ -142,7 +142,7 @@ class _AttachedContext:
 
 
 class NonsenseError(ValueError):
-    """The data is no valid event of a body."""
+    """Raised for data that is no valid event of a body."""
 
 
 def dispatch_event(told: Told) -> None:
@@ -186,7 +186,7 @@ def _nothing() -> None:
 
 
 class _Relay:
-    """Context and event sender of a caller in another process, for which this process uses an engine."""
+    """Context of a call in another process, and function to send events there; for a process that forwards the body."""
 
     def __init__(self, given: Carried, tell: Tell) -> None:
         self._given = given
@@ -222,7 +222,7 @@ def forwarded_context(given: Carried, tell: Tell) -> Generator[None]:
 
 
 class _Monotonic:
-    """Clock in the role of an event loop, for workers in which no event loop runs."""
+    """Clock that takes the place of an event loop, for workers in which no event loop runs."""
 
     def now(self) -> float:
         return time.monotonic()
@@ -271,7 +271,7 @@ def _bound(values: Mapping[str, Any] | None) -> Generator[None]:
 _tell: ContextVar[Tell | None] = ContextVar("callboard_tell", default=None)
 _delivering: ContextVar[bool] = ContextVar("callboard_delivering", default=False)
 _newest: list[Tell] = []
-"""Event senders of the running bodies, the newest last; for threads that a body started without its variables."""
+"""Event senders of the running bodies, newest last; for threads that a body started without its context variables."""
 
 
 class _Forwarding(logging.Handler):
@@ -318,7 +318,7 @@ def _forward_logs(levels: Mapping[str, int]) -> None:
 
 
 def _record(content: list[Any]) -> tuple[logging.Logger, logging.LogRecord]:
-    """Return a worker's log record, rebuilt for the logger of the same name in this process."""
+    """Return a worker's log record, rebuilt in this process, after the logger of the same name in this process."""
     name, level, message, created, process, place = content
     if not isinstance(name, str) or not isinstance(message, str):
         raise TypeError(f"{name!r:.80} and {message!r:.80} are no texts")
@@ -342,7 +342,7 @@ def _nearest_logger(name: str) -> logging.Logger:
 
 
 class BodyRaisedError(Exception):
-    """Wrapper of a `CallError` that a body raised itself; removed before users see the error."""
+    """Wrapper of a `CallError` that the body itself raised; removed before users see the error."""
 
     def __init__(self, error: CallError) -> None:
         self.error = error
@@ -351,7 +351,7 @@ class BodyRaisedError(Exception):
 
 @contextmanager
 def marked() -> Generator[None]:
-    """Wrap a `CallError` that the body raises, for use in the process that runs the body."""
+    """Wrap a `CallError` that the body raises in a `BodyRaisedError`; for the process that runs the body."""
     # For example, a body that uses an engine of its own may raise that engine's `EngineError`.
     try:
         yield

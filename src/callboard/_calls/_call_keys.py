@@ -18,13 +18,13 @@ class KeyScope(Protocol):
 
 
 def key_of(call: ToolCallLike, scope: KeyScope) -> str:
-    """Return the key of a call; raise `ValueError` for arguments that JSON cannot express."""
+    """Return the idempotency key of a call; raise `ValueError` for arguments that JSON cannot express."""
     # The arguments are part of the key, because a middleware may change them between two attempts.
     return digest([scope.name, call["name"], call["args"]])
 
 
 def current_key() -> str | None:
-    """Return the key of the running call; `None` outside of a call."""
+    """Return the idempotency key of the running call; `None` outside of a call."""
     return getattr(reporter.get(), "idempotency_key", None)
 
 

@@ -33,13 +33,16 @@ PATIENCE = 30.0
 
 
 class HasCalls(Protocol):
-    """Batch, as a drain sees it."""
+    """Protocol of a batch for a drain, which needs only the calls of the batch."""
 
     calls: Sequence[SupervisedCall[Any]]
 
 
 class Operation:
-    """Operation in progress: a block in one task, which a drain may cancel. Raises `DrainingError` on entering."""
+    """Operation in progress: a block in one task, which a drain may cancel.
+
+    Entering the block during a drain raises `DrainingError`.
+    """
 
     def __init__(
         self,
@@ -54,7 +57,7 @@ class Operation:
         """Batches that run within the operation."""
         self.whole = whole
         self.has_entered = self.is_over = False
-        """True once the object has admitted the operation; true once it has ended."""
+        """`has_entered`: the object has admitted the operation. `is_over`: the operation has ended."""
         self._thread_id = thread_id
         self._body: UnknownCall | None = None
         self._at_stake: list[SupervisedCall[Any]] = []  # calls that ran when a drain cancelled the operation
@@ -94,7 +97,7 @@ class Operation:
         return self._body is not None
 
     def end(self) -> None:
-        """Cancel the operation, with its grace for clean-up; in its loop's thread."""
+        """Cancel the operation, with its grace for clean-up; call this in its loop's thread."""
         if not self.is_over:
             # Collected before the cancellation: afterwards the batches no longer list their calls. An idempotent call
             # is not at stake, because it can be repeated.
@@ -110,7 +113,7 @@ class Operation:
 
 
 class _Round:
-    """State of one drain: operations that it still waits for, and its report. The lock of `InFlight` guards it."""
+    """State of one drain: the operations that it still waits for, and its report. The lock of `InFlight` guards it."""
 
     def __init__(self, left: set[Operation]) -> None:
         self.left = left
@@ -149,7 +152,11 @@ class InFlight:
         return InFlight, (self.what,)
 
     def admit(self, one: Operation, around: tuple[Operation, ...]) -> None:
-        """Register an operation within others, so that a drain waits for it; raise `DrainingError` during a drain."""
+        """Register an operation, so that a drain waits for it; raise `DrainingError` during a drain.
+
+        `around` are the enclosing operations. An operation within a running operation of the same object is always
+        admitted, and needs no registration.
+        """
         inside = bool(around) and any(outer.whole is self and not outer.is_over for outer in around)
         # Check and registration under one lock: otherwise a drain could start in between and miss the operation.
         with self._lock:
@@ -159,7 +166,7 @@ class InFlight:
                 self._all.add(one)
 
     def left(self, one: Operation, *, was_ended: bool) -> None:
-        """Unregister an operation, and count it in every running drain."""
+        """Unregister an operation that has ended, and count it in every running drain."""
         with self._lock:
             one.is_over = True
             self._all.discard(one)
@@ -197,7 +204,7 @@ class InFlight:
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """Restore the state after the block, in which the object may be drained."""
+        """After the block, accept or refuse operations as before the block, which may drain the object."""
         was_draining = self.is_draining
         try:
             yield
@@ -310,7 +317,7 @@ class EngineOperations:
 
 
 def _noting(one: Operation, body: Body) -> Callable[[], object]:
-    """Return a function that the engine calls when the body begins."""
+    """Return a function that records the begin of a body in its operation, and calls the body's `on_begin`."""
 
     def begin() -> None:
         one.begin(body.title, body.call_id)

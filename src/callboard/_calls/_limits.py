@@ -40,15 +40,15 @@ from callboard.exceptions import CallRejectedError
 
 
 class NoPlaceError(Exception):
-    """The queue of a limit is full; the text names the limit."""
+    """Raised if the queue of a limit is full; the text names the limit."""
 
 
 class NoKeyError(Exception):
-    """The key function of a limit failed for a call; `__cause__` is its error."""
+    """Raised if the key function of a limit failed for a call; `__cause__` is the error of the function."""
 
 
 def without_key(error: Exception, title: str, call: ToolCallLike, option: str = "key") -> NoKeyError:
-    """Add a note with the limit and the call to an error of a key function; return the error to raise from it."""
+    """Return the `NoKeyError` for an error of a key function; add a note with the limit and the call to that error."""
     error.add_note(
         f"Raised by Limit({option}=...) of {title.removeprefix('the queue of ')}, asked for the key of the tool call "
         f"{call['name']!r} (call {call.get('id')!r}). Return a key for every call, whatever its arguments are."
@@ -60,7 +60,7 @@ def without_key(error: Exception, title: str, call: ToolCallLike, option: str = 
 
 
 class Holder(Protocol):
-    """Attempt, as deadlock detection sees it: it holds permits, and may wait for one more."""
+    """Protocol of an attempt for deadlock detection: it holds permits, and may wait for one more."""
 
     waits_for: "Wait | None"
     """Current wait for a permit; `None` while the attempt does not wait."""
@@ -69,7 +69,7 @@ class Holder(Protocol):
 
     @property
     def title(self) -> str:
-        """Tool and call, for errors."""
+        """Name of the tool and id of the call, as text for errors."""
         ...
 
 
@@ -82,7 +82,7 @@ class LoanTurn:
         self.borrower = borrower
         self.is_granted = False
         self.wake: Callable[[], object] | None = None
-        """Called when the loan is granted; set by the gate in whose queue the attempt waits, too."""
+        """Callback for the grant of the loan; set by the gate, because the attempt waits in the gate's queue, too."""
 
     def when_granted(self, wake: Callable[[], object]) -> None:
         """Call `wake` when the loan is granted, or at once if it is granted already."""
@@ -110,17 +110,17 @@ class Loan:
 
     @property
     def identity(self) -> Hashable:
-        """Identity of the permit."""
+        """Identity of the lent permit; equal for permits that are interchangeable."""
         return self._permit.identity
 
     @property
     def starts(self) -> "Gate | None":
-        """Gate that counts starts; the start of a borrower counts like any other."""
+        """Gate that counts starts for a rate; `None` without one. The start of a borrower counts like any other."""
         return self._permit.starts
 
     @property
     def token(self) -> int | None:
-        """Fencing token of the permit, if it is shared."""
+        """Fencing token of the lent permit; `None` if the permit is not shared."""
         return None if isinstance(self._permit, Gate) else self._permit.token
 
     @property
@@ -130,11 +130,11 @@ class Loan:
 
     @property
     def is_closed(self) -> bool:
-        """True if the lender has left, so that the permit is not lent any more."""
+        """True if the lender has released its permits, so that this permit is not lent any more."""
         return self._lender_has_left
 
     def try_borrow(self, borrower: Holder) -> bool:
-        """Borrow the permit if it is available now."""
+        """Borrow the permit if it is available now; return whether it was borrowed."""
         with self._lock:
             if self.borrower is not None or self._lender_has_left:
                 return False
@@ -161,7 +161,7 @@ class Loan:
             self.leave()
 
     def leave(self) -> None:
-        """Pass the permit to the next borrower or to the lender; release it if the lender has left."""
+        """Return the borrowed permit: to the next borrower, to the lender, or to the gate if the lender has left."""
         with self._lock:
             turn = next(iter(self._waiting), None)
             if turn is not None:
@@ -174,7 +174,7 @@ class Loan:
             self._give_back()
 
     def lender_leaves(self) -> None:
-        """Stop lending; release the permit now, or when the last borrower returns it."""
+        """Stop lending; release the permit now, or when its last borrower returns it."""
         with self._lock:
             self._lender_has_left = True
             self._waiting.clear()  # these attempts wait in the queue of the gate, too
@@ -198,7 +198,7 @@ class Wait:
         self.loan = loan
 
     def may_end_by(self) -> tuple[Collection[Holder], Holder | None]:
-        """Return the holders of the permits and the borrower of the loan; the end of any of them may end the wait."""
+        """Return the attempts whose end may end the wait: the permits' holders, and the loan's borrower or `None`."""
         return list(self.crowd.holders), None if self.loan is None else self.loan.borrower
 
 
@@ -216,7 +216,7 @@ class Window:
         self._starts: deque[float] = deque([-math.inf] * rate.calls, maxlen=rate.calls)
 
     def opens_at(self) -> float:
-        """Return the earliest time of the next start."""
+        """Return the earliest time at which the rate allows the next start."""
         return self._starts[0] + self._per
 
     def stamp(self, now: float) -> None:
@@ -262,21 +262,21 @@ class Gate:
 
     @property
     def identity(self) -> Hashable:
-        """Identity for loans: the gate itself, because its permits are interchangeable."""
+        """Identity of the permits for loans: the gate itself, because its permits are interchangeable."""
         return self
 
     @property
     def concurrency(self) -> int | None:
-        """Number of permits; `None` for no limit."""
+        """Number of permits of the gate; `None` if it is unlimited."""
         return self._limit.concurrency
 
     @property
     def is_lendable(self) -> bool:
-        """True if a call may lend its permit to a nested call; starts are counted at another gate."""
+        """True if an attempt may lend its permit to a nested call; false for a gate that limits only the rate."""
         return self._limit.concurrency is not None
 
     def idle(self, loop: EventLoop) -> bool:
-        """Return whether the gate has no state, so that a new one could replace it."""
+        """Return whether the gate has no taken permits, no queue and no recent starts: a new gate could replace it."""
         concurrency = self._limit.concurrency
         if self._queue or self._free != (math.inf if concurrency is None else concurrency):
             return False
@@ -285,12 +285,12 @@ class Gate:
         return self.starts is None or self.starts.idle(loop)
 
     def try_enter(self, loop: EventLoop) -> bool:
-        """Take a permit without waiting; return `False` if none is free or calls are queued."""
+        """Take a permit without waiting, and return `True`; return `False` if none is free or calls are queued."""
         with self._lock:
             return not self._queue and self._take(loop)
 
     async def enter(self, loop: EventLoop, turn: LoanTurn | None = None) -> bool:
-        """Take a permit in FIFO order; return `False` without one if `turn` is granted first."""
+        """Take a permit in FIFO order, and return `True`; return `False` if the loan `turn` is granted first."""
         waiter = self._join_queue(loop)
         if waiter is None:
             return True
@@ -453,7 +453,7 @@ class Limiter:
 
 
 def limiter_of(limit: Limit, name: str, title: str) -> "Limiter | SharedLimiter":
-    """Return the limiter of a limit: of this process, or of the store that `limit.shared` names.
+    """Return a `Limiter` for a limit of this process, or a `SharedLimiter` if `limit.shared` is a store.
 
     `name` must be equal in all processes that share the limit; `title` names the queue in rejections.
     """
@@ -461,7 +461,7 @@ def limiter_of(limit: Limit, name: str, title: str) -> "Limiter | SharedLimiter"
 
 
 class SharedLimiter:
-    """Limit in a shared store."""
+    """Limit that many processes share: a store grants its permits."""
 
     __slots__ = ("_key", "_limit", "_name", "_shared", "_tenant", "_title")
 
@@ -522,7 +522,7 @@ class SharedPermit:
 
     @property
     def identity(self) -> Hashable:
-        """Store, name of the limit in the store, and key."""
+        """Identity of the permit: store, name of the limit in the store, and key."""
         # Without the tenant, which affects only the order of the queue: permits are interchangeable between tenants.
         return (id(self._shared), getattr(self._shared, "name", None) or self._wanted.name, self._wanted.key)
 
@@ -538,16 +538,16 @@ class SharedPermit:
 
     @property
     def holders(self) -> set[Holder]:
-        """Copy of the set of this process's attempts that hold such a permit."""
+        """Attempts of this process that hold a permit with the same identity, as a new set."""
         return set(_holders.get(self.identity, ()))
 
     @property
     def title(self) -> str:
-        """Name of the queue, for errors."""
+        """Name of the limit's queue, for errors."""
         return self._wanted.title
 
     def note_holder(self, holder: Holder, *, has: bool) -> None:
-        """Register or unregister an attempt as holder of such a permit."""
+        """Register (`has=True`) or unregister an attempt as holder of a permit with the same identity."""
         identity = self.identity
         with _holders_lock:
             holders = _holders.setdefault(identity, set())
@@ -557,12 +557,12 @@ class SharedPermit:
 
     @property
     def starts(self) -> None:
-        """No gate for starts: the store grants a permit together with a start, which `begin` counts."""
+        """Gate that counts starts; always `None`, because the store counts them, see `begin`."""
         return
 
     @property
     def token(self) -> int | None:
-        """Fencing token of the permit, while it is held."""
+        """Fencing token of the permit; `None` while no permit is held."""
         return None if self._stay is None else self._stay.token
 
     def try_enter(self, loop: EventLoop) -> bool:
@@ -570,7 +570,7 @@ class SharedPermit:
         return False
 
     async def enter(self, loop: EventLoop, turn: LoanTurn | None = None) -> bool:
-        """Request a permit and wait for it; return `False` without one if `turn` is granted first."""
+        """Request a permit and wait for it; return `True`, or `False` if the loan `turn` is granted first."""
         # Stored at once: `leave` must withdraw the request even if this wait is cancelled.
         wakeup = loop.wakeup()
         stay = self._stay = self._shared.ask(self._wanted, wakeup.set)
@@ -596,7 +596,7 @@ class SharedPermit:
         return self._stay is not None and self._stay.is_lost
 
     def begin(self) -> None:
-        """Count the start of the body at the store; its rate counts from this moment."""
+        """Tell the store that the body starts now; the rate counts the start from this moment."""
         if self._stay is not None:
             self._stay.begin()
 
@@ -631,7 +631,7 @@ AnyLimiter = Limiter | SharedLimiter | Seeing
 
 
 async def count_start(places: Sequence[Gate | SharedPermit | Loan], loop: EventLoop) -> bool:
-    """Wait until all rates allow a start, and count it; return `False` if a shared permit was lost meanwhile."""
+    """Wait until the rates of all places allow a start, and count it; return `False` if a shared permit was lost."""
     # A permit is lost if this process was suspended longer than its lease. Then the caller must release all permits and
     # acquire them again in order: a call that holds a later one and waits for an earlier one could wait for ever.
     for place in places:
@@ -647,7 +647,7 @@ async def count_start(places: Sequence[Gate | SharedPermit | Loan], loop: EventL
 
 
 class LimitGuard:
-    """Permits at a limit, for code that acquires them explicitly; may be used from any event loop.
+    """Limit for code that acquires and releases permits explicitly; may be used from any event loop.
 
     Args:
         limit: the limit; with `shared`, it holds for all processes.

@@ -45,7 +45,7 @@ def _remedy(crowd: AnyGate) -> str:
 
 
 def _circle(attempt: Holder, around: Collection[Holder]) -> list[Holder] | None:
-    """Return a cycle of waiting attempts that begins and ends with `attempt`, or `None`."""
+    """Return a cycle of waiting attempts that begins and ends with `attempt`; `None` if there is no cycle."""
     if not _all_wait(attempt):  # cheap, and false for almost every wait
         return None
     stuck = _stuck(attempt)
@@ -53,14 +53,14 @@ def _circle(attempt: Holder, around: Collection[Holder]) -> list[Holder] | None:
 
 
 def _all_wait(attempt: Holder) -> bool:
-    """Return whether every attempt from which this one could get a permit waits, too: a necessary condition."""
+    """Return whether every attempt from which this attempt could get a permit waits, too. Every deadlock needs that."""
     return attempt.waits_for is not None and _is_stuck(
         attempt.waits_for, lambda one: bool(one.stalled) or one.waits_for is not None
     )
 
 
 def _is_stuck(wait: Wait, is_stuck: Callable[[Holder], bool]) -> bool:
-    """Return whether a wait never ends, given a predicate for stuck attempts."""
+    """Return whether a wait for a permit never ends; `is_stuck` says whether an attempt never ends."""
     holders, borrower = wait.may_end_by()
     concurrency, loan = wait.crowd.concurrency, wait.loan
     # A holder that is not listed counts as one that will end. So a deadlock across processes is not found, and a permit
@@ -73,14 +73,14 @@ def _is_stuck(wait: Wait, is_stuck: Callable[[Holder], bool]) -> bool:
 
 
 def _waits_of(one: Holder) -> Iterator[Holder]:
-    """Yield the waiting attempts that must get their permits before this attempt can end: nested ones, and itself."""
+    """Yield the waiting attempts that need permits before this attempt can end: nested attempts and this one."""
     yield from [] if one.stalled is None else list(one.stalled)
     if one.waits_for is not None:
         yield one
 
 
 def _stuck(attempt: Holder) -> set[Holder]:
-    """Return the waiting attempts, among those that this one depends on, that never get a permit."""
+    """Return the waiting attempts that never get a permit, among those on which this attempt depends."""
     # First all that this attempt depends on, then remove those whose wait can end, until no more can be removed. What
     # remains is the largest set of attempts that wait only for each other.
     stuck: set[Holder] = set()

@@ -51,13 +51,13 @@ class Observers(NamedTuple):
 
 _NOBODY = Observers()
 _BOUNDS = ("begun", "ended", "started", "restarted", "died", "stopped")
-"""Phases that may be the first or the last event of a call, an ask, a run or an actor's life."""
+"""Phases that may be the first or the last event of a call, an actor call, a run or an actor's life."""
 _here: ContextVar[tuple[Observers, ...]] = ContextVar("callboard_observers", default=())
 _everywhere: list[Observers] = []
 current_run: ContextVar[RunInfo | None] = ContextVar("callboard_run", default=None)
 
 numbers = count(1)
-"""Numbers of calls, batches and runs, unique within the process."""
+"""Source of numbers for calls, batches and runs, unique within the process."""
 
 
 @contextmanager
@@ -143,7 +143,10 @@ def observe_by_default(find: Callable[[frozenset[str]], Observers] = _nobody) ->
 
 
 def current_observers() -> Observers:
-    """Return the observers for code that starts here; of several with the same kind, only the innermost."""
+    """Return the observers of calls, runs and actors that start here.
+
+    Of several observers with the same kind, only the innermost is included.
+    """
     here = _here.get()
     if not here and not _everywhere:
         return _unasked(_NOBODY.kinds)
@@ -205,7 +208,7 @@ class CarefulObserver(Generic[E]):
 
     @property
     def loop_holder(self) -> LoopHolder:
-        """Name of the observer for the warning about a blocked event loop."""
+        """Description of the observer for the warning about a blocked event loop."""
         name = f"the observer {self.name}"
         return LoopHolder(name, name, "an observer has to return at once: let a thread do what takes long")
 
@@ -239,12 +242,12 @@ class CarefulObserver(Generic[E]):
         return self._paused_until is not None
 
     def _is_to_blame(self, looks_before: int | None) -> bool:
-        """Return whether other threads could run meanwhile; if not, the whole process was delayed."""
+        """Return whether the observer itself was slow, and not the whole process: other threads could run meanwhile."""
         looks = self._looks()
         return looks_before is None or looks is None or looks - looks_before >= _LOOKS
 
     def tell(self, event: E) -> None:
-        """Call the observer and log its first error."""
+        """Call the observer with an event, and log its first error."""
         try:
             self._observer(event)
         except KeyboardInterrupt:
@@ -283,13 +286,13 @@ def _number(event: CallEvent | RunEvent | AskEvent | ActorEvent) -> int:
 
 
 def _report_failure(observer: str, error: BaseException) -> None:
-    """Log the error type and the stack, but not the text, which may contain confidential arguments of the call."""
+    """Log the type and the stack of an observer's error, but not its text, which may contain confidential arguments."""
     frames = "".join(format_tb(error.__traceback__)).rstrip()
     _log.error("the observer %s failed with %s; this is reported once\n%s", observer, type(error).__qualname__, frames)
 
 
 def _name(observer: object) -> str:
-    """Return a name for logs; not the `repr`, which may contain confidential data of events."""
+    """Return the name of an observer for logs; not its `repr`, which may contain confidential data of events."""
     found = getattr(observer, "__qualname__", None)
     return found if isinstance(found, str) else type(observer).__qualname__
 

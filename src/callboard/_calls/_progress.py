@@ -24,7 +24,7 @@ class Progress(NamedTuple):
 
     @property
     def facts(self) -> dict[str, object]:
-        """Numbers of the report, without the message, which may contain confidential arguments."""
+        """Amounts of the progress report, without the message, which may contain confidential arguments."""
         return {name: value for name, value in (("done", self.done), ("total", self.total)) if value is not None}
 
 
@@ -94,7 +94,7 @@ _lock = threading.Lock()
 
 
 class Host(Protocol):
-    """Batch, as its calls and their throttles see it."""
+    """Protocol of a batch for its calls and for the throttles of their progress."""
 
     @property
     def closed(self) -> bool:
@@ -102,12 +102,14 @@ class Host(Protocol):
         ...
 
     def start_beside(self, child: ChildFn, grace: float) -> None:
-        """Start an additional task in the batch, unless it is closed."""
+        """Start an additional task in the batch, which waits for its end; do nothing if the batch is closed."""
         ...
 
 
 class Throttle(Generic[T]):
-    """Delivers items in the event loop's thread: at once after a pause, otherwise the newest item when the pause ends.
+    """Rate limiter for items: delivers an item at once after a pause, otherwise the newest item when the pause ends.
+
+    Items are delivered in the event loop's thread.
 
     Invariant: the last item is always delivered, at most `PAUSE` seconds late. An item that comes too soon waits in a
     task, and a newer one replaces it.
@@ -123,7 +125,7 @@ class Throttle(Generic[T]):
         """Item that has not been delivered; empty if there is none."""
         # Set under `_lock` from any thread; cleared under it in the loop's thread, before that delivers.
         self._is_awaited = False
-        """True if a task will deliver the item, or is about to be started."""
+        """True if a task that will deliver the waiting item runs, or is about to be started."""
         self._due = -math.inf  # loop time of the next delivery
         self._wakeup: Wakeup | None = None
         self._closed = False

@@ -54,7 +54,7 @@ class Shutdown:
 
     @property
     def has_begun(self) -> bool:
-        """True after a signal, or while the block is being left; new work is refused then."""
+        """True after a signal, and while the block is being left; new work is refused then."""
         return self._begun.is_set()
 
     @property
@@ -104,7 +104,7 @@ class Shutdown:
         self.report += report  # not `self.report += await ...`: that would drop reports of parallel drains
 
     async def _drained(self, one: CanDrain) -> Drained:
-        """Drain one object; an error is stored and must not stop the others."""
+        """Drain one object and return its report; store an error, because it must not stop the other drains."""
         try:
             return await one.drain(max(0.0, self._deadline - self._loop.now()))
         except Exception as error:
@@ -170,7 +170,7 @@ def _nothing() -> None: ...
 
 
 def _stages(things: Sequence[object]) -> list[list[CanDrain]]:
-    """Return one list of objects for each stage."""
+    """Return the objects of each stage, one list per stage; raise `ValueError` without objects."""
     if not things:
         raise ValueError("drain_on_signal() has nothing to drain: give it agents, nodes, supervisors or engines")
     return [_stage(one) for one in things]
@@ -189,7 +189,11 @@ def _stage(given: object) -> list[CanDrain]:
 
 @contextmanager
 def _heard(on_signal: Callable[[], object]) -> Generator[bool]:
-    """Call a function for each signal, then a server's handler; yield whether there is no such handler."""
+    """Call a function for each signal in the block, and then the handler that a server has set for the signal.
+
+    Yields `True` if there is no such handler of SIGTERM. Yields `False` outside of the main thread, too, where no
+    signal is received.
+    """
     if threading.current_thread() is not threading.main_thread():
         _log.info("drain_on_signal: this is not the main thread, which alone hears signals")
         yield False

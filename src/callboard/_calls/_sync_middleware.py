@@ -31,7 +31,7 @@ THREADS = 256
 
 
 class _Question(Generic[Q, A]):
-    """Request of a middleware to run the rest of the call."""
+    """Request of a middleware in another thread to run the rest of the call."""
 
     def __init__(self, request: Q) -> None:
         self.request = request
@@ -57,7 +57,7 @@ class _Question(Generic[Q, A]):
             self.answer.cancel()
 
     def cancel(self) -> None:
-        """Cancel the rest of the call after a withdrawal; in the event loop."""
+        """Cancel the run of the rest of the call, whose request was withdrawn; call this in the event loop."""
         if self._nursery is None:
             self.answer.cancel()  # it has not begun
         else:
@@ -65,7 +65,7 @@ class _Question(Generic[Q, A]):
 
 
 class _Inbox(Generic[Q, A]):
-    """Queue of requests from other threads to the event loop; `None` is the last item."""
+    """Queue of requests from a middleware in another thread to the event loop; `None` is the last item."""
 
     def __init__(self, loop: EventLoop) -> None:
         self._loop = loop
@@ -75,7 +75,7 @@ class _Inbox(Generic[Q, A]):
         self._closed = False
 
     def ask(self, request: Q) -> "_Question[Q, A]":
-        """Request a run of the rest of the call; from any thread."""
+        """Queue a request to run the rest of the call; return it as `_Question` with its answer. From any thread."""
         question: _Question[Q, A] = _Question(request)
         with self._lock:
             if self._closed:
@@ -85,7 +85,7 @@ class _Inbox(Generic[Q, A]):
         return question
 
     def withdraw(self, question: "_Question[Q, A]") -> None:
-        """Request the cancellation of an earlier request; from any thread."""
+        """Queue the cancellation of an earlier request; from any thread."""
         with self._lock:
             question.is_withdrawn = True  # queued once more, so that the loop cancels it even if it runs already
             self._items.append(question)
@@ -127,7 +127,10 @@ async def _settle(future: "Future[A]", awaitable: Awaitable[A]) -> None:
 
 
 async def _answer_while(run: Callable[[_Inbox[Q, A]], Awaitable[A]], call_next: Callable[[Q], Awaitable[A]]) -> A:
-    """Run a middleware outside of this event loop, and the rest of the call here at each of its requests."""
+    """Run a middleware elsewhere, and the rest of the call in this event loop at each request of the middleware.
+
+    Returns the answer of the middleware.
+    """
     loop = current_loop()
     inbox: _Inbox[Q, A] = _Inbox(loop)
     outcome: Future[A] = Future()
@@ -168,7 +171,7 @@ class SyncMiddleware(Generic[Q, A]):
 
 
 class TwoHalves(Generic[Q, A]):
-    """Middleware with a sync and an async version; the sync one serves calls that were entered from sync code."""
+    """Middleware with a sync and an async version; the sync version is used in runs that sync code started."""
 
     def __init__(
         self, sync: "SyncMiddleware[Q, A]", awaited: Callable[[Q, Callable[[Q], Awaitable[A]]], Awaitable[A]]

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class _ThreadPermit:
-    """Permit of one thread, held until the thread has really ended."""
+    """Permit of one worker thread, held until the thread has really ended."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
@@ -62,7 +62,7 @@ class ThreadPermits:
         self.order = StartOrder()
 
     def at_least(self, concurrency: int | None) -> "ThreadPermits":
-        """Return this object, or a wider one for a run that asks for more threads."""
+        """Return this object, or a new one with more threads if `concurrency` exceeds the number of threads here."""
         if concurrency is None or concurrency <= self.concurrency:
             return self
         wider = ThreadPermits(concurrency)
@@ -71,7 +71,7 @@ class ThreadPermits:
 
     @property
     def lost(self) -> str | None:
-        """Error text if all threads are abandoned and still run, else `None`."""
+        """Error text if all worker threads are abandoned and still run; `None` otherwise."""
         if len(self.abandoned) < self.concurrency:
             return None
         return f"all {self.concurrency} worker threads are held by calls that were given up and still run"

@@ -49,7 +49,8 @@ _SQLITE = "sqlite:///"
 
 def recording_name(thread_id: str) -> str:
     """Return the file name of a thread's recording: percent-encoded, so safe on any file system and reversible."""
-    return quote(thread_id.encode(errors="surrogatepass"), safe="") + ".jsonl"
+    # `quote` leaves "~", which a shell expands at the beginning of a word.
+    return quote(thread_id.encode(errors="surrogatepass"), safe="").replace("~", "%7E") + ".jsonl"
 
 
 def records_dir(db: str) -> Path | None:

@@ -1,4 +1,4 @@
-"""LangGraph config of code inside a call: interrupts, resuming, nested graphs, and streams of the outer graph.
+"""LangGraph config for code that runs inside a call: interrupts, resuming, nested graphs, streams of the outer graph.
 
 LangGraph's namespaces name the task only, callboard's also the call. So chunks of calls get LangGraph's namespaces on
 their way to the streams and callbacks of the outer graph.
@@ -37,7 +37,10 @@ PLACEHOLDER_ID = Interrupt(value=None).id
 
 
 def call_namespace(conf: Mapping[str, Any], key: str) -> str:
-    """Return the checkpoint namespace of a call; the ids of its interrupts are derived from it."""
+    """Return LangGraph's checkpoint namespace for one tool call.
+
+    LangGraph derives the ids of the call's interrupts from this namespace.
+    """
     around = conf.get(CONFIG_KEY_CHECKPOINT_NS)
     return f"{around}{NS_SEP}call:{key}" if around else f"call:{key}"
 
@@ -47,7 +50,9 @@ _RUN_NAME: Final = "callboard_run"
 
 
 class RunName:
-    """Name that makes the namespaces of a batch's calls unique among all runs; most batches never need it.
+    """Name of a run, which makes the namespaces of its calls unique among all runs.
+
+    It is computed only when it is read: most batches never need it.
 
     `conf` is the `configurable` around the calls; `is_named` tells that their namespaces are unique already. `known` is
     the name in a stored ledger.
@@ -102,7 +107,10 @@ class GraphNames:
         self._names: dict[str, str] = {}
 
     def started(self, call: str, number: int) -> None:
-        """Register a graph that a call starts; `number` is the count of the call's earlier graphs."""
+        """Register a graph that starts inside a call.
+
+        `call` is the namespace of the call; `number` is the number of graphs that the call has started before.
+        """
         if (graph := _numbered(call, number)) not in self._names:
             self._names[graph] = name = _numbered(self._task, next(self._started))
             # A graph that continues one conversation has no task ids in its namespace, so several calls share the name.
@@ -110,7 +118,10 @@ class GraphNames:
             self._names.setdefault(lasting, without_ids(self._task) + name.removeprefix(self._task))
 
     def of(self, namespace: str) -> str:
-        """Return LangGraph's namespace for a graph inside a call, or for a part of one."""
+        """Return the namespace that LangGraph would use in place of a namespace inside a call.
+
+        A namespace below a registered graph is translated too. Any other namespace is returned unchanged.
+        """
         graph = namespace
         while graph:
             if graph in self._names:
@@ -129,14 +140,15 @@ def without_ids(namespace: str) -> str:
 
 
 class CallScratchpad(PregelScratchpad):
-    """Scratchpad of a call: counters and answers for `interrupt()` and for nested graphs.
+    """LangGraph scratchpad of one tool call: counters and answers for `interrupt()` and for nested graphs.
 
     A subclass of `PregelScratchpad`, because Pregel checks the type. Its counters are methods and start at 0 for each
     call. One is created for every call, so creation must be cheap.
 
-    `accept` receives, under `key`, all accepted answers of the call after each further one; `forward` receives all its
-    other writes. `digests` has for each answer the digest of the only question that it may answer, or `None`.
-    `question` is that of the last answer. `run` is the unique name of the run of the call's batch.
+    `accept` receives, under `key`, all accepted answers of the call after each further one; `forward` receives all
+    other writes of the call. `digests` has for each answer the digest of the only question that it may answer, or
+    `None`. `question` is the question that the last answer belongs to. `run` is the unique name of the run of the
+    call's batch.
     """
 
     __slots__ = (
@@ -188,7 +200,7 @@ class CallScratchpad(PregelScratchpad):
 
     @property
     def name(self) -> object:
-        """Name that is unique over all calls of all runs, and the same when the call is started again."""
+        """Name of the call that is unique among all calls of all runs, and the same when the call is started again."""
         return [self.run, self._namespace]
 
     @property
@@ -237,11 +249,14 @@ class CallScratchpad(PregelScratchpad):
         return max(0, len(self.resume) - self._asked)
 
     def answered_question(self) -> object:
-        """Return the question of the last answer while the call has not taken it; `None` if unknown."""
+        """Return the question that the last answer belongs to, until the call has taken that answer.
+
+        Afterwards, and for an unknown question, return `None`.
+        """
         return self._question if self.answers_left() else None
 
     def __call__(self, writes: Writes) -> None:
-        """Receive the call's writes: accepted answers are kept, all others go to the outer task."""
+        """Store the answers that the call has accepted; pass all other writes on to the outer task."""
         for channel, value in writes:
             if channel == RESUME:
                 self._accept(self._key, list(value))
@@ -250,40 +265,49 @@ class CallScratchpad(PregelScratchpad):
 
 
 def scope_of(config: RunnableConfig) -> CallScratchpad | None:
-    """Return the scratchpad of a call from its config; `None` if a tool has removed or replaced it."""
+    """Return the scratchpad of the call that a config belongs to.
+
+    `None` outside of callboard's `ToolNode`, or if a tool has removed or replaced the scratchpad.
+    """
     found = config.get(CONF, {}).get(CONFIG_KEY_SCRATCHPAD)
     return found if isinstance(found, CallScratchpad) else None
 
 
 class TaskScope(NamedTuple):
-    """Source of the unique name of a call that LangGraph's own node runs."""
+    """Identity of a tool call that LangGraph's own node runs."""
 
     name: object
-    """Name that is unique over all calls of all runs, and the same when the task is started again."""
+    """Name that is unique among all calls of all runs, and the same when the task is started again."""
 
 
 def scope_in_task(config: RunnableConfig, call_id: str | None) -> TaskScope | None:
-    """Return the scope of a call from the config of its LangGraph task; `None` outside of a graph."""
+    """Return the identity of a tool call from the config of its LangGraph task; `None` outside of a graph."""
     conf = config.get(CONF, {})
     namespace = conf.get(CONFIG_KEY_CHECKPOINT_NS)
     return TaskScope([conf.get("thread_id"), namespace, call_id]) if namespace else None
 
 
 def answer_is_for(digest: str, config: RunnableConfig) -> bool:
-    """Return whether the latest answer that `interrupt()` returned belongs to a question with this digest."""
+    """Return whether the latest answer that `interrupt()` returned belongs to a question with this digest.
+
+    Always `True` outside of callboard's `ToolNode`, which alone records questions.
+    """
     scope = scope_of(config)
     # Only callboard's `ToolNode` records questions. In another node, LangGraph's assignment of answers is trusted.
     return scope is None or scope.last_answer_is_for(digest)
 
 
 def bound_answer_waits(config: RunnableConfig) -> bool:
-    """Return whether the next answer of the call is bound to one digest."""
+    """Return whether the next `interrupt()` will get an answer that is valid for only one question digest."""
     scope = scope_of(config)
     return scope is not None and scope.next_answer_is_bound()
 
 
 def next_is_asked(config: RunnableConfig) -> bool:
-    """Return whether the next `interrupt()` will ask; always `False` outside of callboard's `ToolNode`."""
+    """Return whether the next `interrupt()` has no answer yet, so that it asks a person.
+
+    Always `False` outside of callboard's `ToolNode`.
+    """
     scope = scope_of(config)
     return scope is not None and scope.next_is_asked()
 
@@ -295,7 +319,10 @@ def call_config(
     scratchpad: CallScratchpad,
     resume_map: Mapping[str, Any] | None,
 ) -> RunnableConfig:
-    """Return the config of one call within the batch's `conf`; `resume_map` has answers for inner graphs."""
+    """Return the LangGraph config for one call of a batch.
+
+    `conf` is the batch's `configurable`; `resume_map` has answers for graphs inside of the call.
+    """
     keys: dict[str, Any] = {
         **conf,
         CONFIG_KEY_SCRATCHPAD: scratchpad,
@@ -311,13 +338,14 @@ def call_config(
 
 
 Put = Callable[[Any], None]
-"""Consumer of chunks; a chunk has a namespace, a stream mode and a payload."""
+"""Function that receives one chunk of a stream; a chunk has a namespace, a stream mode and a payload."""
 
 
 def config_for_calls(config: RunnableConfig) -> tuple[RunnableConfig, GraphNames | None]:
-    """Return a config in which the outer graph's stream, writer and callback handlers receive LangGraph's namespaces.
+    """Return the config for the calls of a batch, and the mapping of their namespaces.
 
-    Also returns the mapping of namespaces, in which each graph that a call starts must be registered.
+    In the config, the outer graph's stream, writer and callback handlers receive LangGraph's namespaces. Each graph
+    that a call starts must be registered in the mapping. The mapping is `None` outside of a graph.
     """
     graphs, is_ours = _graphs_of(config)
     if graphs is not None and is_ours:
@@ -326,7 +354,7 @@ def config_for_calls(config: RunnableConfig) -> tuple[RunnableConfig, GraphNames
 
 
 def _graphs_of(config: RunnableConfig) -> tuple[GraphNames | None, bool]:
-    """Return the namespace mapping of the outer task, and whether it was created by this call."""
+    """Return the namespace mapping of the outer task or `None`, and whether this function has created the mapping."""
     conf = config.get(CONF, {})
     around = conf.get(CONFIG_KEY_SCRATCHPAD)
     if isinstance(around, CallScratchpad) and around.graphs is not None:
@@ -375,7 +403,7 @@ def _named_handler(handler: Any, graphs: GraphNames) -> Any:
 
 
 def _named(put: Put, graphs: GraphNames) -> Put:
-    """Return a consumer that passes chunks on with LangGraph's namespaces."""
+    """Return a function that passes each chunk on to `put` under LangGraph's namespace."""
 
     def put_named(chunk: tuple[tuple[str, ...], str, Any]) -> None:
         path, mode, payload = chunk
@@ -398,7 +426,7 @@ _NAMESPACES = ("langgraph_checkpoint_ns", CONFIG_KEY_CHECKPOINT_NS)
 
 
 def _with_writer(config: RunnableConfig, graphs: GraphNames | None) -> RunnableConfig:
-    """Return a config whose stream writer names the graphs of calls as LangGraph would."""
+    """Return a config whose stream writer writes the chunks of calls under LangGraph's namespaces."""
     # LangGraph's writer drops the last segment of the namespace to get the graph. Within a call there is one segment
     # more, so the writer would name the task as the graph.
     runtime = runtime_in(config.get(CONF, {}))

@@ -1,4 +1,4 @@
-"""Caches of parsed messages by their bytes, and of stored conversations, in LangGraph's format.
+"""Caches for stored threads: parsed messages by their bytes, and whole conversations, in LangGraph's format.
 
 Parsing takes most of the time of loading a long thread. Packing has a fast path for messages with plain data only.
 With the cached conversation, a turn packs and parses only the messages that it adds. Users' code may have changed a
@@ -45,7 +45,7 @@ _AROUND = {
     for kind, (name, _fields) in _KNOWN.items()
     for end in [ormsgpack.packb(_METHOD)]
 }
-"""Packed bytes before and after the fields of a message, by type."""
+"""Packed bytes before and after the fields of a message, by message type."""
 
 _fields_of = vars(BaseModel)["__dict__"].__get__
 """Return the fields of a message like `vars()`, in a quarter of the time."""
@@ -54,7 +54,11 @@ _extra_of = attrgetter("__pydantic_extra__")
 
 
 def dumped(value: Any, theirs: Dumps, pack: Callable[[Any], bytes] | None = None) -> tuple[str, bytes]:
-    """Return a value as LangGraph stores it; `theirs` handles values that `pack`, by default `packed`, refuses."""
+    """Return the format name and the bytes with which LangGraph would store a value.
+
+    `pack`, by default `packed`, makes the bytes. `theirs`, LangGraph's own function, handles the values that `pack`
+    refuses.
+    """
     if value is None or isinstance(value, (bytes, bytearray)):
         return theirs(value)
     try:
@@ -64,7 +68,10 @@ def dumped(value: Any, theirs: Dumps, pack: Callable[[Any], bytes] | None = None
 
 
 def packed(value: Any) -> bytes:
-    """Return a value packed as LangGraph packs it; raise `ormsgpack.MsgpackEncodeError` if that is impossible."""
+    """Return the msgpack bytes of a value, as LangGraph packs it.
+
+    Raises `ormsgpack.MsgpackEncodeError` if the value cannot be packed.
+    """
     return ormsgpack.packb(value, default=_default, option=_option)
 
 
@@ -81,13 +88,19 @@ def _default(value: Any) -> Any:
 
 
 def has_fields_only(value: Any) -> bool:
-    """Return whether a value is a message of a known type without extra fields: its fields determine its bytes."""
+    """Return whether a value is a message whose fields alone determine its packed bytes.
+
+    Its type must be in `KINDS`, and it must have no extra fields.
+    """
     known = _KNOWN.get(type(value))
     return known is not None and not value.__pydantic_extra__ and _fields_of(value).keys() <= known[1]
 
 
 def fields_of_all(messages: Sequence[Any]) -> bytes | None:
-    """Return the packed fields of all messages; `None` if one of them has an unknown type or is not plain."""
+    """Return the packed fields of all messages as one byte string, without an array header.
+
+    `None` if a message has a type that is not in `KINDS`, extra fields, or content that is no plain data.
+    """
     if not _KNOWN.keys() >= {*map(type, messages)} or any(map(_extra_of, messages)):
         return None
     fields = [*map(_fields_of, messages)]
@@ -98,7 +111,10 @@ def fields_of_all(messages: Sequence[Any]) -> bytes | None:
 
 
 def kind_and_fields(content: bytes) -> tuple[type[BaseMessage], bytes] | None:
-    """Return the type of a packed message, and its fields as `fields_of_all` packs them; `None` for an unknown type."""
+    """Return the type of a packed message, and its packed fields; `None` for a type that is not in `KINDS`.
+
+    The fields are packed as by `fields_of_all`.
+    """
     for kind, (before, behind) in _AROUND.items():
         if content.startswith(before) and content.endswith(behind):
             return kind, content[len(before) : -len(behind)]
@@ -106,7 +122,7 @@ def kind_and_fields(content: bytes) -> tuple[type[BaseMessage], bytes] | None:
 
 
 def contents_in(array: bytes) -> list[bytes | None]:
-    """Return the packed content of each model in an array, and `None` for every other item."""
+    """Return the packed content of each pydantic model in a packed array, and `None` for every other item."""
     items = ormsgpack.unpackb(array, ext_hook=lambda *ext: ext, option=ormsgpack.OPT_NON_STR_KEYS)
     return [item[1] if type(item) is tuple and item[0] == EXT_PYDANTIC_V2 else None for item in items]
 
@@ -122,7 +138,7 @@ def array_header(count: int) -> bytes:
 
 
 ROOM = 32 * 1024 * 1024
-"""Maximum size of one cache of a checkpointer, that of messages or that of conversations, in bytes."""
+"""Maximum size of one cache, in bytes. Each checkpointer has one cache of messages and one of conversations."""
 
 _new = object.__new__
 
@@ -138,17 +154,17 @@ _set_fields, _set_extra, _set_names, _set_private = (
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """Parsed message, from which equal messages are made quickly."""
+    """Template of a parsed message, from which equal messages are created quickly."""
 
     kind: type[BaseMessage]
     fields: bytes
-    """Fields in the format of `marshal`, which accepts plain data only."""
+    """Fields of the message in the format of `marshal`, which accepts plain data only."""
     fields_set: frozenset[str]
     size: int
-    """Memory in bytes."""
+    """Memory that the template takes, in bytes."""
 
     def message(self) -> BaseMessage:
-        """Return a new message, equal to one that is parsed from the bytes; nobody else has its dicts and lists."""
+        """Return a new message that equals the parsed one, and shares no dicts or lists with other messages."""
         made = _new(self.kind)
         _set_fields(made, marshal.loads(self.fields))  # noqa: S302 (made by this process, from plain data)
         _set_extra(made, {})
@@ -158,7 +174,9 @@ class Remembered:
 
 
 class MessageMemory:
-    """LRU cache of parsed messages by their bytes, at most `room` bytes; each reader gets a copy. Thread-safe.
+    """LRU cache of parsed messages, by their packed bytes; at most `room` bytes. Thread-safe.
+
+    Each reader gets a new message.
 
     A message is cached only if its bytes alone determine it: it has one of LangChain's types and plain content. Errors
     are not cached, so that damaged bytes raise the same error each time.
@@ -172,7 +190,10 @@ class MessageMemory:
         self._lock = threading.Lock()
 
     def read(self, code: int, data: bytes, make: Callable[[int, bytes], Any]) -> Any:
-        """Return the object of a msgpack extension with this code and content; `make` parses it if it is not cached."""
+        """Return the object that a msgpack extension contains, from its code and its bytes.
+
+        `make` parses the object if it is not cached.
+        """
         if code != EXT_PYDANTIC_V2:
             return make(code, data)
         with self._lock:
@@ -188,7 +209,7 @@ class MessageMemory:
         return made
 
     def knows(self, code: int, data: bytes) -> bool:
-        """Return whether the bytes are a cached message; its type is allowed for every reader."""
+        """Return whether a msgpack extension is a cached message; every reader allows the type of such a message."""
         return code == EXT_PYDANTIC_V2 and data in self._found
 
     def remembered(self, data: bytes) -> Remembered | None:
@@ -205,7 +226,7 @@ class MessageMemory:
 
 
 def _remembered(made: Any, data: bytes) -> Remembered | None:
-    """Return the template of a parsed message; `None` if its bytes alone do not determine it."""
+    """Return a template for copies of a parsed message; `None` if its bytes alone do not determine the message."""
     if type(made) is not _kind(data) or made.__pydantic_extra__ != {} or made.__pydantic_private__ is not None:
         return None
     try:
@@ -218,7 +239,7 @@ def _remembered(made: Any, data: bytes) -> Remembered | None:
 
 
 def _kind(data: bytes) -> type[BaseMessage] | None:
-    """Return the message type that the bytes name; `None` if they contain any other object."""
+    """Return the type of a packed message; `None` for an unknown type, or if the message contains other objects."""
     try:
         content = ormsgpack.unpackb(data, option=ormsgpack.OPT_NON_STR_KEYS)  # without a hook, any object is an error
         return KINDS.get((content[0], content[1]))
@@ -230,17 +251,18 @@ def _kind(data: bytes) -> type[BaseMessage] | None:
 
 
 SHORTEST = 8
-"""Minimum number of messages of a cached conversation; for shorter ones the cache costs more than it saves."""
+"""Minimum number of messages of a cached conversation; caching a shorter one costs more than it saves."""
 
 _BRANCHES = 4
-"""Maximum number of cached conversations per thread, which may have several message lists and branches."""
+"""Maximum number of cached conversations per thread. A thread may have several message lists and branches."""
 
 _CHANNELS = "channel_values"
 
 _NIL = b"\xc0"
 
 _HOLE = ormsgpack.Ext(127, token_bytes(16))
-"""Placeholder for the conversation in the packed rest of a value; 16 random bytes, so no user's value contains it."""
+"""Placeholder for the conversation while the rest of a value is packed; 16 random bytes, so no user's value contains
+it."""
 
 _MARK = ormsgpack.packb(_HOLE)
 
@@ -249,24 +271,24 @@ Loads = Callable[[bytes], Any]
 
 
 class _Known(NamedTuple):
-    """First messages of a conversation, as far as they were parsed."""
+    """Beginning of a stored conversation: the messages that have been parsed already."""
 
     messages: tuple[Remembered, ...] = ()
     end: int = 0
-    """Length of these messages in the packed conversation, in bytes."""
+    """Length of the parsed messages in the packed conversation, in bytes."""
     size: int = 0
-    """Memory that these messages take, in bytes."""
+    """Memory that the parsed messages take, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Value with a conversation, as it was last stored; immutable, because several threads share it."""
+    """Stored value that contains a conversation; immutable, because several threads share it."""
 
     data: bytes
     channel: str | None
-    """Channel of the checkpoint that is the conversation; `None` if the value itself is the conversation."""
+    """Name of the checkpoint's channel with the conversation; `None` if the value itself is the conversation."""
     span: range
-    """Position of the messages in `data`, without the array header that has their number."""
+    """Position of the messages in `data`, behind the array header that states their number."""
     first: Any
     """Id of the first message."""
     kinds: list[type]
@@ -280,21 +302,21 @@ class _Stored:
 
     @property
     def messages(self) -> bytes:
-        """Messages of one checkpoint, packed in LangGraph's storage format."""
+        """Packed messages of the conversation, without the array header."""
         return self.data[self.span.start : self.span.stop]
 
     def begins(self, messages: list[Any]) -> bool:
-        """Return whether a list begins with the messages of the conversation, all of them unchanged."""
+        """Return whether a list of messages begins with all messages of this conversation, unchanged."""
         # Types as well as fields: two kinds of messages may have equal fields.
         old = messages[: len(self.kinds)]
         return [*map(type, old)] == self.kinds and fields_of_all(old) == self.fields
 
     def behind(self, old: "_Stored") -> "_Stored":
-        """Return a copy with the kinds and fields of an older, shorter conversation put in front."""
+        """Return a copy in which the types and fields of the earlier messages (`old`) precede the new ones."""
         return replace(self, kinds=old.kinds + self.kinds, fields=old.fields + self.fields, known=old.known)
 
     def value(self, messages: list[Any], loads: Loads) -> Any:
-        """Return the value with `messages` as its conversation; only the rest of the value is parsed."""
+        """Return the parsed value with `messages` as its conversation; `loads` parses only the rest of the value."""
         if self.channel is None:
             return messages
         head = self.span.start - len(array_header(len(self.kinds)))
@@ -315,11 +337,11 @@ class StoredConversations:
         self._lock = threading.Lock()
 
     def at(self, place: Hashable) -> "StoredConversation":
-        """Return the view of one place, such as a thread."""
+        """Return the packer and parser for one place in the database, such as a thread."""
         return StoredConversation(self, place)
 
     def stored(self, place: Hashable) -> dict[Any, _Stored]:
-        """Return the conversations last stored at a place, by the id of the first message."""
+        """Return the cached conversations of one place, as a dict by the id of the first message."""
         with self._lock:
             if place not in self._places:
                 return {}
@@ -327,7 +349,7 @@ class StoredConversations:
             return self._places[place].copy()  # a copy: the caller iterates while other threads store
 
     def keep(self, place: Hashable, new: _Stored) -> None:
-        """Store a conversation, and replace the previous one with the same first message."""
+        """Add a conversation to the cache, and replace the previous one with the same first message."""
         with self._lock:
             branches = self._places.setdefault(place, {})
             if (old := branches.pop(new.first, None)) is not None:
@@ -342,14 +364,17 @@ class StoredConversations:
 
 
 class StoredConversation:
-    """Packing and parsing of the values of one place, with the cache of its checkpointer."""
+    """Packer and parser for the stored values of one place, such as a thread; uses the checkpointer's cache."""
 
     def __init__(self, kept: StoredConversations, place: Hashable) -> None:
         self._kept = kept
         self._place = place
 
     def packed(self, value: Any, check: Callable[[bytes], object] = lambda _data: None) -> bytes:
-        """Return a value as LangGraph packs it, byte for byte; `check` sees the bytes that were not stored before."""
+        """Return the bytes of a value, equal to LangGraph's; old messages are copied from the cache.
+
+        `check` is called with the bytes that were not stored before.
+        """
         channel, messages = _conversation_in(value)
         if not messages:
             data = packed(value)
@@ -375,12 +400,12 @@ class StoredConversation:
         return stored if stored is not None and stored.begins(messages) else None
 
     def read(self, data: bytes, loads: Loads) -> Any:
-        """Return the value of stored bytes; `loads` parses the parts that are not cached."""
+        """Return the value that stored bytes contain; `loads` parses the parts that are not cached."""
         stored = self._found(data)
         return loads(data) if stored is None else stored.value(self._messages(stored, loads), loads)
 
     def outlined(self, data: bytes, loads: Loads) -> Any:
-        """Return the value of stored bytes with `None` in place of each message."""
+        """Return the value that stored bytes contain, with `None` in place of each message."""
         stored = self._found(data)
         return loads(data) if stored is None else stored.value([None] * len(stored.kinds), loads)
 
@@ -397,7 +422,10 @@ class StoredConversation:
         return messages
 
     def _further(self, known: _Known, unread: bytes) -> _Known:
-        """Return the known messages and the newly parsed ones, up to the first that the message memory lacks."""
+        """Return the known messages, extended by newly parsed ones.
+
+        The extension ends before the first message that is not in the cache of messages.
+        """
         messages, end, size = [*known.messages], known.end, known.size
         for content in contents_in(unread):
             if content is None or (one := self._kept.memory.remembered(content)) is None:
@@ -409,7 +437,10 @@ class StoredConversation:
 
 
 def _conversation_in(value: Any) -> tuple[str | None, list[Any]]:
-    """Return the channel and the messages of the longest conversation in a value; an empty list if there is none."""
+    """Return the channel name and the messages of the longest conversation in a value.
+
+    The name is `None` if the value itself is the conversation. Without a conversation the list is empty.
+    """
     channels = value.get(_CHANNELS) if type(value) is dict else None
     lists = channels.items() if type(channels) is dict else [(None, value)]
     long = [(name, found) for name, found in lists if type(found) is list and len(found) >= SHORTEST]
@@ -419,7 +450,7 @@ def _conversation_in(value: Any) -> tuple[str | None, list[Any]]:
 
 
 def _plain(messages: list[Any], packed_so: bytes) -> tuple[list[type], bytes] | None:
-    """Return the types of messages and their packed fields; `None` if a message is not plain or not of a known type."""
+    """Return the types and the packed fields of messages; `None` if a message has an unknown type or is not plain."""
     # Read from the packed bytes, not from the messages: users' code in another thread may change a message meanwhile.
     found = [None if content is None else kind_and_fields(content) for content in contents_in(packed_so)]
     plain = [one for one in found if one is not None]

@@ -1,4 +1,4 @@
-"""Nodes of callboard's agent as LangGraph would present them: config, task id, position in streams."""
+"""Config, task ids and stream namespaces for the nodes of callboard's agent, as LangGraph would make them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,12 +45,15 @@ from callboard._langgraph._outer_task import with_key
 
 
 def graph_runnable(fn: Any, name: str, *, traced: bool = False) -> Runnable[Any, Any]:
-    """Return a function as a LangGraph node, which injects config, store, writer and runtime; `traced` adds a run."""
+    """Return a function as a LangGraph node, which injects config, store, writer and runtime.
+
+    With `traced`, each execution of the node is a run of its own for tracers.
+    """
     return coerce_to_runnable(fn, name=name, trace=traced)
 
 
 class NodePlace(NamedTuple):
-    """Node in one step of an agent's run, as LangGraph would describe it."""
+    """Position of a node in one step of an agent's run: the names and ids that LangGraph would give to it."""
 
     node: str
     step: int
@@ -82,12 +85,12 @@ class Outer:
 
     @property
     def stream(self) -> Any:
-        """Consumer of chunks of inner graphs, or `None`; it has `modes` and is called with chunks."""
+        """Function that receives the stream chunks of inner graphs, or `None`; `modes` are the requested modes."""
         return self.conf.get(CONFIG_KEY_STREAM)
 
     @property
     def task_ns(self) -> str:
-        """Namespace of the outer task, the address of commands for the outer graph."""
+        """Namespace of the outer task. Commands for the outer graph are addressed to it."""
         return str(self.conf.get(CONFIG_KEY_CHECKPOINT_NS, ""))
 
     @property
@@ -100,11 +103,17 @@ class Outer:
 
     @property
     def for_all_visits(self) -> "Outer":
-        """Copy for an agent that continues one conversation in every task of the outer graph."""
+        """Copy of this outer task whose namespace has no task ids.
+
+        For an agent that continues one conversation in every task of the outer graph.
+        """
         return replace(self, namespace=without_ids(self.namespace))
 
     def answers(self, pending: Sequence[str]) -> dict[str, Any]:
-        """Return the answers to the agent's pending questions, by id."""
+        """Return the answers to the agent's open questions, by question id; `pending` has the ids of these questions.
+
+        An answer that was given without an id counts only if exactly one question is open.
+        """
         given: Mapping[str, Any] = self.conf.get(CONFIG_KEY_RESUME_MAP) or {}
         found = {name: given[name] for name in pending if name in given}
         # An answer without an id is unambiguous only if exactly one question is pending.
@@ -119,23 +128,26 @@ def with_stream(config: RunnableConfig, put: Callable[[Any], None], modes: froze
 
 
 def checkpointer_in(config: RunnableConfig) -> Any:
-    """Return the checkpointer that an outer graph passes when it asks for the agent's state."""
+    """Return the checkpointer that an outer graph passes in the config when it asks for the agent's state."""
     return config.get(CONF, {}).get(CONFIG_KEY_CHECKPOINTER)
 
 
 def for_all_visits(config: RunnableConfig) -> RunnableConfig:
-    """Return a config for the state of an agent that continues one conversation; see `Outer.for_all_visits`."""
+    """Return a copy of a config without task ids in its namespace; see `Outer.for_all_visits`."""
     namespace = str(config.get(CONF, {}).get(CONFIG_KEY_CHECKPOINT_NS, ""))
     return with_key(config, CONFIG_KEY_CHECKPOINT_NS, without_ids(namespace))
 
 
 def is_nested(config: RunnableConfig) -> bool:
-    """Return whether an outer graph runs the agent; unlike `outer_of`, has no side effect."""
+    """Return whether an outer graph runs the agent; unlike `outer_of`, this function has no side effect."""
     return CONFIG_KEY_TASK_ID in config.get(CONF, {})
 
 
 def outer_of(config: RunnableConfig) -> Outer | None:
-    """Return the outer task, or `None` at the root; call it once per run, because it increments a counter."""
+    """Return the outer task that runs the agent, or `None` if the agent runs outside of a graph.
+
+    Call it once per run only, because it increments the task's counter of inner graphs.
+    """
     conf = config.get(CONF, {})
     if not is_nested(config):
         return None
@@ -149,7 +161,10 @@ def outer_of(config: RunnableConfig) -> Outer | None:
 def config_at(
     place: NodePlace, config: RunnableConfig, *, runtime: Runtime[Any], channels: Any, checkpointer: Any, resuming: bool
 ) -> RunnableConfig:
-    """Return a node's config as LangGraph would build it, without a scratchpad; the last two are for inner graphs."""
+    """Return the config that LangGraph would give to a node, but without a scratchpad.
+
+    `checkpointer` and `resuming` are for graphs inside of the node.
+    """
     conf = config.get(CONF, {})
     info = ExecutionInfo(
         checkpoint_id=place.checkpoint_id,
@@ -190,7 +205,11 @@ _OF_THE_TASK_AROUND = (CONFIG_KEY_SCRATCHPAD, CONFIG_KEY_SEND, CONFIG_KEY_RESUME
 
 
 def _read_channels(_: object, channels: Any, select: Any, _fresh: bool = False) -> Any:
-    """Read channels like LangGraph's `local_read`, with the argument positions that `read_state` expects."""
+    """Return the values of channels, like LangGraph's `local_read`.
+
+    A single name returns its value; several names return a dict. The parameters have the positions that `read_state`
+    expects.
+    """
     if isinstance(select, str):
         return channels[select].get()
     return {name: channels[name].get() for name in select if name in channels and channels[name].is_available()}
@@ -209,11 +228,14 @@ def to_parent(command: "Command[Any]", outer: Outer | None) -> ParentCommand:
 
 
 def write_nothing(_: Any) -> None:
-    """Discard a chunk: stream writer of inner runs whose chunks the reader of the stream does not want."""
+    """Discard a chunk. Used as the stream writer of inner runs whose chunks were not requested."""
 
 
 def writer_of_run(put: Callable[[tuple[tuple[str, ...], str, Any]], None]) -> StreamWriter:
-    """Return the stream writer of an agent's run; each chunk has the namespace of the graph that writes it."""
+    """Return the stream writer of an agent's run.
+
+    `put` receives each chunk with the namespace of the graph that has written it.
+    """
 
     def write(chunk: Any) -> None:
         config = var_child_runnable_config.get() or {}

@@ -37,11 +37,11 @@ Send = Callable[[Writes], None]
 NO_RUNTIME: Runtime[Any] = Runtime()
 """Empty runtime, used outside of a graph."""
 _READ = ("context", "store", "stream_writer", "execution_info", "server_info")
-"""Attributes of a runtime that LangGraph's own tools node reads."""
+"""Attributes that LangGraph's own tools node reads from a runtime."""
 
 
 def run_config(*configs: RunnableConfig | None) -> RunnableConfig:
-    """Return a complete config for a run with LangGraph's defaults; later configs take precedence."""
+    """Return the merged configs of a run, completed with LangGraph's defaults; later configs take precedence."""
     return _graph_config(*configs)
 
 
@@ -51,12 +51,15 @@ def merged_configs(*configs: RunnableConfig | None) -> RunnableConfig:
 
 
 def runtime_of(config: RunnableConfig) -> Runtime[Any]:
-    """Return the runtime of the outer graph, or an empty one."""
+    """Return LangGraph's runtime of the outer graph; outside of a graph, an empty runtime."""
     return runtime_in(config.get(CONF, {})) or NO_RUNTIME
 
 
 def runtime_in(conf: Mapping[str, Any]) -> Runtime[Any] | None:
-    """Return the runtime in a config; an object of another class, as in tests, is converted by its attributes."""
+    """Return LangGraph's runtime in a config's `configurable`, or `None` if there is none.
+
+    An object of another class, as in tests, is converted by its attributes; TypeError if it has none of them.
+    """
     runtime = conf.get(CONFIG_KEY_RUNTIME)
     if runtime is None or isinstance(runtime, Runtime):
         return runtime
@@ -67,17 +70,20 @@ def runtime_in(conf: Mapping[str, Any]) -> Runtime[Any] | None:
 
 
 def with_key(config: RunnableConfig, key: str, value: object) -> RunnableConfig:
-    """Return a config with another value in its `configurable`."""
+    """Return a copy of a config in which one key of its `configurable` has another value."""
     return cast("RunnableConfig", {**config, CONF: {**config.get(CONF, {}), key: value}})
 
 
 def with_runtime(config: RunnableConfig, runtime: object) -> RunnableConfig:
-    """Return a config with a runtime (of a graph or of a tool), as a graph gives it to its nodes."""
+    """Return a copy of a config with a runtime, stored where a graph stores the runtime for its nodes.
+
+    The runtime may be that of a graph or of a tool.
+    """
     return with_key(config, CONFIG_KEY_RUNTIME, runtime)
 
 
 def read_state(config: RunnableConfig) -> dict[str, Any]:
-    """Return the channel values of the outer graph; empty outside of a graph."""
+    """Return the state of the outer graph as a dict of channel values; empty outside of a graph."""
     read = config.get(CONF, {}).get(CONFIG_KEY_READ)
     if read is None:
         return {}
@@ -88,7 +94,7 @@ def read_state(config: RunnableConfig) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class GraphTask:
-    """Outer LangGraph task, or call of an outer node, with the parts of its config that interrupts need."""
+    """Outer LangGraph task, or call of an outer callboard node: the entries of its config that interrupts need."""
 
     conf: Mapping[str, Any]
 
@@ -112,7 +118,7 @@ class GraphTask:
         return 1 if info is None else int(info.node_attempt)
 
     def take_plain_answer(self) -> Any:
-        """Return the answer that was given without an id, only once; `None` if there is none."""
+        """Return the answer that was given without an interrupt id, and consume it; `None` if there is none."""
         if self.resume_map is not None:
             # A stored plain answer is then left over from an earlier resume.
             return None
@@ -134,7 +140,10 @@ class GraphTask:
         )
 
     async def save(self, resume: list[Any]) -> None:
-        """Write the task's RESUME slot at once, so that it survives a killed process; run it within `shielded`."""
+        """Write the task's resume list to the checkpointer at once, so that it survives a killed process.
+
+        Call it within `shielded`. It does nothing if the task is not `durable`.
+        """
         # LangGraph itself writes the slot only when the task ends. The slot has a fixed index among the task's writes,
         # so this write replaces the previous one.
         if not self.durable:
@@ -150,12 +159,15 @@ class GraphTask:
         )
 
     async def shielded(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run work that writes to the checkpointer, shielded from cancellation; raise StorageError after the grace."""
+        """Run a function that writes to the checkpointer, shielded from cancellation.
+
+        Raises StorageError if the run is cancelled and its grace ends before the function does.
+        """
         await stored(self.conf.get(CONFIG_KEY_CHECKPOINTER), work)
 
 
 def graph_task(config: RunnableConfig) -> GraphTask | None:
-    """Return the outer task, or `None` outside of a graph."""
+    """Return the outer task that a config belongs to, or `None` outside of a graph."""
     conf = config.get(CONF, {})
     if CONFIG_KEY_SCRATCHPAD in conf and CONFIG_KEY_SEND in conf:
         return GraphTask(conf)
@@ -173,7 +185,10 @@ def is_graph_node(config: RunnableConfig, name: str) -> bool:
 
 
 def arguments_of(node: ToolNode, default_errors: object) -> dict[str, Any]:
-    """Return the constructor arguments of LangGraph's `ToolNode`; raise TypeError for a subclass with overrides."""
+    """Return the constructor arguments that recreate a LangGraph `ToolNode`.
+
+    `default_errors` replaces LangGraph's default error handler. Raises TypeError for a subclass with overrides.
+    """
     kind = type(node)
     known = set(dir(ToolNode))
     own = [name for name in known if not name.startswith("__") and getattr(kind, name) is not getattr(ToolNode, name)]

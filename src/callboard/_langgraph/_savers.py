@@ -42,7 +42,10 @@ class AwaitedSaver:
         self._from_sync = is_sync_entry() and getattr(saver, "loop", None) is None
 
     async def call(self, name: str, work: Callable[[Any], T], awork: Callable[[Any], Awaitable[T]]) -> T:
-        """Call a method of the saver: `name` is the sync method, `work` calls it, `awork` awaits the async one."""
+        """Call a method of the checkpointer in its sync or its async version, and return the result.
+
+        `name` is the name of the sync method. `work` calls the sync version, `awork` awaits the async one.
+        """
         saver = self._saver
         if type(saver) is InMemorySaver:
             return work(saver)
@@ -62,7 +65,10 @@ class AwaitedSaver:
         return await to_thread.run_sync(work, saver)
 
     async def store(self, name: str, work: Callable[[Any], T], awork: Callable[[Any], Awaitable[T]]) -> T:
-        """Call a storing method, shielded from cancellation; raise StorageError if the grace ends first."""
+        """Call a method that stores something, shielded from cancellation. The arguments are those of `call`.
+
+        Raises StorageError if the run is cancelled and its grace ends before the method does.
+        """
         # A result of a call that has happened must be stored even if the run is cancelled.
         saver = self._saver
         if type(saver) is InMemorySaver:
@@ -76,7 +82,7 @@ class AwaitedSaver:
 
 
 async def stored(saver: object, work: Callable[[], Awaitable[T]]) -> T:
-    """Run work that stores something in a saver, shielded from cancellation; see `AwaitedSaver.store`."""
+    """Run a function that stores something in a checkpointer, shielded from cancellation; see `AwaitedSaver.store`."""
     try:
         return await shielded(work)
     except CutOffError as error:
@@ -88,7 +94,7 @@ async def stored(saver: object, work: Callable[[], Awaitable[T]]) -> T:
 
 
 def _depth(kind: type, name: str) -> int:
-    """Return the position in the MRO of the class that defines a name."""
+    """Return the position in a class's MRO of the first class that defines a name; 0 if no class does."""
     return next((depth for depth, base in enumerate(kind.__mro__) if name in vars(base)), 0)
 
 
@@ -135,14 +141,17 @@ Value = tuple[str, str, str, str]
 
 
 def keeps_values(saver: object) -> bool:
-    """Return whether a saver is one of LangGraph's PostgreSQL savers."""
+    """Return whether a saver is one of LangGraph's PostgreSQL savers.
+
+    They keep each version of a value as long as its thread, unless callboard deletes it.
+    """
     # Looked up in `sys.modules`, not imported: the packages are optional, and an existing saver has loaded its module.
     loaded = [getattr(sys.modules[module], name) for module, name in _CLASSES if module in sys.modules]
     return isinstance(saver, tuple(loaded))
 
 
 def gone_values(thread_id: str, namespace: str, checkpoint: Checkpoint, versions: ChannelVersions) -> list[Value]:
-    """Return the keys of the values with a new version that the checkpoint does not contain."""
+    """Return the database keys of channels that have a new version but no value in the checkpoint."""
     gone = [name for name in versions if name not in checkpoint["channel_values"]]
     return [(thread_id, namespace, name, str(checkpoint["channel_versions"][name])) for name in gone]
 
@@ -172,7 +181,10 @@ _MESSAGE = AIMessage("")
 
 
 def with_serde(saver: Any, serde: Any) -> Any:
-    """Return a saver with this serializer: itself, or a copy, made as LangGraph makes such copies."""
+    """Return a saver that uses this serializer: the given saver, or a copy of it.
+
+    The copy is made as LangGraph makes such copies.
+    """
     if saver.serde is serde:
         return saver
     copied = copy.copy(saver)

@@ -33,7 +33,7 @@ Name = tuple[str, ...]
 """Module and name of a type."""
 
 Unknown = Callable[[Name, Any], Any]
-"""Function from the name and the content of a value of a forbidden type to its replacement."""
+"""Function that makes the replacement for a value of a forbidden type, from the type's name and the value's content."""
 
 _KINDS = frozenset(("null", "bytes", "bytearray", "json", "msgpack"))
 
@@ -115,12 +115,15 @@ class StrictSerializer(JsonPlusSerializer):
         return StorageError(self._where, f"holds a value that cannot be read: {described(error)}. {MEND}")
 
     def allowed(self, name: Name) -> Any:
-        """Return the type with this name, or `None` if it is not allowed."""
+        """Return the type with this module and name, or `None` if stored values must not have this type."""
         # Only names in LangGraph's fixed list are imported. Other types must exist already: a stored name imports none.
         return _imported(name) if name in SAFE_MSGPACK_TYPES else self._types.get(name)
 
     def refuse(self, name: Name, content: Any = None, *, writes: bool = False) -> Any:
-        """Return the replacement for a value of a forbidden type; raise `StorageError` if there is none."""
+        """Return the replacement for a value of a forbidden type; raise `StorageError` if there is none.
+
+        `writes` tells that the value is being stored, not read; it changes the error text only.
+        """
         if self._unknown is not None:
             return self._unknown(name, content)
         why = (
@@ -136,7 +139,10 @@ class StrictSerializer(JsonPlusSerializer):
         )
 
     def _revived(self, value: dict[str, Any]) -> Any:
-        """Return an object from the JSON format that LangGraph and LangChain used before msgpack."""
+        """Return the object that a dict describes in the JSON format which LangGraph used before msgpack.
+
+        LangChain uses the same format.
+        """
         if value.get("type") != "constructor" or value.get("lc") not in (1, 2) or not value.get("id"):
             return _messages_only()(value)
         *module, last = map(str, value["id"])
@@ -152,7 +158,10 @@ class StrictSerializer(JsonPlusSerializer):
 
 
 class _Reading:
-    """Pass over the packed bytes of one value, which creates the value, or only checks the names of its types."""
+    """Reader of the packed bytes of one value.
+
+    It creates the value, or, without `makes`, only checks the names of the types in it.
+    """
 
     def __init__(self, owner: StrictSerializer, *, makes: bool) -> None:
         self._owner = owner
@@ -186,7 +195,10 @@ class _Reading:
 
 
 def _made(code: int, make: Any, content: Any) -> Any:
-    """Return the value of an extension that names an allowed type."""
+    """Return the object that a msgpack extension describes, for an allowed type.
+
+    `code` is the kind of the extension, `make` the type, and `content` its argument or arguments.
+    """
     if code == EXT_METHOD_SINGLE_ARG:
         return make.fromisoformat(content)
     if code == EXT_CONSTRUCTOR_SINGLE_ARG:
@@ -220,7 +232,7 @@ class OutlineSerializer(JsonPlusSerializer):
 
 
 def can_be_outlined(serde: object) -> bool:
-    """Return whether values of a serializer can be read by `OutlineSerializer`."""
+    """Return whether `OutlineSerializer` can read the values that another serializer has stored."""
     # A pickle cannot be read in part.
     if isinstance(serde, StrictSerializer) or not isinstance(serde, JsonPlusSerializer):
         return isinstance(serde, StrictSerializer)
@@ -228,7 +240,10 @@ def can_be_outlined(serde: object) -> bool:
 
 
 def remembering(serde: Any, memory: MessageMemory, conversation: StoredConversation | None = None) -> Any:
-    """Return an equivalent serializer that uses the caches; a user's own serializer is returned unchanged."""
+    """Return a copy of a serializer that uses the caches of messages and of conversations.
+
+    A user's own serializer is returned unchanged.
+    """
     if isinstance(serde, StrictSerializer):
         other = copy.copy(serde)
         other.memory, other.conversation = memory, conversation
@@ -249,7 +264,7 @@ def remembering(serde: Any, memory: MessageMemory, conversation: StoredConversat
 
 
 def _loaded(read: Callable[[bytes, Loads], Any], serde: JsonPlusSerializer, data: tuple[str, bytes]) -> Any:
-    """Read a value with LangGraph's serializer, except for its cached part."""
+    """Return the value of stored data: cached parts come from `read`, LangGraph's serializer parses the rest."""
     if data[0] != "msgpack":
         return serde.loads_typed(data)
     return read(data[1], lambda part: serde.loads_typed(("msgpack", part)))
@@ -266,7 +281,10 @@ def described(error: BaseException) -> str:
 
 
 def _by_name(types: Iterable[type]) -> dict[Name, type]:
-    """Return types by their stored names; of several with one name, only the importable one, if there is one."""
+    """Return types as a dict by module and name.
+
+    If several types share a name, the dict has only the one that an import of the name would find, if any.
+    """
     found: dict[Name, set[type]] = {}
     for one in types:
         found.setdefault((one.__module__, one.__name__), set()).add(one)
@@ -283,7 +301,7 @@ def _imported(name: Name) -> Any:
 
 
 def _is_time(made: Any, more: list[Any]) -> bool:
-    """Return whether a stored method call is `datetime.fromisoformat`, the only allowed one."""
+    """Return whether a stored method call is one of `datetime.fromisoformat`, the only allowed method."""
     return more == ["fromisoformat"] and isinstance(made, type) and issubclass(made, datetime)
 
 

@@ -29,7 +29,7 @@ from callboard._records._policies import CallContext
 
 
 class HumanInterruptConfig(TypedDict):
-    """Answers that a request allows."""
+    """Kinds of answers that a `HumanInterrupt` allows."""
 
     allow_ignore: bool
     """Allow to skip the step."""
@@ -71,13 +71,13 @@ class HumanResponse(TypedDict):
 
 
 def context_of(request: ToolCallRequest) -> CallContext:
-    """Return the context of a request for key functions: the tool's own view, with changes by middleware."""
+    """Return the `CallContext` that key functions get for a request, with the changes that middleware has made."""
     runtime = request.runtime
     return call_context(runtime.config, runtime.state, runtime.context)
 
 
 def call_context(config: object, state: object, context: object) -> CallContext:
-    """Return the context for key functions, with `None` where there is no state; tools get an empty dict."""
+    """Return the `CallContext` that key functions get; its `state` is `None` where tools get an empty dict."""
     return CallContext(
         cast("Mapping[str, Any]", config), None if isinstance(state, dict) and not state else state, context
     )

@@ -36,7 +36,7 @@ _spawned: set[asyncio.Task[None]] = set()
 
 
 class AsyncioNursery:
-    """Group of native tasks; the block is left when all have ended, even if the owner is cancelled."""
+    """Group of native asyncio tasks; its block ends after all tasks, even if the owning task is cancelled."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -125,7 +125,7 @@ def _post(loop: asyncio.AbstractEventLoop, fn: Callable[[], object]) -> bool:
 
 
 class AsyncioWakeup:
-    """Future that any thread may resolve."""
+    """Single-use event for a waiting asyncio task: a future that any thread may resolve."""
 
     __slots__ = ("_future", "_loop", "_thread")
 
@@ -149,7 +149,7 @@ class AsyncioWakeup:
 
 
 class AsyncioSpawned:
-    """Native task that no nursery owns."""
+    """Native asyncio task that no nursery owns."""
 
     __slots__ = ("_ended", "_scope", "_task")
 

@@ -18,7 +18,9 @@ AGAIN = 0.05
 
 
 class SwallowedCancellation:
-    """Context manager of `EventLoop.enforce_cancellation`.
+    """Context manager that cancels its task again after the code in the block has swallowed a cancellation.
+
+    Returned by `EventLoop.enforce_cancellation`.
 
     asyncio reports no cancellations, so a timer checks once per grace.
     """
@@ -61,9 +63,9 @@ class SwallowedCancellation:
 _log = logging.getLogger("callboard")
 
 _LATE = 0.1
-"""Seconds that a deadline callback may run late. A longer delay means that other code blocked the loop."""
+"""Seconds that a deadline callback may run late. A longer delay means that other code blocked the event loop."""
 _CATCH_UP = 0.02
-"""Seconds that a block gets after a blocked loop, to process results that are ready."""
+"""Seconds that a block gets after its event loop was blocked, to process results that are ready."""
 
 
 class AsyncioScope:
@@ -233,7 +235,7 @@ innermost: ContextVar[AsyncioScope | None] = ContextVar("callboard_asyncio_scope
 
 
 def is_enforced() -> bool:
-    """Return whether the grace of any enclosing scope of this task is over."""
+    """Return whether the grace of any enclosing scope of the calling task is over."""
     scope = innermost.get()
     while scope is not None and scope._sent < 2:
         scope = scope._outer
@@ -241,7 +243,7 @@ def is_enforced() -> bool:
 
 
 def unasked(exc: BaseException) -> "tuple[AsyncioScope, asyncio.Task[object]] | None":
-    """Return the innermost scope and its task if `exc` is a cancellation that no scope of the task requested."""
+    """Return the innermost scope and its task if no scope of the task requested the cancellation `exc`; else `None`."""
     scope, task = innermost.get(), asyncio.current_task()
     if not isinstance(exc, asyncio.CancelledError) or task is None or scope is None or scope.task is not task:
         return None

@@ -70,7 +70,7 @@ def _background() -> _BackgroundLoop:
 
 
 class _BridgedCall(Generic[T]):
-    """Function call on a background loop; cancelled once and then given a grace, like every task of callboard."""
+    """Call of an async function on a background loop; cancelled once and then given a grace, like all calls."""
 
     # Until `on_end`, only the thread of the background loop writes the fields. Afterwards the caller reads the result.
 
@@ -175,7 +175,7 @@ def stands_still(loop: object) -> bool:
 
 
 def _loops_here() -> list[object]:
-    """Return the running event loop of this thread, as an asyncio object and as a callboard object."""
+    """Return the event loop that runs in this thread, as asyncio's and as callboard's object; empty without a loop."""
     found: list[object] = []
     for which in (asyncio.get_running_loop, current_loop):
         with suppress(RuntimeError):

@@ -38,7 +38,7 @@ class Timed:
         self._cleanup_until: float | None = None
 
     def cleanup_deadline(self) -> float:
-        """Return the loop time until which clean-up that begins now is shielded."""
+        """Return the loop time until which a clean-up that begins now is shielded."""
         now = self.loop.now()
         if current_effective_deadline() > now:
             return now + self.grace
@@ -82,7 +82,7 @@ class TimeLimit:
         return True
 
     def _takes(self, error: Exception) -> bool:
-        """Return whether an error came from a clean-up after the timeout and is not to propagate."""
+        """Return whether an error comes from a clean-up after the timeout; such an error is stored, not raised."""
         return self._scope.cancel_called and not (self._passes is not None and self._passes(error))
 
 
@@ -94,11 +94,11 @@ class OutOfTime(NamedTuple):
 
     seconds: float
     is_idle: bool
-    """True for the idle timeout, false for the timeout of the whole body."""
+    """True if the idle timeout ended the attempt, false if the timeout of the whole body did."""
     held: str | None
-    """Description of the code that blocked the event loop meanwhile, if any."""
+    """Description of the code that blocked the event loop during the attempt; `None` without one."""
     cause: Exception | None
-    """Error that the clean-up of the body raised."""
+    """Error that the clean-up of the body raised; `None` without one."""
 
 
 class AttemptClock:
@@ -159,7 +159,7 @@ class AttemptClock:
 
 
 class Turn:
-    """Wait of a body for its turn in an engine; its timeouts are suspended meanwhile."""
+    """Wait of a body until an engine starts it; the body's timeouts are suspended meanwhile."""
 
     __slots__ = ("_clock", "_is_over")
 
@@ -180,7 +180,7 @@ class Turn:
 
 
 cleaning_up: ContextVar[bool] = ContextVar("callboard_cleaning_up", default=False)
-"""True in clean-up code of a cancelled call; scopes do not tell that behind a shield."""
+"""True in the `cleanup()` block of a cancelled call: behind its shield, scopes do not show the cancellation."""
 
 
 @contextmanager

@@ -35,7 +35,7 @@ def is_sync_entry() -> bool:
 
 
 def is_missing(half: Any) -> bool:
-    """Return whether a function only raises `NotImplementedError`, to satisfy an abstract base class."""
+    """Return whether one version of a function only raises `NotImplementedError`, to satisfy an abstract base class."""
     code = getattr(half, "__code__", None)
     # A function that uses any other name than that of the error does more than raise it.
     return code is not None and code.co_names == ("NotImplementedError",)

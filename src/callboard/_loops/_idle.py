@@ -14,7 +14,7 @@ from typing import Self
 from callboard._loops._protocol import EventLoop, Scope
 
 _OFTEN = 0.05
-"""Seconds between two reports below which reports are frequent; one move of the deadline then covers several."""
+"""Seconds that one move of an idle deadline covers: reports of activity in this time need no further move."""
 
 
 class IdleScope:
@@ -51,12 +51,12 @@ class IdleScope:
     def __init__(self, loop: EventLoop, seconds: float, deadline: float, grace: float) -> None:
         self.loop = loop
         self.since = 0.0
-        """Time of the latest report that moved the deadline (`time.monotonic()`)."""
+        """Time (`time.monotonic()`) of the latest report of activity that moved the deadline."""
         self._seconds = seconds
         self._deadline = deadline
         self._grace = grace
         self._moved = self._covered = -math.inf
-        """Loop time of the last move of the deadline, and loop time before which reports need no further move."""
+        """Loop times: of the last move of the deadline, and until which reports of activity need no further move."""
         self._open = self._is_held = False
 
     @property
@@ -71,7 +71,7 @@ class IdleScope:
 
     @property
     def around(self) -> "IdleScope | None":
-        """Enclosing idle scope, perhaps in another event loop."""
+        """Idle scope around this one, perhaps in another event loop; `None` without one."""
         return self._around
 
     def left(self) -> float:
@@ -90,7 +90,7 @@ class IdleScope:
 
     @property
     def seconds(self) -> float:
-        """Longest time without a report, in seconds."""
+        """Maximum time without a report of activity, in seconds."""
         return self._seconds
 
     def hold(self) -> None:
@@ -155,7 +155,7 @@ class IdleScope:
 
 
 idle_scope: ContextVar[IdleScope | None] = ContextVar("callboard_idle", default=None)
-"""Innermost idle scope around the running code."""
+"""Innermost idle scope around the running code; `None` without one."""
 
 
 def report_activity() -> None:
@@ -174,7 +174,7 @@ def until_idle() -> float:
 
 
 def is_put_off(deadline: float, loop: EventLoop) -> bool:
-    """Return whether a deadline of an event loop is an idle deadline, which reports of activity move."""
+    """Return whether a deadline of an event loop is an idle deadline, which reports of activity put off."""
     if idle_scope.get() is None:
         return False
     return any(scope.loop is loop and scope.will_be_idle_at(deadline) for scope in _around_here())

@@ -12,9 +12,9 @@ import weakref
 from contextvars import Context, ContextVar, Token
 
 _SHARE = 0.01
-"""Largest share of time spent on searches in a process with many tasks."""
+"""Maximum share of time that is spent on searches for left tasks, in a process with many tasks."""
 _QUICK = 0.001
-"""Seconds that a search may take without delaying the next one."""
+"""Seconds that a search for left tasks may take without delaying the next search."""
 
 
 class _Mark:
@@ -25,7 +25,7 @@ class _Mark:
 
 _mark: ContextVar[_Mark | None] = ContextVar("callboard_block", default=None)
 _look_again = 0.0
-"""Earliest time (`time.monotonic()`) of the next search."""
+"""Earliest time (`time.monotonic()`) of the next search for left tasks."""
 
 
 class LeftTasks:
@@ -70,7 +70,7 @@ class LeftTasks:
 
 
 def unmarked(context: Context) -> Context:
-    """Remove the mark from a context, for work that may outlive the block."""
+    """Remove the mark of a block from a context, for work that may outlive the block; return the same context."""
     context.run(_mark.set, None)
     return context
 
@@ -86,7 +86,7 @@ def _is_owned(task: "asyncio.Task[object]") -> bool:
 
 
 def _context_of(task: "asyncio.Task[object]") -> Context | None:
-    """Return the context of a task; before Python 3.12 only the garbage collector knows it."""
+    """Return the context of a task, before Python 3.12 from the garbage collector; `None` if it is not found."""
     if (getter := getattr(task, "get_context", None)) is not None:
         found: Context | None = getter()
         return found

@@ -46,7 +46,7 @@ async def beside(work: Callable[[], Awaitable[object]] | None) -> AsyncGenerator
 
 
 class CutOffError(Exception):
-    """The caller was cancelled, and the shielded work had not ended when the grace was over."""
+    """Raised if the caller was cancelled, and the shielded work had not ended when the grace was over."""
 
 
 async def shielded(work: Callable[[], Awaitable[T]]) -> T:
@@ -87,7 +87,7 @@ async def shielded(work: Callable[[], Awaitable[T]]) -> T:
 
 
 async def _waited(ended: Event, loop: EventLoop) -> BaseException | None:
-    """Wait for the end of the work or of the grace; return the cancellation that has to be raised afterwards."""
+    """Wait until the work or the grace ends; return the caller's cancellation, to be raised afterwards, or `None`."""
     limits = current_time_limits(loop)
     cancellation: BaseException | None = None
     until = _until(limits)
@@ -103,7 +103,7 @@ async def _waited(ended: Event, loop: EventLoop) -> BaseException | None:
 
 
 def _until(limits: Timed) -> float:
-    """Return the end of the grace if the caller has been cancelled, else `math.inf`."""
+    """Return the loop time at which the grace of a cancelled caller ends; `math.inf` if the caller is not cancelled."""
     loop = limits.loop
     if current_effective_deadline() > loop.now() and not loop.is_cancelled():
         return math.inf

@@ -38,7 +38,7 @@ _PREDECESSOR = 1.0
 
 
 class Ticket:
-    """Position of one function in the order."""
+    """Place of one function in the order in which functions begin in their worker threads."""
 
     __slots__ = ("_before", "_lock")
 
@@ -56,14 +56,14 @@ class Ticket:
             before._lock.acquire(timeout=_PREDECESSOR)
 
     def pass_on(self) -> None:
-        """Let the next function begin, when this one begins or will never begin; exactly once."""
+        """Let the next function begin. Call this exactly once, when this function begins or will never begin."""
         # The next thread needs the GIL, which this thread still has: so this function begins first.
         self._before = None
         self._lock.release()
 
 
 class StartOrder:
-    """Source of tickets; may be used from any thread."""
+    """Order in which functions begin in their worker threads: the order of their tickets. Any thread may use it."""
 
     __slots__ = ("_last", "_lock")
 
@@ -72,7 +72,7 @@ class StartOrder:
         self._lock = threading.Lock()
 
     def ticket(self) -> Ticket:
-        """Return the next ticket."""
+        """Return the ticket of the next function in the order."""
         with self._lock:
             ticket = self._last = Ticket(self._last)
             return ticket
@@ -152,10 +152,10 @@ def _try(last: Callable[[], object]) -> None:
 
 
 class _Here(threading.local):
-    """Thread-local state of the running job."""
+    """Thread-local state of the job that runs in an `OwnThread`."""
 
     cancelled: list[BaseException]
-    """Cancellation of the job's caller; empty if the caller was not cancelled."""
+    """Cancellation of the job's caller, as the only element; empty if the caller was not cancelled."""
 
 
 _here = _Here()
@@ -242,10 +242,10 @@ class _Job(Generic[T]):
 
 
 class ThreadOwner(Protocol):
-    """Owner of a worker thread, told if the thread runs on after its call."""
+    """Protocol of the owner of a worker thread, which is told if the thread runs on after its call."""
 
     def thread_abandoned(self) -> None:
-        """Handle, in the event loop, that the call stops waiting for its thread."""
+        """Handle that a cancelled call no longer waits for its thread; called in the event loop."""
         ...
 
     def thread_ended(self) -> None:
@@ -343,7 +343,7 @@ _held: ContextVar[tuple[object, ...]] = ContextVar("callboard_levels_held", defa
 # A sync function in a worker thread may run an agent and wait for it. If the agent's functions shared its thread limit,
 # all permits could be held by functions that wait for a permit. So each depth of nesting has a limit of its own.
 class PerDepth(Generic[T]):
-    """List of equal resources, one for each depth of nesting; `make` creates the next one on demand."""
+    """Equal resources, such as thread limits, one for each depth of nested calls; `make` creates them on demand."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -351,7 +351,7 @@ class PerDepth(Generic[T]):
         self._lock = threading.Lock()
 
     def here(self) -> T:
-        """Return the resource for the current depth."""
+        """Return the resource for the current depth of nested calls."""
         level = _held.get().count(self)
         if level >= len(self._made):
             # Checked again under the lock: two threads must not create two limits for one depth.

@@ -188,7 +188,7 @@ class TrioNursery:
 
 
 class TrioWakeup:
-    """Waiting task and a flag; a `trio.Event` would need a set and a closure in addition."""
+    """Single-use event for one waiting trio task; a `trio.Event` would need a set and a closure in addition."""
 
     __slots__ = ("_is_set", "_loop", "_task")
 

@@ -24,44 +24,44 @@ from callboard.exceptions import LoopBlockedWarning
 _log = logging.getLogger("callboard")
 
 _TICK = 0.05
-"""Seconds between two checks."""
+"""Seconds between two checks of the event loops."""
 _HELD = 0.2
 """Seconds without an answer after which a loop counts as blocked."""
 _LOOKS = 4
-"""Minimum number of checks without an answer: a garbage collection or a busy machine delays the watchdog, too."""
+"""Minimum number of checks before a loop counts as blocked: a garbage collection may delay the watchdog, too."""
 _STILL = 10.0
-"""Seconds after which a block is logged while it lasts: a block without end would never be reported at its end."""
+"""Seconds after which a loop that is still blocked is logged: a block without end would otherwise never be reported."""
 _IDLE = 20
-"""Checks without a running call after which the thread sleeps until the next call."""
+"""Number of checks without a running call after which the thread sleeps until the next call."""
 _NOT_THEIRS = ("callboard.", "langchain_core.", "langgraph.", "pydantic.")
-"""Prefixes of modules whose frames are not users' code."""
+"""Prefixes of modules whose frames are not users' code: their frames are skipped in the search for it."""
 
 
 class LoopHolder(NamedTuple):
-    """Tool or function that blocks an event loop, as named in the warning."""
+    """Tool or function that blocks an event loop, with texts for the warning."""
 
     key: str
-    """Identity for warnings: one warning per key."""
+    """Identity of the tool or function; each identity is warned about once."""
     who: str
     remedy: str = "await what can be awaited, or make the tool a plain function, which runs in a thread"
 
 
 class HasLoopHolder(Protocol):
-    """Object that stands for users' code."""
+    """Protocol of an object that names the users' code for which it stands, for the warning about a blocked loop."""
 
     @property
     def loop_holder(self) -> LoopHolder: ...
 
 
 _marks: dict[CodeType, type[HasLoopHolder]] = {}
-"""callboard functions that call users' code, by code object, with the class whose instance stands for this code."""
+"""Class of the local variable that names the users' code, for each callboard function that calls users' code."""
 
 
 # The watchdog needs the call of the running task, in another thread. asyncio would tell the task, but trio keeps it in
 # a variable of the loop's thread, and a table of tasks would cost each call. So the call is found in the frames, which
 # exist anyway: by its class, not by the name of a variable.
 def mark(fn: Callable[..., object], kind: type[HasLoopHolder]) -> None:
-    """Mark a function that calls users' code, which one of its local variables, an instance of `kind`, stands for."""
+    """Register a function that calls users' code; a local variable of the class `kind` in its frame names this code."""
     _marks[fn.__code__] = kind
 
 
@@ -96,7 +96,7 @@ class Pulse:
         self._hold: Hold | None = None
 
     def begin(self) -> None:
-        """Watch the loop while a batch runs in it."""
+        """Count a batch that begins in the loop, and watch the loop while batches run in it."""
         self._batches += 1
         if self._batches == 1:
             _watchdog.pulses[self] = None
@@ -104,13 +104,16 @@ class Pulse:
                 _watchdog.wake()
 
     def end(self) -> None:
-        """Stop watching the loop after its last batch."""
+        """Count a batch that has ended in the loop; stop watching the loop after the last one."""
         self._batches -= 1
         if not self._batches:
             _watchdog.pulses.pop(self, None)
 
     def held_since(self, since: float) -> str | None:
-        """Return a description of the longest block that lasted until or beyond `since` (`time.monotonic()`)."""
+        """Return a description of the longest block of the loop that ended after `since`, or `None`.
+
+        `since` is a time of `time.monotonic()`. A block that still lasts counts, too.
+        """
         found = [hold for hold in list(self._recent) if hold.until is None or hold.until > since]
         longest = max(found, key=lambda hold: (hold.until or math.inf) - hold.since, default=None)
         return None if longest is None else str(longest)
@@ -125,7 +128,7 @@ class Pulse:
                 warnings.warn(text, LoopBlockedWarning, stacklevel=2)
 
     def look(self, frame: FrameType | None, now: float) -> None:
-        """Request an answer from the loop, or record the holder that prevents one; in the watchdog's thread."""
+        """Request an answer from the loop, or record the code that blocks it; called in the watchdog's thread."""
         asked, hold = self._asked, self._hold
         if asked is None:
             if _mark(frame) is not None:
@@ -160,7 +163,7 @@ _warned: set[str] = set()  # keys of holders that were warned about
 
 
 def _mark(frame: FrameType | None) -> tuple[FrameType, FrameType] | None:
-    """Return the outermost frame of users' code on the loop's stack, and the marked callboard frame around it."""
+    """Return the outermost frame of users' code, and the registered callboard frame around it; `None` without both."""
     body = None
     while frame is not None:
         if frame.f_code in _marks:
@@ -253,7 +256,7 @@ _watchdog = _Watchdog()
 
 
 def watchdog_looks() -> int | None:
-    """Return the number of checks so far; `None` while no event loop is watched."""
+    """Return the number of checks that the watchdog has made; `None` while no event loop is watched."""
     return _watchdog.looks if _watchdog.is_looking else None
 
 

@@ -25,7 +25,7 @@ _IDLE = 10.0
 """Seconds without a job after which a thread ends."""
 
 Job = Callable[[], Callable[[], object]]
-"""Job of a worker; returns a function that delivers the result, called when the worker is free again."""
+"""Job of a worker thread; returns a function that delivers the result, called when the worker is free again."""
 
 
 class _Worker:
@@ -56,7 +56,7 @@ class _Worker:
 
 
 _free: dict[_Worker, _Worker] = {}
-"""Idle workers; used from many threads without a lock, because each single dict operation is atomic."""
+"""Idle worker threads; used from many threads without a lock, because each single dict operation is atomic."""
 
 after_fork_in_child(_free.clear)  # a child has the objects, but not the threads
 
@@ -88,7 +88,7 @@ async def run_in_worker(fn: Callable[[], T], scope: CancelScope) -> T:
 def outcome_in_thread(
     fn: Callable[[], T], token: EventLoopToken, scope: CancelScope
 ) -> tuple[T | None, BaseException | None]:
-    """Call a function in this thread with `anyio.from_thread` enabled; return its value and its error."""
+    """Call a function in this thread with `anyio.from_thread` enabled; return its value and its error, one `None`."""
     with claim_worker_thread(token.backend_class, token.native_token):
         threadlocals.current_cancel_scope = scope
         try:

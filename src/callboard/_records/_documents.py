@@ -1,4 +1,4 @@
-"""Documents that many processes share: the protocol of a store, and the records that go to it and come from it.
+"""Documents that many processes share: protocol of their store, and the records that its methods take and return.
 
 A change is a plain function of the current document, called a rule. The store guarantees that no other process changes
 the document between the rule's reading and writing.
@@ -15,7 +15,7 @@ V_co = TypeVar("V_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Address of a document, and the marks that are read together with it.
+    """Address of a shared document, with the names of the marks that are read together with it.
 
     Args:
         shelf: collection of the document, such as a cache; printable ASCII, up to 200 characters.
@@ -30,7 +30,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Current state of a document at the server, with the requested marks, as the argument of a rule.
+    """Current state of a shared document, with the requested marks, as the argument of a rule.
 
     Args:
         text: content; `None` if there is no document, or none that this version of callboard could have written.
@@ -47,7 +47,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """New state of a document, as the result of a rule.
+    """New state of a shared document, as the result of a rule.
 
     Args:
         text: new content; `None` to delete the document.
@@ -62,10 +62,11 @@ class Written:
 
 
 Rule = Callable[[Found], tuple[Written | None, T]]
-"""Function from the current document to its new state (`None`: unchanged) and a value for the caller.
+"""Function from the current document to its new state (`None`: unchanged) and a value for the caller of `change`.
 
 It runs in a thread of the store, and again each time that another process changed the document first. So it must not
-wait, and must have no side effects."""
+wait, and must have no side effects.
+"""
 
 
 @dataclass(frozen=True, slots=True)

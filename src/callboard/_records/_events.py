@@ -33,7 +33,7 @@ class RunInfo:
     namespace: str = ""
     """Checkpoint namespace of the agent within the graphs around it."""
     resumes: str | None = None
-    """Mark that an observer left on the run which this one continues; see `Observers.mark`."""
+    """Mark that an observer left on the earlier run that this run continues; see `Observers.mark`."""
 
 
 class CallEvent(NamedTuple):
@@ -56,13 +56,14 @@ class CallEvent(NamedTuple):
     attempt: int = 0
     """Number of the attempt, from 1; 0 before the first attempt."""
     queue_wait: float = 0.0
-    """Seconds that the attempt which has just started waited; in `ended`, the sum over all attempts."""
+    """Seconds that the attempt waited for its permits, in `started` and `gave_up`; in `ended`, the sum over all
+    attempts."""
     error: BaseException | None = None
     """Error of the attempt or the call, also if it became a message for the model."""
     what: str = ""
-    """Kind of the noted decision, in one word, such as "retry"."""
+    """Kind of the decision in a `noted` event, in one word, such as "retry"."""
     facts: Mapping[str, object] = _NOTHING
-    """Details of the noted decision; never an argument or a result."""
+    """Details of the decision in a `noted` event; never an argument or a result."""
     message: str | None = None
     """Progress message of the tool, in `noted`. It may contain arguments: by default, exporters must not send it out of
     the process."""
@@ -101,7 +102,7 @@ class RunEvent:
     run: RunInfo
     time: float
     error: BaseException | None = None
-    """Error that ended the run, or that the model raised."""
+    """Error that ended the run (`ended`), or that the model raised (`answered`)."""
     questions: int = 0
     """Number of open questions of the run, in `ended`."""
     model: object = field(default=None, repr=False)
@@ -120,7 +121,7 @@ Observer = Callable[[CallEvent], None]
 An error that it raises does not fail the call."""
 
 RunObserver = Callable[[RunEvent], None]
-"""Callback for events of runs."""
+"""Callback for events of runs; like an `Observer`, it must return quickly."""
 
 
 # Asks and life cycles of actors
@@ -145,7 +146,7 @@ class AskEvent(NamedTuple):
 
     phase: AskPhase
     actor: str
-    """Name of the child. All keyed actors of one child share it."""
+    """Name of the actor as a child of its supervisor. All keyed actors of one child share it."""
     handler: str
     time: float
     number: int
@@ -156,12 +157,12 @@ class AskEvent(NamedTuple):
     call: int | None = None
     """Number of the tool call that asks, directly or from nested code; `None` outside of a call."""
     ahead: int = 0
-    """Number of asks that the actor had before this one when it began: queued and running."""
+    """Number of asks that the actor had when this ask began, queued and running."""
     waited: float = 0.0
-    """Seconds between `begun` and the start of the handler, or the end of the ask if it never started; set in `taken`
-    and `ended`."""
+    """Seconds that the ask waited: from `begun` to the start of the handler, or to the end of an ask that never
+    started; set in `taken` and `ended`."""
     error: BaseException | None = None
-    """Reason for the missing reply; set in `ended`."""
+    """Error because of which the ask has no reply; set in `ended`."""
 
 
 class ActorEvent(NamedTuple):
@@ -173,7 +174,7 @@ class ActorEvent(NamedTuple):
 
     phase: ActorPhase
     actor: str
-    """Name of the child. All keyed actors of one child share it."""
+    """Name of the actor as a child of its supervisor. All keyed actors of one child share it."""
     time: float
     number: int = 0
     """Number of the incarnation (one life between two restarts), unique in this process."""

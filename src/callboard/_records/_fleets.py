@@ -35,7 +35,7 @@ class FleetAsk:
 
 
 class Ownership(Protocol):
-    """Ownership of a key by this process. May be read from any thread."""
+    """Ownership of one key by this process. It may be read from any thread."""
 
     token: int
     """Fencing token: each later owner of the key has a higher one."""
@@ -47,12 +47,12 @@ class Ownership(Protocol):
 
 
 class Delivery(Protocol):
-    """Ask on its way to the owner of its key."""
+    """Ask of a keyed actor on its way to the process that owns the key."""
 
     async def is_here(self) -> bool:
-        """Return whether this process must run the ask; wait until that is known.
+        """Wait until it is known which process runs the ask, and return whether this process must run it.
 
-        `True`: this process owns the key. `False`: another process has an outcome.
+        `True`: this process owns the key, and must run the ask. `False`: another process has run it; see `outcome`.
 
         If the caller is cancelled while it waits, an ask that has not started is withdrawn. An ask that runs at another
         process is cancelled there.
@@ -81,13 +81,15 @@ class Delivery(Protocol):
 
 
 class FleetHost(Protocol):
-    """Actors of one kind in one process, as seen by their fleet. May be called from any thread."""
+    """Interface through which a fleet uses the actors of one kind in this process. May be called from any thread."""
 
     name: str
     """Name of the actor, the same in all processes."""
 
     def serve(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object] | None:
-        """Start a task that answers an ask; asks of one key enter the mailbox in the order of these calls.
+        """Start a task that answers an ask, and return a function that cancels the task.
+
+        Asks of one key enter the mailbox in the order of these calls.
 
         Args:
             key: key of the actor.
@@ -122,19 +124,19 @@ class FleetHost(Protocol):
 
 
 class Snapshots(Protocol):
-    """Store of snapshots, by actor name and key."""
+    """Store of the snapshots of actors, by actor name and key."""
 
     async def load(self, actor: str, key: Hashable) -> object:
-        """Return the last saved snapshot; `None` for none."""
+        """Return the last saved snapshot of an actor; `None` if there is none."""
         ...
 
     async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
-        """Replace the saved snapshot."""
+        """Store a snapshot of an actor in place of the previous one."""
         ...
 
 
 class Membership(Protocol):
-    """Membership of one host in a fleet. All methods but `leave` may be called from any thread, and never wait."""
+    """Membership of one `FleetHost` in a fleet. All methods but `leave` may be called from any thread; none waits."""
 
     @property
     def snapshots(self) -> Snapshots:
@@ -146,7 +148,9 @@ class Membership(Protocol):
         ...
 
     def post(self, ask: FleetAsk) -> Delivery:
-        """Send an ask to the owner of its key. If the key has no owner, this process becomes the owner.
+        """Send an ask to the owner of its key, and return its delivery.
+
+        If the key has no owner, this process becomes the owner.
 
         Asks of one key keep their order.
         """
@@ -167,7 +171,7 @@ class Fleet(Protocol):
 
     @property
     def lease(self) -> float:
-        """Seconds without a heartbeat after which a process is considered dead."""
+        """Seconds without a heartbeat after which the fleet considers a process dead."""
         ...
 
     @property
@@ -179,7 +183,7 @@ class Fleet(Protocol):
         ...
 
     def admit(self, host: FleetHost, /) -> Membership:
-        """Register the actors of one kind in this process; never waits.
+        """Register the actors of one kind in this process, and return their membership; never waits.
 
         Args:
             host: the actors of this process.

@@ -1,4 +1,4 @@
-"""Records and protocols of supervised calls.
+"""Records and protocols of supervised calls: limits, permits, engines, call policies, key functions.
 
 Imports no sibling and knows neither LangChain nor LangGraph: a call is a mapping with a `name`, `args` and an `id`.
 """
@@ -19,7 +19,7 @@ ToolCallLike = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """Context of a call for key functions, read only.
+    """Context of a tool call, read only, as the second argument of key functions.
 
     Args:
         config: LangChain config of the run, with its `configurable`.
@@ -33,19 +33,20 @@ class CallContext:
 
 
 LimitKey = Callable[[ToolCallLike], Hashable] | Callable[[ToolCallLike, CallContext], Hashable]
-"""Function from a call to its key; calls with equal keys share one limit: `lambda call: call["args"]["host"]`. If the
-key depends on the run as well: `lambda call, context: context.config["configurable"]["user_id"]`."""
+"""Function from a tool call to the key of a limit; calls with equal keys share one limit: `lambda call:
+call["args"]["host"]`. If the key depends on the run as well: `lambda call, context:
+context.config["configurable"]["user_id"]`."""
 
 OnError = Literal["cancel", "finish"]
 """Effect of an unhandled error on the other calls of the batch: cancel them, or let them finish first."""
 
 
 OnUnknown = Literal["rerun", "ask", "fail"]
-"""Action for a call with an unknown outcome: its body started, and its end is not known."""
+"""Action for a call with an unknown outcome: its body started, and it is not known whether the body ended."""
 
 
 def check_on_unknown(name: str, value: object) -> None:
-    """Raise unless `value` is a valid `on_unknown` option."""
+    """Raise ValueError unless an option's value is a valid `on_unknown` action; `name` is the option's name."""
     known = get_args(OnUnknown)
     if value not in known:
         raise ValueError(f"{name} is one of {known}, or None, got {value!r}")
@@ -77,7 +78,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Limit of the attempts that run, start and wait, in FIFO order.
+    """Limit of the attempts that run, start or wait; waiting attempts get permits in FIFO order.
 
     Args:
         concurrency: maximum number of attempts that run at once; `None` for any number.
@@ -150,14 +151,14 @@ class Permit(Protocol):
 
     @property
     def is_lost(self) -> bool:
-        """`True` if another process may hold the permit by now, because this one was unresponsive.
+        """`True` if another process may hold the permit by now, because this process was unresponsive.
 
         Read before the body starts.
         """
         ...
 
     def begin(self) -> None:
-        """Note that the body starts now; a rate counts starts from this moment."""
+        """Record that the body starts now; a rate limit counts starts from this moment."""
         ...
 
     def leave(self) -> None:
@@ -170,11 +171,11 @@ class SharedLimits(Protocol):
     """Store of limits for many processes. May be called from any event loop and thread."""
 
     def check(self, limit: Limit, /) -> None:
-        """Raise ValueError for a limit that the store cannot keep."""
+        """Raise ValueError for a limit that the store cannot enforce."""
         ...
 
     def ask(self, wanted: PermitRequest, on_answer: Callable[[], object], /) -> Permit:
-        """Request a permit without waiting.
+        """Request a permit without waiting, and return it before it is granted.
 
         Args:
             wanted: the request.
@@ -212,7 +213,7 @@ class Seat(Protocol):
     """Dedicated worker of one owner, such as an actor. Modules in the worker keep their state between bodies."""
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run an async function in the worker, concurrently with others; return its result, raise its error.
+        """Run an async function in the worker, concurrently with others; return its result or raise its error.
 
         All bodies of the worker share one event loop. If the caller is cancelled, the function is cancelled and has its
         grace for clean-up. The worker is ended if the function does not end within the grace.
@@ -232,12 +233,12 @@ class Seat(Protocol):
 class Engine(Protocol):
     """Place where bodies run outside of this process's event loop: other processes or other machines.
 
-    Each user opens it with `async with`, in each event loop that uses it. Several users may have it open at once: it
-    starts with the first and ends with the last.
+    Open it with `async with`, in each event loop that uses it. Several blocks may be open at once: the engine starts
+    with the first block and ends with the last.
     """
 
     async def __aenter__(self) -> Any:
-        """Start the engine in this event loop, unless another user has it open already.
+        """Start the engine in this event loop, unless another `async with` block has started it already.
 
         Raises:
             ActorStartError: if the engine cannot start.
@@ -247,11 +248,11 @@ class Engine(Protocol):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
     ) -> bool | None:
-        """Leave the engine, at the end of an `async with` block. The last user waits until all workers have ended."""
+        """End an `async with` block of the engine. The end of the last block waits until all workers have ended."""
         ...
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
-        """Raise TypeError for a function that the engine could not run, as far as this is known before the first call.
+        """Raise TypeError if the engine cannot run a function, as far as this is known before the first call.
 
         Args:
             fn: the function.
@@ -260,7 +261,7 @@ class Engine(Protocol):
         ...
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run a sync or async function; return its result, raise its error.
+        """Run a sync or async function; return its result or raise its error.
 
         If the caller is cancelled, the function and everything that it started are ended. `run_body` waits for their
         end.
@@ -272,7 +273,7 @@ class Engine(Protocol):
         ...
 
     def seat(self, title: str, /) -> AbstractAsyncContextManager[Seat]:
-        """Reserve a dedicated worker for the duration of the block; it is ended at the block's end.
+        """Return a context manager that reserves a dedicated worker; the worker is ended at the block's end.
 
         Raises:
             EngineError: if no worker is available.
@@ -326,25 +327,25 @@ class CallPolicy:
 
 
 def has_members_of(protocol: type, value: object) -> bool:
-    """Return whether an object that is no class has a protocol's members; `isinstance` ignores `__getattr__`."""
+    """Return whether an object, not a class, has all members of a protocol; `isinstance` ignores `__getattr__`."""
     members = get_protocol_members(protocol)
     return not isinstance(value, type) and all(getattr(value, name, None) is not None for name in members)
 
 
 def check_engine(name: str, value: object) -> None:
-    """Raise unless `value` is `None` or an engine."""
+    """Raise TypeError unless an option's value is `None` or an engine; `name` is the option's name."""
     if value is not None and not has_members_of(Engine, value):
         raise TypeError(f"{name} is an engine, such as Processes(workers=2) of callboard_actors; got {value!r}")
 
 
 def check_seconds(name: str, value: object, *, zero: bool = True) -> None:
-    """Raise unless `value` is `None` or a duration in seconds."""
+    """Raise unless an option's value is `None` or a duration in seconds; `zero` allows 0."""
     if value is not None:
         check_duration(name, value, zero=zero)
 
 
 def check_duration(name: str, value: object, *, zero: bool = True) -> None:
-    """Raise unless `value` is a duration in seconds."""
+    """Raise unless an option's value is a duration in seconds; `zero` allows 0."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} is a number of seconds, got {value!r}")
     if math.isnan(value) or value < 0 or (value == 0 and not zero):
@@ -360,16 +361,16 @@ def check_count(name: str, value: object, *, least: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class KeyFunction:
-    """Key function of an option, with its form: of the call alone, or of the call and its context."""
+    """Key function that a user gave as an option, and whether it takes the call alone or its context, too."""
 
     function: Callable[..., Hashable]
     takes_context: bool
     """`True` if the function takes a `CallContext` besides the call."""
     name: str
-    """Name of the option, for errors."""
+    """Name of the option that has the function, for errors."""
 
     def of(self, call: object, context: Callable[[], CallContext]) -> Hashable:
-        """Return the key of a call; TypeError if it cannot be hashed.
+        """Return the key of a call; raise TypeError if the key cannot be hashed.
 
         `context` makes the context. It is called only if the function takes one, because making it costs time for each
         call.
@@ -384,23 +385,23 @@ class KeyFunction:
 
 
 class ToolActor(NamedTuple):
-    """Actor that a tool asks."""
+    """Actor whose handler a tool calls."""
 
     name: str
     key: KeyFunction | None
-    """Function that selects the actor by the call; `None` for a single actor."""
+    """Function that selects the actor by the tool call; `None` for a single actor."""
 
 
 _ACTOR = "__callboard_actor__"
 
 
 def mark_as_actors(function: object, actor: ToolActor) -> None:
-    """Mark a tool's function as the ask of an actor, for `actor_behind`."""
+    """Record on a tool's function that it calls a handler of an actor, so that `actor_behind` finds the actor."""
     setattr(function, _ACTOR, actor)
 
 
 def actor_behind(function: object) -> ToolActor | None:
-    """Return the actor that a tool's function asks; `None` if the tool was not made of an actor's handler.
+    """Return the actor whose handler a tool's function calls; `None` if the tool was not made of a handler.
 
     Args:
         function: the `coroutine` of a LangChain tool, or any other object.
@@ -410,14 +411,14 @@ def actor_behind(function: object) -> ToolActor | None:
 
 
 def unhashable(where: str, key: object) -> TypeError:
-    """Return the error for a key that cannot be hashed; `where` names the option that produced it."""
+    """Return the TypeError for a key that cannot be hashed; `where` names the option that produced the key."""
     kind = type(key).__name__
     hint = "give a text, a number or a tuple of those, such as str(...) or tuple(...)"
     return TypeError(f"{where} gave a {kind} as a key, which is unhashable or has something unhashable in it; {hint}")
 
 
 def key_function(name: str, key: object, call: str = "the tool call") -> KeyFunction:
-    """Return a key function together with its form: of one argument or of two.
+    """Return a user's key function as a `KeyFunction`, which knows whether it takes one argument or two.
 
     `name` is the option and `call` describes the function's first argument, for the TypeError that wrong forms raise.
     """

@@ -1,4 +1,4 @@
-"""Numbers of calls and actors: statistics of one moment, and the result of a drain with its exit code."""
+"""Reports about calls and actors: statistics of one moment, and the result of a drain with its exit code."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -82,7 +82,7 @@ class Statistics:
     """Numbers of a node's calls at one moment."""
 
     running: int
-    """Number of calls with a running body, without abandoned threads."""
+    """Number of calls with a running body, without calls whose thread was abandoned."""
     waiting: int
     """Number of calls that wait for a permit."""
     abandoned_threads: int

@@ -1,1 +1,1 @@
-"""Helpers that know nothing of calls."""
+"""General helpers, which are independent of tool calls."""

@@ -1,4 +1,4 @@
-"""Code of users: the line that a warning points to, and the kind of a function."""
+"""Facts about users' code: the line that a warning should point to, and whether a function is async."""
 
 import inspect
 import sys
@@ -8,7 +8,7 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 def user_stacklevel() -> int:
-    """Return the `stacklevel` with which a warning, raised by the caller, shows the user's line of code."""
+    """Return the `stacklevel` for `warnings.warn` in the caller that points to the nearest line of the user's code."""
     frame: FrameType | None = sys._getframe(1)
     level = 1
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
@@ -17,5 +17,5 @@ def user_stacklevel() -> int:
 
 
 def is_async(fn: object) -> bool:
-    """Return whether a function, or an object that can be called like one, is async."""
+    """Return whether a function or a callable object is async."""
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))  # noqa: B004

@@ -14,11 +14,11 @@ R = TypeVar("R")
 Steps = Generator[None, None, R]
 
 PORTION = 1000
-"""Number of calls, or of values in arguments, per portion; a portion takes one or two milliseconds."""
+"""Number of calls, or of values in arguments, that one portion processes; a portion takes one or two milliseconds."""
 
 
 async def in_portions(steps: Steps[R]) -> R:
-    """Run a computation; let other tasks run after each portion."""
+    """Run a generator computation, letting other tasks run after each portion; return its result."""
     while True:
         try:
             next(steps)
@@ -28,7 +28,7 @@ async def in_portions(steps: Steps[R]) -> R:
 
 
 def at_once(steps: Steps[R]) -> R:
-    """Run a computation without a break, for callers that cannot await."""
+    """Run a generator computation without a break and return its result, for callers that cannot await."""
     while True:
         try:
             next(steps)
@@ -37,7 +37,7 @@ def at_once(steps: Steps[R]) -> R:
 
 
 def each(fn: Callable[[T], R], items: Sequence[T]) -> Steps[list[R]]:
-    """Return the results of a function for each item, in portions."""
+    """Return the list of a function's results for all items, computed in portions."""
     found = [*map(fn, items[:PORTION])]
     for start in range(PORTION, len(items), PORTION):
         yield

@@ -7,9 +7,9 @@ from typing import Any
 
 
 def lazy(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package, from its public names by module.
+    """Return a `__getattr__` function for a package, which imports a public name at its first access.
 
-    A module has its whole name.
+    `homes` has the public names of each module, by the module's full name.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 

@@ -16,7 +16,7 @@ _NEARLY = 0.9
 
 
 def no_such(kind: str, name: str, known: Iterable[str]) -> str:
-    """Return a clause about an unknown name of a kind, with the known names and the most similar one."""
+    """Return a clause for an error about an unknown name of a kind, with the known names and the most similar one."""
     names = sorted(known)
     if not names:
         return f"there is no {kind} {name!r}, and no other"
@@ -25,7 +25,7 @@ def no_such(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence that suggests the most similar name; empty if no name is similar."""
+    """Return the end of an error's sentence that suggests the most similar known name; empty if none is similar."""
     by_folded = {one.casefold(): one for one in known}
     near = difflib.get_close_matches(name.casefold(), by_folded, n=1)
     return f"; did you mean {by_folded[near[0]]!r}?" if near else ""
@@ -45,7 +45,7 @@ def misspelt_in(cls: type, known: Collection[str]) -> str:
 
 
 def suggests_keywords(function: Callable[P, R]) -> Callable[P, R]:
-    """Add a suggestion to the TypeError for an unknown keyword, as Python 3.13 does itself."""
+    """Return a function whose TypeError for an unknown keyword suggests the right one, as in Python 3.13."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

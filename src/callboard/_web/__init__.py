@@ -1,1 +1,1 @@
-"""Internet addresses, domain names, and the time after which a server may be asked again."""
+"""Internet addresses, domain names, and the time after which a client may repeat a request."""

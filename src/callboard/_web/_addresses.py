@@ -1,4 +1,4 @@
-"""Resolution of host names, and classification of addresses as public or as known to one network only."""
+"""Resolution of host names, and the test whether an address is public or known to one network only."""
 
 import ipaddress
 import socket
@@ -11,7 +11,7 @@ from callboard._web._domains import TOP_LEVEL
 # Resolution of host names.
 
 Resolver = Callable[[str, int], Awaitable[Collection[str]]]
-"""Async function from a host name and a port to IP addresses, as texts."""
+"""Async function from a host name and a port to IP addresses, as strings."""
 
 
 async def system_resolver(host: str, port: int) -> Collection[str]:

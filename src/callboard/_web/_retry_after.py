@@ -1,4 +1,4 @@
-"""Time after which a server wants to be asked again."""
+"""Time after which a server allows a client to repeat a request."""
 
 import email.utils
 import time
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def retry_after(error: BaseException) -> float:
-    """Return the seconds that a server asked to wait, from an HTTP client's error; 0 if it did not.
+    """Return the seconds to wait that a server stated in an HTTP error; 0 if it stated none.
 
     Reads a number from `error.retry_after`, or the header `Retry-After` from `error.response.headers`, in seconds or as
     a date (RFC 9110, section 10.2.3).

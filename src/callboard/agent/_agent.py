@@ -1,4 +1,4 @@
-"""`Agent`: the public interface of the loop of model replies and tool calls."""
+"""`Agent`: public interface of an agent, which runs a loop of model replies and tool calls."""
 
 import copy
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -40,41 +40,56 @@ NodeNames = Sequence[str] | Literal["*"] | None
 
 
 class RunOptions(TypedDict, total=False):
-    """Options of every run."""
+    """Keyword options that every method of an agent that starts a run accepts."""
 
     context: Any
-    """`runtime.context` of tools, hooks and prompts."""
+    """Value that tools, hooks and prompts read as `runtime.context`."""
     print_mode: StreamModes
-    """Modes whose chunks are also printed."""
+    """Stream modes whose chunks are also printed to stdout."""
     interrupt_before: NodeNames
-    """Nodes before which to stop, instead of the agent's own."""
+    """Names of nodes before which the run stops; by default the `interrupt_before` of the agent."""
     interrupt_after: NodeNames
-    """Nodes after which to stop, instead of the agent's own."""
+    """Names of nodes after which the run stops; by default the `interrupt_after` of the agent."""
     durability: Durability | None
-    """When events are stored: before the run goes on ("sync"), in the background ("async"), or at its end ("exit")."""
+    """Time at which changes of the thread are stored in the checkpointer.
+
+    "sync": before the run continues. "async": in the background. "exit": at the end of the run.
+    """
     control: RunControl | None
     """LangGraph's control object; it can request a stop before the next step."""
     budget: float | None
-    """Seconds for the whole run, instead of the agent's own budget."""
+    """Limit of the run's duration in seconds, instead of the agent's own `budget`."""
     debug: bool | None
-    """Print each step."""
+    """`True` to print each step to stdout."""
     subgraphs: bool
-    """Also stream chunks of graphs that tools run; every chunk then has its namespace."""
+    """`True` to stream also the chunks of graphs and agents that tools run.
+
+    Every chunk then has the namespace of its graph.
+    """
 
 
 class StreamOptions(RunOptions, total=False):
-    """Options that decide the form of a run's result, besides those of every run."""
+    """Keyword options that decide the form of a run's result, in addition to `RunOptions`."""
 
     stream_mode: StreamModes | None
-    """One or several of LangGraph's modes: of `ainvoke` by default "values", of `astream` "updates"."""
+    """Stream mode of LangGraph, or several in a list.
+
+    The default of `ainvoke` is "values". The default of `astream` is "updates".
+    """
     output_keys: Keys | None
-    """State keys in the result, and in `values` and `updates`; a single string gives the bare value."""
+    """State keys that the result and the stream modes `values` and `updates` contain; by default all.
+
+    A single string, which is not in a list, gives the value of the key in place of a dict.
+    """
     version: Literal["v1", "v2"]
-    """With "v2", the result is a `GraphOutput`, and every chunk a part, `{"type": ..., "ns": ..., "data": ...}`."""
+    """Form of the results: "v1" is LangGraph's older form, "v2" its newer one.
+
+    "v2" returns a `GraphOutput`, and each chunk of a stream is a dict `{"type": ..., "ns": ..., "data": ...}`.
+    """
 
 
 class PartOptions(RunOptions, total=False):
-    """Options of a stream of parts."""
+    """Keyword options of a stream in version "v2", whose chunks are dicts; selects an overload for type checkers."""
 
     stream_mode: StreamModes | None
     output_keys: Keys | None
@@ -82,7 +97,7 @@ class PartOptions(RunOptions, total=False):
 
 
 class OutputOptions(RunOptions, total=False):
-    """Options of a run that returns a `GraphOutput`."""
+    """Keyword options of a run in version "v2", which returns a `GraphOutput`; selects an overload."""
 
     stream_mode: Literal["values"]
     output_keys: Keys | None
@@ -90,7 +105,7 @@ class OutputOptions(RunOptions, total=False):
 
 
 class StateOptions(RunOptions, total=False):
-    """Options of a run that returns its state as a dict."""
+    """Keyword options of a run in version "v1", which returns its state as a dict; selects an overload."""
 
     stream_mode: Literal["values"]
     output_keys: list[str] | tuple[str, ...] | None
@@ -98,7 +113,7 @@ class StateOptions(RunOptions, total=False):
 
 
 def checked_modes(modes: StreamModes) -> frozenset[str]:
-    """Return stream modes as a set; raise ValueError for an unknown mode."""
+    """Return one or several stream modes as a set; raise ValueError if LangGraph has no mode of that name."""
     wanted = frozenset([modes] if isinstance(modes, str) else modes)
     if unknown := wanted - MODES:
         raise ValueError(f"There is no stream mode {', '.join(map(repr, sorted(unknown)))}, only {sorted(MODES)}")
@@ -106,14 +121,14 @@ def checked_modes(modes: StreamModes) -> frozenset[str]:
 
 
 class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodOverride]
-    """Loop of model replies and tool calls; made by `create_react_agent`.
+    """Agent that calls its model and its tools in turn until the model answers; made by `create_react_agent`.
 
     A turn is one model reply, or the batch of calls in a reply. Each turn counts as one step of the run's
     `recursion_limit`.
     """
 
     _door: Door = "async"
-    """Entry mode of runs that start here."""
+    """Entry mode of the runs that this object starts: "async", or "sync" for a copy made by `_from_sync`."""
 
     def __init__(
         self,
@@ -135,11 +150,14 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
 
     @property
     def stored_types(self) -> frozenset[type]:
-        """Types that a database by URL may contain besides those of LangGraph and of LangChain's messages."""
+        """Types of values that the agent's database may contain, if its checkpointer is a URL.
+
+        The types of LangGraph and of LangChain's messages are always allowed and are not listed here.
+        """
         return self._stored_types()
 
     def _from_sync(self) -> Self:
-        """Return a copy of the agent that uses the sync methods of models, tools and savers."""
+        """Return a copy of the agent whose runs call the sync methods of models, tools and checkpointers."""
         # A copy, because async code may use the same agent meanwhile.
         entered = copy.copy(self)
         entered._door = "sync"
@@ -166,19 +184,33 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
         version: Literal["v1", "v2"] = "v1",
         **options: Unpack[RunOptions],
     ) -> Any:
-        """Run until the model gives an answer, or a person has to be asked; return the state.
+        """Run the agent until its model answers, or until a call waits for a person; return the final state.
 
-        If calls wait for a person, `__interrupt__` has their questions. `input` is a dict with `messages`, in any form
-        that LangChain accepts, and other keys of the state; a `Command`; or `None` to resume the thread. Other modes
-        than "values" return a list of chunks; for the options see `RunOptions` and `StreamOptions`.
+        The result is the state as a dict. If calls wait for a person, the key `__interrupt__` has their questions.
+
+        Args:
+            input: dict with `messages`, in any form that LangChain accepts, and other keys of the state; a `Command`,
+                such as `Command(resume=answer)`; or `None` to resume the thread.
+            config: LangChain config of the run. With a checkpointer, `configurable` has to have the `thread_id`.
+            stream_mode: with other modes than "values", the result is the list of the chunks that `astream` yields.
+            output_keys: state keys in the result; see `StreamOptions`.
+            version: with "v2", the result is a `GraphOutput`.
+            options: see `RunOptions`; `budget` is in seconds.
 
         Raises:
             GraphRecursionError: if the `recursion_limit` of the config is reached.
             GraphDrained: if `control` requested a stop; the thread can be resumed with `None`.
             EmptyInputError: if the input has no value for the state.
+            InvalidUpdateError: if the input is not a state, or names an unknown node.
+            UnknownInterruptError: if an answer matches no open question.
             RunDeadlineExceededError: if the budget is used up. Calls in flight have got error messages, and the thread
                 can be resumed.
-            UnknownInterruptError: if an answer matches no open question.
+            ThreadBusyError: if another run uses the thread.
+            RuntimeError: if `Command(resume=...)` is the input, and the agent has no checkpointer.
+            DrainingError: if the agent is drained: it refused this run, or ended it.
+            StorageError: if the checkpointer's database cannot be used.
+            TypeError: if an option is unknown.
+            ValueError: if a stream mode, an output key or the budget is invalid, or the config has no `thread_id`.
             BaseException: the error of a call, if nothing handles it.
         """
         if stream_mode != "values":
@@ -209,10 +241,24 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
         version: Literal["v1", "v2"] = "v1",
         **options: Unpack[RunOptions],
     ) -> AsyncGenerator[Any]:
-        """Run as `ainvoke` does, and yield chunks while the run goes on.
+        """Run the agent as `ainvoke` does, and yield the chunks of the run's stream as they arise.
 
-        If the reader leaves early, the run is cancelled, and has ended when `aclose()` returns. Raises ValueError for
-        an unknown mode, and the errors of `ainvoke`.
+        A reader that stops early has to close the generator, such as with `contextlib.aclosing`. The run is then
+        cancelled, and has ended when `aclose()` of the generator returns.
+
+        Args:
+            input: see `ainvoke`.
+            config: see `ainvoke`.
+            stream_mode: LangGraph's mode, or a list of modes. With a list, each chunk is a pair of mode and payload.
+                With `subgraphs`, the namespace of the graph comes first. By default "updates"; "values" if another
+                graph runs the agent.
+            output_keys: state keys in the modes `values` and `updates`; see `StreamOptions`.
+            version: with "v2", each chunk is a dict; see `StreamOptions`.
+            options: see `RunOptions`.
+
+        Raises:
+            ValueError: if a stream mode is unknown.
+            BaseException: the errors of `ainvoke`.
         """
         request = self._request(input, config, stream_mode, output_keys, **options)
         modes = stream_mode or ("values" if is_nested(request.config) else "updates")
@@ -236,7 +282,7 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
     def invoke(self, input: Any, config: Config = None, **options: Unpack[StreamOptions]) -> Any: ...
 
     def invoke(self, input: Any, config: Config = None, **options: Any) -> Any:
-        """Do the same as `ainvoke`, from sync code.
+        """Run the agent as `ainvoke` does, from sync code.
 
         May be called in the thread of a running event loop, which is blocked until the run ends. Models, tools, hooks,
         middleware and checkpointers with both sync and async methods use their sync ones, in worker threads.
@@ -252,13 +298,13 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
     def stream(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, input: Any, config: Config = None, **options: Any
     ) -> Iterator[Any]:
-        """Do the same as `astream`, from sync code."""
+        """Yield the chunks of a run as `astream` does, from sync code."""
         return pulled(Agent.astream(self._from_sync(), input, config, **options))
 
     async def astream_events(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         self, input: Any, config: Config = None, **options: Any
     ) -> AsyncIterator[StreamEvent]:
-        """Yield LangChain's events of a run; `options` are LangChain's and those of `astream`.
+        """Yield LangChain's events of a run; options are those of LangChain's `astream_events` and of `astream`.
 
         Raises RuntimeError on trio, where LangChain's implementation does not run.
         """
@@ -312,7 +358,7 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
         )
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Refuse new runs, wait for the current ones, and return how they ended.
+        """Refuse new runs, wait for the current ones, and return the numbers of finished and ended runs.
 
         A run that is ended raises `DrainingError` where it was started. Its thread is kept and can be resumed with
         input `None`, in this process or another. A call that had begun and is not idempotent is then handled by its
@@ -320,8 +366,12 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
         begin runs again, enter the agent with `async with`.
 
         Args:
-            timeout: seconds to wait. Runs that have not finished by then are cancelled, and get their grace for
-                clean-up. Raises ValueError if it is out of range.
+            timeout: seconds to wait, by default 30. Runs that have not finished by then are cancelled, and get their
+                grace for clean-up.
+
+        Raises:
+            TypeError: if `timeout` is no number.
+            ValueError: if `timeout` is negative or NaN.
         """
         return await self._runner.in_flight.drain(timeout)
 
@@ -329,12 +379,18 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
         """Wait for the current runs, as `drain` does, and close the databases that were opened for the agent's URLs.
 
         A closed agent can be used again, and then opens its databases again. A drained agent stays drained.
-        `timeout` is the number of seconds to wait for runs.
+
+        Args:
+            timeout: seconds to wait for the runs, by default 30; runs that have not finished by then are cancelled.
+
+        Raises:
+            TypeError: if `timeout` is no number.
+            ValueError: if `timeout` is negative or NaN.
         """
         await self._ended(timeout)
 
     def close(self, timeout: float = PATIENCE) -> None:
-        """Do the same as `aclose`, from sync code."""
+        """Close the agent as `aclose` does, from sync code; `timeout` is in seconds."""
         run_from_sync(partial(self.aclose, timeout))
 
     async def __aenter__(self) -> Self:
@@ -347,7 +403,10 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
         await self._ended(PATIENCE, NodeAccess(self.tools).actors.close)
 
     async def _ended(self, timeout: float, *before: Callable[[], Awaitable[object]]) -> None:
-        """Wait for the runs, do `before`, and close the agent's databases."""
+        """Drain the runs, then call the functions `before`, then close the agent's databases.
+
+        `timeout` is in seconds. Afterwards, new runs are accepted again, unless the agent was drained before.
+        """
         runs = self._runner.in_flight
         async with AsyncExitStack() as stack:
             # Left in reverse order: runs end, actors stop, and databases close last, since both write to them. `paused`
@@ -360,15 +419,20 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
 
     @property
     def tools(self) -> ToolNode:
-        """The node that runs the agent's calls."""
+        """Node that runs the calls of the agent's model."""
         return self._runner.plan.tools
 
     async def aget_state(self, config: RunnableConfig, *, subgraphs: bool = False) -> StateSnapshot:
-        """Return the state of a thread: its values, its next tasks, and its open questions.
+        """Return the state of a thread as a snapshot: its values, its next tasks, and its open questions.
 
-        `config` names the thread by `thread_id`; `checkpoint_id` selects an earlier position. `subgraphs` is accepted
-        for compatibility with LangGraph, and ignored. Raises ValueError if there is no checkpointer, no `thread_id`, or
-        no such checkpoint.
+        Args:
+            config: names the thread by `thread_id`, and with a `checkpoint_id` an earlier position in its history.
+            subgraphs: accepted for compatibility with LangGraph, and ignored.
+
+        Raises:
+            ValueError: if the agent has no checkpointer, the config has no `thread_id`, or the thread has no such
+                checkpoint.
+            StorageError: if the database cannot be used, or its data are damaged.
         """
         past = "checkpoint_id" in config.get("configurable", {})
         return snapshot_of(await self._saved(config, looks=past), by_call=self._by_call, past=past)
@@ -381,13 +445,19 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[StateSnapshot]:
-        """Yield every position of a thread, the latest first. A run can go on from any of them.
+        """Yield a snapshot of every position in the history of a thread, the latest first.
+
+        A run can continue from any position: pass the `config` of its snapshot.
 
         Args:
-            config: names the thread by `thread_id`. Raises ValueError as `aget_state` does.
-            filter: required metadata, such as `{"source": "input"}`.
+            config: names the thread by `thread_id`.
+            filter: metadata that a snapshot must have, such as `{"source": "input"}`.
             before: config with a `checkpoint_id`; only earlier positions are returned.
-            limit: largest number of positions.
+            limit: largest number of snapshots; `None` for no limit.
+
+        Raises:
+            ValueError: if the agent has no checkpointer, or the config has no `thread_id`.
+            StorageError: if the database cannot be used, or its data are damaged.
         """
         until = None if before is None else before["configurable"]["checkpoint_id"]
         thread = await self._saved(config)
@@ -399,19 +469,21 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
     async def aupdate_state(
         self, config: RunnableConfig, values: Any, as_node: str | None = None, task_id: str | None = None
     ) -> RunnableConfig:
-        """Change the state of a thread from outside of a run; return the config of the changed thread.
+        """Change the state of a thread while no run uses it; return the config of the changed thread.
 
         Args:
             config: names the thread by `thread_id`; with a `checkpoint_id`, a new branch starts at that position.
             values: the change, in the form of a node's output.
-            as_node: node to attribute the change to; its successor runs next. `__end__`: nothing runs next. Default:
-                the node that ran last.
+            as_node: name of the node to attribute the change to; its successor runs next. `__end__`: nothing runs next.
+            Default: the node that ran last.
             task_id: accepted for compatibility with LangGraph, and ignored.
 
         Raises:
-            ValueError: see `aget_state`.
+            ValueError: if the agent has no checkpointer, the config has no `thread_id`, or the thread has no such
+                checkpoint.
             InvalidUpdateError: if the node does not exist, or the values cannot update the state.
-            ThreadBusyError: if a run holds the thread; that run would overwrite the change.
+            ThreadBusyError: if a run uses the thread; that run would overwrite the change.
+            StorageError: if the database cannot be used, or its data are damaged.
         """
         return await update(await self._saved(config), self._runner.plan.flow, values, as_node)
 
@@ -420,8 +492,16 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
     ) -> RunnableConfig:
         """Apply several updates to a thread, one after the other; return the config of the changed thread.
 
-        `updates` are lists of updates, each with values and a node. Raises ValueError if there are none, and as
-        `aupdate_state` does.
+        Args:
+            config: names the thread by `thread_id`; with a `checkpoint_id`, a new branch starts at that position.
+            updates: lists of LangGraph's `StateUpdate`: values, and the node to attribute them to. All lists are
+                applied in their order.
+
+        Raises:
+            ValueError: if there is no update, and in the cases of `aupdate_state`.
+            InvalidUpdateError: see `aupdate_state`; earlier updates stay applied.
+            ThreadBusyError: if a run uses the thread.
+            StorageError: if the database cannot be used, or its data are damaged.
         """
         if not any(updates):
             raise ValueError("No supersteps provided" if not updates else "No updates provided")
@@ -430,21 +510,21 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
         return config
 
     def get_state(self, config: RunnableConfig, *, subgraphs: bool = False) -> StateSnapshot:
-        """Do the same as `aget_state`, from sync code."""
+        """Return the state of a thread as `aget_state` does, from sync code."""
         return run_from_sync(partial(Agent.aget_state, self._from_sync(), config, subgraphs=subgraphs))
 
     def get_state_history(self, config: RunnableConfig, **kwargs: Any) -> Iterator[StateSnapshot]:
-        """Do the same as `aget_state_history`, from sync code."""
+        """Yield the snapshots of a thread's history as `aget_state_history` does, from sync code."""
         return pulled(Agent.aget_state_history(self._from_sync(), config, **kwargs))
 
     def update_state(
         self, config: RunnableConfig, values: Any, as_node: str | None = None, task_id: str | None = None
     ) -> RunnableConfig:
-        """Do the same as `aupdate_state`, from sync code."""
+        """Change the state of a thread as `aupdate_state` does, from sync code."""
         return run_from_sync(partial(Agent.aupdate_state, self._from_sync(), config, values, as_node))
 
     def bulk_update_state(self, config: RunnableConfig, updates: Sequence[Sequence[StateUpdate]]) -> RunnableConfig:
-        """Do the same as `abulk_update_state`, from sync code."""
+        """Apply several updates to a thread as `abulk_update_state` does, from sync code."""
         return run_from_sync(partial(Agent.abulk_update_state, self._from_sync(), config, updates))
 
     @property

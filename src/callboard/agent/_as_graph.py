@@ -35,11 +35,14 @@ _UNHEARD = {
     "cache_policy": "give its ToolNode middleware=[Cache()]",
     "cache": "give its ToolNode middleware=[Cache()]",
 }
-"""Settings of a LangGraph graph that an agent does not have, and their replacements."""
+"""Settings of LangGraph graphs that agents do not support, with the advice that their error messages give."""
 
 
 class AgentBuilder(StateGraph[Any, Any, Any, Any]):
-    """Read-only LangGraph builder with the nodes and edges of an agent; `compile` returns the agent as a graph."""
+    """Read-only LangGraph builder with the nodes and edges of an agent.
+
+    Its method `compile` returns the agent as a compiled graph. Methods that add nodes or edges raise TypeError.
+    """
 
     def __init__(self, drawing: StateGraph[Any, Any, Any, Any], agent: Any) -> None:
         # Takes over a finished builder; `StateGraph.__init__` would start an empty one.
@@ -47,7 +50,7 @@ class AgentBuilder(StateGraph[Any, Any, Any, Any]):
         self.agent = agent
 
     def compile(self, checkpointer: Any = None, **options: Any) -> "AgentGraph":
-        """Return the agent as a compiled graph; raise ValueError for an option that an agent does not have."""
+        """Return the agent as a compiled LangGraph graph; raise ValueError for an option that agents do not support."""
         store = store_of(options.pop("store", None))
         compiled = super().compile(saver_of(checkpointer), store=store, **options)
         return AgentGraph(agent=self.agent, **_attributes(compiled))
@@ -63,7 +66,10 @@ class AgentBuilder(StateGraph[Any, Any, Any, Any]):
 
 
 class AgentGraph(ManyInputs, CompiledStateGraph[Any, Any, Any, Any]):
-    """Compiled graph that runs an agent, with the checkpointer, store and stops of the graph."""
+    """LangGraph's compiled graph of an agent, which passes every run on to the agent.
+
+    Runs use the checkpointer, the store and the breakpoints of this graph, not those of the agent.
+    """
 
     def __init__(self, *, agent: Any, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -85,26 +91,32 @@ class AgentGraph(ManyInputs, CompiledStateGraph[Any, Any, Any, Any]):
 
     # LangGraph's name of the parameter is not the agent's.
     def bulk_update_state(self, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]) -> RunnableConfig:
-        """See `Agent.bulk_update_state`."""
+        """Apply several updates to a thread; see `Agent.bulk_update_state`."""
         changed: RunnableConfig = self._set_up.bulk_update_state(config, supersteps)
         return changed
 
     async def abulk_update_state(
         self, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]
     ) -> RunnableConfig:
-        """See `Agent.abulk_update_state`."""
+        """Apply several updates to a thread; see `Agent.abulk_update_state`."""
         changed: RunnableConfig = await self._set_up.abulk_update_state(config, supersteps)
         return changed
 
     def astream_events(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Any:
-        """See `Agent.astream_events`; version "v3" is LangGraph's own."""
+        """Yield LangChain's events of a run; see `Agent.astream_events`.
+
+        For version "v3", LangGraph's own implementation is used.
+        """
         if options.get("version") == "v3":
             return super().astream_events(input, config, **options)
         return self._set_up.astream_events(input, config, **options)
 
 
 def _called(name: str, by: str = "_set_up") -> Callable[..., Any]:
-    """Return a method with LangGraph's signature that is passed on to an attribute."""
+    """Return a method that calls the method `name` of another object, with LangGraph's signature.
+
+    The attribute `by` holds the other object: the agent with the graph's settings, or the drawing.
+    """
 
     @wraps(getattr(CompiledStateGraph, name))
     def method(self: Any, *args: Any, **options: Any) -> Any:
@@ -130,13 +142,13 @@ for _name in ("astream", "stream", "aget_state_history", "get_state_history"):
 
 
 class GraphLike(PregelProtocol[Any, Any, Any, Any]):
-    """Agent with the attributes of a compiled LangGraph graph, without its runs."""
+    """Base class of `Agent` with the attributes of a compiled LangGraph graph; it has no methods that run the agent."""
 
     cache: None = None
-    """LangGraph's cache of nodes, which an agent does not have; `callboard.middleware.Cache` caches calls."""
+    """LangGraph's cache of node results, always `None`; `callboard.middleware.Cache` caches the results of calls."""
     cache_policy: None = None
     retry_policy: Sequence[RetryPolicy] = ()
-    """LangGraph's retries of nodes, which an agent does not have; `callboard.middleware.Retry` retries calls."""
+    """LangGraph's retries of nodes, always empty; `callboard.middleware.Retry` retries calls."""
 
     def __init__(self, builder: Builder, runner: Runner, checkpointer: Any, stops: Breakpoints) -> None:
         self._drawing = builder
@@ -152,7 +164,7 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
 
     @property
     def name(self) -> str:
-        """Name of the agent's runs."""
+        """Name of the agent, which its runs have in traces."""
         return self._runner.name
 
     @name.setter
@@ -162,7 +174,7 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
 
     @property
     def store(self) -> BaseStore | None:
-        """Store for tools, hooks and prompts."""
+        """LangGraph store that tools, hooks and prompts can use, or `None`."""
         return self._runner.store
 
     @store.setter
@@ -171,7 +183,7 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
 
     @property
     def debug(self) -> bool:
-        """`True` if each step is printed."""
+        """`True` if every run prints each step to stdout."""
         return self._runner.debug
 
     @debug.setter
@@ -184,16 +196,19 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
 
     @property
     def context_schema(self) -> type[Any] | None:
-        """Schema of the runs' `context`."""
+        """Type of the `context` that runs are given, or `None`."""
         return self._runner.context_schema
 
     @property
     def channels(self) -> dict[str, Any]:
-        """Channels of the state's keys, as in LangGraph."""
+        """LangGraph channels of the agent's graph by name, including one for each state key."""
         return dict(self._drawn.channels)
 
     def copy(self, update: Mapping[str, Any] | None = None) -> Self:
-        """Return the agent with another `name`, `checkpointer`, `store`, `config` or `debug`."""
+        """Return a copy of the agent in which the given settings are replaced.
+
+        The settings are `name`, `checkpointer`, `store`, `config` and `debug`; raises TypeError for any other key.
+        """
         other = copy.copy(self)
         for name, value in (update or {}).items():
             if name not in _SETTABLE:
@@ -202,15 +217,15 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
         return other
 
     def with_config(self, config: RunnableConfig | None = None, **kwargs: Any) -> Self:
-        """Return a copy of the agent with a config that every run starts from."""
+        """Return a copy of the agent whose runs all use a config, merged with the config of each run."""
         return self.copy({"config": merged_configs(self.config, config, cast("RunnableConfig", kwargs))})
 
     def validate(self) -> Self:
-        """Return the agent unchanged: errors in its construction were raised when it was made."""
+        """Return the agent unchanged: an agent with an invalid graph cannot be made."""
         return self
 
     def clear_cache(self, nodes: Sequence[str] | None = None) -> None:
-        """Raise ValueError, like a LangGraph graph without a cache."""
+        """Raise ValueError, as a LangGraph graph without a cache does: an agent caches no node results."""
         raise ValueError(
             "No cache is set for this graph. Cannot clear cache. The results of calls are cached by "
             "callboard.middleware.Cache."
@@ -221,11 +236,11 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
 
     @property
     def nodes(self) -> dict[str, Any]:
-        """The nodes by name, as in LangGraph."""
+        """Nodes of the agent's graph by name, for display; they cannot be run."""
         return dict(self._drawn.nodes)
 
     def get_graph(self, config: RunnableConfig | None = None, *, xray: int | bool = False) -> Graph:
-        """Return the drawing of nodes and edges, equal to that of LangGraph's agent."""
+        """Return the graph of nodes and edges for drawing, equal to the graph of LangGraph's agent."""
         return cast("Graph", self._drawn.get_graph(config, xray=xray))
 
     async def aget_graph(self, config: RunnableConfig | None = None, *, xray: int | bool = False) -> Graph:
@@ -233,12 +248,12 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
 
     @property
     def InputType(self) -> Any:  # noqa: N802 (LangChain's name)
-        """Type of the input, for LangChain."""
+        """Type of the input of a run, which LangChain reads."""
         return self._drawn.InputType
 
     @property
     def OutputType(self) -> Any:  # noqa: N802 (LangChain's name)
-        """Type of the output, for LangChain."""
+        """Type of the output of a run, which LangChain reads."""
         return self._drawn.OutputType
 
     # Nested graphs, which can only be hooks, and the schema of the context are those of the drawing.
@@ -248,13 +263,14 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
 
     @property
     def builder(self) -> AgentBuilder:
-        """Nodes and edges of the agent, for code that compiles them itself."""
+        """LangGraph builder with the nodes and edges of the agent, for code that compiles graphs itself."""
         return AgentBuilder(self._drawing, self)
 
     def as_graph(self) -> AgentGraph:
         """Return the agent as a compiled LangGraph graph, for code that checks `isinstance(x, Pregel)`.
 
-        Its checkpointer, store, name and config are those of the agent until they are set, or changed in a copy.
+        The graph starts with the checkpointer, store, name and config of the agent. They can be set on the graph, or
+        changed in a copy of it, without effect on the agent.
         """
         graph = self.builder.compile(
             self.checkpointer,
@@ -268,7 +284,7 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
         return graph
 
     def set_up_as(self, graph: AgentGraph) -> Self:
-        """Return the same agent with the settings of a graph; see `as_graph`."""
+        """Return a copy of the agent with the settings of a compiled graph that `as_graph` has made."""
         other = self.copy({name: getattr(graph, name) for name in ("name", "store", "config", "debug")})
         other.checkpointer = reading_objects(graph.checkpointer)
         other._stops = Breakpoints(before=graph.interrupt_before_nodes, after=graph.interrupt_after_nodes)

@@ -1,6 +1,6 @@
-"""Models, hooks and prompts of the user.
+"""Requests to the model of an agent, and execution of the user's models, hooks and prompts.
 
-Requests to the model have the agent's prompt and tools. Sync runs use sync methods, async runs async methods.
+A request has the agent's prompt and tools. Sync runs use sync methods, async runs async methods.
 """
 
 import inspect
@@ -42,13 +42,17 @@ Prompt = (
 )
 Model = Runnable[LanguageModelInput, BaseMessage]
 ModelChoice = Callable[[Any, Any], Any]
-"""Takes a state and a runtime and returns a model with bound tools; sync or async."""
+"""Function that takes a state and a runtime and returns a model with bound tools; sync or async."""
 
 
 def model_with_tools(
     model: "str | Runnable[Any, Any]", tools: Sequence[BaseTool], provider_tools: Sequence[dict[str, Any]]
 ) -> Model:
-    """Return the model with its tools bound; raise ValueError if tools bound before are not the agent's."""
+    """Return the model with the agent's tools bound; a name `provider:model` is resolved by langchain.
+
+    A model that has tools bound already is returned unchanged. Raises ValueError if they are not the agent's tools,
+    TypeError if `model` is no chat model, and NotImplementedError if it cannot bind tools.
+    """
     if isinstance(model, str):
         model = _init_chat_model(model)
     given: object = model
@@ -100,7 +104,7 @@ def _has_tools(model: Runnable[Any, Any], tools: Sequence[BaseTool], at_provider
 
 
 def _bound_name(tool: Any) -> str | None:
-    """Return the name of a tool, in OpenAI's or Anthropic's form."""
+    """Return the name of a bound tool: a LangChain tool, or a dict in OpenAI's or Anthropic's form."""
     if not isinstance(tool, dict):
         return getattr(tool, "name", None)
     if tool.get("type") == "function":
@@ -109,7 +113,10 @@ def _bound_name(tool: Any) -> str | None:
 
 
 class FixedModel:
-    """Model that is the same for all requests; `prompt` is a system message or computes the model's input."""
+    """Model that an agent uses for all requests.
+
+    `prompt` is a system message before the conversation, or it computes the whole input of the model.
+    """
 
     def __init__(
         self,
@@ -126,16 +133,16 @@ class FixedModel:
 
     @property
     def known(self) -> Model:
-        """Return the model with its tools; `ChosenModel` has `None`, since its requests go to several models."""
+        """Model with its tools, for reports. `ChosenModel.known` is `None`: it does not have a single model."""
         return self._all
 
     @property
     def chat_model(self) -> BaseChatModel | None:
-        """Return the chat model without tools, or `None` if it is another Runnable."""
+        """Chat model without its tools, or `None` if the model is another kind of Runnable."""
         return found if isinstance(found := _inside(self._all), BaseChatModel) else None
 
     def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> Awaitable[BaseMessage]:
-        """Return the model's reply to a state; `offered` are the tools that the model may call now."""
+        """Send the state to the model and return its reply; it may call only the tools in `offered`."""
         model = self._all if len(offered) == len(self._tools) else self._knowing(offered)
         return run_model(*self._prompt.asked(model, state), config)
 
@@ -151,7 +158,7 @@ class FixedModel:
 
 
 class ChosenModel:
-    """Model that a function of the user chooses for each step."""
+    """Model that a function of the user chooses for each request."""
 
     known: Model | None = None
     chat_model: BaseChatModel | None = None
@@ -183,12 +190,15 @@ async def _asked_in_thread(choose: Callable[[], Any]) -> Any:
 
 
 class _Prompt:
-    """Prompt of the user, converted once for all runs; raises ValueError for an unknown type."""
+    """Prompt of an agent, converted once for all requests; raises ValueError for a prompt of an unknown type."""
 
     def __init__(self, prompt: Prompt | None) -> None:
         self._messages: list[BaseMessage] = []
         self._make: Runnable[Any, Any] | None = None
-        """Computes the model's input from a state, in place of constant messages before the conversation."""
+        """Runnable that computes the model's input from a state, or `None`.
+
+        If it is `None`, `_messages` come before the conversation.
+        """
         if isinstance(prompt, (str, SystemMessage)):
             self._messages = [SystemMessage(content=prompt) if isinstance(prompt, str) else prompt]
         elif isinstance(prompt, Runnable) or callable(prompt):
@@ -204,7 +214,10 @@ class _Prompt:
 
 
 async def structured(model: Model, state: Any, config: RunnableConfig, response_format: Any) -> object:
-    """Return the conversation as a value of a schema, or of a pair of system prompt and schema, without tools."""
+    """Ask the model, without its tools, for the result of the conversation in a given form, and return it.
+
+    `response_format` is a schema, or a pair of a system prompt and a schema. Raises TypeError if it is no chat model.
+    """
     messages = messages_of(state)
     if isinstance(response_format, tuple):
         prompt, response_format = cast("tuple[str, Any]", response_format)
@@ -218,7 +231,7 @@ async def structured(model: Model, state: Any, config: RunnableConfig, response_
 
 
 def _inside(model: Any) -> Any:
-    """Return the model inside of bindings and sequences."""
+    """Return the model that a binding or a sequence contains; any other value unchanged."""
     model = _step_with_tools(model)
     return model.bound if isinstance(model, RunnableBinding) else model
 
@@ -248,7 +261,7 @@ def agent_model() -> BaseChatModel | None:
 
 @contextmanager
 def lending(model: BaseChatModel | None) -> Generator[None]:
-    """Provide the agent's model to calls in the block."""
+    """Make the model of an agent available to calls in the block, which read it with `agent_model`."""
     before = _lent.set(model)
     try:
         yield
@@ -260,14 +273,20 @@ T = TypeVar("T")
 
 
 def run_user_code(leaf: Runnable[Any, T], given: Any, config: RunnableConfig, name: str) -> Awaitable[T]:
-    """Run a Runnable of the user: in a sync run in a worker thread, called `name` in warnings; otherwise on asyncio."""
+    """Run a Runnable of the user, and return its result.
+
+    In a sync run it runs in a worker thread, which warnings call `name`. In an async run it runs on asyncio.
+    """
     if is_sync_entry() and has_sync_half(leaf):
         return run_function(partial(leaf.invoke, given, config), name)
     return run_on_asyncio(partial(leaf.ainvoke, given, config))
 
 
 def run_model(model: Runnable[Any, T], given: Any, config: RunnableConfig) -> Awaitable[T]:
-    """Run a model as `run_user_code` does; in a thread, a cancelled model stops at its next token."""
+    """Send a request to a model and return its reply; see `run_user_code` for threads and event loops.
+
+    In a sync run, the worker thread of a cancelled request stops at the model's next token.
+    """
     if is_sync_entry():
         config = _with_handler(config, _StopsAtToken())
     return run_user_code(model, given, config, "the model")
@@ -279,7 +298,7 @@ async def run_function(fn: Callable[[], T], name: str) -> T:
 
 
 def has_sync_half(leaf: Runnable[Any, Any]) -> bool:
-    """Return whether a Runnable and all its parts can be invoked; some are made of a coroutine alone."""
+    """Return whether a Runnable and all its parts have sync code; some are made of a coroutine function only."""
     if parts := _parts(leaf):
         return all(has_sync_half(part) for part in parts)
     cls, own = type(leaf), getattr(leaf, "__dict__", {})
@@ -290,7 +309,7 @@ def has_sync_half(leaf: Runnable[Any, Any]) -> bool:
 
 
 _HALVES = (("func", "afunc"), ("_transform", "_atransform"))
-"""Attributes in which Runnables keep their sync and async functions."""
+"""Pairs of attribute names in which Runnables keep their sync and their async function."""
 
 
 def _parts(leaf: Runnable[Any, Any]) -> Sequence[Runnable[Any, Any]]:
@@ -304,7 +323,10 @@ def _parts(leaf: Runnable[Any, Any]) -> Sequence[Runnable[Any, Any]]:
 
 
 class _Nobody:
-    """Ignores threads that outlive their run: such a thread holds no permit of a limit."""
+    """Holder of worker threads that ignores threads which outlive their run.
+
+    Such a thread holds no permit of a limit, so nothing has to be counted.
+    """
 
     def thread_abandoned(self) -> None:
         pass
@@ -314,7 +336,7 @@ class _Nobody:
 
 
 class _StopsAtToken(BaseCallbackHandler):
-    """Ends the thread of a cancelled model at its next token; between two tokens, nothing can stop it."""
+    """Callback handler that stops the thread of a cancelled model at its next token; no earlier stop is possible."""
 
     # In the model's own thread, and with errors passed on: the raised cancellation has to reach the model.
     run_inline = True
@@ -322,7 +344,7 @@ class _StopsAtToken(BaseCallbackHandler):
 
     @property
     def ignore_chat_model(self) -> bool:
-        """Return `True`: tokens are the only event of interest."""
+        """`True`: LangChain must not report the start of a request, only its tokens."""
         return True
 
     def on_llm_new_token(self, *_: Any, **__: Any) -> None:

@@ -1,4 +1,4 @@
-"""`create_react_agent`: a model that calls tools until it gives an answer."""
+"""`create_react_agent`: makes an agent whose model calls tools until it gives an answer."""
 
 import inspect
 import warnings
@@ -152,7 +152,10 @@ def _types_in(given: Iterable[type], schemas: Iterable[Any]) -> frozenset[type]:
 
 
 def _context_schema(given: type[Any] | None, deprecated: dict[str, Any]) -> type[Any] | None:
-    """Return the context schema, from its deprecated option if necessary; raise TypeError for unknown options."""
+    """Return the schema of the runs' context, or `None`.
+
+    Takes it from the deprecated option `config_schema` if it is not given; raises TypeError for unknown options.
+    """
     if (older := deprecated.pop("config_schema", None)) is not None:
         warnings.warn(
             "`config_schema` is deprecated and will be removed. Please use `context_schema` instead.",
@@ -180,7 +183,7 @@ def _flow_of(node: ToolNode, hooks: Mapping[str, object], response_format: objec
 
 
 def _drawn(builder: Builder, stops: Breakpoints) -> Builder:
-    """Return the drawing after checking its edges and the nodes at which runs stop."""
+    """Return the builder unchanged, after checking its edges and the names of the breakpoints' nodes."""
     builder.validate(interrupt=[name for name in (*stops.before, *stops.after) if name != "*"])
     return builder
 
@@ -196,7 +199,7 @@ _ELSEWHERE = {
     "deadline": "budget=...",
     "timeout": "budget=... for a run, or the node of the tools for a call: ToolNode([...], timeout=...)",
 }
-"""Options of other libraries, and their names here."""
+"""Names of options in other libraries, with the equivalent in callboard; used in error messages."""
 
 _OF_NODE = ("limit", "policies", "on_error", "grace", "handle_tool_errors", "wrap_tool_call", "awrap_tool_call")
 
@@ -270,7 +273,7 @@ def _tool_node(
 
 
 def _tell_unkept_questions(node: ToolNode) -> None:
-    """Warn if middleware asks people and the agent has no checkpointer to keep their calls."""
+    """Warn if middleware asks people and the agent has no checkpointer that stores the waiting calls."""
     if asking := NodeAccess(node).needs_checkpointer:
         warnings.warn(
             f"{asking[0]} asks a person, and this agent has no checkpointer that keeps the call until it is answered: "

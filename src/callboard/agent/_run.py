@@ -1,6 +1,6 @@
 """Run of an agent, from the current position of its thread to the next stop.
 
-The edges of a step's nodes lead to the nodes of the next step.
+The edges of the nodes that ran in a step lead to the nodes of the next step.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -46,7 +46,7 @@ from callboard.tools._unanswered import last_reply
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """Node that ran in a step, and the names of its tasks."""
+    """Node, or LangGraph `Send`, that ran in a step, with the names of its tasks."""
 
     what: str | Sent
     tasks: Sequence[str]
@@ -57,9 +57,10 @@ class Ran:
 
 
 def in_order(ran: Sequence[Ran], *, by_call: bool) -> list[Ran]:
-    """Return the nodes of a step in the order in which their writes are applied: nodes run by a `Send` come later.
+    """Return the nodes that ran in a step, in the order in which their writes are applied to the state.
 
-    With `by_call`, the reply's calls are tasks of their own. LangGraph sends those, so they come last.
+    Nodes that a LangGraph `Send` ran come after the other nodes. With `by_call`, the calls of the reply are tasks of
+    their own. LangGraph runs such tasks by `Send` as well, so the tools node comes last.
     """
     if len(ran) < 2:
         return [*ran]
@@ -67,10 +68,11 @@ def in_order(ran: Sequence[Ran], *, by_call: bool) -> list[Ran]:
 
 
 def transitions(thread: Thread, ran: Sequence[Ran], before: State | None, *, by_call: bool) -> list[Target]:
-    """Return the targets of the edges of a step's nodes.
+    """Return the next nodes and sends to which the edges of a step's nodes lead.
 
-    The thread has the writes of the step. `before` is the state before the step, if that had sends: the edge of each
-    node is then decided from its own writes. With `by_call`, calls of replies that are not the last one run, too.
+    The state of the thread contains the writes of the step. `before` is the state before the step, if a LangGraph
+    `Send` ran in it, and otherwise `None`. With it, the edge of each node is decided from the writes of that node
+    alone. With `by_call`, the calls of a reply that is not the last one run, too: each is returned as a send.
     """
     flow, messages = thread.schema.flow, _messages(thread.state)
     if before is None:
@@ -87,7 +89,7 @@ def transitions(thread: Thread, ran: Sequence[Ran], before: State | None, *, by_
 
 
 def distinct(targets: Iterable[Target], known: Sequence[str]) -> tuple[Target, ...]:
-    """Return the targets without unknown nodes and repetitions; every send is kept."""
+    """Return the targets without unknown nodes and without repeated nodes; sends are all kept."""
     nodes, sends = parted(targets)
     return (*dict.fromkeys(filter(known.__contains__, nodes)), *sends)
 
@@ -116,13 +118,13 @@ class Run:
         self._stops = context.stops
         self._resumed = context.resumed
         self.reporter: RunReporter
-        """Reports the run to observers; set before `go`."""
+        """Object that reports the run to observers; set before `go` is called."""
         self.interrupts: list[Interrupt] = []
-        """Questions for which the run stopped."""
+        """Open questions at which the run stopped; empty while it runs."""
         self.has_stopped = False
         """`True` if the run waits for a person, with or without a question."""
         self._whole: list[BaseMessage] = []
-        """Conversation that was last checked or repaired."""
+        """Conversation after the last repair, or the last check that found nothing to repair."""
 
     async def go(self) -> None:
         thread, is_heard = self.thread, self.tell.is_heard
@@ -214,7 +216,10 @@ class Run:
         self.tell.values(thread.state, written)
 
     async def _tasks(self, task: str | Sent, *, ends_step: bool) -> list[str]:
-        """Run a node of the step, and return the names of its tasks in the order in which their outputs count."""
+        """Run a node or a send, unless its result is stored; return the names of its tasks.
+
+        The names are in the order in which the outputs of the tasks are applied to the state.
+        """
         node, name = (task.node, task.task) if isinstance(task, Sent) else (task, task)
         if node == TOOLS:
             with lending(self._plan.model.chat_model):
@@ -259,7 +264,7 @@ class Run:
         self.tell.ended(place, [output])
 
     def _ledger(self, name: str, config: RunnableConfig, place: NodePlace) -> Ledger:
-        """Return the questions and answers of a node, which may interrupt like a call."""
+        """Return the ledger of a node: its open questions and its answers. A node may ask a person, like a call."""
         record, answers = self.thread.records.get(name), self.context.answers_for([name])
         records = {} if record is None else {name: record}
         namespaces = {name: place.namespace}
@@ -285,7 +290,10 @@ class Run:
         return {"messages": keepable(reply)}
 
     def _for_model(self, state: Any) -> Any:
-        """Return the state with its messages, or those of the hook, in an order that providers accept."""
+        """Return the state with its messages in an order that providers accept.
+
+        If a hook before the model wrote `llm_input_messages`, these are the messages.
+        """
         given = self.thread.state.get("llm_input_messages") if self._plan.flow.before else None
         messages = given or _messages(self.thread.state)
         whole = self._whole if given is None and messages == self._whole else repaired(messages)
@@ -314,14 +322,18 @@ class Run:
             await self.thread.amend([self.thread.state.replacing("messages", whole)], None, "repair")
 
     def values(self) -> dict[str, Any]:
-        """Return the state as the run's result, including finished tasks of an unfinished step."""
+        """Return the values of the state for the caller, including the results of an unfinished step's tasks."""
         state = self.thread.state
         if self.thread.records and self.context.by_call:
             state = state.with_writes(finished_writes(self.thread))
         return state.read(self._plan.schema.output)
 
     async def give_up(self, reason: str) -> None:
-        """Answer unfinished calls of the cancelled step with the reason; end the step unless a person was asked."""
+        """Give every unfinished call of the cancelled step an error message with the reason.
+
+        Ends the step, unless a call waits for a person. Does nothing if the step does not run the tools node, or has
+        sends.
+        """
         thread = self.thread
         if TOOLS not in thread.next or thread.sends:
             return
@@ -331,9 +343,10 @@ class Run:
 
 
 async def _in_place(body: Body, config: RunnableConfig) -> Any:
-    """Run a body with its config in the context variable where `interrupt()` and models look for it.
+    """Run the body of a node and return its output; its config is in LangChain's context variable meanwhile.
 
-    Its cancellation is enforced: if the body swallows it, the output is discarded.
+    `interrupt()` and models read the config there. A cancellation is enforced: if the body swallows it, the output is
+    discarded.
     """
     token = var_child_runnable_config.set(config)
     try:

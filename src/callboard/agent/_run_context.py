@@ -1,4 +1,4 @@
-"""Context of a run: its plan, its thread, the conditions under which it goes on, and positions of its nodes."""
+"""Context of a run: the agent's plan, the thread, the breakpoints, the answers, and the positions of nodes."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ Nodes = Sequence[str] | Literal["*"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakpoints:
-    """Nodes at which a run stops; `"*"` for all nodes."""
+    """Names of the nodes before and after which a run stops; `"*"` stands for all nodes."""
 
     before: Nodes = ()
     after: Nodes = ()
@@ -31,16 +31,16 @@ class Breakpoints:
 
 
 def meets(stops: Nodes, nodes: Sequence[str]) -> bool:
-    """Return whether a run stops at one of these nodes."""
+    """Return whether one of the nodes of a step is among the breakpoints `stops`."""
     return bool(nodes) if stops == "*" else not set(stops).isdisjoint(nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPlan:
-    """Parts of an agent, prepared for its runs."""
+    """Prepared parts of an agent that do not change between runs: model, tools, hooks, nodes and schema."""
 
     name: str | None
-    """Name of the model's messages."""
+    """Name of the agent, which the messages of its model get; `None` for no name."""
     flow: Flow
     schema: Schema
     model: FixedModel | ChosenModel
@@ -51,10 +51,11 @@ class AgentPlan:
 
 
 class RunContext:
-    """Parts of a run that its nodes and calls use; `config` has the run's callbacks.
+    """Values of a run that its nodes and calls use.
 
-    `answers` are those to open questions, by interrupt id. A `resumed` run goes on from a stop, which must not stop it
-    again at once. `outer` is the graph around the agent, and `checkpointer` serves graphs within the agent.
+    `answers` are answers to open questions, by interrupt id. A `resumed` run continues an earlier run, and does not
+    stop at a breakpoint before its first step. `config` has the callbacks of the run. `outer` is the graph that runs
+    the agent, or `None`. `checkpointer` is passed to graphs that run within the agent.
     """
 
     def __init__(
@@ -85,15 +86,15 @@ class RunContext:
         self._answers = answers
         self._checkpointer = checkpointer
         self.goes_on = resumed
-        """`True` while nested graphs resume, too: in the first step of a resumed run."""
+        """`True` while nested graphs also resume: during the first step of a resumed run."""
         # LangGraph counts the limit from two steps after the stored position; new input has taken both already.
         self.stop = thread.step + config["recursion_limit"] + (2 if resumed else 0)
         self.is_traced = True
-        """`True` if callback handlers listen; to look for them costs as much as a call."""
+        """`True` if LangChain callback handlers listen; cached, because the check costs as much as a call."""
 
     @property
     def is_watched(self) -> bool:
-        """Return whether anything listens to single tasks."""
+        """`True` if callback handlers or readers of a stream receive the events of single tasks."""
         return self.is_traced or self.tell.is_heard
 
     def given(self, node: str) -> Any:
@@ -103,7 +104,7 @@ class RunContext:
         return self.plan.schema.given_to(node, self.thread.state, clock)
 
     def answers_for(self, tasks: Iterable[str]) -> dict[str, Any]:
-        """Return the answers to the open questions of some tasks."""
+        """Return the given answers to the open questions of some tasks, by interrupt id."""
         known, answers = self.thread.records, self._answers
         if not answers:
             return {}
@@ -111,7 +112,7 @@ class RunContext:
         return {name: answers[name] for name in asked if name in answers}
 
     def place_of(self, task: str | Sent) -> NodePlace:
-        """Return the position of a node that runs as a single task."""
+        """Return the position in LangGraph's terms of a node or a send that runs as a single task."""
         if isinstance(task, Sent):
             return self.place(task.node, PUSH, str(task.number))
         return self.place(task, PULL, f"branch:to:{task}")
@@ -145,5 +146,8 @@ class RunContext:
     def traced(
         self, config: RunnableConfig, body: Body, given: Any, name: str, shown: Callable[[Any], Any] | None = None
     ) -> Awaitable[Any]:
-        """Run a node as a chain run of its own if callback handlers listen; see `traced_node`."""
+        """Run the body of a node and return its result.
+
+        If callback handlers listen, they see it as a chain run; see `traced_node` for the parameters.
+        """
         return traced_node(body, given, config, name, shown) if self.is_traced else body(config)

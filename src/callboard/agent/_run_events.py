@@ -1,6 +1,6 @@
-"""Reports of one run and of its model requests: to observers, and to LangChain's callback handlers.
+"""Reports of one run and of its requests to the model: to observers, and to LangChain's callback handlers.
 
-For callback handlers, the agent and its nodes are chain runs around models and tools.
+Callback handlers see the agent and each of its nodes as chain runs, which contain the runs of models and tools.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 
 class RunReporter:
-    """Reports a run to its observers; does nothing without observers."""
+    """Object that reports one run to its observers; it does nothing without observers."""
 
     def __init__(self, observers: tuple[RunObserver, ...], info: RunInfo, loop: EventLoop) -> None:
         self.questions = 0
@@ -46,7 +46,7 @@ class RunReporter:
             observer(event)
 
     def ask(self, model: object, given: object, ask: Callable[[], Awaitable[R]]) -> Awaitable[R]:
-        """Send a request to the model, and report the request and the reply."""
+        """Call `ask`, which sends a request to the model, and return the reply; report both to observers."""
         return self._told(model, given, ask) if self._observers else ask()
 
     async def _told(self, model: object, given: object, ask: Callable[[], Awaitable[R]]) -> R:
@@ -64,7 +64,10 @@ class RunReporter:
 def reported(
     agent: str, config: RunnableConfig, namespace: str, mark: str | None, given: object
 ) -> Generator[RunReporter]:
-    """Report the start and the end of a run; `mark` is the mark that an observer left where the run resumes."""
+    """Report the start and the end of a run to observers; yield the reporter of the run.
+
+    `mark` is the mark that an observer left on an earlier run which this run resumes, or `None`.
+    """
     observers = current_observers().runs
     conf = config["configurable"]
     thread_id = None if "thread_id" not in conf else str(conf["thread_id"])
@@ -91,7 +94,7 @@ def reported(
 
 
 Body = Callable[[RunnableConfig], Awaitable[Any]]
-"""Runs with the config for nested runs."""
+"""Async function that runs an agent or a node; nested runs get the config that it is given."""
 
 
 def traced(
@@ -103,7 +106,10 @@ def traced(
     handlers: Sequence[BaseCallbackHandler] = (),
     metadata: Mapping[str, Any] | None = None,
 ) -> Awaitable[Any]:
-    """Run an agent as a chain run if handlers listen; `handlers` hear nested runs, and the config's own values win."""
+    """Run an agent and return its result; callback handlers see it as a chain run.
+
+    `handlers` receive the events of nested runs only. `metadata` is added to the run; equal keys of the config win.
+    """
     manager = _manager(config, ())
     if not manager.handlers and not handlers:
         return run(config)
@@ -118,7 +124,10 @@ def traced_node(
     name: str,
     shown: Callable[[Any], Any] | None = None,
 ) -> Awaitable[Any]:
-    """Run a node as a chain run of its own if handlers listen; `shown` returns its output as handlers see it."""
+    """Run a node and return its result; callback handlers see it as a chain run of its own.
+
+    `shown` converts the result to the output that handlers see; by default they see the result itself.
+    """
     manager = _manager(config, [f"graph:step:{config['metadata']['langgraph_step']}"])
     if not manager.handlers:
         return run(config)
@@ -145,7 +154,11 @@ async def _in_chain_run(
     shown: Callable[[Any], Any] | None = None,
     streams: bool = False,
 ) -> Any:
-    """Run a body as a chain run; `further` are handlers for nested runs only."""
+    """Run a body, report it to callback handlers as a chain run, and return its result.
+
+    The handlers of `around` get the events of the run and of nested runs, the handlers in `further` of nested runs
+    only. `shown` converts the result for handlers. With `streams`, `astream_events` also reports it as a chunk.
+    """
     run_id = config.get("run_id") or uuid7()
     about = {"run_id": run_id, "parent_run_id": around.parent_run_id, "tags": around.tags}
     report = partial(tell, around.handlers)
@@ -167,7 +180,7 @@ async def _in_chain_run(
 
 
 async def _streamed(handlers: Sequence[BaseCallbackHandler], run_id: UUID, output: Any) -> None:
-    """Pass an output to `astream_events` handlers as the only chunk of a stream, as LangGraph does."""
+    """Pass an output to the handlers of `astream_events` as the only chunk of a stream, as LangGraph does."""
 
     async def only() -> AsyncIterator[Any]:
         yield output
@@ -179,7 +192,10 @@ async def _streamed(handlers: Sequence[BaseCallbackHandler], run_id: UUID, outpu
 
 
 def _as_langgraph_raises(error: BaseException) -> BaseException:
-    """Return interrupts as LangGraph's exception: tracers tell them from failures by the class name."""
+    """Return an error as callback handlers see it: calls that wait for a person as `GraphInterrupt`.
+
+    Tracers recognize interrupts by the name of this class; other errors are returned unchanged.
+    """
     if isinstance(error, CallsInterrupted):
         return GraphInterrupt(error.interrupts).with_traceback(error.__traceback__)
     return error

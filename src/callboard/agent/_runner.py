@@ -1,6 +1,6 @@
 """Start and end of a run: its input, its thread, its answers, its observers and its time limit.
 
-The input is new messages, answers, a command, or `None` to resume.
+The input is new messages, answers to questions, a LangGraph `Command`, or `None` to resume the thread.
 """
 
 from collections.abc import Callable
@@ -43,9 +43,10 @@ from callboard.tools._node import NodeAccess
 
 
 async def apply_input(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, bool]:
-    """Apply a run's input to its thread; return the answers by interrupt id, and whether the run resumes.
+    """Apply the input of a run to its thread; return the answers by interrupt id, and whether the run resumes.
 
-    Raises `EmptyInputError` if nothing can be resumed, and `UnknownInterruptError` for an answer without a question.
+    Raises `EmptyInputError` if nothing can be resumed, `UnknownInterruptError` for an answer without a question, and
+    `InvalidUpdateError` for input that is not a state or names an unknown node.
     """
     if START in thread.next and (given is None or isinstance(given, Command)):
         # The thread stands where earlier input had arrived: resuming applies that input, new input replaces it.
@@ -97,7 +98,7 @@ def _answers_in(command: "Command[Any]", thread: Thread) -> Answers:
 
 
 def _check_form(given: object) -> None:
-    """Raise LangGraph's error for input that is not a state, with a correct example."""
+    """Raise LangGraph's error, with a correct example, for a text or a list of messages in place of a state."""
     if isinstance(given, str):
         instead = f"{{'messages': [('user', {given!r})]}}"
     elif isinstance(given, list) and all(isinstance(one, (BaseMessage, dict, str)) for one in given):
@@ -121,17 +122,17 @@ Put = Callable[[Chunk], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Parameters of one run; see `RunOptions`."""
+    """Input and options of one run; see `RunOptions`."""
 
     input: Any
     config: RunnableConfig
-    """Config of the run, with all defaults."""
+    """Config of the run, merged with the agent's config and with all defaults."""
     context: Any
     stops: Breakpoints
     durability: Durability | None
-    """`None` for that of the graph around the agent, or "async"."""
+    """Durability of the run; `None` for the durability of the outer graph, or "async" without one."""
     control: RunControl | None
-    """`None` for that of the graph around the agent."""
+    """Control object of the run; `None` for the control object of the outer graph, or a new one."""
     budget: float | None
     modes: frozenset[str]
     door: Door
@@ -142,7 +143,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
-    """Parts that all runs of an agent share."""
+    """Parts of an agent that all its runs share."""
 
     plan: AgentPlan
     name: str
@@ -150,10 +151,13 @@ class Runner:
     context_schema: type[Any] | None
     debug: bool
     in_flight: InFlight
-    """Current runs, for `drain`."""
+    """Runs that are in progress, which `drain` waits for."""
 
     async def run(self, checkpointer: Any, request: Request, put: Put | None) -> Run:
-        """Run until the model gives an answer, or a person has to be asked; `put` receives the chunks of the stream."""
+        """Run the agent until its model answers, or a person has to be asked; return the ended run.
+
+        `put` is called with each chunk of the run's stream; `None` for no stream.
+        """
         tools, thread_id = NodeAccess(self.plan.tools), request.config["configurable"].get("thread_id")
         with (
             entered_from(request.door),
@@ -203,7 +207,10 @@ class Runner:
         return run
 
     def _with_states(self, thread: Thread) -> AbstractAsyncContextManager[None]:
-        """Open a block in which actors with `snapshots="journal"` store their states; raise without a checkpointer."""
+        """Return a context in which actors with `snapshots="journal"` store their states in the thread.
+
+        Raises ValueError if there are such actors and the run has no checkpointer.
+        """
         actors = NodeAccess(self.plan.tools).actors
         if not actors.in_journal:
             return nullcontext()
@@ -216,7 +223,7 @@ class Runner:
         )
 
     async def _begun(self, thread: Thread, saver: Any, request: Request, put: Put | None, outer: Outer | None) -> Run:
-        """Apply the input to the thread, and return the run that goes on from there."""
+        """Apply the input to the thread, and return the run that starts at the resulting position."""
         answers: Answers
         if outer is not None and outer.is_resuming and thread.exists:
             # A resumed outer graph passes its input again. This thread has taken it in before the interrupt.
@@ -244,7 +251,7 @@ class Runner:
         return Run(context)
 
     def _runtime(self, request: Request, put: Put | None, outer: Outer | None) -> Runtime[Any]:
-        """Return the run's runtime, merged with that of the graph around the agent."""
+        """Return LangGraph's runtime of the run; values that the run lacks come from the outer graph."""
         around = runtime_of(request.config)
         given: dict[str, Any] = {
             "context": _as_context(self.context_schema, request.context),
@@ -259,7 +266,7 @@ class Runner:
 
 
 def _readers(request: Request, put: Put | None, outer: Outer | None) -> list[Reader]:
-    """Return the run's own reader, and the reader of the outer graph."""
+    """Return the readers of the run's events: the caller's stream, and the stream of the outer graph, if any."""
     path = () if outer is None else outer.path
     readers = [] if put is None else [Reader(request.modes, path, put)]
     if outer is not None and outer.stream is not None:
@@ -282,7 +289,10 @@ async def _go(run: Run, budget: float | None, config: RunnableConfig) -> dict[st
 
 
 async def _within(budget: float, run: Run) -> None:
-    """Run within the budget. Afterwards, answer every call in flight with an error, and raise."""
+    """Run within a budget in seconds.
+
+    If the budget is used up, give every call in flight an error message, and raise `RunDeadlineExceededError`.
+    """
     around = batch_context()
     deadline = around.now + budget
     # The earlier of two deadlines: tools and nested agents read their remaining time from it.
@@ -300,7 +310,10 @@ async def _within(budget: float, run: Run) -> None:
 
 
 def saver_for(checkpointer: Any, config: RunnableConfig, outer: Outer | None) -> Any:
-    """Return the outer graph's checkpointer or the agent's own; raise ValueError if the config has no `thread_id`."""
+    """Return the checkpointer of a run: the outer graph's within a graph, else the agent's own; `None` for none.
+
+    Raises ValueError if the config has no `thread_id`.
+    """
     if checkpointer is False:
         return None
     found = checkpointer if outer is None else outer.checkpointer
@@ -323,7 +336,10 @@ async def opened(
     *,
     looks: bool = False,
 ) -> Thread:
-    """Return the thread that a config names, or a new one in memory; `looks` as in `SavedThread.open`."""
+    """Return the thread that a config names, loaded from the checkpointer `saver`; without one, a new thread in memory.
+
+    With `looks`, the thread is only read; see `SavedThread.open`.
+    """
     namespace = "" if outer is None else outer.namespace
     if saver is None:
         return Thread(plan.schema, namespace=namespace)
@@ -335,7 +351,10 @@ async def opened(
 
 
 def _as_context(schema: type[Any] | None, context: Any) -> Any:
-    """Return the context as an instance of the schema; a dict stays a dict if the schema is a TypedDict."""
+    """Return the context of a run as an instance of the context schema, if it was given as a dict.
+
+    Other contexts are returned unchanged, also a dict for a TypedDict.
+    """
     if schema is None or not isinstance(context, dict) or issubclass(schema, dict):
         return context
     return schema(**context)

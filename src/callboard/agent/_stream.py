@@ -1,4 +1,4 @@
-"""Stream of a run: payloads and chunks in LangGraph's stream modes, and the queue between run and reader."""
+"""Stream of a run: chunks in LangGraph's stream modes, and the queue between the run and the reader of its stream."""
 
 import threading
 from collections import Counter, deque
@@ -18,13 +18,13 @@ from callboard._loops._protocol import Scope
 from callboard.conversations._channels import Schema, State, Write
 
 Chunk = tuple[tuple[str, ...], str, Any]
-"""Namespace, stream mode and payload."""
+"""Namespace of the graph, stream mode, and payload in the form of that mode."""
 
 MODES = frozenset(("values", "updates", "messages", "custom", "tasks", "checkpoints", "debug", "tools"))
 
 
 class Reader(NamedTuple):
-    """Reader of the chunks of a run; `put` is callable from any thread."""
+    """Stream modes and namespace of a reader, and the function `put` that receives its chunks in any thread."""
 
     modes: Collection[str]
     namespace: tuple[str, ...]
@@ -32,7 +32,7 @@ class Reader(NamedTuple):
 
 
 def printing(put: Callable[[Chunk], None] | None, modes: Collection[str]) -> Callable[[Chunk], None]:
-    """Return a function that prints chunks of some modes as LangGraph does, and passes all chunks on."""
+    """Return a function that prints chunks of the given modes in LangGraph's form, and passes all chunks to `put`."""
 
     def tell(chunk: Chunk) -> None:
         namespace, mode, payload = chunk
@@ -46,7 +46,7 @@ def printing(put: Callable[[Chunk], None] | None, modes: Collection[str]) -> Cal
 
 
 class Outbox:
-    """Queue of chunks between a run and its reader; filled from any thread, read by one task."""
+    """Queue of chunks between a run and the reader of its stream; filled from any thread, read by one task."""
 
     def __init__(self) -> None:
         self._loop = current_loop()
@@ -62,7 +62,7 @@ class Outbox:
             self._wakeup.set()
 
     def close(self) -> None:
-        """Mark the queue as complete; the reader still gets the chunks in it."""
+        """Close the queue: after the chunks that are in it, `get` returns `None`."""
         with self._lock:
             self._closed = True
             self._wakeup.set()
@@ -80,9 +80,9 @@ class Outbox:
 
 
 async def chunks_of(run: Callable[[Callable[[Chunk], None]], Awaitable[object]]) -> AsyncGenerator[Chunk]:
-    """Yield the chunks of a run while it goes on in a task of its own, then raise the run's error, if any.
+    """Start a run in a task of its own and yield the chunks of its stream; at the end, raise the error of the run.
 
-    If the reader leaves early or is cancelled, the run is cancelled. It has ended when the generator has.
+    If the reader leaves early or is cancelled, the run is cancelled. The run has ended when this generator has.
     """
     outbox = Outbox()
     loop = current_loop()
@@ -120,7 +120,7 @@ async def chunks_of(run: Callable[[Callable[[Chunk], None]], Awaitable[object]])
 def handlers_for(
     modes: Collection[str], put: Callable[[Chunk], None], namespace: tuple[str, ...], *, subgraphs: bool
 ) -> list[Any]:
-    """Return LangGraph's callback handlers for the stream modes "messages" and "tools"."""
+    """Return LangGraph's callback handlers that produce the chunks of the stream modes "messages" and "tools"."""
     handlers: list[Any] = []
     if "messages" in modes:
         handlers.append(StreamMessagesHandler(put, subgraphs, parent_ns=namespace))
@@ -130,7 +130,11 @@ def handlers_for(
 
 
 def shaped(chunk: Chunk, modes: str | Sequence[str], *, subgraphs: bool) -> Any:
-    """Return a chunk in LangGraph's form: with its mode if `modes` is a list, with its namespace if `subgraphs`."""
+    """Return a chunk in LangGraph's form "v1": the payload alone, or a tuple.
+
+    If `modes` is a list, the tuple contains the mode before the payload. With `subgraphs`, it begins with the
+    namespace.
+    """
     namespace, mode, payload = chunk
     if not isinstance(modes, str):
         return (namespace, mode, payload) if subgraphs else (mode, payload)
@@ -138,7 +142,10 @@ def shaped(chunk: Chunk, modes: str | Sequence[str], *, subgraphs: bool) -> Any:
 
 
 def as_part(chunk: Chunk, shape: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return a chunk in the form of LangGraph's stream version "v2"; `shape` converts a state to its schema's class."""
+    """Return a chunk in LangGraph's form "v2": a dict with `type`, `ns` and `data`.
+
+    `shape` converts the dict of a state to an instance of the state's schema.
+    """
     namespace, mode, payload = chunk
     part = {"type": mode, "ns": namespace, "data": payload}
     if mode != "values":
@@ -155,10 +162,10 @@ Keys = str | Sequence[str]
 
 
 class Teller:
-    """Sends the events of a run's tasks to its readers.
+    """Sender of the events of a run's tasks to the readers of the run.
 
-    If `keys` is a single string, `values` and `updates` have the bare value. Task events contain the user's metadata
-    and tags from `config`. `step` returns the number of the current step.
+    If `keys` is a single string, chunks of the modes `values` and `updates` contain the value of that key in place of a
+    dict. Task events contain the user's metadata and tags from `config`. `step` returns the number of the current step.
     """
 
     def __init__(
@@ -174,11 +181,14 @@ class Teller:
         self._keys: Keys = tuple(schema.specs) if keys is None else keys
         self._step = step
         self.is_heard = bool(readers)
-        """True if there is a reader; without one, nothing is computed for it."""
+        """`True` if there is a reader; without a reader, no chunk is computed."""
         self._of_user = _given_by_user(config) if readers else {}
 
     def _emit(self, mode: str, payload: Callable[[], object]) -> None:
-        """Send an event to the readers that want its mode, or debug events that contain it."""
+        """Send an event to the readers that want its mode; `payload` computes it.
+
+        Readers of the mode "debug" get the events of tasks and checkpoints in the form of that mode.
+        """
         for modes, namespace, put in self._readers:
             as_debug = "debug" in modes and mode in ("tasks", "checkpoints")
             if mode not in modes and not as_debug:
@@ -199,7 +209,10 @@ class Teller:
         }
 
     def values(self, state: State, written: Sequence[Write] | None = None) -> None:
-        """Send the state, if one of the reader's keys was written or has a value."""
+        """Send the state as a `values` chunk, if one of `keys` was written.
+
+        Without `written`, the chunk is sent if one of these keys has a value.
+        """
         if not self.is_heard:
             return
         wanted = [self._keys] if isinstance(self._keys, str) else self._keys
@@ -229,7 +242,7 @@ class Teller:
         self._emit("tasks", lambda: _result(place, result=_gathered(writes)))
 
     def cached(self, place: NodePlace, outputs: Sequence[object]) -> None:
-        """Report the writes of a task that an earlier run of this step has finished."""
+        """Send an `updates` chunk for a task that an earlier run of this step has finished, marked as cached."""
         writes = self._writes(outputs)
         self._emit("updates", lambda: {place.node: _update(writes, self._keys), "__metadata__": {"cached": True}})
 
@@ -256,7 +269,7 @@ class Teller:
 
 
 def _update(writes: Sequence[Write], keys: Keys) -> Any:
-    """Return the writes of a task in the form of the `updates` stream."""
+    """Return the writes of a task to the given keys as the payload of an `updates` chunk; `None` without writes."""
     if isinstance(keys, str):
         shown: list[Any] = [value for name, value in writes if name == keys]
     else:
@@ -268,7 +281,10 @@ def _update(writes: Sequence[Write], keys: Keys) -> Any:
 
 
 def _gathered(writes: Sequence[Write]) -> dict[str, Any]:
-    """Return the writes of a task in the form of the `tasks` stream; several writes to one key are marked."""
+    """Return the writes of a task by key, as the result in a `tasks` chunk.
+
+    Several writes to one key become `{"$writes": [...]}`.
+    """
     found: dict[str, list[Any]] = {}
     for name, value in writes:
         found.setdefault(name, []).append(value)

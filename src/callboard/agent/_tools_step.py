@@ -1,6 +1,7 @@
-"""Tools node in one step of a run: calls of a reply run as one batch, and streams show each call as a task.
+"""Tools node in one step of a run.
 
-Calls that are sent to the node with `Send` run beside the reply's calls; streams show them as one task.
+The calls of a reply run as one batch. Streams show each call as a task. Calls that a LangGraph `Send` passes to the
+node run beside the calls of the reply; streams show them as one task.
 """
 
 from collections import deque
@@ -35,10 +36,11 @@ from callboard.tools._unanswered import answered_ids, id_of
 
 
 async def run_calls(run: RunContext, *, ends_step: bool) -> list[str]:
-    """Run the unfinished calls of the last reply; return their keys, in order.
+    """Run the unfinished calls of the last reply; return the keys of all its open calls, in call order.
 
-    Raises `CallsInterrupted` if calls wait for an answer, `ParentCommand` for a command for the graph around the agent,
-    and the error of a call if nothing handles it.
+    A call is open if no message of the conversation answers it; its result may be stored already. With `ends_step`, no
+    other node runs in the step. Raises `CallsInterrupted` if calls wait for an answer, `ParentCommand` for a command
+    for the graph around the agent, and the error of a call if nothing handles it.
     """
     state = run.given(TOOLS)
     step = await _step_of_reply(run, state, ends_step=ends_step)
@@ -52,7 +54,10 @@ async def run_calls(run: RunContext, *, ends_step: bool) -> list[str]:
 
 
 async def answer_open_calls(run: RunContext, reason: str) -> list[str]:
-    """Answer every unfinished call with the reason, unless it waits for a person; return the keys of all calls."""
+    """Give every unfinished call of the last reply an error message with the reason, unless it waits for a person.
+
+    Returns the keys of all calls of the reply that no message of the conversation answers, in call order.
+    """
     step = await _step_of_reply(run, run.given(TOOLS))
     await step.answer_open(reason)
     return list(step.tasks)
@@ -68,7 +73,7 @@ async def _step_of_reply(run: RunContext, state: Any, *, ends_step: bool = False
 
 
 class _NodePlacesOfReply(dict[str, NodePlace]):
-    """Positions of the reply's calls by key, computed on first use."""
+    """Positions of a reply's calls in LangGraph's terms, by key of the call; computed on first use."""
 
     def __init__(self, run: RunContext, keys: Sequence[str]) -> None:
         super().__init__()
@@ -85,9 +90,9 @@ class _NodePlacesOfReply(dict[str, NodePlace]):
 
 
 async def run_sent_calls(run: RunContext, send: Sent) -> list[str]:
-    """Run the unfinished tool calls of a LangGraph `Send`; return the task names of all its calls, in order.
+    """Run the unfinished tool calls in the input of a LangGraph `Send`; return the task names of all its calls.
 
-    Raises as `run_calls` does.
+    The names are in call order. Raises the same errors as `run_calls`.
     """
     thread, number = run.thread, str(send.number)
     requested = send.requested(thread.state.get(run.tools.messages_key) or [], run.tools.messages_key)
@@ -107,7 +112,7 @@ async def run_sent_calls(run: RunContext, send: Sent) -> list[str]:
 
 
 class CallStep:
-    """Batch of calls in one step; records each event of a call in the thread as it happens."""
+    """Batch of calls in one step; stores each event of a call in the thread when it happens."""
 
     def __init__(
         self,
@@ -123,7 +128,10 @@ class CallStep:
         self._run = run
         self._requested = requested
         self.tasks = tasks
-        """Task names in the thread by keys of calls, in call order; equal for the calls of a reply."""
+        """Name of the task in the thread by the key of its call, in call order.
+
+        Name and key are equal for the calls of a reply.
+        """
         self._keys = list(tasks)
         self._places = places
         self._answers = answers
@@ -133,7 +141,10 @@ class CallStep:
         self._tells_each = by_call and run.is_watched
 
     def tell_beginning(self) -> None:
-        """Report each call as a task, and the results of calls that an earlier run of this step has finished."""
+        """Send the start of each call to the readers of the stream.
+
+        Also sends the results of calls that an earlier run of this step has finished.
+        """
         tell = self._run.tell
         for key, call in zip(self.tasks, self._requested.calls, strict=True):
             tell.started(self._places[key], sent(call, self._requested.state))
@@ -142,7 +153,11 @@ class CallStep:
                 tell.cached(self._places[key], [self._written_by(key)])
 
     async def settle_unknown(self) -> None:
-        """Settle calls of which only the start is known, and keep the answers for the other calls."""
+        """Decide about the calls that started in a process which died before they ended.
+
+        The policy of a call decides: the call gets an error message, a person is asked, or the call runs again. Answers
+        to the questions of the other calls are kept for the batch.
+        """
         run, thread = self._run, self._run.thread
         self._answers = answers = run.answers_for(self.tasks.values())
         claimed = {task for task, record in thread.records.items() if record.claimed and not record.is_finished}
@@ -176,7 +191,7 @@ class CallStep:
                 await self._settled(key, message)
 
     async def _settled(self, key: str, message: ToolMessage) -> None:
-        """Record a message as the result of a call that did not produce it itself."""
+        """Store a message as the result of a call whose body did not return it."""
         await self._run.thread.finished(self.tasks[key], message)
         if self._by_call:
             self._run.tell.ended(self._places[key], [self._written_by(key)])
@@ -185,7 +200,7 @@ class CallStep:
         return as_update(self._run.thread.records[self.tasks[key]].output, self._run.tools.messages_key)
 
     async def run_as_one(self, place: NodePlace, given: Any) -> None:
-        """Run the batch as one task for streams and callback handlers."""
+        """Run the batch; readers of streams and callback handlers see it as a single task."""
         run = self._run
         run.tell.started(place, given)
         body = self.run if (entries := run.tools.entries) is None else partial(self._run_within, entries, given)
@@ -201,7 +216,7 @@ class CallStep:
         run.tell.ended(place, combined if isinstance(combined, list) else [combined])
 
     async def run(self, config: RunnableConfig) -> Any:
-        """Run the batch and return its results in the form of a node's output."""
+        """Run the batch and return its results in the form of a node's output: messages, commands, or a dict."""
         thread, batch = self._run.thread, await self._batch(config)
         if thread.is_kept:
             # One write for all claims, before any body starts. It also stores the `Stepped` entry that waited for them.
@@ -220,7 +235,10 @@ class CallStep:
         return combined
 
     async def _note_ended(self, batch: ToolBatch) -> None:
-        """Record calls that ended without a result; a claim alone would make their outcome unknown."""
+        """Store which calls of a cancelled or failed batch are known to have ended without a result.
+
+        Without this record, only their claims would be stored, and their outcome would count as unknown.
+        """
         thread = self._run.thread
         for key in (*batch.signalled, *batch.failed):
             record, known = thread.known_of(self.tasks[key]), batch.ledger.known_of(key)
@@ -250,7 +268,10 @@ class CallStep:
         )
 
     async def _run_within(self, entries: Entries, given: Any, config: RunnableConfig) -> Any:
-        """Run the batch within an overridden method of the node, which may skip calls or change results."""
+        """Run the batch inside the node's overridden method, and return the combined output of the calls.
+
+        The overridden method may skip calls and change results.
+        """
         run, messages_key = self._run, self._run.tools.messages_key
 
         async def step(requested: Requested, config: RunnableConfig) -> Any:
@@ -272,7 +293,7 @@ class CallStep:
                 raise to_parent(output, self._run.outer)
 
     def _tell_waiting(self, ledger: Ledger) -> None:
-        """Report calls whose questions an earlier run asked, and that still wait."""
+        """Send the questions of calls that still wait for an answer since an earlier run to the readers."""
         for key in self.tasks:
             if ledger.waits(key):
                 self._run.tell.asked(self._places[key], ledger.records[key].pending, self._run.thread.state)
@@ -295,7 +316,7 @@ class CallStep:
         return output
 
     def _shown(self, output: Any) -> Any:
-        """Return the output of a call as handlers see it: as the output of a node with this one call."""
+        """Return the output of a call as callback handlers see it: as the output of a node with only this call."""
         update = as_update(output, self._run.tools.messages_key)
         return [update] if isinstance(update, Command) else update
 
@@ -313,16 +334,16 @@ class CallStep:
 # in LangGraph: a call and the state in version "v2", the state in version "v1".
 
 Step = Callable[[Requested, RunnableConfig], Awaitable[Any]]
-"""Runs calls, and returns their results in the form of a node's output."""
+"""Async function that runs calls, and returns their results in the form of a node's output."""
 
 
 def sent(call: ToolCall, state: Any) -> ToolCallWithContext:
-    """Return a call in the form in which LangGraph sends it to a task of its own."""
+    """Return a call together with the state, in the form of the input that LangGraph sends to a task of one call."""
     return ToolCallWithContext(__type="tool_call_with_context", tool_call=call, state=state)
 
 
 def around_call(entries: Entries, messages_key: str) -> Wrapper:
-    """Return the node's overridden method as middleware around one call."""
+    """Return middleware that runs the overridden method of a tools node around each single call."""
 
     async def around(request: ToolCallRequest, call_next: Next) -> Output:
         async def inner(entry: Entry) -> Any:
@@ -342,7 +363,10 @@ def around_call(entries: Entries, messages_key: str) -> Wrapper:
 async def around_all(
     entries: Entries, step: Step, calls: Sequence[ToolCall], entry: Entry, messages_key: str
 ) -> list[Output]:
-    """Return the outputs of a reply's calls, run through the node's overridden method; `step` is its base method."""
+    """Run the calls of a reply inside the node's overridden method, and return the output of each call.
+
+    `step` is the base method, which runs the calls.
+    """
 
     async def around(within: Entry, call_next: Next) -> Any:
         return await entries(within, call_next)
@@ -361,9 +385,10 @@ def _config(entry: Entry, config: RunnableConfig) -> RunnableConfig:
 
 
 def outputs_of(result: Any, calls: Sequence[ToolCall], messages_key: str, name: str) -> list[Output]:
-    """Assign the results of an overridden method to calls; results without a call go with the last one.
+    """Return the output of each call, taken from the result of a node's overridden method.
 
-    Raises TypeError for a result that a node does not return, and ValueError if a call has no message.
+    Messages and commands that belong to no call are added to the output of the last call. Raises TypeError for a result
+    that a tools node cannot return, and ValueError if a call has no message.
     """
     found: list[list[ToolMessage | Command[Any]]] = [[] for _ in calls]
     rest: list[ToolMessage | Command[Any]] = []

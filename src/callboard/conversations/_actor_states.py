@@ -1,4 +1,4 @@
-"""States of actors at each position of a thread: each state is stored once, and referred to from then on."""
+"""States of actors at each position of a thread; a state is stored once, and later positions refer to it."""
 
 import threading
 from collections.abc import Hashable, Mapping
@@ -27,16 +27,16 @@ from callboard.exceptions import StorageError
 from callboard.tools._call_record import keys_of
 
 Name = tuple[str, str]
-"""Actor name and the text of its key."""
+"""Name of an actor, and its key as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateAt:
     digest: str
     at: str | None
-    """Id of the checkpoint whose entries have the state; `None` for the current checkpoint."""
+    """Id of the checkpoint whose entries contain the state; `None` for the current checkpoint."""
     entry: ActorState | None = None
-    """Packed state; `None` if it was not read yet."""
+    """Entry with the serialized state; `None` if it was not read yet."""
 
 
 ByName = Mapping[Name, StateAt]
@@ -44,12 +44,12 @@ ByName = Mapping[Name, StateAt]
 
 @dataclass(frozen=True, slots=True)
 class ActorStates:
-    """States of actors at a position of the thread."""
+    """States of actors by name and key, at one position of a thread and after calls of its step."""
 
     here: ByName = field(default_factory=dict)
-    """States at the position itself: the calls of its step start from these, on every branch."""
+    """States at the position itself. The calls of its step start from these states, on every branch."""
     now: ByName = field(default_factory=dict)
-    """States after the calls of the step that have finished so far."""
+    """States after the calls of the step that have finished."""
 
     @classmethod
     def read(cls, notes: NotedStates) -> Self:
@@ -60,7 +60,10 @@ class ActorStates:
         return [[*name, one.digest, one.at] for name, one in sorted(self.here.items())]
 
     def kept(self) -> list[ActorState]:
-        """Return entries for the states that calls of the step have changed, with references to the stored states."""
+        """Return an entry for each state that calls of the step have changed, to be copied to a new checkpoint.
+
+        The entries refer to the stored states and do not repeat them.
+        """
         changed = [(name, one) for name, one in self.now.items() if self.here.get(name) != one]
         return [ActorState(*name, one.digest, at=one.at) for name, one in changed]
 
@@ -72,11 +75,14 @@ class ActorStates:
         return ActorStates(self.now, self.now)
 
     def before_calls(self) -> "ActorStates":
-        """Return the states of the position, without the changes of its calls."""
+        """Return the states at the position itself, without the changes by calls of its step."""
         return ActorStates(self.here, self.here)
 
     def written_at(self, checkpoint_id: str | None) -> "ActorStates":
-        """Return the states with `checkpoint_id` as their storage, when entries move on to a newer checkpoint."""
+        """Return the states with `checkpoint_id` as their location, where they have no location yet.
+
+        Used when the thread moves on to a newer checkpoint, whose entries do not contain them.
+        """
         return ActorStates(_written_at(self.here, checkpoint_id), _written_at(self.now, checkpoint_id))
 
 
@@ -85,7 +91,7 @@ def _written_at(states: ByName, checkpoint_id: str | None) -> ByName:
 
 
 class KeptStates:
-    """Actor states of calls that have no result yet; used from any event loop.
+    """Actor states that wait to be stored together with the results of their calls; used from any event loop.
 
     A state is stored in one write with the result of its call. A process that is killed before the write leaves
     neither, and the call may run again. A process that is killed afterwards leaves both.
@@ -97,13 +103,13 @@ class KeptStates:
         self._waiting: list[tuple[str, ActorState]] = []
 
     def add(self, call_id: str | None, state: ActorState) -> None:
-        """Keep a state until its call or the step has ended."""
+        """Hold a state until the call `call_id`, or the step, has ended; `None` for a call without an id."""
         (task,) = keys_of([ToolCall(name="", args={}, id=call_id)])
         with self._lock:
             self._waiting.append((task, state))
 
     def due(self, entry: Entry) -> list[ActorState]:
-        """Return and remove the states that have to be stored no later than an entry."""
+        """Return and remove the states that have to be stored together with an entry, or before it."""
         # Without the lock: a state that is added at this moment belongs to a call whose result comes later.
         if not self._waiting or isinstance(entry, (Asked, Claimed, Failed, Held)):
             return []
@@ -118,7 +124,7 @@ class KeptStates:
 
 
 def _last(waiting: list[tuple[str, ActorState]], task: str | None) -> dict[Name, int]:
-    """Return, for each actor that a task has changed, the index of its last state; `None` means all tasks.
+    """Return the index of the last waiting state of each actor that a task has changed; `None` for all tasks.
 
     Earlier states of these actors are part of the last one and have to be stored with it, also if another call made
     them. States of calls without an id count as the task's own.
@@ -128,7 +134,10 @@ def _last(waiting: list[tuple[str, ActorState]], task: str | None) -> dict[Name,
 
 
 class ActorJournal:
-    """Journal of a thread for its actors, used from any event loop; the thread stores the states in `kept`."""
+    """Access of actors to the states that are stored in a thread; used from any event loop.
+
+    New states go to `kept`, and the thread stores them with the results of their calls.
+    """
 
     def __init__(self, saver: Saver, states: ActorStates, kept: KeptStates) -> None:
         self._saver = saver
@@ -149,7 +158,7 @@ class ActorJournal:
         return None if found is None else found.digest
 
     async def load(self, actor: str, key: str) -> object:
-        """Return the state of an actor, or `None`; raise StorageError if it cannot be read."""
+        """Return the stored state of an actor, or `None` if it has none; raise StorageError if it cannot be read."""
         found = self._states.get((actor, key))
         if found is None:
             return None
@@ -157,7 +166,10 @@ class ActorJournal:
         return self._saver.unpacked(entry.type, entry.data)
 
     def keep(self, actor: str, key: str, snapshot: object, call_id: str | None) -> str:
-        """Keep a new state of an actor and return its digest; raise if the serializer does not accept the state."""
+        """Pass a new state of an actor to the thread, and return the digest of the state.
+
+        `call_id` is the call that changed it. Raises the serializer's error if the state cannot be stored.
+        """
         kind, data = self._saver.packed(snapshot)
         entry = ActorState(actor, key, _digest(kind, data), kind, data)
         if self.version(actor, key) != entry.digest:

@@ -1,4 +1,4 @@
-"""State of an agent: LangGraph's own channels, read and written without LangGraph's engine."""
+"""State of an agent in LangGraph's channels, which are read and written without LangGraph's engine."""
 
 import copy
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -27,20 +27,20 @@ from callboard._langgraph._node_scope import MISSING, command_writes
 from callboard.conversations._flow import Flow
 
 Write = tuple[str, Any]
-"""Channel name and written value."""
+"""Name of a channel, and the value that is written to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Step counter of a run, for LangGraph's managed values."""
+    """Numbers of a run's current step and of its limit, from which LangGraph computes `remaining_steps`."""
 
     step: int
     stop: int
-    """Step at which the run's recursion limit is reached."""
+    """Number of the step at which the recursion limit of the run is reached."""
 
 
 class Schema:
-    """Schema of the state, and of each node's view of it, taken from LangGraph's builder."""
+    """Keys of the state, and the keys that each node reads, taken from LangGraph's builder."""
 
     def __init__(self, builder: "StateGraph[Any, Any, Any, Any]", flow: Flow) -> None:
         self._builder = builder
@@ -49,7 +49,7 @@ class Schema:
         self.specs = cast("Mapping[str, BaseChannel[Any, Any, Any]]", builder.channels)
         self.conversations = frozenset(name for name in self.specs if self.adds_messages(name))
         self.untracked = frozenset(name for name, spec in self.specs.items() if isinstance(spec, UntrackedValue))
-        """Keys that are never stored."""
+        """Keys of the state that are never stored: their channel is LangGraph's `UntrackedValue`."""
         self.output: tuple[str, ...] = tuple(key for key in self._keys[builder.state_schema] if key in self.specs)
 
     @property
@@ -61,7 +61,7 @@ class Schema:
         return isinstance(spec, BinaryOperatorAggregate) and spec.operator is add_messages
 
     def given_to(self, node: str, state: "State", clock: Clock) -> Any:
-        """Return the state in the form that a node expects: a dict, or an instance of its schema."""
+        """Return the state as the input of a node: a dict, or an instance of the node's schema."""
         spec = self._builder.nodes.get(node)
         schema: Any = self._builder.state_schema if spec is None else spec.input_schema
         values = state.read(self._keys[schema])
@@ -73,13 +73,16 @@ class Schema:
         return values
 
     def shaped(self, values: dict[str, Any]) -> Any:
-        """Return values of the state in the form of its schema: a dict, or an instance."""
+        """Return values of the state as an instance of its schema; as the given dict, if the schema is a TypedDict."""
         schema: Any = self._builder.state_schema
         is_dict = not (isinstance(schema, type) and (issubclass(schema, BaseModel) or is_dataclass(schema)))
         return values if is_dict else schema(**{key: values[key] for key in self.output if key in values})
 
     def writes_of(self, output: object) -> list[Write]:
-        """Return the writes to known keys in a node's output; raise InvalidUpdateError for an unsuitable output."""
+        """Return the writes in a node's output: updates of known keys, also in commands and lists of commands.
+
+        Raises InvalidUpdateError for an output of another type.
+        """
         if output is None:
             return []
         if isinstance(output, (list, tuple)) and any(isinstance(item, Command) for item in output):
@@ -105,7 +108,7 @@ class Schema:
 
 
 class State:
-    """Values of one thread's state, each in a LangGraph channel; `stored` are values from `snapshot`."""
+    """Values of a thread's state, each in a LangGraph channel; `stored` are values that `snapshot` has returned."""
 
     def __init__(self, schema: Schema, stored: Mapping[str, Any]) -> None:
         self._channels: dict[str, BaseChannel[Any, Any, Any]] = {
@@ -120,7 +123,7 @@ class State:
         return self._channels
 
     def replacing(self, name: str, value: object) -> Write:
-        """Return the write that sets a channel to `value`, past its reducer."""
+        """Return the write that sets a channel to `value` without its reducer, which would merge old and new value."""
         reduced = isinstance(self._channels[name], BinaryOperatorAggregate)
         return name, Overwrite(value) if reduced else value
 
@@ -138,7 +141,7 @@ class State:
             channel.update(_longer(channel, _joined(values)) if is_conversation else values)
 
     def get(self, name: str) -> Any:
-        """Return the value of a channel, or `None` if it is empty."""
+        """Return the value of a channel, or `None` if it has no value or does not exist."""
         channel = self._channels.get(name)
         return channel.get() if channel is not None and channel.is_available() else None
 
@@ -162,7 +165,7 @@ class State:
         return other
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the values to store, from which `State` can be made again."""
+        """Return the values of all channels in the form to store; `State` accepts them as `stored`."""
         values: dict[str, Any] = {}
         for name, channel in self._channels.items():
             try:
@@ -175,16 +178,20 @@ class State:
 
 
 def _joined(values: list[Any]) -> list[Any]:
-    """Join the messages of many calls into one list: `add_messages` walks the whole conversation once per list."""
+    """Return lists of messages as one list, in a list; return other values unchanged.
+
+    One list is faster: `add_messages` walks the whole conversation once for each list.
+    """
     if len(values) < 2 or not all(isinstance(value, list) for value in values):
         return values
     return [[message for value in values for message in value]]
 
 
 def _longer(conversation: BaseChannel[Any, Any, Any], values: list[Any]) -> list[Any]:
-    """Return the values to write to a conversation; if they only append, the whole new conversation.
+    """Return the values to write to a conversation: the whole new conversation, if messages are only appended.
 
-    `add_messages` looks for replaced messages in a slow Python loop. One set operation here answers that for all.
+    Otherwise the values are returned unchanged. `add_messages` looks for replaced messages in a slow Python loop. One
+    set operation here does the same for all messages.
     """
     if len(values) != 1 or not conversation.is_available():
         return values
@@ -207,11 +214,11 @@ def _only_adds(before: Any, new: Any) -> bool:
 
 _id_of = attrgetter("id")
 _KINDS = frozenset((AIMessage, HumanMessage, SystemMessage, ToolMessage))
-"""Classes of nearly all messages; `issubclass` of a message's class takes longer."""
+"""Classes of nearly all messages; a look-up here is faster than `issubclass` for each message."""
 
 
 def goto_of(output: object) -> list[Any]:
-    """Return the `goto` targets of commands in a node's output."""
+    """Return the `goto` targets of the commands in a node's output, without commands for an outer graph."""
     targets: list[Any] = []
     for item in output if isinstance(output, (list, tuple)) else [output]:
         if isinstance(item, Command) and item.graph is None:

@@ -31,10 +31,10 @@ R = TypeVar("R")
 
 
 class Connections(Protocol[T]):
-    """Access to a database: opens and closes LangGraph's saver or store for it."""
+    """Interface of a kind of database: opens and closes LangGraph's saver or store for one database."""
 
     def open(self) -> T:
-        """Return a saver or a store on a new connection, with its tables created."""
+        """Connect to the database, create missing tables, and return a saver or a store on the connection."""
         ...
 
     def close(self, opened: T) -> None:
@@ -42,16 +42,16 @@ class Connections(Protocol[T]):
         ...
 
     def is_lost(self, error: Exception) -> bool:
-        """Return whether the error means a lost connection, so that a new one may succeed."""
+        """Return whether an error means that the connection was lost, so that a new connection may succeed."""
         ...
 
     def explained(self) -> AbstractContextManager[None]:
-        """Turn the driver's errors into `StorageError` within a block."""
+        """Replace the driver's errors in the block by `StorageError`."""
         ...
 
 
 class _Lazily(Generic[T]):
-    """Saver or store that is opened on first use, and closed at the latest when it is garbage-collected."""
+    """Owner of a saver or store that is opened on first use, and closed at the latest when it is garbage-collected."""
 
     def __init__(self, place: Connections[T]) -> None:
         self._place = place
@@ -61,7 +61,10 @@ class _Lazily(Generic[T]):
         self._closing: Callable[[], object] = _nothing_to_close
 
     def call(self, work: Callable[[T], R]) -> R:
-        """Call idempotent `work` with the saver or store, again on a new connection if the first was lost; blocks."""
+        """Call `work` with the saver or store, and return its result. Blocks.
+
+        If the connection was lost, `work` is called a second time on a new connection, so it has to be idempotent.
+        """
         with self._place.explained():
             opened = self._get()
             try:
@@ -98,7 +101,10 @@ def _nothing_to_close() -> None:
 
 
 class LazySaver(BaseCheckpointSaver[str]):
-    """LangGraph saver with sync methods only, usable by any number of threads; every operation is idempotent."""
+    """LangGraph saver with sync methods only, on a database that is opened on first use.
+
+    Any number of threads may use it. Every operation is idempotent.
+    """
 
     def __init__(
         self, place: Connections[Any], next_version: Callable[[str | None, None], str], types: Iterable[type] = ()
@@ -113,7 +119,7 @@ class LazySaver(BaseCheckpointSaver[str]):
 
     @property
     def where(self) -> str:
-        """Return the name of the database for errors and logs, without its password."""
+        """Description of the database for errors and logs, without its password."""
         return str(self.place)
 
     def close(self) -> None:
@@ -124,7 +130,10 @@ class LazySaver(BaseCheckpointSaver[str]):
         return self._lazily.call(lambda saver: work(with_serde(saver, self.serde)))
 
     def _read(self, work: Callable[[BaseCheckpointSaver[str]], R]) -> R:
-        """Read from the database; any error but `StorageError` is reported as damaged data."""
+        """Call `work`, which reads from the saver, and return its result.
+
+        Raises StorageError; any other error of `work` becomes a StorageError that reports damaged data.
+        """
         try:
             return self._call(work)
         except StorageError:
@@ -134,7 +143,10 @@ class LazySaver(BaseCheckpointSaver[str]):
             raise StorageError(str(self.place), reason) from error
 
     def now(self) -> float | None:
-        """Return the time of the database's clock in seconds since 1970, or `None` for a file. Blocks."""
+        """Return the time of the database server in seconds since 1970. Blocks.
+
+        Returns `None` for a database without a server, such as a SQLite file.
+        """
         return self._read(lambda saver: clock(saver) if keeps_values(saver) else None)
 
     def get_next_version(self, current: str | None, channel: None) -> str:
@@ -178,7 +190,10 @@ for _name in (
 
 
 class LazyStore(BaseStore):
-    """LangGraph store; its async methods run in worker threads, on asyncio and on trio."""
+    """LangGraph store on a database that is opened on first use.
+
+    Its async methods run in worker threads, on asyncio and on trio.
+    """
 
     supports_ttl = True
 
@@ -209,12 +224,12 @@ class LazyStore(BaseStore):
 
 
 def _only_reads(op: Op) -> bool:
-    """Return whether an operation only reads, without a filter or query of the user that could be wrong."""
+    """Return whether a store operation reads without a filter or query; its failure is not the caller's fault."""
     return isinstance(op, (GetOp, ListNamespacesOp)) or (isinstance(op, SearchOp) and not op.filter and not op.query)
 
 
 async def close(*things: object) -> None:
-    """Close savers and stores that were opened for a URL, in a worker thread; other objects stay open."""
+    """Close the savers and stores that were opened for a URL, in a worker thread; leave other objects open."""
     for thing in things:
         if isinstance(thing, (LazySaver, LazyStore)):
             await to_thread.run_sync(thing.close)
@@ -224,7 +239,7 @@ async def close(*things: object) -> None:
 
 
 Types = Callable[[], Iterable[type]]
-"""Function that collects the types that a database may contain."""
+"""Function that returns the types of values that a database may contain."""
 
 FORMS = (
     "sqlite:///relative.db, sqlite:////absolute/path.db, postgresql://user:password@host:port/database, "
@@ -232,18 +247,22 @@ FORMS = (
 )
 
 _FILE = re.compile(r"[^:?@]*([./\\])[^:?@]*")
-"""Matches text that looks like a file path: it has a suffix or a folder, and no part of a URL."""
+"""Pattern of a text that looks like the path of a file: it has a suffix or a folder, and no part of a URL."""
 
 
 def saver_of(checkpointer: object, types: Types = tuple) -> "BaseCheckpointSaver[Any] | bool | None":
-    """Return the saver for a URL; return any other value unchanged.
+    """Return the saver for the URL of a database; return any other value of `checkpointer` unchanged.
 
     Touches neither disk nor network: the database is opened on first use, in a worker thread. It is closed with the
     saver, at the latest when the saver is garbage-collected.
 
-    Other values are those that LangGraph accepts: a saver, None, True or False. `types` is asked only for a URL; its
-    types may be stored besides those of LangGraph and of LangChain's messages. Raises ImportError that names the extra
-    to install, TypeError or ValueError.
+    Other values are those that LangGraph accepts: a saver, None, True or False. `types` is called only for a URL; the
+    returned types may be stored besides those of LangGraph and of LangChain's messages.
+
+    Raises:
+        ImportError: if the driver of the database is not installed; the text names the extra to install.
+        TypeError: if the value is neither a saver nor one of the other accepted values.
+        ValueError: if the URL is invalid or names an unknown kind of database.
     """
     if not isinstance(checkpointer, str):
         _check_made("checkpointer", checkpointer, BaseCheckpointSaver)
@@ -256,7 +275,10 @@ def saver_of(checkpointer: object, types: Types = tuple) -> "BaseCheckpointSaver
 
 
 def store_of(store: object) -> BaseStore | None:
-    """Return the store for a URL; return any other value unchanged. Raises as `saver_of` does."""
+    """Return the store for the URL of a database; return a store, or `None`, unchanged.
+
+    Raises the same errors as `saver_of`.
+    """
     if isinstance(store, str):
         kind, where = _kind_of(store)
         opened: BaseStore = InMemoryStore() if kind == "memory" else _driver(kind, store).open_store(where)
@@ -268,7 +290,10 @@ def store_of(store: object) -> BaseStore | None:
 
 
 def _driver(kind: str, url: str) -> Any:
-    """Return the module of a kind of database; raise ImportError if its driver, which is optional, is missing."""
+    """Return callboard's module for a kind of database, such as "sqlite".
+
+    Raises ImportError if the driver of the database, which is optional, is not installed.
+    """
     try:
         return importlib.import_module(f"callboard.conversations._{kind}")
     except ModuleNotFoundError as error:
@@ -297,7 +322,11 @@ def _check_made(option: str, given: object, kind: type) -> None:
 
 
 def _kind_of(url: str) -> tuple[str, str]:
-    """Return the kind of database of a URL, and its path or URL."""
+    """Return the kind of database that a URL names, and its location.
+
+    The location is the path of a SQLite file, the URL of a PostgreSQL server, or an empty text for "memory". Raises
+    ValueError for any other URL.
+    """
     scheme, separator, rest = url.partition("://")
     scheme = scheme.lower()
     if url.lower() in ("memory", "memory://", "sqlite://", "sqlite:///:memory:"):
@@ -312,7 +341,7 @@ def _kind_of(url: str) -> tuple[str, str]:
 
 
 def _sqlite_path(url: str, rest: str) -> str:
-    """Return the absolute path of a SQLite file, relative to the current directory."""
+    """Return the absolute path of a SQLite file; raise ValueError for a URL without a file name."""
     if not rest.startswith("/"):
         raise ValueError(
             f"{masked(url)!r} has a host, and SQLite has none; for a file write 'sqlite:///{masked(rest)}'"
@@ -328,6 +357,6 @@ def _sqlite_path(url: str, rest: str) -> str:
 
 
 def masked(url: str) -> str:
-    """Return a URL, or text that was meant to be one, without its password."""
+    """Return a URL with its password replaced by `***`; also works for a text that is no valid URL."""
     without = re.sub(r"^([a-zA-Z][\w+.-]*:/{0,3}[^:/@]*|[^:/@]*):.*@", r"\1:***@", url, flags=re.DOTALL)
     return re.sub(r"(?i)(password\s*=\s*)('[^']*'|[^&\s]*)", r"\1***", without)

@@ -1,4 +1,4 @@
-"""Graph of an agent: its state, its nodes, their order, and its drawing.
+"""Graph of an agent: its nodes, their order, and its drawing.
 
 A send is a node that runs with an input of its own beside the other nodes of a step (LangGraph's `Send`).
 """
@@ -30,11 +30,11 @@ StructuredResponse = dict[str, Any] | BaseModel
 
 
 class AgentState(TypedDict):
-    """State of an agent: its conversation and its remaining steps."""
+    """Default state of an agent: its messages, and the number of steps that are left."""
 
     messages: Annotated[Sequence[BaseMessage], add_messages]
     remaining_steps: NotRequired[RemainingSteps]
-    """Number of steps left of the run's `recursion_limit`."""
+    """Number of steps that are left until the `recursion_limit` of the run is reached."""
 
 
 class AgentStatePydantic(BaseModel):
@@ -43,7 +43,7 @@ class AgentStatePydantic(BaseModel):
 
 
 class AgentStateWithStructuredResponse(AgentState):
-    """`AgentState` of an agent with a response format."""
+    """Default state of an agent with a `response_format`: `AgentState` and the structured response."""
 
     structured_response: StructuredResponse
 
@@ -62,20 +62,20 @@ END = "__end__"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """Nodes of one agent."""
+    """Nodes that an agent has, and the rules that decide which node runs next."""
 
     tools: bool
-    """`True` if there are tools to call."""
+    """`True` if the agent has tools, so that there is a tools node."""
     before: bool
-    """`True` if a hook runs before the model."""
+    """`True` if a hook runs before each request to the model."""
     after: bool
-    """`True` if a hook runs after the model."""
+    """`True` if a hook runs after each reply of the model."""
     response: bool
-    """`True` if a structured response is the last step."""
+    """`True` if a node at the end of a run asks the model for a structured response."""
     direct: frozenset[str]
-    """Names of tools with `return_direct`: their results end the run."""
+    """Names of the tools with `return_direct`: a result of theirs ends the run."""
     nodes: tuple[str, ...] = field(init=False)
-    """Names of the nodes; read at each step, so it is no property."""
+    """Names of the agent's nodes; a field and no property, because each step reads it."""
 
     def __post_init__(self) -> None:
         optional = ((BEFORE, self.before), (AGENT, True), (TOOLS, self.tools), (AFTER, self.after))
@@ -87,7 +87,7 @@ class Flow:
         return BEFORE if self.before else AGENT
 
     def following(self, node: str, messages: Sequence[BaseMessage]) -> str:
-        """Return the node after `node`, given the conversation; `END` for none."""
+        """Return the name of the node that runs after `node`, for the given conversation; `END` if the run is over."""
         if node == BEFORE:
             return AGENT
         if node == AGENT:
@@ -99,7 +99,7 @@ class Flow:
         return END
 
     def open_calls(self, messages: Sequence[BaseMessage]) -> list[ToolCall]:
-        """Return the calls of the last reply that are still to run.
+        """Return the calls of the last reply that have no result yet and have to run.
 
         With a hook after the model, LangGraph treats a call as answered if any message of the conversation has its id.
         So a model that repeats itself comes to an end. This agent does the same only if the whole call is equal: some
@@ -143,21 +143,24 @@ def _goes_on(messages: Sequence[BaseMessage]) -> bool:
 _SENT = "%send:"
 
 Target = str | Send
-"""Next node: a name to run it with the state, or a send with an input of its own."""
+"""Node to run next: its name to run it with the state, or a LangGraph `Send` to run it with an input of its own."""
 
 
 def id_key_in(task: str) -> str:
-    """Return the part of a task name that stands for the call's id; equal for calls with the same id."""
+    """Return the part of a task's name that is made from the id of its call.
+
+    It is equal for all tasks whose calls have the same id.
+    """
     key = task.partition("|")[2] if task.startswith(_SENT) else task
     return key.partition("#")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Send of a step."""
+    """LangGraph `Send` that runs in a step, with its number."""
 
     number: int
-    """Index among the sends of the step."""
+    """Index of the send among all sends of the step."""
     send: Send
 
     @property
@@ -170,14 +173,17 @@ class Sent:
 
     @property
     def task(self) -> str:
-        """Task name of the send; different from every node name and call key."""
+        """Name of the send's task, which differs from all names of nodes and from all keys of calls."""
         return f"{_SENT}{self.number}"
 
     def task_of(self, key: str) -> str:
         return f"{self.task}|{key}"
 
     def requested(self, messages: Sequence[BaseMessage], messages_key: str) -> Requested:
-        """Return the calls in the send that the conversation has not answered; raise for an input without a place."""
+        """Return the calls in the send's input that the conversation has not answered.
+
+        Raises InvalidUpdateError for a list of messages as input, and ValueError for other invalid input.
+        """
         requested = parse_input(self.payload, messages_key)
         if requested.kind == "list":
             raise InvalidUpdateError(
@@ -189,7 +195,7 @@ class Sent:
         return replace(requested, calls=each_without_answer(requested.calls, messages))
 
     def tasks(self, messages: Sequence[BaseMessage], messages_key: str) -> list[str]:
-        """Return its task names: one for the send, or one for each of its calls."""
+        """Return the names of the send's tasks: one for each of its calls, or one for a send without calls."""
         if self.node != TOOLS:
             return [self.task]
         try:
@@ -204,7 +210,7 @@ def numbered(sends: Iterable[Send]) -> tuple[Sent, ...]:
 
 
 def parted(targets: Iterable[Target]) -> tuple[list[str], list[Send]]:
-    """Return the targets that run with the state, and the sends."""
+    """Return two lists: the names of nodes that run with the state, and the sends."""
     nodes: list[str] = []
     sends: list[Send] = []
     for target in targets:
@@ -216,7 +222,11 @@ def parted(targets: Iterable[Target]) -> tuple[list[str], list[Send]]:
 
 
 def check_sends(targets: Iterable[Target], nodes: Sequence[str], messages_key: str) -> None:
-    """Check the sends of a step before anything runs; raise InvalidUpdateError or ValueError for an impossible one."""
+    """Check the sends among the targets before anything runs.
+
+    Raises InvalidUpdateError or ValueError for a send that cannot run: its node is unknown, it has a timeout, or its
+    input is invalid.
+    """
     for send in parted(targets)[1]:
         if send.node not in nodes:
             meant = did_you_mean(send.node, nodes)
@@ -231,7 +241,10 @@ def check_sends(targets: Iterable[Target], nodes: Sequence[str], messages_key: s
 
 
 def for_model(payload: Any, *, before: bool) -> Any:
-    """Return the input of the model for a send, in an order that providers accept; it has to have messages."""
+    """Return the input of a send to the model, with its messages in an order that providers accept.
+
+    With `before`, `llm_input_messages` replace `messages`. Raises ValueError for an input without messages.
+    """
     keys = ("llm_input_messages", "messages") if before else ("messages",)
     messages: Any = next((found for key in keys if (found := value_in(payload, key))), value_in(payload, "messages"))
     if messages is None:
@@ -245,7 +258,7 @@ def for_model(payload: Any, *, before: bool) -> Any:
 
 
 def value_in(payload: Any, key: str) -> Any:
-    """Return a value of a sent state, or `None` if it is missing."""
+    """Return the value of a key in the input of a send, which is a mapping or an object; `None` if it is missing."""
     return payload.get(key) if isinstance(payload, Mapping) else getattr(payload, key, None)
 
 
@@ -253,16 +266,19 @@ Builder = StateGraph[Any, Any, Any, Any]
 
 
 _ANY_TOOLS: Runnable[Any, Any] = RunnablePassthrough()
-"""Stands for the tools node in the drawing of an agent whose tools are unknown."""
+"""Placeholder for the tools node in the drawing of an agent, if the tools are unknown."""
 
 
 def _drawn_only(state: Any) -> Any:
-    """Stand for a node in the drawing; `_run` runs the real one. A function, because readers of graphs expect one."""
+    """Placeholder for a node in the drawing; returns the state unchanged. `callboard.agent._run` runs the real node.
+
+    It is a function, because code that reads LangGraph graphs expects one.
+    """
     return state
 
 
 def _route(_: Any) -> str:
-    """Stand for a conditional edge in the drawing; `Flow` decides the real one."""
+    """Placeholder for the function of a conditional edge in the drawing; `Flow.following` chooses the next node."""
     return END
 
 
@@ -278,7 +294,10 @@ def drawing(
     hooks: dict[str, Any],
     tools: Runnable[Any, Any] = _ANY_TOOLS,
 ) -> Builder:
-    """Return a LangGraph builder with the nodes and edges of an agent; the drawing lists the tools of `tools`."""
+    """Return a LangGraph builder with the nodes and edges of an agent, for drawings and schemas.
+
+    Its tools node is `tools`, so that drawings can list the tools.
+    """
     builder: Builder = StateGraph(schema, context_schema=context_schema)
     builder.add_node(AGENT, _STANDINS[AGENT], input_schema=_with_model_input(schema) if flow.before else schema)
     if flow.tools:
@@ -314,7 +333,7 @@ def _draw_edges(builder: Builder, flow: Flow) -> None:
 
 
 def _with_model_input(schema: type[Any]) -> type[Any]:
-    """Return the schema with `llm_input_messages`, which a hook may write for the model alone."""
+    """Return a subclass of the state's schema with `llm_input_messages`, which a hook may write for the model."""
     if issubclass(schema, BaseModel):
         return create_model("CallModelInputSchema", llm_input_messages=(list[AnyMessage] | None, None), __base__=schema)
     return cast(

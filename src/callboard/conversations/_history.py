@@ -1,6 +1,6 @@
-"""Repair of conversations: every call in them gets an answer directly after its message.
+"""Repair of conversations: every call gets an answer directly after the message that contains it.
 
-LangGraph refuses a history with unanswered calls, and the thread is lost. Here such calls get an answer that says so.
+LangGraph refuses a conversation with unanswered calls, and its thread is lost. Here such calls get an error message.
 Providers refuse answers in another position, which LangGraph passes on. Here they are moved to their calls.
 """
 
@@ -21,7 +21,7 @@ UNANSWERED = (
 
 
 def repaired(messages: Sequence[BaseMessage], whole: Sequence[BaseMessage] = ()) -> list[BaseMessage]:
-    """Return the conversation with the answers of every call directly after the message that contains it.
+    """Return the conversation with the answers of every call directly after the message that contains the call.
 
     No provider accepts another order. Messages in between, such as a remark of the user, come after the answers. A call
     without an answer gets an error message.
@@ -42,9 +42,9 @@ def _made_whole(exchange: Exchange) -> Sequence[BaseMessage]:
 
 
 def complete_calls(reply: BaseMessage) -> None:
-    """Give every call of a reply a name and an id of type `str`.
+    """Give every call in a reply an id and a name of type `str`; changes the reply.
 
-    Some providers give no id, and results are matched by id. A name of another type is that of no tool.
+    Some providers give no id, and results are matched by id. A name of another type is the name of no tool.
     """
     for call in calls_in(reply):
         call["id"] = f"call_{uuid4().hex}" if call["id"] is None else id_of(call)
@@ -52,9 +52,10 @@ def complete_calls(reply: BaseMessage) -> None:
 
 
 def keepable(reply: BaseMessage) -> list[BaseMessage]:
-    """Return a reply that a checkpointer can store, and error messages for calls with arguments that it cannot.
+    """Return a reply in a form that a checkpointer can store, followed by error messages for some of its calls.
 
-    Those calls lose their arguments; they have an answer, so they do not run.
+    A call with arguments that cannot be stored loses its arguments. It is answered by its error message, so it does not
+    run.
     """
     refused = unkept(reply.tool_calls) if isinstance(reply, AIMessage) else {}
     if not isinstance(reply, AIMessage) or not refused:
@@ -76,7 +77,7 @@ def _without_arguments(block: Any) -> dict[str, Any]:
 
 
 def is_repair(message: BaseMessage) -> bool:
-    """Return whether `repaired` has added a message in place of a missing answer."""
+    """Return whether a message is the error message that `repaired` adds in place of a missing answer."""
     return message.content == UNANSWERED
 
 

@@ -1,9 +1,9 @@
-"""Thread of conversation in a checkpointer: each event is written once, as it happens.
+"""Journal of a thread of conversation in a checkpointer: each event is written once, as it happens.
 
 A checkpoint holds the whole state, as in LangGraph, and is written where a run ends. Events between two checkpoints are
 written as entries on the earlier checkpoint. Entries are pending writes under callboard's own task ids, which LangGraph
-ignores. To find where a thread stands, read its last checkpoint and replay the entries on it. So storage grows only
-with new content. A killed process loses at most the entries whose write had not begun.
+ignores. To find the current position of a thread, read its last checkpoint and replay the entries on it. So storage
+grows only with new content. A killed process loses at most the entries whose write had not begun.
 """
 
 import logging
@@ -78,7 +78,11 @@ Durability = Literal["sync", "async", "exit"]
 
 
 class SavedThread(Thread):
-    """Thread with its journal; by its durability, entries are stored at once, in the background, or at the end."""
+    """Thread of conversation that is stored in a checkpointer, with its journal.
+
+    The durability decides when entries are stored: at once ("sync"), in the background ("async"), or at the end of the
+    run ("exit").
+    """
 
     is_kept = True
 
@@ -95,7 +99,7 @@ class SavedThread(Thread):
         # Entries that `take` has applied to the thread and no write contains yet.
         self._entries: list[Entry] = []
         self._sending: list[Entry] = []
-        """Entries of the write that is going on, or that failed and has to be repeated."""
+        """Entries of the write that is in progress, or that failed and has to be repeated."""
         # Set when the current write ends. At most one task writes at a time, so that task ids stay in order.
         self._flushing: Event | None = None
         self._mine: dict[str, Any] | None = None  # this run's holder entry, while it holds the thread
@@ -116,12 +120,15 @@ class SavedThread(Thread):
 
     @property
     def has_position(self) -> bool:
-        """Return whether the thread has a position; with durability "exit", that is stored only when the run ends."""
+        """`True` unless the thread is new and no input was applied to it.
+
+        With durability "exit", the position is stored only when the run ends.
+        """
         return self.exists or self.has_begun or bool(self.next)
 
     @property
     def config(self) -> RunnableConfig:
-        """Return the config of the checkpoint at which the thread stands, or of the thread if it has none."""
+        """Config with the id of the thread and of its current position; without the latter for a new thread."""
         return self.saver.config(self.checkpoint_id) if self.has_position else self.saver.config()
 
     @property
@@ -129,10 +136,10 @@ class SavedThread(Thread):
         return None if self.parent_id is None else self.saver.config(self.parent_id)
 
     async def open(self, checkpoint_id: str | None, *, looks: bool = False) -> None:
-        """Load the thread where it stands now, or at an earlier position; raise ValueError for an unknown one.
+        """Load the thread at its current position, or at an earlier one; raise ValueError for an unknown position.
 
-        A run from an earlier position starts a new branch. With `looks`, the position is only read, with the results of
-        tasks that ran there later.
+        A run from an earlier position starts a new branch. With `looks`, the position is only read, and the thread also
+        gets the results of tasks that ran there later.
         """
         found = await self.saver.get()
         if found is None:
@@ -159,7 +166,10 @@ class SavedThread(Thread):
                 self.take(entry)  # only to be read: a new branch starts without those results
 
     def play(self, found: CheckpointTuple, entries: Sequence[Entry]) -> None:
-        """Load a checkpoint and replay entries on it; raise StorageError if the stored data are inconsistent."""
+        """Load a checkpoint and apply entries to it, in order.
+
+        Raises StorageError if the stored data are inconsistent.
+        """
         with reading_stored_data(self.saver.told(found)):
             self.load(found)
             self._base, self._commits = base_of(found), commits_in(found)
@@ -173,7 +183,7 @@ class SavedThread(Thread):
                 _check_messages(self.state.get(name) or [])
 
     def load(self, found: CheckpointTuple) -> None:
-        """Load a checkpoint of callboard or of LangGraph, without entries."""
+        """Load the state and the next nodes from a checkpoint of callboard or of LangGraph, without its entries."""
         base = base_of(found)
         values = base.checkpoint["channel_values"]
         self.state = State(self.schema, values)
@@ -204,7 +214,11 @@ class SavedThread(Thread):
         return await self._rebase("update")
 
     async def copy(self) -> None:
-        """Write a copy of the current position with the same parent, without the results of its tasks."""
+        """Store a copy of the current position as a new checkpoint.
+
+        The copy has the same parent, and no results of the tasks of its step. Raises `ThreadBusyError` while a run uses
+        the thread.
+        """
         await self._refuse_if_held()
         self._forks = False
         self._forget_tasks()
@@ -214,7 +228,10 @@ class SavedThread(Thread):
         await self._rebase("fork")
 
     def _forget_tasks(self) -> None:
-        """Drop the results of the position's tasks, which count on the old branch only; its input is kept."""
+        """Drop the results of tasks that ran at the position, because they belong to the old branch.
+
+        Input that has arrived and was not applied yet is kept.
+        """
         self.records = {task: record for task, record in self.records.items() if task == START}
         self.actor_states = self.actor_states if START in self.next else self.actor_states.before_calls()
 
@@ -271,7 +288,10 @@ class SavedThread(Thread):
         await super().claimed(task, known)
 
     def _take_back_claims(self) -> None:
-        """Take back claims of calls whose bodies have not started; stored with the last entries of the run."""
+        """Record that claimed calls whose bodies have not started are not claimed any more.
+
+        The record is stored with the last entries of the run. Without it, the outcome of these calls would be unknown.
+        """
         known = {task: self.records[task] for task in self._ahead if task in self.records}
         self._ahead = set()
         if released := {task: record.accepted() for task, record in known.items() if record.claimed}:
@@ -279,7 +299,7 @@ class SavedThread(Thread):
             self._entries.append(entry)
 
     def _take_kept(self, entry: Entry) -> None:
-        """Append the actors' states that have to be stored in the same write as an entry."""
+        """Append the states of actors that have to be stored in the same write as an entry."""
         # Result and actor state share one write: a crash leaves both or neither. A repeated call must not find its own
         # effect in the actor's state.
         for state in self.kept_by_actors.due(entry):
@@ -287,10 +307,11 @@ class SavedThread(Thread):
             self._entries.append(state)
 
     async def _flush(self, *, wait: bool) -> None:
-        """Store the entries so far; entries that arrive during a write go into the next one, together.
+        """Store all entries that are not stored yet.
 
-        An error reaches only the task that writes. The entries stay in `_sending` or `_entries` for the next flush.
-        Without `wait`, it returns at once if another task is writing, since that task also writes new entries.
+        Entries that arrive during a write go into the next write, together. An error reaches only the task that writes.
+        The entries stay in `_sending` or `_entries` for the next flush. Without `wait`, it returns at once if another
+        task is writing, since that task also writes new entries.
         """
         while self._flushing is not None:
             if not wait:
@@ -329,7 +350,10 @@ class SavedThread(Thread):
         self._sending = []
 
     def _drop_unserializable(self) -> None:
-        """Drop entries that the serializer refuses; the rest of the write is repeated."""
+        """Remove the entries that the serializer refuses from a failed write.
+
+        The other entries stay in `_sending`, and the next flush repeats the write with them.
+        """
         left_out = [entry for entry in self._sending if not self.saver.can_store(stored_form(entry))]
         for entry in left_out:
             if isinstance(entry, Finished):
@@ -347,7 +371,10 @@ class SavedThread(Thread):
             raise ThreadBusyError(self.saver.thread_id, described(current))
 
     async def _holder_now(self) -> Mapping[str, Any] | None:
-        """Read the holder from the database; `None` if nobody holds the thread, or it stands at another checkpoint."""
+        """Read from the database which run holds the thread, and return its holder entry.
+
+        Returns `None` if no run holds the thread, or if the thread has moved to another checkpoint.
+        """
         found = await self.saver.outline()
         is_ours = found is not None and self._base is not None and found.checkpoint["id"] == self._base.id
         return holder_in(holders_of(found)) if found is not None and is_ours else None
@@ -383,7 +410,10 @@ class SavedThread(Thread):
             raise ThreadBusyError(self.saver.thread_id, described(holders[-1] if holders else None))
 
     async def _write_hold(self, mine: dict[str, Any], since: tuple[float, float]) -> None:
-        """Store the holder entry; its lease counts from `since`, read before the end of the lease was computed."""
+        """Store the holder entry of this run, and start its lease.
+
+        The lease counts from `since`, two clock times that were read before the end of the lease was computed.
+        """
         await self.record(Held(mine))
         await self._flush(wait=True)
         self._lease.renew(since)
@@ -408,7 +438,7 @@ class SavedThread(Thread):
             self._mine = None
 
     async def stop(self) -> None:
-        """Store what the run leaves: a checkpoint, and on it the results of tasks in an unfinished step."""
+        """Store the position at which the run ends as a checkpoint, and the results of tasks in an unfinished step."""
         try:
             # The token is released after the last write. Otherwise another run of this process could start in between.
             await self._store_final_state()
@@ -435,7 +465,7 @@ class SavedThread(Thread):
                 await self.saver.write(self._base.id, kept, task_id, f"~{PUSH}, {index:010}")
 
     async def _begin(self) -> None:
-        """Write the empty checkpoint on which the first entries are written."""
+        """Store an empty checkpoint for a new thread; the first entries are written on it."""
         # Two runs that begin the same thread write the same id, and then compete for the first entry on it.
         version = self.saver.next_version
         base, _ = new_base(None, {}, FIRST_ID, source="input", step=-1, place_before=None, next_version=version)
@@ -443,7 +473,10 @@ class SavedThread(Thread):
         self._base = base
 
     async def _rebase(self, source: Source) -> None:
-        """Write a checkpoint of the whole state, and make the one before it thin."""
+        """Store the whole state as a new checkpoint, on which the next entries are written.
+
+        The checkpoint before it is then stored again without its messages, if the new one contains them.
+        """
         # A flush without entries has not checked it. The new checkpoint would hide the entries of the run that has the
         # thread now, and they may need what the thin one loses.
         await self._check_lease()
@@ -481,7 +514,10 @@ def _stored(entries: Iterable[Entry]) -> list[Write]:
 
 
 def _check_messages(messages: object) -> None:
-    """Raise TypeError if a stored conversation contains anything but messages; checks one object of each type."""
+    """Raise TypeError if a stored conversation is not a list of messages.
+
+    Only one object of each type is checked.
+    """
     if not isinstance(messages, list):
         raise TypeError(f"the conversation should be a list, and is {type(messages).__name__}")
     for kind in {type(message) for message in messages}:
@@ -490,20 +526,20 @@ def _check_messages(messages: object) -> None:
 
 
 class HistoryPlace(NamedTuple):
-    """Position in the history of a thread, as stored."""
+    """Stored data of one position in the history of a thread: a checkpoint, and entries on it."""
 
     found: CheckpointTuple
-    """Checkpoint at the position, or the last one before it."""
+    """Checkpoint at the position, or the last checkpoint before it."""
     entries: list[Entry]
-    """Entries from the checkpoint to the position."""
+    """Entries on the checkpoint that lead to the position, in order."""
     tasks: list[Entry]
-    """Entries of tasks that ran at the position afterwards."""
+    """Entries of tasks that ran after the thread had reached the position."""
     given: Amended | None = None
-    """Input that had arrived at the position and was not applied yet."""
+    """Entry of input that had arrived at the position and was not applied yet; `None` without such input."""
 
 
 async def place_of(saver: Saver, checkpoint_id: str) -> HistoryPlace:
-    """Find a position by its id; raise ValueError if the thread does not have it."""
+    """Return the stored data of the position with an id; raise ValueError if the thread has no such position."""
     # A position with a checkpoint of its own; entries of other positions are on the newest checkpoint before them.
     found = await saver.get(checkpoint_id)
     if found is not None:
@@ -524,7 +560,10 @@ async def place_of(saver: Saver, checkpoint_id: str) -> HistoryPlace:
 async def whole(
     saver: Saver, found: CheckpointTuple, known: Mapping[str, CheckpointTuple] = MappingProxyType({})
 ) -> CheckpointTuple:
-    """Return a checkpoint with its messages, which a later one, possibly `known` by id, may have."""
+    """Return a checkpoint with its messages, which may be stored in a later checkpoint only.
+
+    `known` are checkpoints by id that need not be read again. Raises StorageError if the later checkpoint is missing.
+    """
     thin: list[CheckpointTuple] = []
     # The later checkpoint may be thin itself; a chain ends at the newest one, which is complete.
     while is_incomplete(found):

@@ -1,7 +1,7 @@
 """Unfinished turns in LangGraph's stored form, so that LangGraph and callboard can resume each other's threads.
 
-The next nodes are channels `branch:to:<node>`. Calls to run are sends in a channel of their own, without the state. The
-results of a call are written under the task id that LangGraph would compute for it.
+The next nodes are channels `branch:to:<node>`. The calls to run are LangGraph sends in a channel of their own, without
+the state. The results of a call are written under the task id that LangGraph would compute for it.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ MODEL = "model"
 
 
 def open_calls(thread: Thread) -> list[tuple[str, ToolCall]]:
-    """Return the calls that are still to run with their keys, in the order of the reply."""
+    """Return the calls of the last reply that still have to run, each with its key, in the order of the reply."""
     calls = thread.schema.flow.open_calls(thread.state.get(MESSAGES) or [])
     return list(zip(keys_of(calls), calls, strict=True))
 
@@ -44,7 +44,10 @@ def next_nodes(thread: Thread) -> dict[str, Any]:
 
 
 def kept_records(records: Mapping[str, CallRecord]) -> list[Entry]:
-    """Return entries for the records of the next step's tasks, to be written on a new checkpoint."""
+    """Return entries with the results and questions of the next step's tasks.
+
+    They are written on a new checkpoint, so that the results are not lost.
+    """
     finished: list[Entry] = [
         Finished(task, record.output)
         for task, record in records.items()
@@ -55,7 +58,7 @@ def kept_records(records: Mapping[str, CallRecord]) -> list[Entry]:
 
 
 def writes_for_langgraph(thread: Thread, base: Base) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
-    """Yield the results and questions of calls, with the task ids that LangGraph uses."""
+    """Yield LangGraph's task id of each call that has a result or a question, with the writes to store for it."""
     tasks = _call_tasks(thread)
     # If LangGraph still has a call to run, that call's task leads on to the model by itself.
     nothing_left = all(thread.known_of(key).is_finished for _, keys in tasks for key in keys)
@@ -71,14 +74,17 @@ def writes_for_langgraph(thread: Thread, base: Base) -> Iterator[tuple[str, list
 
 
 def _call_tasks(thread: Thread) -> list[tuple[int, list[str]]]:
-    """Return the tasks of the tools node: each its number among all sends, and the keys of its calls."""
+    """Return LangGraph's tasks of the tools node as pairs of number and keys.
+
+    The number is the index of the task among all sends. The keys are the keys of its calls.
+    """
     messages = thread.state.get(MESSAGES) or []
     sent = [(one.number, one.tasks(messages, MESSAGES)) for one in thread.sends if one.node == TOOLS]
     return [*sent, *((number, [key]) for number, (key, _) in enumerate(open_calls(thread), len(thread.sends)))]
 
 
 def read_next_nodes(thread: Thread, found: CheckpointTuple) -> None:
-    """Set the thread's next nodes, sends and records from a checkpoint of callboard or of LangGraph."""
+    """Set the next nodes, the sends and the records of a thread from a checkpoint of callboard or of LangGraph."""
     values = found.checkpoint["channel_values"]
     due = [name.removeprefix(BRANCH) for name in values if name.startswith(BRANCH) and _is_due(found, name)]
     branches = [node for name in due if (node := _node_here(thread, name))]
@@ -104,7 +110,7 @@ def _node_here(thread: Thread, name: str) -> str | None:
 
 
 def _is_due(found: CheckpointTuple, channel: str) -> bool:
-    """Return whether a node still has to run for the value in its channel."""
+    """Return whether the node of a channel `branch:to:<node>` has not run since the channel was written."""
     checkpoint = found.checkpoint
     seen = checkpoint["versions_seen"].get(channel.removeprefix(BRANCH), {}).get(channel)
     versions: Mapping[str, Any] = checkpoint["channel_versions"]
@@ -116,7 +122,10 @@ def _is_due(found: CheckpointTuple, channel: str) -> bool:
 
 
 def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
-    """Read LangGraph's writes of a batch that was one task; with several calls, they do not name the asking one."""
+    """Set the record of a call from LangGraph's writes for a batch that ran as one task.
+
+    Such writes do not name their call. With several calls, only the fact that one of them asks a question is set.
+    """
     calls = open_calls(thread)
     task_id = task_id_of(found.checkpoint["id"], thread.namespace, thread.step + 1, TOOLS, PULL, f"{BRANCH}{TOOLS}")
     writes = [(channel, value) for task, channel, value in found.pending_writes or () if task == task_id]
@@ -129,7 +138,10 @@ def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
 
 
 def merged_records(ours: Mapping[str, CallRecord], theirs: Mapping[str, CallRecord]) -> dict[str, CallRecord]:
-    """Return the more advanced record of each call: LangGraph may have gone on where callboard had stopped."""
+    """Return the record with the greater progress for each call, from callboard's and from LangGraph's records.
+
+    LangGraph may have continued a step at which callboard had stopped.
+    """
     both = {key: max(ours.get(key, NOTHING_KNOWN), record, key=_progress) for key, record in theirs.items()}
     return {**ours, **both}
 
@@ -139,11 +151,15 @@ def _progress(record: CallRecord) -> tuple[bool, int]:
 
 
 Numbered = list[tuple[int, Send]]
-"""Sends with their numbers in the channel, which are part of LangGraph's task ids."""
+"""Sends with their indexes in the channel, which are part of LangGraph's task ids."""
 
 
 def _read_sends(thread: Thread, found: CheckpointTuple) -> Numbered:
-    """Set the thread's sends from a checkpoint, and return the sends that are calls of the conversation."""
+    """Set the sends of a thread from a checkpoint; return the sends that stand for calls of the conversation.
+
+    LangGraph sends each call of a reply to the tools node. callboard runs these calls as one batch, so they are not
+    among the sends of the thread.
+    """
     sends = found.checkpoint["channel_values"].get(TASKS) or ()
     here: Numbered = [
         (number, send)
@@ -181,7 +197,7 @@ def _is_call_of(send: Send, asked: Collection[tuple[str, str]]) -> bool:
 
 
 def _call_in(send: Send) -> ToolCall | None:
-    """Return the single call in a send, in either of LangGraph's forms; `None` for any other input."""
+    """Return the call in the input of a send, in either of LangGraph's forms; `None` if it is not a single call."""
     arg: Any = send.arg
     if isinstance(arg, list) and len(arg) == 1:
         arg = arg[0]
@@ -208,7 +224,7 @@ def _read_calls(thread: Thread, found: CheckpointTuple, sends: Numbered) -> None
 
 
 def _record_of(writes: Sequence[tuple[str, Any]], call: ToolCall) -> CallRecord | None:
-    """Return what LangGraph's writes tell of a call, or `None` if nothing."""
+    """Return the result, questions and answers of a call from LangGraph's writes; `None` if they contain none."""
     record = NOTHING_KNOWN
     for channel, value in writes:
         if channel == MESSAGES:

@@ -28,25 +28,31 @@ from callboard._calls._observers import current_mark
 _log = logging.getLogger("callboard")
 
 LEASE = 60.0
-"""Seconds without a renewal after which a holder on another machine counts as dead."""
+"""Duration of a lease in seconds: a holder on another machine that has not renewed it counts as dead."""
 _LOOKS = 6
-"""Number of reads while a foreign entry is watched for one lease; a living holder renews it three times meanwhile."""
+"""Number of times that the holder entry is read while it is watched for one lease.
+
+A living holder renews its lease three times in the same time.
+"""
 _AGES = 86_400.0
-"""Largest possible difference of two clocks, in seconds; a lease that expired earlier than that is over."""
+"""Largest possible difference of two machines' clocks, in seconds; a lease that expired earlier has ended."""
 # On Linux, `time.monotonic()` stops while the machine is suspended, but leases go on: other machines' clocks do.
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 _read_clock: Callable[[int], float] = getattr(time, "clock_gettime", lambda _: time.monotonic())  # missing on Windows
 
 Now = Callable[[], Awaitable[float | None]]
-"""Reads the clock of the database, in seconds since 1970; `None` if the database has none."""
+"""Async function that returns the time of the database in seconds since 1970; `None` if it has no clock."""
 
 # Several event loops of the process may change it; `add` and `discard` of one token are atomic.
 _here: set[str] = set()
-"""Tokens of the runs of this process that hold a thread."""
+"""Tokens of the runs in this process that hold a thread."""
 
 
 def new_holder(now: float | None = None) -> dict[str, Any]:
-    """Return the holder entry of a new run; `now` is the time by the database's clock, if it has one."""
+    """Return the holder entry of a new run of this process, and register its token.
+
+    `now` is the time of the database in seconds since 1970; `None` if it has no clock.
+    """
     token = uuid4().hex
     # Before the entry is stored: a run of this process that reads an unknown token takes its holder for dead.
     _here.add(token)
@@ -62,33 +68,37 @@ def prolonged(holder: Mapping[str, Any], now: float | None = None) -> dict[str, 
 
 
 class OwnLease:
-    """Lease of a run of this process, measured by the clocks of this machine."""
+    """Lease of a run in this process, measured by the clocks of this machine."""
 
     def __init__(self) -> None:
         self.renew(self.read())
 
     @staticmethod
     def read() -> tuple[float, float]:
-        """Return the time of two clocks: one that includes suspension of the machine, and the time of day."""
+        """Return the times of two clocks in seconds.
+
+        The first clock includes the suspension of the machine. The second is the time of day, which can be set.
+        """
         return time.monotonic() if _BOOT_CLOCK is None else _read_clock(_BOOT_CLOCK), time.time()
 
     def renew(self, since: tuple[float, float]) -> None:
-        """Restart the lease from `since`, the clocks' time just before the write of the entry began."""
+        """Restart the lease at `since`, the times of both clocks just before the holder entry was written."""
         # Not the time after the write, which can take long: other machines count the lease from before it.
         self._since = since
 
     @property
     def may_be_over(self) -> bool:
-        """Return whether another run may have taken the thread by now."""
+        """`True` if the lease may have expired, so that another run may have taken the thread."""
         passed, shown = (now - before for now, before in zip(self.read(), self._since, strict=True))
         # If the clocks disagree, one was set or the machine was paused. Then neither proves that the lease goes on.
         return passed >= LEASE or abs(shown - passed) >= LEASE / 2
 
 
 async def is_over(holder: Mapping[str, Any], now: Now, current: Callable[[], Awaitable[object]]) -> bool:
-    """Return whether the run that holds a thread has ended; may take up to one lease, and may be cancelled meanwhile.
+    """Return whether the run that holds a thread has ended or lost its lease.
 
-    `now` reads the clock of the database, `current` reads the holder's entry again.
+    May wait for up to one lease, and may be cancelled while it waits. `now` reads the clock of the database, `current`
+    reads the holder entry again.
     """
     # The clock of the database decides only about other machines; processes of this machine are looked up by id.
     there = await now() if _is_elsewhere(holder) else None
@@ -108,17 +118,24 @@ async def is_over(holder: Mapping[str, Any], now: Now, current: Callable[[], Awa
 
 
 def release(holder: Mapping[str, Any]) -> None:
-    """Forget a run of this process that has ended, so that other runs of the process may take the thread."""
+    """Remove the token of a run that has ended, so that other runs of this process may take its thread."""
     _here.discard(holder["token"])
 
 
 def _is_elsewhere(holder: Mapping[str, Any]) -> bool:
-    """Return whether the holder's process cannot be looked up: it is on another machine, or of an earlier boot."""
+    """Return whether the process of a holder cannot be looked up on this machine.
+
+    It is then on another machine, or of an earlier boot of this one.
+    """
     return (holder["host"], holder["boot"]) != (socket.gethostname(), _boot())
 
 
 def is_alive(holder: Mapping[str, Any], now: float | None = None) -> bool:
-    """Return whether a holder's run may go on at `now` by the database's clock; without it, by this machine's."""
+    """Return whether the run of a holder may still be in progress.
+
+    For a process on another machine, its lease decides at the time `now` of the database's clock; `None` for the clock
+    of this machine.
+    """
     if _is_elsewhere(holder):
         return bool(holder["until"] > (time.time() if now is None else now))
     # The own process id proves nothing about a run: the process outlives its runs.
@@ -128,7 +145,7 @@ def is_alive(holder: Mapping[str, Any], now: float | None = None) -> bool:
 
 
 def described(holder: Mapping[str, Any] | None) -> str:
-    """Return the process of a holder in words, for errors."""
+    """Return a text for errors that names the process of a holder; "another run" for an unknown holder."""
     if holder is None:
         return "another run"
     return f"process {holder['pid']} on {holder['host']}"
@@ -139,7 +156,10 @@ def _until(now: float | None) -> float:
 
 
 def _exists(pid: int, born: str) -> bool:
-    """Return whether the process runs that had this id and start time; the system may have reused the id since."""
+    """Return whether the process with this id and start time is still running.
+
+    A process with another start time is a later one, to which the system gave the same id.
+    """
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -151,7 +171,10 @@ def _exists(pid: int, born: str) -> bool:
 
 
 def _stat(pid: int) -> tuple[str, str]:
-    """Return the state and the start time (in ticks) of a process, or two empty strings if the system does not tell."""
+    """Return the state of a process and its start time in ticks, as texts.
+
+    Both are empty if the system does not tell.
+    """
     try:
         # The second field, the command, is in parentheses and may itself contain spaces and parentheses.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -161,7 +184,10 @@ def _stat(pid: int) -> tuple[str, str]:
 
 
 def _boot() -> str:
-    """Return the id of the current boot of the machine; process ids of an earlier boot mean nothing."""
+    """Return the id of the current boot of the machine; an empty text if the system has none.
+
+    Process ids of an earlier boot mean nothing.
+    """
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""PostgreSQL savers and stores: connecting to a server, and explaining its errors."""
+"""PostgreSQL savers and stores: connections to a server, and explanations of its errors."""
 
 import time
 from collections.abc import Callable, Generator, Iterable
@@ -24,27 +24,33 @@ from callboard.exceptions import StorageError
 T = TypeVar("T", bound=PostgresSaver | PostgresStore)
 
 CONNECTIONS = 8
-"""Largest number of connections of each saver and each store."""
+"""Largest number of connections that each saver and each store opens."""
 
 _DEFAULTS: dict[str, Any] = {
     "fallback_application_name": "callboard",
     "connect_timeout": 10,
     "tcp_user_timeout": 30_000,
 }
-"""Connection defaults in libpq's units: seconds to connect, milliseconds until an unresponsive server is given up."""
+"""Default options of each connection, in libpq's units.
+
+Seconds until an attempt to connect fails; milliseconds until a connection to an unresponsive server is closed.
+"""
 
 _OPTIONS: dict[str, Any] = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
-"""Options that LangGraph requires of each connection."""
+"""Options of each connection that LangGraph's saver and store require."""
 
 _LOCK = 0x63616C6C626F6172
-"""Id of the advisory lock around table creation: "callboar" in ASCII."""
+"""Id of the advisory lock that protects the creation of tables: "callboar" in ASCII."""
 
 _AGAIN = 0.05
-"""Seconds between two attempts to get that lock."""
+"""Seconds between two attempts to get the lock `_LOCK`."""
 
 
 def open_saver(url: str, types: Iterable[type]) -> LazySaver:
-    """Return a saver on a PostgreSQL server, restricted to the allowed types; raise ValueError for an invalid URL."""
+    """Return a saver on a PostgreSQL server, which stores and reads values of the given types only.
+
+    The server is contacted on first use. Raises ValueError for an invalid URL.
+    """
     # Called without a saver: the method does not use it, and no connection is open yet.
     next_version = partial(PostgresSaver.get_next_version, cast("Any", None))
     return LazySaver(PostgresServer(url, _saver, "checkpoint_migrations"), next_version, types)
@@ -55,7 +61,10 @@ def open_store(url: str) -> LazyStore:
 
 
 class _Saver(PostgresSaver):
-    """Saver that deletes values which a checkpoint no longer has when it is stored again."""
+    """LangGraph saver that also deletes outdated values.
+
+    If a checkpoint is stored again without a value that it had, the value is deleted.
+    """
 
     def put(
         self,
@@ -85,7 +94,10 @@ def _store(connections: Any) -> PostgresStore:
 
 
 class PostgresServer(Generic[T]):
-    """Database on a server; the table `versions` has the version of its tables."""
+    """Database on a PostgreSQL server, and the way to open a saver or store on it.
+
+    `make` makes the saver or store on a connection. `versions` is the name of the table with the version of its tables.
+    """
 
     def __init__(self, url: str, make: Callable[[Any], T], versions: str) -> None:
         try:
@@ -111,7 +123,10 @@ class PostgresServer(Generic[T]):
         return self._make(ConnectionPool(self._conninfo, kwargs=_OPTIONS, min_size=0, max_size=CONNECTIONS, open=True))
 
     def _prepare(self, connection: Connection[DictRow], first: T) -> None:
-        """Create the tables if they are missing; one process at a time."""
+        """Create the tables if they are missing; only one process at a time does so.
+
+        Raises StorageError if the tables are of a newer version.
+        """
         latest = len(first.MIGRATIONS) - 1
         while (version := self._version(connection)) < latest:
             # Never wait inside the database for the lock: the owner builds indexes concurrently, and that waits for all
@@ -160,7 +175,7 @@ class PostgresServer(Generic[T]):
 
 @contextmanager
 def _advisory_lock(connection: Connection[DictRow]) -> Generator[bool]:
-    """Try to take the lock around table creation; yield whether this process got it."""
+    """Try once to take the lock for the creation of tables; yield `True` if this process holds it."""
     row = connection.execute("SELECT pg_try_advisory_lock(%s) AS ours", (_LOCK,)).fetchone()
     is_ours = row is not None and bool(row["ours"])
     try:

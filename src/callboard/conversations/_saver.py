@@ -1,4 +1,4 @@
-"""LangGraph checkpointer, awaited on asyncio and on trio."""
+"""Access of one thread to a LangGraph checkpointer, awaited on asyncio and on trio."""
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from functools import partial
@@ -25,14 +25,17 @@ from callboard.conversations._database import LazySaver
 from callboard.conversations._storage import Base, check_checkpoint, reading_stored_data
 
 _PLACE = frozenset(("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map"))
-"""Config keys that locate a checkpoint."""
+"""Keys of a config that name a thread and a checkpoint in it."""
 
 Place = tuple[str, str]
-"""Thread id and namespace of the graph within it."""
+"""Id of a thread, and the namespace of a graph within it."""
 
 
 class Saver:
-    """Part of a checkpointer that belongs to one thread; metadata of the run's config `about` go into checkpoints."""
+    """Access of one thread to a LangGraph checkpointer.
+
+    Metadata in `about`, the config of the run, are stored with each checkpoint.
+    """
 
     def __init__(
         self, saver: "BaseCheckpointSaver[Any]", thread_id: str, namespace: str, about: RunnableConfig | None = None
@@ -48,7 +51,7 @@ class Saver:
         return self.thread_id, self.namespace
 
     def config(self, checkpoint_id: str | None = None) -> RunnableConfig:
-        """Return the config of a checkpoint; without an id, of the latest."""
+        """Return a config that names the checkpoint with an id, or the latest checkpoint of the thread."""
         where = {"thread_id": self.thread_id, "checkpoint_ns": self.namespace}
         return {"configurable": where if checkpoint_id is None else {**where, "checkpoint_id": checkpoint_id}}
 
@@ -56,12 +59,18 @@ class Saver:
         return self._saver.get_next_version(current, None)
 
     async def get(self, checkpoint_id: str | None = None) -> CheckpointTuple | None:
-        """Return a checkpoint with its pending writes; the latest by default. Raises StorageError if it is damaged."""
+        """Return a checkpoint with its pending writes, or `None` if it does not exist; by default the latest.
+
+        Raises StorageError if its data are damaged.
+        """
         config, seen = self.config(checkpoint_id), partial(_remembering, place=self._place)
         return self._checked(await self._get(config, seen))
 
     async def outline(self) -> CheckpointTuple | None:
-        """Return the latest checkpoint with `None` in place of objects: to make messages takes most of the time."""
+        """Return the latest checkpoint with `None` in place of each object; `None` if there is no checkpoint.
+
+        Most of the time of a read is spent on making messages, which the caller does not need.
+        """
         return self._checked(await self._get(self.config(), partial(_outlined, place=self._place)), outlined=True)
 
     async def _get(self, config: RunnableConfig, seen: Callable[[Any], Any]) -> CheckpointTuple | None:
@@ -72,7 +81,10 @@ class Saver:
         )
 
     async def before(self, checkpoint_id: str | None, limit: int | None) -> list[CheckpointTuple]:
-        """Return the thread's checkpoints, the latest first: at most `limit`, and only older than `checkpoint_id`."""
+        """Return the checkpoints of the thread that are older than `checkpoint_id`, the latest first.
+
+        `None` returns all checkpoints. `limit` is the largest number of checkpoints, `None` for no limit.
+        """
         bound = None if checkpoint_id is None else self.config(checkpoint_id)
         config = self.config()
 
@@ -102,7 +114,10 @@ class Saver:
         return found
 
     async def put(self, base: Base, versions: Mapping[str, Any]) -> None:
-        """Store a checkpoint with the versions of its changed channels; one with the same id is replaced."""
+        """Store a checkpoint; a stored checkpoint with the same id is replaced.
+
+        `versions` are the new versions of the channels whose values have changed.
+        """
         where = self.config(base.parent_id)
         # Without the location keys of the run's config: savers store a `checkpoint_id` as the id of the parent.
         given = {name: value for name, value in self._about.get("configurable", {}).items() if name not in _PLACE}
@@ -115,11 +130,11 @@ class Saver:
             await self._awaited.store("put", lambda saver: forget(saver, gone), lambda saver: aforget(saver, gone))
 
     async def write(self, checkpoint_id: str, writes: Sequence[tuple[str, Any]], task_id: str, path: str) -> None:
-        """Store pending writes on a checkpoint; an existing write with the same task id is kept."""
+        """Store pending writes on a checkpoint, unless writes with the same task id are stored there already."""
         await self._write("put_writes", (self.config(checkpoint_id), list(writes), task_id, path))
 
     async def now(self) -> float | None:
-        """Return the time of the database's clock in seconds since 1970, or `None` if it has none."""
+        """Return the time of the database server in seconds since 1970, or `None` if the checkpointer has no clock."""
         saver = self._saver
         if isinstance(saver, LazySaver):
             return await to_thread.run_sync(saver.now)
@@ -127,11 +142,11 @@ class Saver:
 
     @property
     def identity(self) -> Hashable:
-        """Return a key for this thread of this checkpointer, valid while the checkpointer exists."""
+        """Key that identifies this thread of this checkpointer, valid while the checkpointer exists."""
         return id(self._saver), *self._place
 
     def packed(self, value: object) -> tuple[str, bytes]:
-        """Return the kind and the bytes of a serialized value; raise the serializer's error if it refuses the value."""
+        """Serialize a value; return its kind and its bytes. Raises the serializer's error if it refuses the value."""
         kind, data = self._saver.serde.dumps_typed(value)
         return kind, bytes(data)
 
@@ -155,7 +170,7 @@ class Saver:
 
 
 _KEPT: WeakKeyDictionary[Any, StoredConversations] = WeakKeyDictionary()
-"""Checkpoints and messages that were read or written, by saver."""
+"""Cache, by saver, of the checkpoints and messages that were read or written."""
 
 
 def _kept(saver: Any) -> StoredConversations:
@@ -163,7 +178,11 @@ def _kept(saver: Any) -> StoredConversations:
 
 
 def _remembering(saver: Any, place: Place | None = None) -> Any:
-    """Return the saver with a serializer that reuses earlier work; `place` is that of a latest checkpoint."""
+    """Return a copy of the saver whose serializer uses cached messages; the saver itself if it may not be copied.
+
+    `place` names the thread whose latest checkpoint is read or written, and may be cached; `None` for other
+    checkpoints.
+    """
     if not _is_known(saver):
         return saver
     kept = _kept(saver)
@@ -178,5 +197,8 @@ def _outlined(saver: Any, place: Place) -> Any:
 
 
 def _is_known(saver: Any) -> bool:
-    """Return whether a saver may be copied: those of LangGraph and callboard may. A user's class may forbid it."""
+    """Return whether a saver may be copied: its class is one of LangGraph's or callboard's.
+
+    A user's class may not support copies.
+    """
     return type(saver).__module__.partition(".")[0] in ("langgraph", "callboard")

@@ -1,4 +1,4 @@
-"""Public view of a thread: state snapshots, history, and changes from outside of a run."""
+"""Snapshots of a thread for users, its history, and changes of a thread from outside of a run."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
@@ -19,14 +19,17 @@ from callboard.conversations._storage import FIRST_ID, MESSAGES, Move, entries_o
 from callboard.conversations._thread import START, Thread
 
 COPY = "__copy__"
-"""Node name of an update that copies a position."""
+"""Name of a node in LangGraph's updates that stands for: copy the position."""
 
 Asked = Mapping[str, Sequence[Interrupt]]
-"""Questions by task."""
+"""Questions to people, by task."""
 
 
 def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> StateSnapshot:
-    """Return the snapshot of a thread; with `past`, as it was before its tasks finished."""
+    """Return LangGraph's snapshot of a thread at its current position.
+
+    With `past`, it shows the position before its tasks finished, as histories do. With `by_call`, each call is a task.
+    """
     if not thread.has_position:
         return StateSnapshot({}, (), thread.config, None, None, None, (), ())
     asked: Asked = {task: record.pending for task, record in thread.records.items() if record.pending}
@@ -87,7 +90,11 @@ def _task(thread: Thread, node: str, keys: Sequence[str], asked: Asked, path: tu
 async def history_of(
     thread: SavedThread, *, filter: Mapping[str, Any] | None, before: str | None, limit: int | None, by_call: bool
 ) -> AsyncGenerator[StateSnapshot]:
-    """Yield the snapshots of a thread's positions, the latest first; the thread is loaded at one after the other."""
+    """Yield a snapshot of each position of a thread, the latest first; loads the positions into `thread`.
+
+    `filter` is required metadata. `before` is a checkpoint id: only earlier positions are yielded. `limit` is the
+    largest number of snapshots.
+    """
     left = limit
     seen: str | None = None
     later: dict[str, CheckpointTuple] = {}
@@ -111,7 +118,7 @@ async def history_of(
 
 
 def _places(thread: SavedThread, found: CheckpointTuple, *, by_call: bool) -> list[StateSnapshot]:
-    """Return the snapshots of a checkpoint and of each entry on it that moved the thread."""
+    """Return a snapshot of a checkpoint, and of each later position to which an entry on it moved the thread."""
     thread.play(found, [])
     places = [snapshot_of(thread, by_call=by_call, past=True)]
     for entry in entries_of(found):
@@ -136,7 +143,7 @@ def _fits(snapshot: StateSnapshot, wanted: Mapping[str, Any] | None) -> bool:
 
 
 async def update(thread: SavedThread, flow: Flow, values: Any, as_node: str | None) -> RunnableConfig:
-    """Change the state of a thread from outside of a run.
+    """Change the state of a thread while no run uses it; return the config of the new position.
 
     `as_node` is the node to attribute the change to, by default the node that ran last; its successor runs next. After
     `__end__` nothing runs, except the model if it has not seen the last message. `__copy__` copies the position.
@@ -153,7 +160,10 @@ async def update(thread: SavedThread, flow: Flow, values: Any, as_node: str | No
 
 
 async def _copied(thread: SavedThread, flow: Flow, values: Any) -> RunnableConfig:
-    """Copy a position, and apply a list of updates to the copy, if given."""
+    """Copy the position of a thread, and return the config of the copy.
+
+    `values` is `None`, or a list of pairs (values, as_node): updates that are applied to the copy.
+    """
     if not thread.exists:
         raise InvalidUpdateError("Cannot copy a non-existent checkpoint")
     if not isinstance(values, (list, tuple)) and values is not None:
@@ -176,7 +186,7 @@ def _after(thread: Thread, flow: Flow, node: str, given: Sequence[Write]) -> lis
 
 
 def _last_node(thread: Thread, flow: Flow) -> str:
-    """Return the node that ran last, judged by the last message."""
+    """Return the name of the node that ran last, inferred from the last message."""
     messages = thread.state.get(MESSAGES) or []
     if not messages or isinstance(messages[-1], HumanMessage):
         return START
@@ -186,7 +196,10 @@ def _last_node(thread: Thread, flow: Flow) -> str:
 
 
 def finished_writes(thread: Thread) -> list[tuple[str, Any]]:
-    """Return the writes of finished tasks of an unfinished step; calls in the order of the reply."""
+    """Return the writes of the tasks that have finished in an unfinished step.
+
+    The writes of calls are in the order of the reply. Writes that conflict with another task's are left out.
+    """
     if not thread.records:
         return []
     calls = [*thread.sent_tasks(), *(key for key, _ in open_calls(thread))]

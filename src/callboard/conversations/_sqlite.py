@@ -1,4 +1,4 @@
-"""SQLite savers and stores: opening a database file, and explaining its errors."""
+"""SQLite savers and stores: access to a database file, and explanations of its errors."""
 
 import sqlite3
 import time
@@ -18,14 +18,17 @@ from callboard.exceptions import StorageError
 T = TypeVar("T", bound=SqliteSaver | SqliteStore)
 
 PATIENCE = 10.0
-"""Seconds to wait while another process writes."""
+"""Seconds to wait while another process writes to the file."""
 
 _AGAIN = 0.05
 """Seconds between two attempts to create the tables."""
 
 
 def open_saver(path: str, types: Iterable[type]) -> LazySaver:
-    """Return a saver on a SQLite file, restricted to the allowed types."""
+    """Return a saver on a SQLite file, which stores and reads values of the given types only.
+
+    The file is opened on first use.
+    """
     # Called without a saver: the method does not use it, and the file is not open yet.
     next_version = partial(SqliteSaver.get_next_version, cast("Any", None))
     return LazySaver(SqliteFile(path, _saver), next_version, types)
@@ -88,7 +91,7 @@ class SqliteFile(Generic[T]):
             raise StorageError(str(self), self._reason(error)) from error
 
     def _reason(self, error: sqlite3.Error) -> str:
-        """Return why the file cannot be used, and the remedy."""
+        """Return a text for an error: why the file cannot be used, and the remedy."""
         code = _code(error)
         if code == sqlite3.SQLITE_CANTOPEN:
             return self._cannot_open()
@@ -127,12 +130,15 @@ _REASONS = {
 
 
 def _code(error: sqlite3.Error) -> int:
-    """Return SQLite's primary result code; 0 if the error is not SQLite's."""
+    """Return SQLite's primary result code of an error; 0 if the driver raised the error itself."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def _patiently(step: Callable[[], object]) -> None:
-    """Repeat a step while another process does the same; SQLite's own timeout does not cover every such conflict."""
+    """Call `step` again while another process does the same step, for up to `PATIENCE` seconds.
+
+    SQLite's own timeout does not cover every such conflict.
+    """
     until = time.monotonic() + PATIENCE
     while True:
         try:

@@ -31,11 +31,11 @@ from callboard.exceptions import StorageError
 from callboard.tools._call_record import CallRecord
 
 Source = Literal["input", "loop", "update", "command", "fork", "repair"]
-"""Source of a change of the state."""
+"""Cause of a change of the state, in LangGraph's terms and callboard's: "input", "loop" (a step), and so on."""
 
 
 class _StoredRecord(TypedDict, total=False):
-    """Stored form of a call's record, as far as it is validated."""
+    """Stored form of a `CallRecord`: the fields that are validated when it is read."""
 
     __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
     answers: Sequence[Any]
@@ -56,7 +56,10 @@ _Record = Annotated[CallRecord, PlainValidator(_record_of)]
 
 
 class _Holder(TypedDict):
-    """Holder of a thread; see `callboard.conversations._lease`. Other keys are optional."""
+    """Stored form of a holder: the run that has a thread for itself.
+
+    See `callboard.conversations._lease`. Further keys are optional.
+    """
 
     __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
     token: str
@@ -76,14 +79,17 @@ def _holder_of(stored: Any) -> Mapping[str, Any] | None:
 
 
 class Stamp(NamedTuple):
-    """Id and time of a position in the thread's history."""
+    """Id and time (ISO format) of a position in the history of a thread."""
 
     id: str
     ts: str
 
     @classmethod
     def known(cls, stored: Any) -> Any:
-        """Return stored fields without those that a later version may have added, as in other entries."""
+        """Return a stored stamp as a dict with the known fields only; return data of another type unchanged.
+
+        A later version may have added fields, as in other entries.
+        """
         return {name: stored[name] for name in cls._fields if name in stored} if isinstance(stored, dict) else stored
 
 
@@ -92,7 +98,7 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Result of a task of the step."""
+    """Journal entry: a task of the step has finished, with its output."""
 
     KIND: ClassVar[str] = "task"
     task: str
@@ -101,7 +107,10 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Questions and accepted answers of tasks; as the first entry on a checkpoint, all records of unfinished tasks."""
+    """Journal entry: records of tasks that have not finished, with their questions and accepted answers.
+
+    If it is the first entry on a checkpoint, it has the records of all unfinished tasks of the step.
+    """
 
     KIND: ClassVar[str] = "asked"
     records: Mapping[str, _Record]
@@ -109,12 +118,15 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """Announcement that the body of a call is about to start."""
+    """Journal entry: the body of a call is about to start.
+
+    If no later entry of the call follows, its outcome is unknown.
+    """
 
     KIND: ClassVar[str] = "claim"
     task: str
     known: _Record
-    """Record with the answers that the body starts with."""
+    """Record of the call with the accepted answers that its body gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +138,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Start of a run, or renewal of its lease."""
+    """Journal entry: a run takes the thread for itself, or renews its lease."""
 
     KIND: ClassVar[str] = "hold"
     holder: Annotated[Mapping[str, Any] | None, PlainValidator(_holder_of)]
@@ -134,26 +146,26 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """End of a run: the thread is free."""
+    """Journal entry: the run that held the thread has ended, and another run may start."""
 
     KIND: ClassVar[str] = "leave"
 
 
 @dataclass(frozen=True, slots=True)
 class ActorState:
-    """State of an actor after a call of the step."""
+    """Journal entry: the state of an actor after a call of the step."""
 
     KIND: ClassVar[str] = "actor"
     actor: str
     key: str
-    """Key among actors of the same name, as text."""
+    """Key of the actor, as text: distinguishes actors of the same name."""
     digest: str
-    """Digest of the packed state."""
+    """Digest of the serialized state."""
     type: str = ""
     data: bytes = b""
-    """State, packed by the checkpointer's serializer."""
+    """State of the actor, serialized by the checkpointer's serializer; empty if `at` is set."""
     at: str | None = None
-    """Id of the checkpoint whose entries have the packed state, if this entry has not."""
+    """Id of the checkpoint whose entries contain the serialized state; `None` if this entry contains it."""
 
     @property
     def name(self) -> tuple[str, str]:
@@ -161,43 +173,49 @@ class ActorState:
 
 
 NotedStates = Sequence[Sequence[Any]]
-"""Stored states of actors: actor name, key, digest, and the id of the checkpoint with the packed state."""
+"""States of actors in the notes of a checkpoint.
+
+Each is a list of the actor's name, its key, the digest, and the id of the checkpoint with the serialized state.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """Move of the thread to a new position."""
+    """Base class of journal entries that move the thread to a new position, which has an id and a time."""
 
     next: Sequence[str] | None
-    """Nodes that come next; `None` keeps the current ones."""
+    """Names of the next nodes, which run with the state; `None` keeps the current next nodes."""
     sends: Sequence[InstanceOf[Send]] = ()
-    """Nodes that come next with an input of their own."""
+    """LangGraph sends of the next step: nodes that run with an input of their own."""
     id: str
     ts: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepped(Move):
-    """End of a step, with the outputs of all its tasks."""
+    """Journal entry: a step has ended, and the outputs of its tasks are applied to the state."""
 
     KIND: ClassVar[str] = "step"
     order: Sequence[str]
-    """Task names, in the order in which their outputs count."""
+    """Names of the step's tasks, in the order in which their outputs are applied to the state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amended(Move):
-    """Change of the state outside of a step."""
+    """Journal entry: the state was changed outside of a step, such as by input or by an update of the user."""
 
     KIND: ClassVar[str] = "amend"
     writes: Sequence[Write]
     source: Source
     received: Annotated[Stamp | None, BeforeValidator(Stamp.known)] = None
-    """Position where the input had arrived and was not applied yet; `None` if the change has no such position."""
+    """Position at which the input had arrived and was not applied yet, as LangGraph shows it in the history.
+
+    `None` if the change has no such position.
+    """
 
 
 Entry = Finished | Asked | Claimed | Failed | Held | Left | ActorState | Stepped | Amended
-"""Change of a thread, of any kind."""
+"""Journal entry of any kind: one change of a thread."""
 
 _TYPES: Mapping[str, type[Entry]] = {kind.KIND: kind for kind in get_args(Entry)}
 
@@ -207,7 +225,10 @@ _FIELDS: Mapping[type, Sequence[tuple[str, bool]]] = {
     kind: [(one.name, one.default is MISSING) for one in sorted(fields(kind), key=lambda one: one.name in _OF_A_MOVE)]
     for kind in get_args(Entry)
 }
-"""Fields of each kind, and whether they are required; the others are stored only if they have a value."""
+"""Fields of each kind of entry, as pairs: the name, and `True` if the field is required.
+
+A field that is not required is stored only if its value is not empty.
+"""
 
 
 def stored_form(entry: Entry) -> dict[str, Any]:
@@ -226,7 +247,7 @@ def stored_form(entry: Entry) -> dict[str, Any]:
 
 
 def entry_of(stored: Any) -> Entry:
-    """Decode a stored entry; raise ValueError for an unknown kind or a wrong field."""
+    """Return a stored dict as a journal entry; raise ValueError for an unknown kind or an invalid field."""
     kind = kind_of(stored)
     found: Entry = validated(f"the entry {kind!r}", _adapter(kind), stored)
     return found
@@ -245,7 +266,10 @@ def _adapter(kind: str) -> TypeAdapter[Entry]:
 
 
 def validated(what: str, adapter: TypeAdapter[Any], stored: object) -> Any:
-    """Return stored data as a value of a type; raise ValueError with the place of the first wrong value."""
+    """Return stored data converted to the type of a pydantic adapter.
+
+    Raises ValueError for invalid data. Its text begins with `what` and names the place of the first invalid value.
+    """
     try:
         return adapter.validate_python(stored)
     except ValidationError as error:
@@ -259,7 +283,7 @@ def validated(what: str, adapter: TypeAdapter[Any], stored: object) -> Any:
 
 
 def new_id(step: int) -> str:
-    """Return a new checkpoint id; ids are ordered by time."""
+    """Return a new checkpoint id for a step; ids are ordered by the time at which they were made."""
     return str(uuid6(clock_seq=step))
 
 
@@ -271,18 +295,21 @@ def now() -> str:
 
 
 FIRST_ID = "1ee00000-0000-6000-8000-000000000000"
-"""Id of the checkpoint before the first change: older than all others, and the same in all processes."""
+"""Id of the empty checkpoint of a new thread, on which its first entries are written.
+
+It is older than all other ids, and the same in all processes.
+"""
 
 CHANNEL = "__callboard__"
-"""Channel of the pending writes that hold entries."""
+"""Name of the channel under which journal entries are stored as pending writes."""
 
 BRANCH = "branch:to:"
-"""Prefix of LangGraph's channels for the next nodes."""
+"""Prefix of the channels in which LangGraph stores the next nodes: `branch:to:<node>`."""
 
 MESSAGES = "messages"
 
 NOTES = "__callboard__"
-"""Key of callboard's notes in `versions_seen`, which every copy of a checkpoint keeps.
+"""Key of callboard's notes on a checkpoint in its `versions_seen`, which every copy of a checkpoint keeps.
 
 The notes are a JSON text in the place of a channel name, with version 0: a node that has seen nothing, to LangGraph.
 """
@@ -300,7 +327,7 @@ _OWN_METADATA = frozenset(("source", "step", "parents", "writes"))
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Stored checkpoint on which entries are written."""
+    """Stored checkpoint on which the next journal entries are written."""
 
     checkpoint: Checkpoint
     metadata: Mapping[str, Any]
@@ -312,7 +339,7 @@ class Base:
 
     @property
     def notes(self) -> Mapping[str, Any]:
-        """Return callboard's notes; empty for a checkpoint made by LangGraph."""
+        """Callboard's notes on the checkpoint by name; empty for a checkpoint made by LangGraph."""
         return notes_of(self.checkpoint)
 
     @property
@@ -328,7 +355,11 @@ class Base:
         return cast("Sequence[BaseMessage]", self.checkpoint["channel_values"].get(MESSAGES) or ())
 
     def thinned(self, newer: "Base") -> "Base | None":
-        """Return the checkpoint without its messages, pointing to the next one; `None` if that does not have them."""
+        """Return a thin copy of the checkpoint, without its messages, that refers to the `newer` one for them.
+
+        Returns `None` if the checkpoint was made by LangGraph, has no messages or is thin already, or if the newer
+        checkpoint does not begin with its messages.
+        """
         count = len(self.messages)
         if not self.is_ours or NEXT in self.notes or not count:
             return None  # LangGraph's, or thin as it was stored, or without messages
@@ -351,7 +382,11 @@ def entries_of(found: CheckpointTuple) -> list[Entry]:
 
 
 def holders_of(found: CheckpointTuple) -> list[Held | Left]:
-    """Return the entries on a checkpoint, or on its outline, that tell which run holds the thread."""
+    """Return the `Held` and `Left` entries on a checkpoint, in order.
+
+    The last one tells whether a run holds the thread, and which run. The checkpoint may be an outline, with `None` in
+    place of objects.
+    """
     kinds = (Held.KIND, Left.KIND)
     entries = (entry_of(stored) for stored in _stored_entries(found) if kind_of(stored) in kinds)
     return cast("list[Held | Left]", list(entries))
@@ -365,7 +400,10 @@ def _stored_entries(found: CheckpointTuple) -> list[Any]:
 
 @contextmanager
 def reading_stored_data(where: str) -> Generator[None]:
-    """Raise StorageError for any error in a block that reads stored data; `where` names the data in the error."""
+    """Raise StorageError for an error in the block, which reads stored data.
+
+    `where` names the data in the text of the error. StorageErrors and LangGraph's control flow pass unchanged.
+    """
     try:
         yield
     # Control flow and storage errors pass; cancellation does too, since it is no `Exception`.
@@ -409,7 +447,10 @@ _COMMIT: TypeAdapter[Any] = TypeAdapter(list[Any] | tuple[Any, ...])
 
 
 def check_checkpoint(found: CheckpointTuple, *, outlined: bool = False) -> None:
-    """Raise ValueError for a checkpoint that no agent can have written; in an outline, objects are `None`."""
+    """Raise ValueError for a checkpoint whose form no agent can have written.
+
+    With `outlined`, it has `None` in place of objects, and only the entries of holders are checked.
+    """
     checkpoint = found.checkpoint
     validated("the checkpoint", _CHECKPOINT, checkpoint)
     validated("its metadata", _METADATA, found.metadata)
@@ -425,7 +466,7 @@ def check_checkpoint(found: CheckpointTuple, *, outlined: bool = False) -> None:
 
 
 def input_in(entry: Entry) -> Amended | None:
-    """Return the entry if it applies input, otherwise `None`."""
+    """Return the entry if it is an `Amended` entry that applies input to the state, otherwise `None`."""
     return entry if isinstance(entry, Amended) and entry.source == "input" else None
 
 
@@ -439,7 +480,10 @@ def commits_in(found: CheckpointTuple) -> int:
 
 
 def is_damaged(found: CheckpointTuple | None, checkpoint_id: str, commits: int) -> bool:
-    """Return whether a stored checkpoint, or one of its `commits` entry writes, is missing."""
+    """Return whether a checkpoint, or one of the writes with entries on it, is missing in the database.
+
+    `found` is the thread's latest stored checkpoint. `commits` is the number of writes on `checkpoint_id`.
+    """
     return found is None or (found.checkpoint["id"] == checkpoint_id and commits_in(found) < commits)
 
 
@@ -449,20 +493,23 @@ def last_id(found: CheckpointTuple, entries: Sequence[Entry]) -> str:
 
 
 def unknown_values(before: Base | None, known: Collection[str]) -> dict[str, Any]:
-    """Return the values of channels that another agent wrote and this agent does not know; they are kept."""
+    """Return the values in a checkpoint whose channels this agent does not have, by channel.
+
+    Another agent wrote them; they are kept in the next checkpoint.
+    """
     old = {} if before is None else before.checkpoint["channel_values"]
     return {name: value for name, value in old.items() if name not in known and not name.startswith(("__", BRANCH))}
 
 
 def made_whole(found: CheckpointTuple, messages: Sequence[BaseMessage]) -> CheckpointTuple:
-    """Return a thin checkpoint with its messages, taken from those of the next checkpoint."""
+    """Return a thin checkpoint with its messages: the first of `messages`, which a later checkpoint has."""
     count = notes_of(found.checkpoint)[COUNT]
     values = {**found.checkpoint["channel_values"], MESSAGES: list(messages[:count])}
     return found._replace(checkpoint=cast("Checkpoint", {**found.checkpoint, "channel_values": values}))
 
 
 def is_incomplete(found: CheckpointTuple) -> bool:
-    """Return whether a checkpoint lacks its messages because a later checkpoint stores them."""
+    """Return whether a checkpoint is stored without its messages, because a later checkpoint has them."""
     # Some savers keep the old value of a channel that a checkpoint is stored again without.
     return NEXT in notes_of(found.checkpoint) and MESSAGES not in found.checkpoint["channel_values"]
 
@@ -479,7 +526,11 @@ def new_base(
     actors: NotedStates = (),
     next_version: Callable[[Any], Any],
 ) -> tuple[Base, Mapping[str, Any]]:
-    """Return a checkpoint to be stored after `before`, at the position after `place_before`, and its new versions."""
+    """Return a new checkpoint with the given values, and the new versions of its changed channels.
+
+    `before` is the checkpoint before it, and `place_before` the id of the position before it, which may be that of an
+    entry; both are `None` for a new thread. `sends` is the number of sends that are not calls of the conversation.
+    """
     known: Mapping[str, Any] = {} if before is None else before.checkpoint["channel_versions"]
     old: Mapping[str, Any] = {} if before is None else before.checkpoint["channel_values"]
     # One new version for all channels, greater than every older one: LangGraph compares versions to find due nodes. A
@@ -501,13 +552,16 @@ def new_base(
 
 
 def notes_of(checkpoint: Checkpoint) -> Mapping[str, Any]:
-    """Return callboard's notes on a checkpoint; empty if LangGraph copied them from an earlier one."""
+    """Return callboard's notes on a checkpoint, by name.
+
+    They are empty if LangGraph copied them from an earlier checkpoint, because they describe that checkpoint.
+    """
     notes = _last_notes(checkpoint)
     return notes if notes.get(OF) == checkpoint["id"] else {}
 
 
 def noted_actors(checkpoint: Checkpoint) -> NotedStates:
-    """Return the noted states of actors, also from notes that LangGraph copied."""
+    """Return the states of actors in the notes on a checkpoint, also if LangGraph copied the notes."""
     found: NotedStates = _last_notes(checkpoint).get(ACTORS, ())
     return found
 

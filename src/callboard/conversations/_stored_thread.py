@@ -1,4 +1,4 @@
-"""Conversations in a database: reads them, and provides a checkpointer for agents.
+"""Conversations in a database: a reader of them, and a checkpointer for agents.
 
 Values of unknown types are shown as data; their types are never imported.
 """
@@ -35,32 +35,44 @@ CallState = Literal["done", "failed", "waits", "open"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredThread:
-    """Conversation at one moment."""
+    """Stored conversation as it was at one moment; made by `Threads.read`.
+
+    `messages` has the oldest message first. `next` has the names of the nodes that run next; it is empty if the last
+    turn is complete. `questions` are the open questions to a person, each once.
+    """
 
     thread_id: str
     messages: Sequence[BaseMessage]
     when: str
-    """Time at which this state was reached, in ISO format with a time zone."""
+    """Time at which this state was reached, in ISO format with a time zone; empty if it is unknown."""
     next: Sequence[str]
     questions: Sequence[Interrupt]
     waiting: AbstractSet[str | None]
-    """Ids of the calls that have asked a question."""
+    """Ids of the calls that have asked a question and wait for its answer."""
     errors: Mapping[str | None, str]
-    """Error texts: of calls by their id, of other nodes by their name."""
+    """Texts of errors: of calls by the id of the call, of other nodes by the name of the node."""
     other_keys: Sequence[str]
-    """Keys of the state other than the messages."""
+    """Names of the state's keys other than `messages`."""
 
     @property
     def turns(self) -> int:
-        """Number of messages written by the user."""
+        """Number of messages in the conversation that the user wrote."""
         return sum(isinstance(message, HumanMessage) for message in self.messages)
 
     def exchanges(self) -> list[Exchange]:
-        """Return the messages, each with the results of its calls; a result without a call is an entry of its own."""
+        """Return the messages of the conversation, each with the results of the calls that it contains.
+
+        A result without a call is an entry of its own.
+        """
         return exchanges_in(self.messages)
 
     def state_of(self, call_id: str | None, result: ToolMessage | None) -> CallState:
-        """Return the state of the call with an id, given its result, if any."""
+        """Return the state of a call: "done", "failed", "waits" (for a person) or "open" (no result yet).
+
+        Args:
+            call_id: id of the call.
+            result: message with the result of the call; `None` if the conversation has none.
+        """
         if result is not None:
             return "failed" if result.status == "error" else "done"
         if call_id in self.waiting:
@@ -69,7 +81,7 @@ class StoredThread:
 
 
 class _AnyThread(SavedThread):
-    """Saved thread that reads the conversation's channels only."""
+    """Thread of any agent, of which only the conversation is read; other keys of the state are ignored."""
 
     def take(self, entry: Entry, *, live: bool = False) -> None:
         if isinstance(entry, Amended):
@@ -102,7 +114,10 @@ def _conversation(thread: _AnyThread, snapshot: StateSnapshot, found: Checkpoint
 
 
 def _questions_beside(found: CheckpointTuple) -> list[Interrupt]:
-    """Return questions that LangGraph stored as writes of a checkpoint, including questions without a call."""
+    """Return the questions that LangGraph stored as writes on a checkpoint, including questions without a call.
+
+    Returns no question if the checkpoint, or an entry on it, is callboard's: its questions are in the journal.
+    """
     if base_of(found).is_ours or entries_of(found):
         return []  # callboard's questions are in the journal; other writes here are outdated
     return [
@@ -123,15 +138,18 @@ _MESSAGES: Mapping[str, type[BaseMessage]] = {
 
 @dataclass(frozen=True, eq=False)
 class Foreign:
-    """Value of a type that is not imported."""
+    """Replacement for a stored value of a type that is not imported."""
 
     type: str
     content: Any
-    """Plain values of which it consists."""
+    """Fields of the value, as plain data."""
 
 
 def foreign(name: tuple[str, ...], content: Any) -> Any:
-    """Return a value of an unknown type as data; return a message as one of LangChain's, so that it can be read."""
+    """Return a stored value of an unknown type as `Foreign`, without importing its type.
+
+    A message of an unknown class becomes a message of LangChain, so that it can be read.
+    """
     base = _MESSAGES.get(str(content.get("type"))) if isinstance(content, Mapping) else None
     if base is not None and "content" in content:
         return base(**{key: value for key, value in content.items() if key in base.model_fields})
@@ -139,7 +157,7 @@ def foreign(name: tuple[str, ...], content: Any) -> Any:
 
 
 _NAMES = "SELECT DISTINCT thread_id FROM checkpoints WHERE checkpoint_ns = ''"
-"""Query on the table of LangGraph's savers, which is the same in SQLite and PostgreSQL."""
+"""Query for the ids of all threads; the table of LangGraph's savers is the same in SQLite and PostgreSQL."""
 
 
 class Threads:
@@ -149,7 +167,7 @@ class Threads:
     as plain data. The database is opened at first use, and closed at the end of a `with` block.
 
     Args:
-        url: of the database, in the form of `create_react_agent(checkpointer=...)`.
+        url: URL of the database, in the form of `create_react_agent(checkpointer=...)`.
 
     Raises:
         ImportError: if the package that the URL needs is not installed.
@@ -173,19 +191,28 @@ class Threads:
         self.close()
 
     def close(self) -> None:
-        """Close the database. Blocks. The next use opens it again."""
+        """Close the database. Blocks the thread. The next use opens it again."""
         for saver in list(self._opened):
             saver.close()
 
     async def names(self) -> list[str]:
-        """Return the thread ids of all conversations, in no particular order. Raises StorageError as `read` does."""
+        """Return the thread ids of all conversations, in no particular order.
+
+        Raises:
+            StorageError: if the database cannot be used, or its contents are damaged.
+        """
         return [*await to_thread.run_sync(self._reader.thread_ids)]
 
     async def read(self, name: str, checkpoint_id: str | None = None) -> StoredThread | None:
-        """Return the conversation with a thread id as it is now, or as it was at a checkpoint.
+        """Return a conversation as it is now, or as it was at a checkpoint; `None` if it does not exist.
 
-        Returns `None` if it does not exist. Raises StorageError if the database cannot be used, or its contents are
-        damaged, and ValueError if the conversation has no such checkpoint.
+        Args:
+            name: thread id of the conversation.
+            checkpoint_id: id of a position in its history; by default the latest.
+
+        Raises:
+            StorageError: if the database cannot be used, or its contents are damaged.
+            ValueError: if the conversation has no such checkpoint.
         """
         thread = _thread(self._reader, name)
         found = await thread.saver.get(checkpoint_id)
@@ -195,14 +222,26 @@ class Threads:
         return _conversation(thread, snapshot_of(thread, by_call=True, past=checkpoint_id is not None), found)
 
     async def history(self, name: str) -> list[StateSnapshot]:
-        """Return all states in the history of a conversation, the latest first. Raises StorageError as `read` does."""
+        """Return a snapshot of every state in the history of a conversation, the latest first.
+
+        The list is empty if the conversation does not exist.
+
+        Args:
+            name: thread id of the conversation.
+
+        Raises:
+            StorageError: if the database cannot be used, or its contents are damaged.
+        """
         thread = _thread(self._reader, name)
         return [place async for place in history_of(thread, filter=None, before=None, limit=None, by_call=True)]
 
     def saver_for(self, agent: Any) -> "BaseCheckpointSaver[str]":
-        """Return a checkpointer on this database for an agent or a compiled graph of LangGraph, on any event loop.
+        """Return a checkpointer on this database for an agent, to be used on any event loop.
 
         It also reads and writes values of the types that the agent's schemas name.
+
+        Args:
+            agent: agent of callboard, or compiled graph of LangGraph.
         """
         saver = _Saver(self._database, StrictSerializer(self._database.where, _stored_types_of(agent)))
         self._opened.add(saver)
@@ -210,7 +249,7 @@ class Threads:
 
 
 class _Saver(LazySaver):
-    """Saver that LangGraph's graphs can await on their own loop, too."""
+    """Saver with async methods, which run in worker threads: LangGraph's graphs can await them on their own loop."""
 
     def __init__(self, like: LazySaver, serializer: StrictSerializer) -> None:
         super().__init__(like.place, like.get_next_version)
@@ -230,7 +269,7 @@ class _Saver(LazySaver):
         await to_thread.run_sync(partial(self.put_writes, *args, **options))
 
     def thread_ids(self) -> "Sequence[str]":
-        """Return the names of all conversations. Blocks."""
+        """Return the thread ids of all conversations. Blocks the thread."""
         return self._call(_thread_ids)
 
 
@@ -244,7 +283,7 @@ def _thread_ids(saver: Any) -> list[str]:
 
 
 def _stored_types_of(agent: Any) -> set[type]:
-    """Return the types that conversations of an agent and its subgraphs may contain."""
+    """Return the types of values that conversations of an agent and of its subgraphs may contain."""
     graphs = [agent, *(graph for _, graph in agent.get_subgraphs(recurse=True))]
     builders = [graph.builder for graph in graphs if hasattr(graph, "builder")]
     schemas = [schema for builder in builders for schema in (*builder.schemas, builder.context_schema)]

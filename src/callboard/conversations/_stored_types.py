@@ -18,7 +18,10 @@ from callboard.conversations._storage import Amended, Entry, Finished, Move
 
 
 def named_types(*annotations: Any) -> set[type]:
-    """Return the types in annotations that the serializer stores by name, including fields and type arguments."""
+    """Return the types in annotations whose values LangGraph's serializer stores with the name of their type.
+
+    Types of fields and type arguments are included.
+    """
     # By id, because annotations need not be hashable. The dict keeps each object alive: many are temporary, and a new
     # object could otherwise get the id of a freed one.
     seen: dict[int, object] = {}
@@ -36,7 +39,7 @@ def named_types(*annotations: Any) -> set[type]:
 
 
 def _is_stored_by_name(kind: type) -> bool:
-    """Return whether LangGraph's serializer stores values of a type as the type's name and their fields."""
+    """Return whether LangGraph's serializer stores values of a type as the name of the type and its fields."""
     return (
         issubclass(kind, (BaseModel, Enum))
         or dataclasses.is_dataclass(kind)
@@ -74,7 +77,10 @@ def _fields(kind: type) -> Iterable[Any]:
 
 
 def checked_types(types: Iterable[Any], checkpointer: object) -> list[type]:
-    """Return the types given as `stored_types`; raise TypeError or ValueError if one cannot be used."""
+    """Return the types given as `stored_types` as a list.
+
+    Raises TypeError for a value that is no class, and ValueError if the checkpointer has a serializer of its own.
+    """
     if isinstance(types, type):
         raise TypeError(f"stored_types is a list of classes, such as [{types.__name__}], got {types!r}")
     given = list(types)
@@ -137,5 +143,5 @@ def _tracked_update(update: Any, schema: Schema) -> Any:
 
 
 def tracked_send(target: Any, schema: Schema) -> Any:
-    """Return a `goto` target; the input of a send loses its untracked keys."""
+    """Return a send without the untracked keys of its input, which are not stored; return a node's name unchanged."""
     return Send(target.node, _tracked(target.arg, schema)) if isinstance(target, Send) else target

@@ -1,4 +1,4 @@
-"""State of a thread of conversation: its channels, the next step, and the results of that step's tasks.
+"""Current position of a thread of conversation: its state, the next nodes, and the results of the next step's tasks.
 
 Every change of a thread is an entry, so that a journal can store the changes and replay them.
 """
@@ -36,58 +36,67 @@ from callboard.conversations._storage import (
 from callboard.tools._call_record import NOTHING_KNOWN, CallRecord
 
 Following = Callable[[], Sequence[Target]]
-"""Returns the next nodes and sends, once the state has changed."""
+"""Function that returns the next nodes and sends; called after the state has changed."""
 
 START = "__start__"
-"""Node that applies the input to the state."""
+"""Name of the node that applies the input to the state."""
 
 _STEPS: Mapping[Source, int] = {"input": 1, "loop": 1, "update": 1, "command": 0, "fork": 0, "repair": 0}
-"""Number of steps that a change counts for; the writes of a command belong to the step that follows."""
+"""Number of steps that a change counts for, by its source; a command belongs to the step that follows it."""
 
 _SHOWN: Mapping[Source, Source] = {"input": "loop", "command": "update"}
-"""Sources that metadata name differently: LangGraph, too, calls the step that applies input a "loop" step."""
+"""Sources of changes that snapshots show under another name.
+
+LangGraph, too, calls the step that applies input a "loop" step.
+"""
 
 
 class Thread:
-    """Thread of conversation in memory; `namespace` is that of the agent within the graphs around it."""
+    """Thread of conversation in memory: its state, its next nodes, and the results of their tasks.
+
+    `namespace` is the namespace of the agent within the graphs that run it; empty without such graphs.
+    """
 
     is_kept: ClassVar[bool] = False
-    """`True` if another run can resume the thread."""
+    """`True` if the thread is stored, so that another run can resume it."""
 
     def __init__(self, schema: Schema, *, namespace: str = "") -> None:
         self.schema = schema
         self.state = State(schema, {})
         self.step = -1
-        """Number of the last completed step; -1 before the first."""
+        """Number of the last completed step; -1 before the first step."""
         self.next: tuple[str, ...] = ()
-        """Nodes of the next step that run with the state."""
+        """Names of the nodes of the next step that run with the state."""
         self.sends: tuple[Sent, ...] = ()
-        """Nodes of the next step that run with an input of their own (LangGraph's `Send`)."""
+        """Sends of the next step: nodes that run with an input of their own (LangGraph's `Send`)."""
         self.records: dict[str, CallRecord] = {}
-        """Results, questions and claims of the next step, by task: the name of a node or the key of a call."""
+        """Results, questions and claims of the next step's tasks, by the name of a node or the key of a call."""
         self.asked_here: dict[str, Sequence[Interrupt]] = {}
-        """All questions of the next step by task, including answered ones."""
+        """All questions that tasks of the next step have asked, by task; including answered questions."""
         self.has_unattributed_questions = False
         """`True` if another agent stored questions of this step without naming the calls that asked them."""
         self.source: Source = "input"
-        """Source of the last change."""
+        """Source of the change that led to the current position."""
         self.checkpoint_id = new_id(self.step)
         self.parent_id: str | None = None
         self.ts = now()
         # Replaced, never changed: `copy(self)` shares it, and so do earlier positions of the thread.
         self.actor_states = ActorStates()
         self.kept_by_actors = KeptStates()
-        """Actor states after calls that have no stored result yet."""
+        """States of actors after calls whose results are not stored yet."""
         self.holder: Mapping[str, Any] | None = None
-        """Holder entry of the run that holds the thread, as last read."""
+        """Holder entry of the run that has the thread for itself, as last read; `None` for no run."""
         self.namespace = namespace
         self._has_ids = schema.adds_messages(MESSAGES)
         self._arrival: Mapping[str, Any] = {}
-        """Attributes of the thread at the position where this run's input had arrived and was not applied yet."""
+        """Values of the thread's attributes at the position where the input of this run had arrived.
+
+        The input was not applied to the state at this position. Empty if the run has no input.
+        """
 
     @property
     def exists(self) -> bool:
-        """Return whether the thread was stored before this run."""
+        """`True` if the thread was stored before this run."""
         return False
 
     @property
@@ -96,7 +105,7 @@ class Thread:
 
     @property
     def coming(self) -> tuple[str, ...]:
-        """Return the nodes of the next step, sends included."""
+        """Names of the nodes of the next step, the nodes of its sends first."""
         return (*(one.node for one in self.sends), *self.next) if self.sends else self.next
 
     def sent_tasks(self) -> list[str]:
@@ -112,12 +121,15 @@ class Thread:
 
     @property
     def mark(self) -> str | None:
-        """Return the mark that an observer left on the interrupted run, or on one of its calls."""
+        """Mark that an observer left on the interrupted run, or on one of its calls; `None` for no mark."""
         left = (record.mark for record in self.records.values() if record.mark is not None)
         return next(left, (self.holder or {}).get("mark"))
 
     async def amend(self, writes: Iterable[Write], following: Following | None, source: Source) -> None:
-        """Change the state outside of a step; `following` returns the next nodes, and `None` keeps the current ones."""
+        """Apply writes to the state outside of a step, and record the change.
+
+        `following` returns the next nodes once the state has changed; `None` keeps the current next nodes.
+        """
         await self.prepare()
         before: Thread | None = None
         if source == "input" and self.is_kept:
@@ -131,7 +143,10 @@ class Thread:
         await self.record(entry, live=True)
 
     def arrival(self) -> Self | None:
-        """Return the thread as it was when this run's input had arrived; `None` without input."""
+        """Return a copy of the thread at the position where the input of this run had arrived.
+
+        Returns `None` if the run has no input.
+        """
         if not self._arrival:
             return None
         place = copy(self)
@@ -140,7 +155,10 @@ class Thread:
         return place
 
     async def update(self, writes: Iterable[Write], following: Following) -> None:
-        """Change the state as `amend` does, between runs; raise `ThreadBusyError` while a run holds the thread."""
+        """Apply writes to the state between runs, as `amend` does.
+
+        Raises `ThreadBusyError` while a run holds the thread.
+        """
         # Held for the change, though it is one entry: a run that starts meanwhile would not see it.
         await self.hold()
         try:
@@ -149,7 +167,7 @@ class Thread:
             await self.stop()
 
     def _amended(self, writes: Iterable[Write], following: Following | None, source: Source) -> Amended:
-        """Apply writes to the state and return the entry of the change."""
+        """Apply writes to the state, and return the journal entry of this change without recording it."""
         has_ids = self._has_ids
         named = [(name, _with_ids(value) if has_ids and name == MESSAGES else value) for name, value in writes]
         # Before `following()`, which looks at the changed state; the entry is then recorded as `live`.
@@ -173,27 +191,34 @@ class Thread:
         )
 
     async def finished(self, task: str, output: object, *, later: bool = False) -> None:
-        """Record the result of a task; with `later`, it may wait for the next entry's write."""
+        """Record the result of a task; with `later`, it may be stored together with the next entry."""
         await self.record(Finished(task, self.identified(output)), later=later)
 
     async def asked(self, records: Mapping[str, CallRecord]) -> None:
         await self.record(Asked(dict(records)))
 
     async def claimed(self, task: str, known: CallRecord) -> None:
-        """Record that the body of a call is about to start, with the answers that it gets; stored before it starts."""
+        """Record that the body of a call is about to start, with the accepted answers that the body gets.
+
+        The entry is stored before the body starts.
+        """
         mark = current_mark()
         accepted = known.accepted()
         await self.record(Claimed(task, accepted if mark is None else accepted._replace(mark=mark)))
 
     async def claim(self, tasks: Sequence[str]) -> None:
-        """Record that bodies of calls are about to start, before any does; also store entries that were held back."""
+        """Record that the bodies of several calls are about to start.
+
+        A stored thread stores this before any of the bodies starts. Entries that were held back to be stored with these
+        claims are stored, too.
+        """
 
     async def failed(self, task: str, error: str) -> None:
-        """Record that a task raised; the task runs again when the thread is resumed."""
+        """Record the error of a task; the task runs again when the thread is resumed."""
         await self.record(Failed(task, error))
 
     def apply_outputs(self, order: Sequence[str]) -> list[Write]:
-        """Apply the outputs of the step's tasks to the state, in the given order; return the writes."""
+        """Apply the outputs of finished tasks to the state, in the given order of tasks; return their writes."""
         writes = self.written(order)
         self.state.apply(writes)
         return writes
@@ -207,39 +232,54 @@ class Thread:
         return writes
 
     async def stepped(self, order: Sequence[str], following: Sequence[Target], *, claims: bool = False) -> None:
-        """End the step; with `claims`, the next step claims its calls in the same write."""
+        """Record the end of the step; `order` are its tasks, `following` the next nodes and sends.
+
+        With `claims`, the entry is stored together with the claims of the next step's calls.
+        """
         stamp, (coming, sends) = self._stamp(_STEPS["loop"]), parted(following)
         entry = Stepped(order=list(order), next=coming, sends=sends, id=stamp.id, ts=stamp.ts)
         await self.record(entry, live=True, later=claims)
 
     @property
     def claims_ahead(self) -> bool:
-        """Return whether all calls of a reply are claimed before any of them starts."""
+        """`True` if all calls of a reply are claimed in one write, before any of them starts."""
         return False
 
     async def prepare(self, *, repeats: bool = False) -> None:
-        """Get ready for a change; a thread at an earlier position begins its new branch here."""
+        """Begin a new branch, if the thread is at an earlier position; call this before each change.
+
+        With `repeats`, the new branch counts as a step, as in LangGraph.
+        """
 
     @property
     def is_held(self) -> bool:
-        """Return whether this run holds the thread and has to renew its lease."""
+        """`True` if this run holds the thread and has to renew its lease."""
         return False
 
     async def hold(self, *, repeats: bool = False) -> None:
-        """Take the thread for this run alone; with `repeats`, a fork counts as a step, as in LangGraph."""
+        """Take the thread, so that no other run may change it; raise `ThreadBusyError` if another run holds it.
+
+        With `repeats`, a new branch counts as a step, as in LangGraph.
+        """
 
     async def keep_holding(self) -> None:
-        """Renew the lease until cancelled."""
+        """Renew the lease on the thread regularly, until cancelled or the thread is lost."""
 
     async def stop(self) -> None:
-        """End the run's work on the thread, after success, failure and cancellation alike."""
+        """Store the remaining changes of the run and release the thread; called after every end of a run."""
 
     async def record(self, entry: Entry, *, live: bool = False, later: bool = False) -> None:
-        """Apply an entry, and store it if the thread is stored: at once, or `later`; a `live` one is in the state."""
+        """Apply an entry to the thread; a stored thread stores it at once, or with the next entry if `later`.
+
+        With `live`, the entry's writes are in the state already and are not applied again.
+        """
         self.take(entry, live=live)
 
     def take(self, entry: Entry, *, live: bool = False) -> None:
-        """Apply an entry to the thread; used for new entries and for replay alike."""
+        """Apply an entry to the thread, without storing it; used for new entries and for stored ones.
+
+        With `live`, the entry's writes are in the state already and are not applied again.
+        """
         match entry:
             case Finished():
                 self.records[entry.task] = CallRecord(output=entry.output)
@@ -270,7 +310,10 @@ class Thread:
                 assert_never(entry)
 
     def receive(self, entry: Amended) -> None:
-        """Move to the position where the input of `entry` had arrived; applying it becomes the next step."""
+        """Move the thread to the position where the input of `entry` had arrived.
+
+        The next step of the thread is to apply this input.
+        """
         if entry.received is not None:
             self.step += 1
             self.parent_id, (self.checkpoint_id, self.ts) = self.checkpoint_id, entry.received
@@ -296,11 +339,14 @@ class Thread:
             self.has_unattributed_questions = False
 
     def _stamp(self, steps: int) -> Stamp:
-        """Return the id and time of a new position, `steps` steps ahead."""
+        """Return a new id and the current time for a position that is `steps` steps after the current one."""
         return Stamp(new_id(self.step + steps), now())
 
     def identified(self, output: Any) -> Any:
-        """Give ids to the messages of an output, so that each replay yields the same messages."""
+        """Return the output of a task, and give ids to its messages that have none.
+
+        With stored ids, each replay yields the same messages.
+        """
         if not self._has_ids:
             return output
         if isinstance(output, BaseMessage):
@@ -319,14 +365,14 @@ _OF_AN_ARRIVAL = ("state", "step", "checkpoint_id", "parent_id", "ts", "source",
 
 
 def as_update(output: Any, messages_key: str) -> Any:
-    """Return the output of a call as an update of the state."""
+    """Return the output of a call as an update of the state: a message as a dict, other outputs unchanged."""
     if isinstance(output, list):
         return [as_update(item, messages_key) for item in output]
     return {messages_key: [output]} if isinstance(output, ToolMessage) else output
 
 
 def _merged(writes: Iterable[Write]) -> dict[str, Any]:
-    """Merge several writes into one update of the state."""
+    """Return several writes as one update of the state: a dict in which lists for the same key are joined."""
     merged: dict[str, Any] = {}
     for name, value in writes:
         before = merged.get(name)
@@ -335,7 +381,7 @@ def _merged(writes: Iterable[Write]) -> dict[str, Any]:
 
 
 def _with_ids(messages: Any) -> Any:
-    """Return messages with ids, converted as `add_messages` would convert them."""
+    """Return messages, converted as `add_messages` converts them, with an id for each message that has none."""
     if isinstance(messages, Overwrite):
         return Overwrite(_with_ids(messages.value))
     found = messages if isinstance(messages, list) else [messages]

@@ -44,7 +44,7 @@ _HOMES = {
     ),
     "callboard.testing._tools": ("Event", "Kind", "Recorder"),
 }
-"""Names by module, imported at first use: a worker that runs a body of `EngineContract` must not import LangChain."""
+"""Public names by module. Each is imported at first use: a worker for `EngineContract` must not import LangChain."""
 
 # Derived from the table, so that both cannot differ.
 __all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]

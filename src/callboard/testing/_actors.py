@@ -19,7 +19,7 @@ from callboard.exceptions import ActorDiedError
 from callboard.tools._node import ToolNode
 
 Point = Literal["begun", "done"]
-"""Moment of a call. `begun`: just before the handler runs. `done`: after the handler ran, before the caller is told."""
+"""Moment in a call: `begun` just before the handler runs, `done` after the handler and before the caller's answer."""
 
 
 def kill_actor(reference: object, reason: str = "it was killed by a test") -> None:
@@ -35,7 +35,9 @@ def kill_actor(reference: object, reason: str = "it was killed by a test") -> No
 
 @contextmanager
 def killing(reference: object, handler: str, point: Point = "done", *, times: int = 1) -> Generator[list[str]]:
-    """Kill an actor at a chosen point of the next calls of a handler; yield a list that gets its name at each death.
+    """Kill an actor at a chosen point of the next calls of a handler; yield a list with one entry for each death.
+
+    Each entry is the name of the handler.
 
     `times` is the number of calls that kill the actor; later calls run normally. Raises ValueError if there is no such
     handler, or if the block ended without a death.
@@ -77,11 +79,11 @@ class ActorContract:
     """Time limit of each test, in seconds."""
 
     def actor(self) -> Actor | ChildSpec[Any]:
-        """Return an actor that was never started, or a child spec of it."""
+        """Return the actor to test, which was never started, or a child spec of it."""
         raise NotImplementedError("say which actor it is: def actor(self): return Browser()")
 
     async def ask(self, reference: Any) -> object:
-        """Call a handler that takes a short time and never fails, and return the answer."""
+        """Call a handler of the actor that takes a short time and never fails, and return its result."""
         raise NotImplementedError("say how to ask it: async def ask(self, reference): return await reference.goto(url)")
 
     async def test_it_starts_answers_and_stops(self) -> None:
@@ -112,7 +114,7 @@ class ActorContract:
         _check(len(answered) == 10, f"10 callers asked, {len(answered)} were answered")
 
     async def test_a_cancelled_call_leaves_it_usable(self) -> None:
-        """Cancel a call before its handler begins, and in the middle: the next call must succeed."""
+        """Cancel a call before its handler begins, and another while its handler runs: the next call must succeed."""
         with anyio.fail_after(self.patience):
             async with running(self._spec()) as reference:
                 for turns in range(4):  # scheduler turns before the cancellation, to hit different points of the call
@@ -163,7 +165,7 @@ class ActorContract:
         ToolNode([spec_of(self.actor())])
 
     def _spec(self) -> ChildSpec[Any]:
-        """Return the child spec without the options of keyed actors, of nodes and of threads."""
+        """Return the child spec of `actor()` without the options of keyed actors, of nodes and of threads."""
         spec = spec_of(self.actor())
         spec = replace(spec, key=None, cap=None, idle=None, prefix="", intensity=INTENSITY, period=PERIOD)
         return spec.kept_in(InMemorySnapshots()) if spec.is_in_journal else spec

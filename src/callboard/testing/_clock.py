@@ -21,7 +21,7 @@ Backend: TypeAlias = tuple[str, dict[str, Any]]
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Selector that advances a virtual clock instead of waiting for a timeout."""
+    """Selector for an asyncio loop that advances a virtual clock instead of waiting for a timeout."""
 
     def __init__(self) -> None:
         super().__init__()

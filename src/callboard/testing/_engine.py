@@ -33,7 +33,7 @@ class FakeEngine:
         self.starts = 0
         """Number of times that the engine changed from closed to open."""
         self.seats = 0
-        """Number of workers that an owner has reserved now."""
+        """Number of workers that are reserved now."""
         self._running: set[_Running] = set()
         self._refusals: list[str] = []
         self._in_flight = EngineOperations("engine")
@@ -51,7 +51,7 @@ class FakeEngine:
         self.opened -= 1
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
-        """Raise TypeError for a function that cannot be pickled."""
+        """Raise `TypeError` for a function of a body that cannot be pickled."""
         _pickled(fn, f"{title!r} cannot run elsewhere")
 
     def refuse(self, reason: str) -> None:
@@ -63,14 +63,15 @@ class FakeEngine:
     ) -> None:
         """Kill the running bodies and the reserved workers, as SIGKILL would.
 
-        `title` restricts it to workers in which such a body runs; `recurs` says that the body has killed its worker.
+        `title` restricts the kill to workers that run a body with this title; `recurs` says that the body has killed
+        its worker.
         """
         for one in [one for one in self._running if title is None or title in one.titles]:
             one.recurs = recurs
             one.lose(reason)
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run a body; see `callboard.Engine`."""
+        """Run a body in this process, and return its result; see `callboard.Engine`."""
         with self._in_flight.running(body, grace=0.0) as noted:
             return await self._run_within(noted, self._running)
 
@@ -79,7 +80,7 @@ class FakeEngine:
         return await self._in_flight.drain(timeout)
 
     async def _run_within(self, body: Body, worker: "set[_Running]") -> Any:
-        """Run a body in a worker, also while the engine is drained."""
+        """Run a body in a worker, also while the engine is drained, and return its result."""
         if not self.opened:
             raise EngineError(body.title, body.call_id, "its engine is not open", ended="unavailable")
         if self._refusals:
@@ -114,7 +115,7 @@ class FakeEngine:
 
 
 class _Running:
-    """Running body that can be killed."""
+    """Running body, or reserved worker, that can be killed."""
 
     def __init__(self, title: str = "") -> None:
         self.scope = anyio.CancelScope()
@@ -124,7 +125,7 @@ class _Running:
 
     @property
     def titles(self) -> Collection[str]:
-        """Titles of the bodies that a kill ends."""
+        """Titles of the bodies that end if this worker is killed."""
         return [self._title]
 
     def lose(self, reason: str) -> None:
@@ -178,7 +179,7 @@ def _lost_with(body: Body, worker: set[_Running]) -> Generator[None]:
 
 
 async def _as_elsewhere(fn: Callable[[], Any], is_async: bool) -> Any:
-    """Run a function in an empty context, with only the extracted context that an engine would carry to a worker."""
+    """Run a function in an empty context that gets only the data which an engine would send to a worker."""
     # Through JSON and back, as over a pipe: a value that JSON cannot carry fails here, too.
     here, given = copy_context(), json.loads(json.dumps(inject_context()))
     found, errors = list[Any](), list[Exception]()

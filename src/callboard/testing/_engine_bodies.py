@@ -37,7 +37,7 @@ def unsendable() -> object:
 
 
 async def goes_on(path: str) -> None:
-    """Write the process id to a file, then write on until cancelled."""
+    """Write the process id to a file, then keep writing to the file until cancelled."""
     _note(path, f"{os.getpid()}\n")
     while True:
         _note(path)
@@ -45,7 +45,7 @@ async def goes_on(path: str) -> None:
 
 
 def goes_on_in_a_thread(path: str) -> None:
-    """Write the process id to a file, then write on and ignore cancellation."""
+    """Write the process id to a file, then keep writing to the file and ignore cancellation."""
     _note(path, f"{os.getpid()}\n")
     while True:
         _note(path)
@@ -69,13 +69,13 @@ def tell() -> float:
 
 
 async def keep(number: int) -> list[int]:
-    """Store a number in this process, and return all stored numbers."""
+    """Store a number in this worker process, and return all numbers stored there."""
     _kept.append(number)
     return list(_kept)
 
 
 async def forget() -> None:
-    """Delete the numbers that `keep` has stored in this process."""
+    """Delete the numbers that `keep` has stored in this worker process."""
     _kept.clear()
 
 
@@ -85,7 +85,7 @@ async def where() -> Any:
 
 
 async def meet(path: str, count: int) -> int:
-    """Wait until `count` bodies run at once; they meet through a file."""
+    """Wait until `count` bodies run at once, which count each other in a file; return the number of bodies."""
     _note(path)
     while (found := len(_text(path))) < count:
         await anyio.sleep(0.005)

@@ -35,7 +35,7 @@ class EngineContract:
     patience = 60.0
     """Time limit of each test, in seconds."""
     ends_threads = True
-    """`True` if the engine can end a sync body that ignores cancellation. An engine without processes cannot."""
+    """True if the engine can end a sync body that ignores cancellation. An engine without processes cannot."""
 
     def engine(self) -> Engine:
         """Return an engine that is not open, with room for two bodies at once."""

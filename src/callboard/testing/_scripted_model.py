@@ -55,7 +55,7 @@ def _as_call(request: str | tuple[str, Mapping[str, object]] | ToolCall) -> Tool
 
 
 class Numbering:
-    """Source of ids that are equal in every run, and new to the conversation."""
+    """Source of message and call ids that are the same in every test run, and not yet used in the conversation."""
 
     def __init__(self) -> None:
         self._replies = count(1)
@@ -63,7 +63,7 @@ class Numbering:
         self._issued: set[str] = set()
 
     def number(self, reply: AIMessage, history: Iterable[BaseMessage]) -> AIMessage:
-        """Return a copy of a reply with an id for the message and for each of its calls."""
+        """Return a copy of a reply in which the message and each of its calls has an id."""
         # The history counts too: another model, or an earlier process, may have replied in the same thread.
         taken = self._issued | set(_ids(history))
         made: list[ToolCall] = []
@@ -123,7 +123,7 @@ Line: TypeAlias = AIMessage | str | Sequence[ToolCall]
 """Reply of the model: a message, its text, or its tool calls."""
 
 Reply: TypeAlias = Line | Exception | Callable[[list[BaseMessage]], Line]
-"""Entry of a script: a reply, an error to raise, or a function from the request's messages to a reply."""
+"""Entry of a script: a reply, an error to raise, or a function from the messages of the request to a reply."""
 
 
 class ScriptEndedError(AssertionError):
@@ -146,7 +146,7 @@ class _Playback:
         self._lock = threading.Lock()
 
     def take(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> Reply:
-        """Record a request, and return its entry of the script."""
+        """Record a request, and return the next entry of the script, which answers it."""
         with self._lock:  # requests may come from several threads; each takes one position of the script
             position = len(self.requests)
             self.requests.append(list(messages))
@@ -158,7 +158,7 @@ class _Playback:
         return self.script[position]
 
     def speak(self, reply: Reply, messages: list[BaseMessage]) -> AIMessage:
-        """Return the message of an entry, or raise its error."""
+        """Return the message that an entry of the script stands for, or raise the entry's error."""
         if isinstance(reply, Exception):
             raise reply
         line = reply(list(messages)) if callable(reply) else reply
@@ -206,7 +206,7 @@ class ScriptedModel(BaseChatModel):
         tool_choice: str | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """Return a model with tools bound in OpenAI's format."""
+        """Return a model with tools bound in OpenAI's format; it shares the script of this model."""
         if tool_choice is not None:
             kwargs["tool_choice"] = tool_choice
         return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **kwargs)

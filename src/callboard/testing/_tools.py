@@ -22,7 +22,7 @@ class Event:
     kind: Kind
     tool: str
     query: str
-    """Argument of the call."""
+    """Argument `query` of the call."""
     time: float
     """Seconds since the first event of the log, on the clock of the event loop."""
 
@@ -37,7 +37,7 @@ def label(tool: str, query: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class _Part:
-    """Behaviour of one tool."""
+    """Scripted behaviour of one tool, as `Recorder.tool` and `Recorder.sync_tool` take it."""
 
     name: str
     seconds: float | Callable[[str], float] = 0.0
@@ -144,18 +144,18 @@ class Recorder:
 
     @property
     def events(self) -> list[Event]:
-        """Events so far, in order."""
+        """Recorded events so far, in order."""
         with self._lock:
             return list(self._events)
 
     @property
     def lines(self) -> list[str]:
-        """Events so far as texts: `["slow(a) started", "slow(a) cancelled"]`."""
+        """Recorded events so far as texts: `["slow(a) started", "slow(a) cancelled"]`."""
         return [str(event) for event in self.events]
 
     @property
     def order(self) -> list[str]:
-        """Calls in the order of their starts, as texts: `["slow(a)", "slow(b)", "boom"]`."""
+        """Recorded calls in the order of their starts, as texts: `["slow(a)", "slow(b)", "boom"]`."""
         return [label(event.tool, event.query) for event in self.events if event.kind == "started"]
 
     @property

@@ -1,4 +1,4 @@
-"""LangChain tools made of the handlers of actors, or unpacked from toolkits.
+"""LangChain tools made of the handlers of actors, or taken from toolkits.
 
 A toolkit is an object that contains tools, such as an open MCP server. If an actor dies, a call of its handler runs
 again if its policy allows that. If a restarted actor has lost state, the next result tells the model, once per
@@ -44,7 +44,10 @@ Supervised = SupervisedCall[Any] | None
 
 
 class HandlerCall:
-    """Body of a tool that asks an actor's handler. `written` are the names of the arguments that the model writes."""
+    """Function of a tool that calls a handler of an actor.
+
+    `written` has the names of the arguments that the model writes.
+    """
 
     __slots__ = ("_cell", "_handler", "_name", "_written")
 
@@ -61,7 +64,11 @@ class HandlerCall:
         supervised: Supervised,
         told: Callable[[ActorDiedError], ActorDiedError] = lambda died: died,
     ) -> Any:
-        """Run the handler, again if its actor died and the policy allows it; `told` adds facts to the error."""
+        """Ask the actor to run the handler, and return the handler's result.
+
+        If the actor dies, ask again if the call's policy allows it. `told` adds facts to the ActorDiedError that is
+        raised.
+        """
         lost: ActorDiedError | None = None
         runs, attempt = 0, own_attempt(self._name)
         # The arguments before injection and parsing, if they are known.
@@ -105,13 +112,19 @@ class HandlerCall:
                     turn.end()
 
     def _question(self, supervised: SupervisedCall[Any]) -> OutcomeUnknown:
-        """Return the question to a person, with the arguments of the call after changes by middleware."""
+        """Return the interrupt that asks a person about a call whose actor died.
+
+        It shows the arguments of the call after changes by middleware.
+        """
         args = {name: value for name, value in supervised.call["args"].items() if name in self._written}
         return OutcomeUnknown(self._name, args, f"{self._cell.name} died")
 
 
 def by_reference(plan: Plan) -> Plan:
-    """Return the plan of a tool; a method of an actor's reference follows its call policy, as actor tools do."""
+    """Return the plan of a tool; if its function is a method of an actor's reference, adapt the plan.
+
+    The tool then follows its call policy when the actor dies, as tools made of an actor's handlers do.
+    """
     if (asked := asked_by(plan.fn)) is None:
         return plan
     ask = HandlerCall(*asked, plan.tool.name, frozenset(plan.tool.args) - plan.injected.forbidden)
@@ -124,7 +137,7 @@ def by_reference(plan: Plan) -> Plan:
 
 
 def is_idempotent(tool: BaseTool) -> bool:
-    """Return whether a tool is marked as safe to repeat, in its `metadata` or on the handler that it runs."""
+    """Return whether a tool is marked as safe to repeat, in its `metadata` or on the actor's handler that it calls."""
     metadata = getattr(tool, "metadata", None)  # a mock in place of a tool may have no fields
     mark = metadata.get(IDEMPOTENT) if isinstance(metadata, dict) else None
     if mark is not None:
@@ -140,15 +153,15 @@ def is_idempotent(tool: BaseTool) -> bool:
 
 
 class Toolkit(Protocol):
-    """Object that is no tool itself and contains tools."""
+    """Object that contains tools and is no tool itself, such as an open MCP server."""
 
     def get_tools(self) -> Sequence[BaseTool]:
-        """Return the present tools."""
+        """Return the toolkit's present tools."""
         ...
 
 
 _PLAIN = (StructuredTool, Tool, FunctionType)
-"""Usual types of tools. They are not tested for being a toolkit, which takes longer than everything else here."""
+"""Usual classes of tools. Objects of these classes are not tested for being a toolkit, because the test is slow."""
 
 
 def unpacked(given: Iterable[Any]) -> list[Any]:
@@ -179,17 +192,20 @@ _KEPT = 4096
 
 
 _TOLD = -1
-"""Marker in place of a state number: the model was told of the loss, so the next state is no news."""
+"""Marker in place of a state number: the model knows that the state was lost, so the next state needs no notice."""
 
 
 class LostState:
-    """State number of each actor that each conversation has seen last."""
+    """Record of the state of each actor that each conversation has seen last, to tell models about lost state."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[tuple[Hashable, str, Hashable], int] = OrderedDict()
 
     def of(self, conversation: Hashable, cell: Cell) -> str:
-        """Return the notice about an actor's restart; empty if the conversation knows its state or has seen none."""
+        """Return the notice for the model that an actor was restarted and lost its state.
+
+        Empty if the conversation has seen the present state, knows of the loss, or has never used the actor.
+        """
         seen = self._seen.get((conversation, cell.kind.__name__, cell.key))
         if seen is None or seen == _TOLD or cell.state_since <= seen:
             if seen != cell.state_since:
@@ -199,11 +215,11 @@ class LostState:
         return f"{cell.name} was restarted, and {what} is lost."
 
     def note_seen(self, conversation: Hashable, cell: Cell) -> None:
-        """Record that a conversation has used the present state of an actor."""
+        """Record that a conversation has seen the present state of an actor."""
         self._note(conversation, cell, cell.state_since)
 
     def is_told(self, conversation: Hashable, cell: Cell) -> None:
-        """Record that a conversation knows of the loss of the present state, whatever state follows."""
+        """Record that the model knows that an actor's present state is lost, so that the next state needs no notice."""
         self._note(conversation, cell, _TOLD)
 
     def _note(self, conversation: Hashable, cell: Cell, state: int) -> None:
@@ -215,7 +231,7 @@ class LostState:
 
 
 def with_notice(result: Any, notice: str) -> Any:
-    """Return a result with the notice added for the model; `None` if the notice does not fit into it."""
+    """Return a tool result to which a notice for the model was added; `None` if the result cannot take a notice."""
     parts: Any = result if isinstance(result, (list, tuple)) else ()
     # Commands and messages in a list go to the graph by themselves, and are no content for the model.
     if isinstance(result, Command) or any(isinstance(one, (Command, ToolMessage)) for one in parts):
@@ -239,7 +255,10 @@ _TAKES_MANY = (
 
 
 def with_handlers(tools: Iterable[Any], owner: str, *, uses_engines: bool) -> tuple[list[Any], ActorSet]:
-    """Replace each actor by tools for its handlers; TypeError for one that lacks docstring or annotations."""
+    """Return the tools with each actor replaced by tools for its handlers, and the set of these actors.
+
+    Raises TypeError for a handler without docstring or annotations.
+    """
     given = unpacked(tools)
     specs = [spec_of(one) for one in given if isinstance(one, (Actor, ChildSpec))]
     if not specs:
@@ -262,14 +281,20 @@ def with_handlers(tools: Iterable[Any], owner: str, *, uses_engines: bool) -> tu
 
 
 def check_graces(actors: ActorSet, graces: Mapping[str, float | None]) -> None:
-    """Raise ValueError for a handler with a grace that does not fit into the lease of its actor's fleet."""
+    """Raise ValueError for a handler whose grace does not fit into the lease of its actor's fleet.
+
+    `graces` has the seconds of clean-up by tool name.
+    """
     for spec in actors.specs:
         tools = [f"{spec.prefix}{one.name}" for one in spec.kind._handlers.values()]
         check_grace(spec, {name: graces[name] for name in tools if name in graces})
 
 
 def _tools(actors: ActorSet, number: int) -> list[BaseTool]:
-    """Return a tool for each handler, except control handlers and handlers with a leading underscore."""
+    """Return a tool for each handler of one actor.
+
+    Control handlers and handlers with a leading underscore become no tools.
+    """
     spec = actors.specs[number]
     handlers = [one for one in spec.kind._handlers.values() if one.group != CONTROL and one.name[0] != "_"]
     if not handlers:
@@ -279,7 +304,10 @@ def _tools(actors: ActorSet, number: int) -> list[BaseTool]:
 
 
 def _tool(actors: ActorSet, number: int, handler: Handler, lost: LostState) -> BaseTool:
-    """Return a tool that runs a handler. A result with a property `artifact` becomes its `str` and the artifact."""
+    """Return a tool that calls a handler of an actor.
+
+    A result with a property `artifact` becomes the text `str(result)` and the artifact.
+    """
     if not handler.fn.__doc__:
         raise TypeError(f"the handler {handler.title} has no docstring; a model has to be told what it does")
     signature = handler.signature()
@@ -328,12 +356,12 @@ def _typed(parameter: inspect.Parameter, hints: Mapping[str, Any], handler: Hand
 
 
 _RUNTIME = "callboard_runtime"
-"""Argument that gives the tool the context of its key function. It is injected, so it is not in the schema for the
-model."""
+"""Name of an injected parameter that gives the tool the context of its key function. As it is injected, it is not in
+the schema for the model."""
 
 
 class _Ask:
-    """Tool call as an ask of an actor."""
+    """Function of a tool that asks an actor, in the actors' session of the node or in a session of its own."""
 
     def __init__(self, actors: ActorSet, number: int, handler: Handler, lost: LostState) -> None:
         self._actors = actors
@@ -367,18 +395,21 @@ class _Ask:
         return self._once_open(session, engine, asked)
 
     def _portable(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments without values that belong to this process, such as LangGraph's entries in a config."""
+        """Return the arguments of a call without values that only this process can use.
+
+        Such values are LangGraph's entries in a config.
+        """
         config = portable(kwargs.get(self._config or "") or var_child_runnable_config.get() or {})
         plain = {name: sendable(value, config) for name, value in kwargs.items()}
         return plain if self._config is None or self._config not in plain else {**plain, self._config: config}
 
     async def _once_open(self, session: ActorSession, engine: Engine, asked: Callable[[], Awaitable[Any]]) -> Any:
-        """Keep the actor's engine open between restarts, then ask."""
+        """Open the actor's engine in the session, which keeps it open between restarts, and then ask the actor."""
         await session.hold(engine, self.name)
         return await asked()
 
     async def _alone(self, kwargs: dict[str, Any]) -> Any:
-        """Ask in a session of its own, for a tool that is run without its node."""
+        """Ask the actor in a new session, for a tool that is run without its node."""
         async with self._actors.opened():
             return await self(kwargs)
 
@@ -436,7 +467,7 @@ def _context_of(runtime: ToolRuntime[Any, Any] | None) -> CallContext:
 
 
 def _conversation(keyed_actors: KeyedActors) -> Hashable:
-    """Return the thread of the run; without a thread, the number of the actors' session."""
+    """Return the id of the run's thread (conversation); without a thread, the number of the actors' session."""
     config = var_child_runnable_config.get() or {}
     thread = config.get("configurable", {}).get("thread_id")
     return keyed_actors.number if thread is None else str(thread)

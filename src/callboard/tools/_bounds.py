@@ -16,11 +16,11 @@ MAX_DEPTH = 100
 """Maximum nesting of lists and objects in arguments. Python itself can copy and serialize about 300 levels."""
 MAX_VALUES = 100_000
 MAX_CHARACTERS = 10_000_000
-"""Maximum characters of all texts and keys in the arguments of one call."""
+"""Maximum number of characters of all texts and keys in the arguments of one call."""
 MAX_ID = 65_536
-"""Maximum characters of a call id. Some providers put a signature of a few thousand characters into it."""
+"""Maximum length of a call id, in characters. Some providers put a signature of a few thousand characters into it."""
 MAX_NAME = 256
-"""Maximum characters of a name that no tool has."""
+"""Maximum length of the name in a call of an unknown tool, in characters."""
 
 _SHOWN = 40
 _MARK = "callboard_unkept"
@@ -29,17 +29,21 @@ _PLAIN = frozenset((int, float, bool, type(None)))
 
 
 class Refusal(NamedTuple):
-    """Outcome of a refused call."""
+    """Message for the model and error for observers, for a call that was refused."""
 
     message: ToolMessage
     error: CallRejectedError
-    """Error for observers."""
+    """Error that observers receive."""
 
 
 def admission(
     calls: Sequence[ToolCall], reply: Sequence[ToolCall], known: Collection[str], max_calls: int | None
 ) -> Steps[tuple[Sequence[ToolCall], Mapping[int, Refusal]]]:
-    """Return the calls, harmless copies in place of those above the limits, and the refusals by index."""
+    """Return the calls of a batch, and the refusals of calls above the limits by the index of the call.
+
+    A refused call is replaced by a copy without arguments and with a short name and id. `calls` are the calls to run,
+    `reply` all calls of the model's reply, and `known` the names of the tools.
+    """
     surplus: set[int] = set()
     if max_calls is not None and len(reply) > max_calls:
         # By identity: the model may write equal calls, and only the surplus ones are refused. `calls` has the same
@@ -60,7 +64,7 @@ def admission(
 
 
 def unkept(calls: Sequence[ToolCall]) -> dict[int, ToolMessage]:
-    """Return error messages for calls with arguments that no storage could keep, by the index of the call."""
+    """Return error messages, by index of the call, for calls whose arguments are too large or too deep to be stored."""
     found: dict[int, ToolMessage] = {}
     for place, call in enumerate(calls):
         if not _is_small(call) and (reason := at_once(_offence_in(call["args"]))) is not None:
@@ -74,7 +78,7 @@ def _marked(call: ToolCall, reason: str) -> ToolMessage:
 
 
 def is_unkept(message: ToolMessage) -> bool:
-    """Return whether a message was made by `unkept`. Such a message is no answer from outside to the call."""
+    """Return whether a message was made by `unkept`. Such a message does not count as an answer from outside."""
     return bool(message.response_metadata.get(_MARK))
 
 
@@ -86,7 +90,7 @@ def _refusal(call: ToolCall, reason: str) -> Refusal:
 
 
 def offence(call: ToolCall, known: Collection[str] = ()) -> str | None:
-    """Return a text about the exceeded limit and the remedy; `None` if the call is within the limits."""
+    """Return a text about the limit that a call exceeds, with the remedy; `None` if it is within the limits."""
     return at_once(_weighed(call, known))
 
 
@@ -105,7 +109,10 @@ def _weighed(call: ToolCall, known: Collection[str]) -> Steps[str | None]:
 
 
 def _is_small(call: ToolCall) -> bool:
-    """Return whether a call has only a few short plain values. Nearly all calls do, and measuring one costs more."""
+    """Return whether a call has only a few short plain values.
+
+    This is true for nearly all calls, and the test is cheaper than measuring their arguments.
+    """
     args = call["args"]
     if len(call["name"]) > MAX_NAME or len(call["id"] or "") > MAX_NAME or len(args) > _FEW:
         return False
@@ -119,7 +126,10 @@ def _is_small(call: ToolCall) -> bool:
 
 
 def _offence_in(args: Mapping[str, Any]) -> Steps[str | None]:
-    """Return the limit that arguments exceed. It walks level by level: deep nesting would overflow a recursive walk."""
+    """Return a text about the limit that arguments exceed, with the remedy; `None` if they are within the limits.
+
+    The arguments are walked level by level: deep nesting would overflow a recursive walk.
+    """
     depth = values = characters = seen = 0
     level: list[Any] = [args]
     while level:
@@ -145,7 +155,10 @@ def _offence_in(args: Mapping[str, Any]) -> Steps[str | None]:
 
 
 def _parts(container: Collection[Any]) -> Sequence[Collection[Any]]:
-    """Return the values and text keys of a container in portions; a large container may change between them."""
+    """Return the values and text keys of a container as portions.
+
+    The portions of a large container are copies, because other tasks may change it between two portions.
+    """
     parts: list[Collection[Any]] = []
     if isinstance(container, dict):
         parts.append([key for key in container if isinstance(key, str)])
@@ -157,7 +170,7 @@ def _parts(container: Collection[Any]) -> Sequence[Collection[Any]]:
 
 
 def _weigh(part: Collection[Any], below: list[Any]) -> int:
-    """Return the number of characters in the texts of a portion, and add its containers to `below`."""
+    """Return the number of characters in the texts of a portion; append the containers in it to `below`."""
     characters = 0
     for value in part:
         if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Stored knowledge about one call between two runs, and the name under which it is stored.
+"""Record of one call that is stored between two runs, and the name under which it is stored.
 
 Agents use the same record for their nodes. A name is a key in a batch, and a segment in a checkpoint namespace.
 """
@@ -22,26 +22,26 @@ NOT_YET: Final = object()
 
 
 class CallRecord(NamedTuple):
-    """Stored knowledge about one call. A named tuple: a frozen dataclass takes five times as long to create."""
+    """Stored facts about one call. A named tuple: a frozen dataclass takes five times as long to create."""
 
     answers: tuple[Any, ...] = ()
-    """Accepted answers, in the order of the questions."""
+    """Answers of persons that the call has accepted, in the order of the questions."""
     digests: tuple[str | None, ...] = ()
-    """Digest for each answer, if its question had one; the answer is valid only for that digest."""
+    """Digest of the question for each answer, or `None`; the answer is valid only for a question with this digest."""
     pending: tuple[Interrupt, ...] = ()
     """Open questions of the call."""
     own: bool = False
-    """`True` if the call itself asked, `False` if a graph inside of it did."""
+    """`True` if the call itself asked the open question, `False` if a graph inside of it did."""
     mark: str | None = None
-    """Mark that an observer left when the call stopped."""
+    """Mark that an observer left on the call when the call stopped, or `None`."""
     claimed: bool = False
     """`True` once the body was about to start. If nothing else is known, the outcome of the call is unknown."""
     error: str | None = None
-    """Error of the last run as a text; the call runs again."""
+    """Error of the last run, as a text; the next run runs the call again."""
     output: object = NOT_YET
-    """Result of the call; its questions are settled."""
+    """Result of the finished call, `NOT_YET` before; a finished call has no open questions."""
     parent: Command[Any] | None = None
-    """Command for the parent graph that the call ended with."""
+    """Command for the parent graph with which the call ended, or `None`."""
 
     @property
     def is_finished(self) -> bool:
@@ -49,11 +49,14 @@ class CallRecord(NamedTuple):
 
     @property
     def has_ended(self) -> bool:
-        """`True` if the call must not run again."""
+        """`True` if the call has a result or a command for the parent graph, and must not run again."""
         return self.output is not NOT_YET or self.parent is not None
 
     def accepted(self) -> "CallRecord":
-        """Return a record with the answers only, for a call that runs again from its beginning and gets them again."""
+        """Return a record with the accepted answers and the observer's mark only.
+
+        It is for a call that runs again from its beginning, and gets the answers again.
+        """
         return CallRecord(answers=self.answers, digests=self.digests, mark=self.mark)
 
     def encode(self) -> dict[str, Any]:
@@ -81,7 +84,7 @@ class CallRecord(NamedTuple):
 
     @classmethod
     def decode(cls, stored: Mapping[str, Any]) -> Self:
-        """Return a record from stored data of any version; missing fields get their defaults."""
+        """Return the record that stored data of any version contains; missing fields get their defaults."""
         return cls(
             answers=tuple(stored.get("answers", ())),
             digests=tuple(stored.get("digests", ())),
@@ -119,12 +122,15 @@ use."""
 # A model may write any text as an id. Different calls always get different names: otherwise an approval of one call
 # could run another. Usual ids are used unchanged; in other ids, only special characters are escaped.
 def keys_of(calls: Sequence[ToolCall]) -> list[str]:
-    """Return the keys of a batch's calls without yielding to other tasks; see `naming`."""
+    """Return the keys of a batch's calls in one go, without a break for other tasks; see `naming`."""
     return at_once(naming(calls))
 
 
 def naming(calls: Sequence[ToolCall]) -> Steps[list[str]]:
-    """Return the keys of a batch's calls, in portions: the ids, with the index for a repeated id."""
+    """Return the key of each call of a batch: its escaped id, followed by the call's index if the id is repeated.
+
+    A generator computation for `in_portions` or `at_once`.
+    """
     ids: list[str | None] = yield from each(itemgetter("id"), calls)
     keys = yield from each(_key, ids)
     if len({*ids}) == len(ids):
@@ -140,7 +146,7 @@ def naming(calls: Sequence[ToolCall]) -> Steps[list[str]]:
 
 
 def _key(call_id: str | None) -> str:
-    """Return the key of an id; it contains no `#`, and is not the name of a node."""
+    """Return the record key of a call id; a key contains no `#`, and is never the name of a node."""
     found = call_id or ""
     if len(found) > _LONGEST:
         return _digest(found)
@@ -153,7 +159,10 @@ def _key(call_id: str | None) -> str:
 
 
 def segment_of(key: str, number: int) -> str:
-    """Return a key as a segment of a namespace; `number` counts earlier batches of this run with the same keys."""
+    """Return a call's key as a segment of a checkpoint namespace.
+
+    `number` counts the earlier batches of this run that had the same keys.
+    """
     # Most ids are identifiers, and this test is faster than any search.
     segment = key if key.isascii() and key.isidentifier() else _IN_SEGMENTS.sub(_escaped, key)
     if len(segment) > _LONGEST:
@@ -170,7 +179,7 @@ def _escape(character: str) -> str:
 
 
 def _digest(text: str) -> str:
-    """Return a short name for a text that is too long. No escaped text begins with `%-`."""
+    """Return a short replacement for a key that is too long. It begins with `%-`, which no escaped key does."""
     return f"%-{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()}"
 
 

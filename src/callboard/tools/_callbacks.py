@@ -41,7 +41,7 @@ Manager = TypeVar("Manager", bound=BaseRunManager)
 
 @contextmanager
 def own_span() -> Generator[None]:
-    """Restore the current OpenTelemetry span at the end of the block; a tracer may forget to do so."""
+    """Return a context manager that restores the current OpenTelemetry span at its end; a tracer may forget that."""
     token = spans.attach(spans.get_current())
     try:
         yield
@@ -52,7 +52,10 @@ def own_span() -> Generator[None]:
 def manager_of_run(
     kind: type[Manager], around: AsyncCallbackManager, run_id: UUID, more: Sequence[BaseCallbackHandler] = ()
 ) -> Manager:
-    """Return LangChain's callback manager of one run, for code within the run; `more` adds handlers for nested runs."""
+    """Return LangChain's callback manager of one run, for code within the run.
+
+    `around` is the manager of the code around the run; `more` are further handlers for nested runs.
+    """
     return kind(
         run_id=run_id,
         handlers=around.handlers,
@@ -68,7 +71,10 @@ def manager_of_run(
 async def tell(
     handlers: Sequence[BaseCallbackHandler], event: str, ignored: str, /, *args: object, **kwargs: object
 ) -> None:
-    """Call the method `event` of all callback handlers, except those with a true attribute `ignored`."""
+    """Call a method of all callback handlers; `event` is the name of the method.
+
+    Handlers with a true attribute of the name `ignored` are left out.
+    """
     wanting = [handler for handler in handlers if not getattr(handler, ignored)]
     for handler in wanting:
         if handler.run_inline:
@@ -132,11 +138,11 @@ async def _in_thread_as_here(fn: Callable[[], object]) -> None:
 
 
 class LazyManager:
-    """Callback manager for nested runs that makes its attributes at first access; most bodies never read them."""
+    """Callback manager for nested runs that creates its attributes at first access; most tools never read them."""
 
     around: AsyncCallbackManager
     run_id: UUID | None
-    """Id of the tool's run; made when something asks, if it is `None`."""
+    """Id of the tool's run; if it is `None`, an id is created when one is needed."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "parent_run_id":
@@ -154,11 +160,11 @@ class LazyManager:
 
 
 class LazyAsyncManager(LazyManager, AsyncCallbackManager):
-    """Callback manager for runs nested in an async body."""
+    """Callback manager for runs that an async tool function starts."""
 
 
 class LazySyncManager(LazyManager, CallbackManager):
-    """Callback manager for runs nested in a body in a worker thread."""
+    """Callback manager for runs that a tool function in a worker thread starts."""
 
 
 class ToolRun:
@@ -173,7 +179,7 @@ class ToolRun:
 
     @property
     def manager(self) -> AsyncCallbackManagerForToolRun:
-        """Run manager for a tool that has a `run_manager` parameter."""
+        """LangChain's run manager, for a tool function with a parameter `run_manager`."""
         return manager_of_run(AsyncCallbackManagerForToolRun, self.around, self.id)
 
     async def started(self, call: ToolCall, run_name: str | None) -> None:
@@ -199,7 +205,7 @@ class ToolRun:
         await self._tell("on_tool_error", error, tool_call_id=call_id)
 
     async def cut_off(self, error: BaseException, call_id: str | None) -> None:
-        """Report the end of a cancelled run; tracers never show a run without an end."""
+        """Report a cancelled run as failed, because tracers show a run only if its end was reported."""
         # On trio a cancelled scope cancels every await in it. Shielded, the handlers have the call's grace.
         with cleanup():
             await self.failed(error, call_id)

@@ -26,14 +26,17 @@ _log = logging.getLogger("callboard")
 _WRAPPERS = ("wrap_tool_call", "awrap_tool_call")
 Next = Callable[[Any], Awaitable[Any]]
 Wrapper = Callable[[Any, Next], Awaitable[Any]]
-"""Function of a request and the next step. It may call the next step any number of times, also concurrently."""
+"""Async function `(request, call_next)`. It may call `call_next` any number of times, also concurrently."""
 Bounded = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 Rework = Callable[[ToolMessage, Any], Awaitable[ToolMessage]]
-"""Function of an error message and its request that returns the message to use."""
+"""Async function from an error message and its request to the message that replaces it."""
 
 
 def middleware_in(option: str, middleware: object) -> tuple[object, ...]:
-    """Return the middleware of an option as a tuple; TypeError for no list, or for a class instead of an instance."""
+    """Return the middleware of an option as a tuple.
+
+    Raises TypeError for a value that is no list of middleware, and for a class in place of an instance.
+    """
     # Lists and tuples first, as nearly all options are: `isinstance` with an abstract class takes much longer.
     if not isinstance(middleware, (list, tuple)) and (
         isinstance(middleware, (str, bytes, Mapping)) or not isinstance(middleware, Iterable)
@@ -47,7 +50,7 @@ def middleware_in(option: str, middleware: object) -> tuple[object, ...]:
 
 
 def _as_list(middleware: object) -> str:
-    """Return a hint how to write a value that is no list of middleware as one."""
+    """Return the end of an error text: how to write a wrong value as a list of middleware. Empty if it is unknown."""
     if middleware is None:
         return "; leave it out for none"
     if not callable(middleware) and _method(middleware, "awrap_tool_call") is None:
@@ -56,7 +59,10 @@ def _as_list(middleware: object) -> str:
 
 
 def wrapper_middleware(wrap: Callable[..., Any] | None, awrap: Callable[..., Any] | None) -> Wrapper | None:
-    """Return LangGraph's two wrappers as one middleware: sync runs use the first, async runs the second."""
+    """Return a node's `wrap_tool_call` and `awrap_tool_call` functions as one middleware; `None` if both are `None`.
+
+    Sync runs use the first one, async runs the second. If only one is given, all runs use it.
+    """
     for name, value in zip(_WRAPPERS, (wrap, awrap), strict=True):
         if value is not None and not callable(value):
             raise TypeError(f"{name} takes a function of a request and what executes it, got {value!r}")
@@ -67,7 +73,7 @@ def wrapper_middleware(wrap: Callable[..., Any] | None, awrap: Callable[..., Any
 
 
 class _Answering:
-    """Wrapper of LangGraph's kind: as there, a returned `None` is passed on, with a warning in the log."""
+    """Wrapper in LangGraph's style: an output `None` is passed on, as in LangGraph, with a warning in the log."""
 
     __slots__ = ("_wrapper",)
 
@@ -90,7 +96,7 @@ def _no_result(kind: str, name: str, output: object, call_id: str | None) -> Typ
 
 
 def chain_of(middleware: Sequence[object], wrapper: Wrapper | None) -> "Chain | None":
-    """Return all middleware as one chain, with LangGraph's wrapper innermost; `None` if there is none."""
+    """Return the chain of all middleware, with LangGraph's wrapper innermost; `None` if there is neither."""
     if not middleware and wrapper is None:
         return None
     warn_of_wrong_order(middleware)
@@ -103,7 +109,10 @@ def chain_of(middleware: Sequence[object], wrapper: Wrapper | None) -> "Chain | 
 
 
 def as_middleware(one: object) -> Wrapper:
-    """Return a middleware as an async function, made of a sync or async function or an object with wrapper methods."""
+    """Return a middleware in any form as an async function `(request, call_next)`.
+
+    A middleware is a sync or async function, or an object with wrapper methods, such as LangChain's AgentMiddleware.
+    """
     if langchain_base(type(one)) is not None:
         return langchain_middleware(one)
     halves = _either(_method(one, "wrap_tool_call"), _method(one, "awrap_tool_call"))
@@ -121,7 +130,10 @@ def as_middleware(one: object) -> Wrapper:
 
 
 def _passing(one: Middleware) -> Wrapper:
-    """Return the wrapper of a middleware that has other hooks only."""
+    """Return the call wrapper of a `Middleware` that overrides other methods only: it passes each call on.
+
+    Raises TypeError if the class overrides nothing.
+    """
     if not (one.tools or any(hook(one, name) for name in HOOKS)):
         misspelt = misspelt_in(type(one), (*dir(Middleware), *_WRAPPERS))
         remedy = misspelt or "; override awrap_tool_call, for example"
@@ -155,7 +167,7 @@ def _method(one: object, name: str) -> Callable[..., Any] | None:
 
 
 class Named:
-    """Middleware with a check of its output; the error for an invalid output names the middleware."""
+    """Middleware whose output is checked; the error for an invalid output names the middleware."""
 
     __slots__ = ("_middleware", "_name")
 
@@ -189,7 +201,10 @@ class Named:
 
 
 def _answers_in(item: Item, call_id: str | None) -> float:
-    """Return the number of answers to a call in an output; `nan` if it cannot be known, or no answer is required."""
+    """Return the number of messages in an output that answer a call.
+
+    `nan` if the number cannot be known, or if the output needs no answer.
+    """
     if isinstance(item, Command) and (item.graph is not None or not isinstance(item.update, (dict, list))):
         return math.nan  # it leaves for another graph, or its update has an unknown form
     found = list(entries_in(item))
@@ -209,7 +224,10 @@ def unbounded(run: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
 
 
 class Chain:
-    """Middleware, the outermost first, and their `aerror_message` methods. Control flow from inside passes through."""
+    """Chain of middleware, the outermost first, with their `aerror_message` methods.
+
+    Interrupts and parent commands from inside always leave the chain, even if a middleware catches them.
+    """
 
     __slots__ = ("_middleware", "_reworks")
 
@@ -220,7 +238,10 @@ class Chain:
     async def rework(
         self, message: ToolMessage, request: Any, failed: Callable[[Exception], ToolMessage]
     ) -> ToolMessage:
-        """Return a message after the `aerror_message` methods; `failed` makes a message of an error in one of them."""
+        """Return an error message as the `aerror_message` methods of the middleware change it.
+
+        If one of these methods fails, `failed` makes a message of its error.
+        """
         for name, rework in self._reworks:
             try:
                 message = _message_of(name, await rework(message, request), request.tool_call["id"])
@@ -231,7 +252,11 @@ class Chain:
         return message
 
     async def __call__(self, request: Any, call_next: Next, bounded: Bounded = unbounded) -> Any:
-        """Run the middleware around a call; `bounded` runs the chain, and may end it with a timeout error."""
+        """Run the middleware around a call, and return the output.
+
+        `call_next` is the step inside of the innermost middleware. `bounded` runs the chain, and may end it with a
+        timeout error.
+        """
         signals: list[Exception] = []
         step = _guarded(call_next, signals)
         for middleware in self._middleware[:-1]:
@@ -255,7 +280,10 @@ class Chain:
         return output
 
     async def around_attempts(self, supervised: SupervisedCall[Any], request: Any, attempt: Next) -> Any:
-        """Run the chain around the attempts of a call; the timeout of the middleware stops during an attempt."""
+        """Run the middleware around the attempts of a call, and return the output.
+
+        The timeout of the middleware does not count the time of an attempt.
+        """
         if not supervised.times_middleware:
             return await self(request, attempt)
 
@@ -280,7 +308,10 @@ def _around(middleware: Wrapper, call_next: Next) -> Next:
 
 
 def _guarded(call_next: Next, signals: list[Exception]) -> Next:
-    """Wrap a step: record control flow that leaves it, and start nothing after that."""
+    """Return a step that records an interrupt or another control flow error which leaves it.
+
+    After such an error, no step of the chain starts anything.
+    """
 
     async def step(request: Any) -> Any:
         # After an interrupt no body may start: its effect would come before the person's answer.

@@ -26,18 +26,21 @@ from callboard.exceptions import ActorDiedError, CallError, EngineError
 ErrorHandling = bool | str | Callable[..., str] | type[Exception] | tuple[type[Exception], ...] | None
 
 Judge = Callable[[Exception], str | None]
-"""Function from an error to the text for the model, or `None` to raise the error."""
+"""Function from an error to the text for the model; `None` if the error must be raised."""
 
 
 def only_invalid_arguments(error: Exception) -> str:
-    """Default error handling: return the text for invalid arguments, and raise every other error."""
+    """Return the text for the model if a call's arguments were invalid; raise every other error.
+
+    This is the default of `handle_tool_errors`.
+    """
     if isinstance(error, ToolInvocationError):
         return str(error.message)
     raise error
 
 
 class ErrorPolicy:
-    """Parsed `handle_tool_errors` option of a node: errors that become messages, and their texts."""
+    """Parsed `handle_tool_errors` option of a node: which errors become messages, and with which texts."""
 
     def __init__(self, handling: ErrorHandling) -> None:
         self._handling = handling
@@ -45,7 +48,7 @@ class ErrorPolicy:
         self._is_default = handling is only_invalid_arguments
 
     def content(self, error: Exception) -> str | None:
-        """Return the text for an error of a tool, or `None` to raise the error."""
+        """Return the text for the model about an error of a tool; `None` if the error must be raised."""
         if not self._handling or not isinstance(error, self._types) or is_control_flow(error):
             return None
         if self._is_default and not isinstance(error, ToolInvocationError):
@@ -53,21 +56,30 @@ class ErrorPolicy:
         return self._text(error)
 
     def invalid_arguments(self, error: Exception) -> str | None:
-        """Return the text for invalid arguments only: middleware must see every other error of the tool."""
+        """Return the text for the model if an error is about invalid arguments; `None` for any other error.
+
+        Every other error of the tool must reach the middleware.
+        """
         return self.content(error) if isinstance(error, ToolInvocationError) else None
 
     def without_result(self, error: Exception) -> str | None:
-        """Return the text for a `CallError`, such as a timeout; only `handle_tool_errors=False` raises it."""
+        """Return the text for the model about a `CallError`, such as a timeout; `None` for any other error.
+
+        With `handle_tool_errors=False` it is `None` for every error, so that all errors are raised.
+        """
         if not self._handling or not isinstance(error, CallError):
             return None
         return f"Error: {error}" if self._is_default or not isinstance(error, self._types) else self._text(error)
 
     def after_middleware(self, error: Exception) -> str | None:
-        """Return the text for an error that no middleware has handled."""
+        """Return the text for the model about an error that no middleware has handled; `None` if it must be raised."""
         return self.content(error) or self.without_result(error)
 
     def after_wrapper(self, error: Exception) -> str | None:
-        """Return the text for an error that leaves LangGraph's wrapper. As in LangGraph, its type does not matter."""
+        """Return the text for the model about an error that leaves LangGraph's wrapper; `None` if it must be raised.
+
+        As in LangGraph, the type of the error does not matter.
+        """
         if self._is_default or isinstance(error, CallError):
             return self.after_middleware(error)
         return self._text(error) if self._handling and not is_control_flow(error) else None
@@ -86,12 +98,15 @@ class ErrorPolicy:
 
 
 def is_control_flow(error: BaseException) -> bool:
-    """Return whether an error is an interrupt, a parent command or an invalid answer, which handlers let pass."""
+    """Return whether an error is an interrupt, a parent command or an invalid answer of a person.
+
+    Error handlers let these errors pass.
+    """
     return isinstance(error, GraphBubbleUp) or is_invalid_resume(error)
 
 
 def error_message(content: str, call: ToolCall, error: Exception | None = None) -> ToolMessage:
-    """Return the error message of a failed call; a `CallError` adds how the call ended to `additional_kwargs`."""
+    """Return the error message of a failed call. For a `CallError`, `additional_kwargs` says how the call ended."""
     extra: dict[str, Any] = {}
     if isinstance(error, CallError):
         extra["additional_kwargs"] = {"callboard": {"ended": error.ended, **error.facts}}
@@ -99,13 +114,16 @@ def error_message(content: str, call: ToolCall, error: Exception | None = None) 
 
 
 def unknown_tool(call: ToolCall, known: Any) -> ToolMessage:
-    """Return the message for a call of a tool that does not exist."""
+    """Return the error message for a call of a tool that does not exist; `known` are the names of all tools."""
     content = INVALID_TOOL_NAME_ERROR_TEMPLATE.format(requested_tool=call["name"], available_tools=", ".join(known))
     return error_message(content, call)
 
 
 def raise_invalid_arguments(error: ValidationError, call: ToolCall, injected: frozenset[str]) -> NoReturn:
-    """Raise ToolInvocationError about the arguments that the model writes; errors about an answer stay as they are."""
+    """Raise ToolInvocationError about invalid arguments, without the injected ones, which the model does not write.
+
+    An error about a person's answer is raised unchanged.
+    """
     if is_invalid_resume(error):
         raise error
     # The text goes to the model: injected state and stores are confidential, and the model could not correct them.
@@ -139,7 +157,10 @@ def _handled_types(handling: Any) -> tuple[type[Exception], ...]:
 
 
 def _annotated_types(handler: Callable[..., str]) -> tuple[type[Exception], ...]:
-    """Return the exception types of a handler's annotation; all exceptions without an annotation."""
+    """Return the exception types in the annotation of an error handler's parameter.
+
+    Without an annotation, the handler is for all exceptions.
+    """
     parameters = list(inspect.signature(handler).parameters)
     if len(parameters) == 2 and parameters[0] in ("self", "cls"):
         parameters = parameters[1:]
@@ -169,15 +190,15 @@ def _annotated_types(handler: Callable[..., str]) -> tuple[type[Exception], ...]
 
 
 class _FinishedNote(str):
-    """Note on an error that was raised after the body of a tool had returned."""
+    """Note on an error that was raised after the function of a tool had returned."""
 
     __slots__ = ("told",)
     told: str
-    """Sentence for the model, which must know that the tool has run."""
+    """Sentence for the model, which must learn that the tool has run."""
 
 
 def note_without_text(error: Exception, tool: str, call_id: str | None, result: object) -> None:
-    """Add a note to an error: the result of a tool could not be converted to text."""
+    """Add a note to an error which says that the result of a tool could not be converted to text."""
     kind = type(result).__qualname__
     note = _FinishedNote(
         f"Raised when what the tool {tool!r} returned for the call {call_id!r}, of the type {kind}, was turned into a "
@@ -191,7 +212,10 @@ def note_without_text(error: Exception, tool: str, call_id: str | None, result: 
 
 
 def finished_without_text(error: Exception) -> str | None:
-    """Return the sentence for the model about an error raised after the tool finished; `None` for other errors."""
+    """Return the sentence for the model about an error that was raised after the tool had finished.
+
+    `None` for any other error.
+    """
     notes = getattr(error, "__notes__", ())
     return next((note.told for note in notes if isinstance(note, _FinishedNote)), None)
 
@@ -206,18 +230,21 @@ UNKNOWN = (
 
 
 REPEATS = "__callboard_repeats__"
-"""Attribute of functions that repeat lost work by themselves."""
+"""Name of an attribute that marks functions which repeat lost work by themselves."""
 
 
 class OutcomeUnknown(GraphInterrupt):
-    """Interrupt of a call with an unknown outcome, so that a person decides; see `question_about`."""
+    """Interrupt that asks a person about a call with an unknown outcome; see `question_about`."""
 
     def __init__(self, name: str, args: dict[str, Any], why: str) -> None:
         super().__init__((question_about(name, args, why),))
 
 
 def question_instead(policy: CallPolicy, name: str, args: dict[str, Any], error: Exception) -> OutcomeUnknown | None:
-    """Return the interrupt that replaces an error with unknown outcome; `None` if the policy does not ask a person."""
+    """Return the interrupt that asks a person about a call, in place of an error with an unknown outcome.
+
+    `None` if the policy does not ask a person, or if the outcome is known.
+    """
     if policy.on_unknown != "ask":
         return None
     if not isinstance(error, (ActorDiedError, EngineError)) or error.ended != "unknown":
@@ -226,12 +253,12 @@ def question_instead(policy: CallPolicy, name: str, args: dict[str, Any], error:
 
 
 def runs_again(policy: CallPolicy) -> bool:
-    """Return whether a call with unknown outcome runs again under its policy."""
+    """Return whether a call with an unknown outcome runs again under this policy."""
     return policy.idempotent or policy.on_unknown == "rerun"
 
 
 def is_lost(error: BaseException) -> bool:
-    """Return whether a body was lost with its actor or worker, and did not cause that itself."""
+    """Return whether an error says that a call was lost with its actor or worker, and did not itself cause that."""
     if not isinstance(error, (ActorDiedError, EngineError)) or error.ended != "unknown":
         return False
     of_engine = error if isinstance(error, EngineError) else error.__cause__
@@ -239,7 +266,7 @@ def is_lost(error: BaseException) -> bool:
 
 
 def question_about(name: str, args: dict[str, Any], why: str) -> Interrupt:
-    """Return the question to a person about a call, in the format of LangGraph's agent inbox.
+    """Return the question to a person about a call with an unknown outcome, in the format of LangGraph's agent inbox.
 
     Each question has an id of its own, so an answer that arrives twice cannot answer a later question. `why` is a
     clause about the event that ended the body.
@@ -255,7 +282,10 @@ def question_about(name: str, args: dict[str, Any], why: str) -> Interrupt:
 
 
 def unknown_text(key: str, call: ToolCall, answer: Any) -> ToolMessage | None:
-    """Return the message for a person's answer; `None` to run the call again, ValueError for another form."""
+    """Return the message that a person's answer about a call with an unknown outcome leads to.
+
+    `None` if the call must run again. Raises ValueError for an answer of any other form.
+    """
     given: Any = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
     kind = given.get("type") if isinstance(given, dict) else None
     if kind == "accept":

@@ -1,4 +1,4 @@
-"""Wrappers that run in a worker in place of a tool's function.
+"""Functions that run a tool's function in a worker, with the tool's config.
 
 They import no LangChain: many workers do not need it.
 """
@@ -14,7 +14,7 @@ _SCRATCHPAD = "__pregel_scratchpad"
 
 
 def run_with_config(fn: Callable[..., Any], config: Mapping[str, Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Run a sync function with a LangChain config in its context; `interrupt()` in it raises RuntimeError."""
+    """Run a sync function under a LangChain config and return its result; `interrupt()` in it raises RuntimeError."""
     with marked(), _config(config):
         return fn(*args, **kwargs)
 
@@ -22,7 +22,7 @@ def run_with_config(fn: Callable[..., Any], config: Mapping[str, Any], /, *args:
 async def await_with_config(
     fn: Callable[..., Awaitable[Any]], config: Mapping[str, Any], /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Run an async function with a LangChain config in its context, like `run_with_config`."""
+    """Run an async function under a LangChain config and return its result; see `run_with_config`."""
     with marked(), _config(config):
         return await fn(*args, **kwargs)
 

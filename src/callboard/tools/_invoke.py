@@ -1,4 +1,4 @@
-"""Run of a LangChain tool: the behaviour of `BaseTool.arun`, native on asyncio and on trio.
+"""Execution of one LangChain tool call: the behaviour of `BaseTool.arun`, native on asyncio and on trio.
 
 The order of events, the config in the body's context, and the treatment of errors and results are langchain-core's.
 `tests/tools/test_invocation_matches_langchain.py` compares them. Private helpers of langchain-core are used where they
@@ -44,14 +44,14 @@ from callboard.tools._large_values import as_content, takes_long, to_text, write
 from callboard.tools._plan import Plan, written_args
 
 _TEXT_MESSAGE = ToolMessage("", artifact=None, tool_call_id="", name="", status="success")
-"""Message of which the message of each plain text is a copy."""
+"""Template: the ToolMessage of each plain text result is a copy of it."""
 
 _NEEDS_ASYNCIO = ("no running event loop", "no current event loop")
-"""Error texts of asyncio for code that runs on another event loop."""
+"""Texts of asyncio's errors for code that runs on another event loop."""
 
 
 def manager_for(plan: Plan, config: RunnableConfig) -> AsyncCallbackManager:
-    """Return the callback manager for runs of a tool under a config; the same for all calls of a batch."""
+    """Return the callback manager for the runs of a tool; it is the same for all calls of a batch."""
     if plan.is_foreign:
         return AsyncCallbackManager([])  # its own `ainvoke` calls the handlers; here they would be called twice
     tool = plan.tool
@@ -75,7 +75,11 @@ async def invoke(
     *,
     left: int = 2,
 ) -> object:
-    """Return the result of `tool.ainvoke`, with large contents as text. Modifies `config`; runs again `left` times."""
+    """Run a tool and return what `tool.ainvoke` would return, with large contents as text.
+
+    `config` is modified. A call that is lost with its actor or worker runs again up to `left` times if its policy
+    allows it.
+    """
     tool, attempt.scope = plan.tool, scope_of(config)
     if plan.kind == "foreign":
         return await _in_words(await run_on_asyncio(partial(plan.fn, {**call, "type": "tool_call"}, config)))
@@ -133,7 +137,7 @@ async def invoke(
 
 
 async def _in_words(output: object) -> object:
-    """Replace large contents that a model may not be able to read by text; return the output."""
+    """Replace large message contents that a model may not be able to read by their text; return the same output."""
     await in_portions(to_text(output))
     return output
 
@@ -160,7 +164,7 @@ def _formatted(content: Any, artifact: Any, call: ToolCall, tool: BaseTool, stat
 
 
 async def _formatted_in_parts(content: Any, artifact: Any, call: ToolCall, tool: BaseTool, status: str) -> object:
-    """Return the message as `_formatted` does, for a large content, in portions."""
+    """Return the ToolMessage for a large result, as `_formatted` does, but written in portions."""
     several = isinstance(content, list) and all(isinstance(item, ToolOutputMixin) for item in content)
     if several or isinstance(content, ToolOutputMixin) or call["id"] is None:
         return content
@@ -177,7 +181,10 @@ async def _formatted_in_parts(content: Any, artifact: Any, call: ToolCall, tool:
 
 
 def _outcome_of(error: Exception, plan: Plan, call: ToolCall, left: int) -> tuple[bool, Exception | None]:
-    """Return whether a failed call runs again because its actor or worker died, and the error to raise instead."""
+    """Return whether a failed call runs again because its actor or worker died, and an error to raise instead.
+
+    The second value is `None` if the original error is to be raised.
+    """
     if not isinstance(error, CallError) or (supervised := current_call()) is None:
         return False, _of_other_loop(error, plan, call)
     policy = supervised.policy
@@ -188,7 +195,7 @@ def _outcome_of(error: Exception, plan: Plan, call: ToolCall, left: int) -> tupl
 
 
 def _of_other_loop(error: Exception, plan: Plan, call: ToolCall) -> RuntimeError | None:
-    """Return the error for a tool that needs asyncio and was run on trio; `None` for any other error."""
+    """Return an error that explains a failure on trio of a tool that needs asyncio; `None` for any other error."""
     if plan.kind != "async" or not isinstance(error, (RuntimeError, TypeError)) or current_loop().name != "trio":
         return None
     text = str(error)
@@ -202,17 +209,20 @@ def _of_other_loop(error: Exception, plan: Plan, call: ToolCall) -> RuntimeError
 
 
 def check_arguments(plan: Plan, call: ToolCall) -> None:
-    """Raise the error of the tool's schema for invalid arguments."""
+    """Raise the validation error of a tool's schema if the arguments of a call are invalid."""
     _arguments(plan, call)
 
 
 def filled_in(plan: Plan, ready: ToolCall, call: ToolCall) -> frozenset[str]:
-    """Return the names of the arguments that the model did not write."""
+    """Return the names of the arguments that callboard has injected or added, and the model did not write.
+
+    `ready` is the call with all arguments, `call` the call as the model wrote it.
+    """
     return plan.injected.names | (ready["args"].keys() - call["args"].keys())
 
 
 def raise_without_key(error: NoKeyError, plan: Plan, ready: ToolCall, call: ToolCall) -> NoReturn:
-    """Raise the error of a key function, or the validation error if the arguments are invalid."""
+    """Raise the error of a failed key function, or a validation error if the call's arguments are invalid."""
     try:
         # Keys are computed before validation: a key function often fails because the arguments are invalid.
         _arguments(plan, ready)
@@ -222,7 +232,10 @@ def raise_without_key(error: NoKeyError, plan: Plan, ready: ToolCall, call: Tool
 
 
 def _handled_by_tool(tool: BaseTool, error: Exception) -> Any:
-    """Return the tool's own text for an error (`handle_tool_error`, `handle_validation_error`), or raise the error."""
+    """Return the tool's own text for an error, from `handle_tool_error` or `handle_validation_error`.
+
+    Raises the error if the tool does not handle it.
+    """
     if isinstance(error, ToolException):
         if tool.handle_tool_error:
             return _handle_tool_error(error, flag=cast("Any", tool.handle_tool_error))
@@ -234,7 +247,10 @@ def _handled_by_tool(tool: BaseTool, error: Exception) -> Any:
 def _enter_context(
     plan: Plan, config: RunnableConfig, manager: AsyncCallbackManager, run: ToolRun | None, kwargs: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """Set the arguments and context variables that the body expects; return the previous tracing context."""
+    """Set the context variables of a tool function, and add its callback and config arguments to `kwargs`.
+
+    Returns LangSmith's previous tracing context, or `None` if it was not changed.
+    """
     sync = plan.kind == "sync"
     if run is not None and (plan.run_manager or plan.callbacks):
         own = run.manager.get_sync() if sync else run.manager

@@ -25,31 +25,36 @@ from callboard.tools._results import items_in
 T = TypeVar("T")
 
 _LONG = 10_000
-"""Maximum characters that middleware processes in the event loop. More take milliseconds; a thread costs 0.1 ms."""
+"""Maximum characters that middleware processes in the event loop. More would take milliseconds; a thread costs 0.1
+ms."""
 _EACH = 100
-"""Cost of one value, in characters that take the same time."""
+"""Cost of one value, given as the number of characters that take the same time."""
 _MANY = 1_000
-"""Maximum number of values that are copied in the event loop. More take milliseconds."""
+"""Maximum number of values that are copied in the event loop. More would take milliseconds."""
 _PLAIN = frozenset((int, float, bool, type(None)))
 
 
 async def run_if_long(threads: Threads, value: object, fn: Callable[[], T]) -> T:
-    """Run `fn`, which reads every character of `value`, in a thread if the value is long, else directly."""
+    """Return the result of `fn`, which reads all of `value`; `fn` runs in a thread if the value is long."""
     return await threads.run(fn) if is_long(value) else fn()
 
 
 def is_long(value: object) -> bool:
-    """Return whether the texts in a message, a command, a mapping or a list are many or large."""
+    """Return whether a message, a command, a mapping or a list has too much text to process it in the event loop."""
     return left_of(_LONG, value) <= 0
 
 
 def has_many(value: object) -> bool:
-    """Return whether a message, a command, a mapping or a list has so many values that a copy of all takes long."""
+    """Return whether a message, command, mapping or list has too many values to copy it in the event loop."""
     return left_of(_MANY, value, each=1, character=0) <= 0
 
 
 def left_of(most: int, value: object, *, each: int = _EACH, character: int = 1) -> int:
-    """Return what a value leaves of a budget at `each` per part and `character` per character; 0 or less: too large."""
+    """Return what remains of a budget of `most` after the costs of a value; 0 or less if the value is too large.
+
+    Each contained value costs `each`, and each character of a text costs `character`. Counting stops when the budget is
+    spent.
+    """
     left = most - each
     # An explicit stack: a recursive walk would overflow for deeply nested values.
     values = [value]
@@ -82,18 +87,22 @@ def left_of(most: int, value: object, *, each: int = _EACH, character: int = 1) 
 
 
 _PART = 200_000
-"""Number of characters per part, or of values that take as long; a part takes one or two milliseconds."""
+"""Cost of one portion: its number of characters, or of values that take as long. A portion takes one or two
+milliseconds."""
 _FEW = 100
-"""Number of values of a container that are weighed together."""
+"""Number of values of a container whose cost is computed together."""
 
 
 def takes_long(value: object) -> bool:
-    """Return whether a value is larger than one part."""
+    """Return whether writing a value as text takes more than one portion."""
     return left_of(_PART, value) <= 0
 
 
 def write_in_portions(value: object) -> Steps[str]:
-    """Write a value as `json.dumps(value, ensure_ascii=False)` does, or as `str` if it has no JSON form."""
+    """Return the text of a value: `json.dumps(value, ensure_ascii=False)`, or `str` if it has no JSON form.
+
+    The text is written in portions.
+    """
     try:
         try:
             return (yield from _written(value, _JSON))
@@ -108,7 +117,7 @@ def write_in_portions(value: object) -> Steps[str]:
 
 
 def as_content(value: object) -> Steps[str | list[Any] | None]:
-    """Return a copy of a value that LangChain accepts as message content; `None` for any other value."""
+    """Return a copy of a value that is valid message content for LangChain; `None` for any other value."""
     if isinstance(value, str):
         return value
     if not isinstance(value, (list, tuple)) or not (yield from _all(_is_message_content_block, value)):
@@ -117,7 +126,7 @@ def as_content(value: object) -> Steps[str | list[Any] | None]:
 
 
 def to_text(response: object) -> Steps[None]:
-    """Replace large contents of messages that a model may not be able to read by their text."""
+    """Replace large message contents that a model may not be able to read by their text, in place."""
     for message in items_in(response):
         if not isinstance(message, ToolMessage) or isinstance(message.content, str) or not takes_long(message.content):
             continue
@@ -134,25 +143,25 @@ def _own(block: str | dict[Any, Any]) -> str | dict[Any, Any]:
 
 
 def _is_block(value: object) -> bool:
-    """Return whether a value is a block of message content, by LangGraph's rule in `msg_content_output`."""
+    """Return whether a value is a content block of a message, by LangGraph's rule in `msg_content_output`."""
     return isinstance(value, dict) and _is_message_content_block(value)
 
 
 class _ChangedError(Exception):
-    """Raised if a container changed its size while other tasks ran."""
+    """Raised if a container changed its size while its text was written."""
 
 
 class _Form(NamedTuple):
-    """Notation of values as text: JSON or Python."""
+    """Text format for values: JSON or Python."""
 
     at_once: Callable[[object], str]
     slices: Callable[[Any], Iterator[str]]
-    """Function that yields the parts of a long text."""
+    """Function that yields the text of a long string in slices."""
     brackets: Mapping[type, tuple[str, str]]
-    """Brackets by the type of container. Only these exact types are written in parts, because subclasses may have own
-    code."""
+    """Brackets by the type of container. Only these exact types are written in portions, because subclasses may have
+    code of their own."""
     is_python: bool
-    """`True` for Python's notation of recursive containers and of tuples with one element."""
+    """`True` for Python's format, which differs for recursive containers and for tuples with one element."""
 
 
 def _written(value: object, form: _Form) -> Steps[str]:
@@ -162,7 +171,7 @@ def _written(value: object, form: _Form) -> Steps[str]:
 
 
 def _write(value: Any, form: _Form, parts: list[str], around: set[int]) -> Steps[None]:
-    """Append the text of a value to `parts` in small steps; `around` has the ids of the containers around it."""
+    """Append the text of a value to `parts` in small steps; `around` has the ids of the containers around the value."""
     kind = type(value)
     if (kind is str or kind is bytes) and value:
         for part in form.slices(value):
@@ -187,12 +196,12 @@ def _write(value: Any, form: _Form, parts: list[str], around: set[int]) -> Steps
 
 
 def _write_parts(value: Any, form: _Form, parts: list[str], around: set[int]) -> Steps[None]:
-    """Write the parts of a container, a few at once, and yield after each portion."""
+    """Append the texts of a container's values to `parts`, a few at once, and yield after each portion."""
     values, kind = (value.items(), dict) if isinstance(value, dict) else (value, list)
     portion = 0
     for some in _few_at_a_time(values):
         together = _weight(kind(some))
-        for few, weight in [(some, together)] if together < _PART else [([one], _weight(kind([one]))) for one in some]:
+        for few, weight in [(some, together)] if together < _PART else (([one], _weight(kind([one]))) for one in some):
             if weight < _PART:
                 parts.append(form.at_once(kind(few))[1:-1])
             elif kind is dict:
@@ -230,7 +239,10 @@ def _slices_of_json(text: str) -> Iterator[str]:
 
 
 def _slices_of_str(text: Any) -> Iterator[str]:
-    """Yield the parts of `repr(text)`; each part gets extra quotes so that all parts choose the same kind of quote."""
+    """Yield `repr(text)` in slices.
+
+    Each slice gets extra quotes before its `repr`, so that all slices choose the same kind of quote.
+    """
     prefix: str
     single: Any
     double: Any

@@ -1,4 +1,4 @@
-"""Stored state of a batch between two runs: accepted answers, open questions, results.
+"""Stored state of a batch of calls between two runs: accepted answers, open questions, results.
 
 In a LangGraph task, the ledger is one element of the task's resume list, the list that `interrupt()` uses. LangGraph
 stores this list when a task is interrupted; callboard also stores it after each finished call. Outside of a graph, the
@@ -42,11 +42,14 @@ from callboard.tools._errors import OutcomeUnknown, unknown_text
 
 
 Answers = Mapping[str, Any]
-"""Answers by the interrupt id of their question."""
+"""Answers of persons, by the interrupt id of the question."""
 
 
 class AmbiguousAnswerError(UnknownInterruptError, RuntimeError):
-    """Plain answer for several open questions. Both bases are errors that LangGraph raises in this case."""
+    """Raised for one answer without an interrupt id while several questions are open.
+
+    LangGraph raises either base class in this case.
+    """
 
     def __init__(self, pending: Sequence[str]) -> None:
         super().__init__(
@@ -61,12 +64,18 @@ class AmbiguousAnswerError(UnknownInterruptError, RuntimeError):
 
 
 def is_by_id(resume: object) -> TypeGuard[Answers]:
-    """Return whether a resume value is a dict of answers by interrupt id, or empty; any other value is one answer."""
+    """Return whether a resume value is a dict of answers by interrupt id. Any other value is a single answer.
+
+    An empty dict counts as a dict of answers.
+    """
     return isinstance(resume, dict) and all(isinstance(key, str) and is_interrupt_id(key) for key in resume)
 
 
 def answers_by_id(resume: object, questions: Sequence[Interrupt]) -> Answers:
-    """Return the answers of a resume value by interrupt id; UnknownInterruptError if one matches no open question."""
+    """Return the answers in a resume value, by interrupt id.
+
+    Raises UnknownInterruptError if an answer matches no open question.
+    """
     pending = sorted({question.id for question in questions})
     if is_by_id(resume):
         if unknown := sorted(resume.keys() - set(pending)):
@@ -96,7 +105,10 @@ FORMAT = "callboard/1"
 
 
 def digest_in(question: object) -> str | None:
-    """Return the digest of the only request in a question, or `None`; an answer is valid only for the same digest."""
+    """Return the digest in a question with exactly one request; `None` if it has none.
+
+    The answer to such a question is valid only for a question with the same digest.
+    """
     if isinstance(question, list) and len(question) == 1 and isinstance(question[0], dict):
         digest = question[0].get("digest")
         return digest if isinstance(digest, str) else None
@@ -104,13 +116,13 @@ def digest_in(question: object) -> str | None:
 
 
 class _Slot(dict[str, Any]):
-    """Ledger in the resume list that a batch of this run has taken; for a serializer it is a plain dict."""
+    """Stored ledger in the resume list, marked as taken by a batch of this run; for a serializer it is a plain dict."""
 
     attempt: int
 
 
 class Ledger:
-    """Records of a batch, and the place where they are stored.
+    """Records of the calls of a batch, and the access to the place where they are stored.
 
     The caller may keep the whole ledger of an earlier run (`held`, which is kept up to date), or keep and store the
     `records` itself. `answers` are for runs outside of a graph. Raises UnknownInterruptError if one matches no open
@@ -160,7 +172,7 @@ class Ledger:
             self._answers = answers_by_id(answers, self.pending)
 
     def _know(self, stored: Mapping[str, Any] | None, records: Mapping[str, CallRecord]) -> None:
-        """Read the stored ledger, or the caller's records."""
+        """Load the records of earlier runs, from the stored ledger or from the caller."""
         if stored:
             self._check(stored)
             records = {key: CallRecord.decode(record) for key, record in stored["calls"].items()}
@@ -172,7 +184,7 @@ class Ledger:
         self._stored[key] = record.encode()
 
     def known_of(self, key: str) -> CallRecord:
-        """Return the record of a call from earlier runs, or an empty record."""
+        """Return the record of a call, which earlier runs have stored; an empty record if there is none."""
         return self.records.get(key, NOTHING_KNOWN)
 
     def _check(self, stored: Mapping[str, Any]) -> None:
@@ -206,7 +218,10 @@ class Ledger:
         self._position, self._in_slot = position, True
 
     def _bare_answers(self, task: GraphTask) -> list[Any]:
-        """Return answers that LangGraph's own node left. They carry no call id, so only a single call gets them."""
+        """Return the answers that LangGraph's own node has left in the task.
+
+        They carry no call id, so they are used only if the batch has a single call.
+        """
         if not self._is_node or len(self._keys) != 1:
             return []
         answers = list(task.scratchpad.resume)
@@ -223,7 +238,7 @@ class Ledger:
 
     @property
     def may_be_replayed(self) -> bool:
-        """`True` if the graph may run the node again after this batch, because code after the batch asks a question."""
+        """`True` if the graph may run the node again after this batch, because later code asks a question."""
         return self._in_slot or (self._task is not None and not self._is_node)
 
     @property
@@ -232,21 +247,21 @@ class Ledger:
 
     @property
     def is_kept(self) -> bool:
-        """`True` if finished calls must be stored before the batch ends."""
+        """`True` if the result of each finished call must be stored before the batch ends."""
         return self._held is not None if self._task is None else self._task.durable
 
     @property
     def pending(self) -> list[Interrupt]:
-        """All open questions, in call order."""
+        """Open questions of all calls of the batch, in call order."""
         return [question for key in self._keys for question in self.known_of(key).pending]
 
     def waits(self, key: str) -> bool:
-        """Return whether a call has open questions and this run answers none of them; such a call does not run."""
+        """Return whether a call has open questions, none of which this run answers. Such a call does not run."""
         pending = self.known_of(key).pending
         return bool(pending) and not any(question.id in self._answers for question in pending)
 
     def config_of_call(self, key: str, config: RunnableConfig) -> RunnableConfig:
-        """Return a config for one call, with the entries in `configurable` that `interrupt()` needs."""
+        """Return the LangGraph config for one call, with the entries in `configurable` that `interrupt()` needs."""
         task, record, namespace = self._task, self.records.get(key), self._namespace(key)
         scratchpad = CallScratchpad(
             None if task is None else task.scratchpad,
@@ -263,7 +278,7 @@ class Ledger:
         return call_config(config, self._conf, namespace, scratchpad, self._answers)
 
     def accepted(self, key: str, answers: list[Any]) -> None:
-        """Record the answers that a call has accepted so far; the question that they answer is settled."""
+        """Record all answers that a call has accepted so far; the question of the last answer is no longer open."""
         record = self.known_of(key)
         before = record.answers
         given = (*(dict(a) if isinstance(a, _Slot) else a for a in answers), *before[len(answers) :])
@@ -283,18 +298,21 @@ class Ledger:
         return self._prefix + segment_of(key, self._number)
 
     def _answers_for(self, record: CallRecord) -> list[Any]:
-        """Return the accepted answers and the new one. The new one counts only after `interrupt()` has accepted it."""
+        """Return the answers for a call: the accepted ones, and the new answer of this run.
+
+        The new answer is recorded only after `interrupt()` has accepted it.
+        """
         answers = list(record.answers)
         if record.own and record.pending[0].id in self._answers:
             answers.append(self._answers[record.pending[0].id])
         return answers
 
     def _answered(self, record: CallRecord) -> object:
-        """Return the question of a call that this run answers; `None` if it answers none."""
+        """Return the question of a call that this run answers; `None` if this run has no answer for the call."""
         return record.pending[0].value if record.own and record.pending[0].id in self._answers else None
 
     def _digests_for(self, record: CallRecord) -> list[str | None]:
-        """Return the digest for each answer, if its question had one."""
+        """Return the digest of the question for each answer of a call, `None` for a question without a digest."""
         digests = list(record.digests)
         if record.own and (digest := digest_in(record.pending[0].value)) is not None:
             # Digests are matched to answers by index: questions without a digest must keep their place.
@@ -303,7 +321,7 @@ class Ledger:
         return digests
 
     def asked(self, key: str, interrupt: GraphInterrupt, mark: str | None = None) -> None:
-        """Record the questions of a call, and the mark that an observer left on it."""
+        """Record the open questions of a call, and the mark that an observer has left on the call."""
         record = self.known_of(key)
         if isinstance(interrupt, OutcomeUnknown):
             # `claimed` makes `settle_unknown` read the answer: it decides about the call, and is no answer for its
@@ -318,7 +336,7 @@ class Ledger:
         self._note(key, record._replace(pending=pending, own=own, mark=record.mark if mark is None else mark))
 
     def settle_unknown(self, key: str, call: ToolCall) -> None:
-        """Apply a person's answer about a call with an unknown outcome, if this run has the answer."""
+        """Record a person's decision about a call with an unknown outcome, if this run has the decision."""
         record = self.known_of(key)
         if not record.claimed or not record.pending or record.pending[0].id not in self._answers:
             return
@@ -326,11 +344,11 @@ class Ledger:
         self._note(key, record.accepted() if message is None else CallRecord(output=message))
 
     def finished(self, key: str, output: object) -> None:
-        """Record the result of a call; its questions are settled."""
+        """Record the result of a finished call; its questions are no longer open."""
         self._note(key, CallRecord(output=output))
 
     def left_for_parent(self, key: str, command: Command[Any]) -> None:
-        """Record that a call ended with a command for the parent graph."""
+        """Record the command for the parent graph with which a call has ended."""
         if command.graph == self._namespace(key):
             # For a graph inside the tool, the parent is the call's namespace. LangGraph knows only that of the task.
             around = self._conf.get("checkpoint_ns")
@@ -338,7 +356,7 @@ class Ledger:
         self._note(key, CallRecord(parent=command))
 
     def dump(self) -> dict[str, Any]:
-        """Return the ledger as data that any serializer can store."""
+        """Return the ledger as a dict that any serializer can store."""
         run = {"run": self._run.text} if self._task is None else {}
         return {"format": FORMAT, "keys": self._keys, "calls": self._stored, **run}
 
@@ -357,7 +375,10 @@ class Ledger:
         self._task.send([(RESUME, resume)])
 
     async def save(self) -> None:
-        """Store the ledger, so that it survives a kill. Calls that finish during a write share the next one."""
+        """Store the ledger at once, so that it survives a kill of the process.
+
+        Calls that finish during a write share the next write.
+        """
         if self._held is not None:
             self._held.update(self.dump())
         if self._task is None:
@@ -415,7 +436,7 @@ def can_ask() -> bool:
 
 
 def answered_question(is_mine: Callable[[object], bool] | None = None) -> object:
-    """Return the question of an earlier run of this call, if its answer has arrived and was not taken; else `None`.
+    """Return the question that an earlier run of this call asked, if its answer is here and not yet taken; else `None`.
 
     An answered call runs again from its beginning. With its old question, the body can continue where it stopped: state
     that it needs for that can be part of the question, and is stored with it. The next `interrupt()` returns the

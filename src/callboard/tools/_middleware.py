@@ -1,4 +1,4 @@
-"""Base class `Middleware`: its optional hooks, and the places that call them for all middleware of a node.
+"""Base class `Middleware`, and the functions that call its optional hooks for all middleware of a node.
 
 The wrapper of a call itself is in `tools/_chain`.
 """
@@ -30,7 +30,7 @@ _log = logging.getLogger("callboard")
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Place of a middleware among others. A node with a wrong order warns with the reason.
+    """Rules for the position of a middleware among others. A node with a wrong order warns with the reason.
 
     The kinds of callboard's middleware are "output", "repair", "sanitize", "approval", "fallback", "cache", "breaker",
     "retry" and "redact". `order = Cache.order` treats a middleware as a cache, with all reasons.
@@ -54,12 +54,12 @@ class Middleware:
     tools: Sequence[BaseTool] = ()
     """Tools that are added to those of the node."""
     order: Order = Order()
-    """Place among other middleware."""
+    """Rules for the position of this middleware among others."""
     needs_checkpointer: bool = False
     """`True` for middleware that asks people: an agent without a checkpointer then warns when it is built."""
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
-        """Run around a call: return the output of `call_next`, or another one.
+        """Process one tool call: return the output of `call_next(request)`, or another output.
 
         `request.override(...)` makes a changed copy. `call_next` makes one attempt at the call, within all inner
         middleware, and may be called any number of times. Sync middleware has `wrap_tool_call` instead, which runs in a
@@ -68,14 +68,17 @@ class Middleware:
         return await call_next(request)
 
     async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
-        """Return the message for an error that has passed all middleware, as the model shall read it."""
+        """Return the error message for the model, changed or not, after all middleware has let the error pass."""
         return message
 
     def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
-        """Check options against the node's tools, by name, when it is built; raise `ValueError` for a wrong one."""
+        """Check the options against the node's tools, by name, when the node is built.
+
+        Raises ValueError for an invalid option.
+        """
 
     def check_policies(self, policies: Mapping[str, CallPolicy]) -> None:
-        """Check the policies of the node's tools, by name, when it is built."""
+        """Check the policies of the node's tools, by tool name, when the node is built."""
 
     def offers(self, tool: BaseTool) -> bool:
         """Return whether the model should see a tool now."""
@@ -86,7 +89,10 @@ class Middleware:
         return False
 
     def redact_value(self, value: Any, *, thread_id: str = "") -> Any:
-        """Return a call's arguments without secrets, for observers. If this fails, they see no arguments."""
+        """Return the arguments of a call without secrets, for observers.
+
+        If this method fails, observers see no arguments.
+        """
         return value
 
 
@@ -98,9 +104,9 @@ class RunningCall(Protocol):
     attempts: int
     """Number of attempts whose bodies have begun."""
     handled: BaseException | None
-    """Error that has become the call's message. Observers receive it."""
+    """Error that was converted into the call's error message. Observers receive it."""
     do_not_cache: bool
-    """`True` if the result says something that is true once, such as the number of a call that goes on."""
+    """`True` if the result is valid only once, such as the number of a call that continues in the background."""
 
     def budget_is_spent(self) -> bool:
         """Return whether the call was cancelled because its budget is spent."""
@@ -113,13 +119,13 @@ def running_call() -> RunningCall | None:
 
 
 def takes_only_arguments(tool: BaseTool) -> bool:
-    """Return whether a tool gets nothing but what the model writes: no state, store, runtime, config or call id."""
+    """Return whether a tool takes no injected arguments: no state, store, runtime, config or call id."""
     plan = plan_for(tool)
     return plan.injected.none and plan.config_param is None
 
 
 def has_valid_arguments(request: ToolCallRequest) -> bool:
-    """Return whether the tool accepts the arguments that the model has written."""
+    """Return whether the tool's schema accepts the arguments that the model has written."""
     assert request.tool is not None
     plan = plan_for(request.tool)
     try:
@@ -134,17 +140,17 @@ def has_valid_arguments(request: ToolCallRequest) -> bool:
 
 
 def is_answered(request: ToolCallRequest) -> bool:
-    """Return whether a person has answered a question of this call; its result then depends on the answer."""
+    """Return whether a person has answered a question of this call, so that its result depends on the answer."""
     task = graph_task(request.runtime.config)
     return task is not None and bool(task.scratchpad.resume or task.resume_map)
 
 
 HOOKS = ("aerror_message", "check_tools", "check_policies", "offers", "covers", "redact_value")
-"""Names of the optional methods besides the wrapper."""
+"""Names of the optional methods of a middleware, besides its wrapper."""
 
 
 def hook(one: object, name: str) -> Callable[..., Any] | None:
-    """Return a method of a middleware, of any class; `None` if it has none, or that of `Middleware`."""
+    """Return a method of a middleware of any class; `None` if it has no such method, or only that of `Middleware`."""
     own = getattr(type(one), name, None)
     # A function that was set on the instance counts, too: a redaction that is passed over would show the arguments.
     if own is not None and own is getattr(Middleware, name, None) and name not in getattr(one, "__dict__", {}):
@@ -154,12 +160,15 @@ def hook(one: object, name: str) -> Callable[..., Any] | None:
 
 
 def tools_of(middleware: Sequence[object]) -> list[Any]:
-    """Return the tools that middleware brings along in its attribute `tools`, as LangChain's middleware does."""
+    """Return the tools that middleware adds to a node by an attribute `tools`, as LangChain's middleware does."""
     return [tool for one in middleware for tool in getattr(one, "tools", None) or ()]
 
 
 def check_tools(middleware: Iterable[object], tools: Mapping[str, BaseTool]) -> None:
-    """Let middleware check the tool names in its options. A LangGraph wrapper may be a bound method of a middleware."""
+    """Let each middleware check the tool names in its options.
+
+    A LangGraph wrapper may be a bound method; then the object of the method is asked.
+    """
     for given in middleware:
         one: Any = getattr(given, "__self__", given)
         if check := hook(one, "check_tools"):
@@ -169,14 +178,17 @@ def check_tools(middleware: Iterable[object], tools: Mapping[str, BaseTool]) -> 
 
 
 def check_policies(middleware: Iterable[object], policies: Mapping[str, CallPolicy]) -> None:
-    """Let middleware check the policies of the node's tools, by name."""
+    """Let each middleware check the policies of the node's tools, by tool name."""
     for one in middleware:
         if check := hook(one, "check_policies"):
             check(policies)
 
 
 def offers_of(middleware: Sequence[object]) -> Callable[[Any], bool]:
-    """Return a function that tells whether the model may be offered a tool now: the outermost middleware decides."""
+    """Return a function that returns whether the model may be offered a tool now.
+
+    It asks the middleware from the outermost to the innermost; the first one that decides wins.
+    """
     hooks = [(hook(one, "covers"), hook(one, "offers")) for one in middleware]
     asked = [pair for pair in hooks if any(pair)]
 
@@ -192,7 +204,7 @@ def offers_of(middleware: Sequence[object]) -> Callable[[Any], bool]:
 
 
 def shown_by(middleware: Sequence[object]) -> Callable[[ToolCallLike, RunInfo | None], ToolCallLike]:
-    """Return a function that makes the call for observers, with arguments redacted by the middleware."""
+    """Return a function that returns a copy of a call for observers, with arguments redacted by the middleware."""
     reported = False
     redacting = [redact for one in middleware if (redact := hook(one, "redact_value"))]
 
@@ -230,11 +242,12 @@ _OF_LANGCHAIN = {
     ),
     "HumanInTheLoopMiddleware": Order("approval"),
 }
-"""Order of LangChain's middleware, which cannot declare it, by the name of the class."""
+"""Rules for the position of LangChain's middleware, by class name: these classes cannot declare the rules
+themselves."""
 
 
 def warn_of_wrong_order(middleware: Sequence[object]) -> None:
-    """Warn once for each pair of middleware of which one declares that the order is wrong."""
+    """Warn once for each pair of middleware whose order is wrong by the rules of one of the two."""
     placed = [(middleware_name(one), order) for one in middleware if (order := _order_of(one)) is not None]
     for position, (outer, order) in enumerate(placed):
         for inner, other in placed[position + 1 :]:
@@ -256,6 +269,6 @@ def _order_of(one: object) -> Order | None:
 
 
 def middleware_name(one: object) -> str:
-    """Return the name of a middleware for errors."""
+    """Return the name of a middleware for error texts."""
     name = getattr(one, "__qualname__", None)
     return name if isinstance(name, str) else type(one).__qualname__

@@ -1,4 +1,4 @@
-"""Names of tools and arguments in options of middleware, and the hooks of LangChain's middleware classes.
+"""Checks of tool and argument names in middleware options, and the hooks of LangChain's middleware classes.
 
 LangChain's AgentMiddleware is recognised without importing LangChain. A node runs only its hooks around tool calls;
 hooks around the model need an agent.
@@ -25,17 +25,21 @@ from callboard.tools._results import with_entries
 
 
 Missing = Literal["error", "ignore"]
-"""Meaning of a name that no tool of the node has: an error, or the name of another node's tool."""
+"""Treatment of a name in an option that no tool of the node has: an error, or ignored as the name of another node's
+tool."""
 
 
 def check_missing(owner: str, missing: object) -> None:
-    """Raise ValueError for an invalid `missing` option."""
+    """Raise ValueError unless a middleware's option `missing` has a valid value."""
     if missing not in get_args(Missing):
         raise ValueError(f"{owner}(missing=...) is 'error' or 'ignore', got {missing!r}")
 
 
 def tool_names(option: str, given: object) -> frozenset[str]:
-    """Return the tool names of a middleware's option; TypeError for a single name, or for tools instead of names."""
+    """Return the tool names that a middleware's option contains.
+
+    Raises TypeError for a single name, or for tools in place of names.
+    """
     if not isinstance(given, str) and isinstance(given, Collection):
         names = [name for name in given if isinstance(name, str)]
         if len(names) == len(given):
@@ -44,13 +48,13 @@ def tool_names(option: str, given: object) -> frozenset[str]:
 
 
 def check_tool_names(option: str, names: Iterable[str], tools: Collection[str], missing: Missing = "error") -> None:
-    """Raise ValueError for the first name that no tool has."""
+    """Raise ValueError if a name in an option is not the name of a tool, unless `missing` is "ignore"."""
     if missing == "error" and (unknown := next((name for name in names if name not in tools), None)) is not None:
         raise ValueError(f"{option}: {no_such('tool', unknown, tools)} (missing='ignore' is for tools of other nodes)")
 
 
 def check_argument_names(option: str, names: Iterable[str], tool: BaseTool) -> None:
-    """Raise ValueError for the first name that is no argument which the model may write."""
+    """Raise ValueError if a name in an option is not the name of an argument which the model may write."""
     known = argument_names(tool)
     if known is not None and (unknown := next((name for name in names if name not in known), None)) is not None:
         raise ValueError(f"{option}: {no_such('argument', unknown, known)}")
@@ -70,7 +74,7 @@ def argument_names(tool: BaseTool) -> frozenset[str] | None:
 
 
 def spellings(tool: BaseTool) -> Mapping[str, str]:
-    """Return the argument for each name that the schema accepts for it, aliases included."""
+    """Return a dict from each name that a tool's schema accepts for an argument, such as an alias, to the argument."""
     model = _model(tool)
     spelled: dict[str, str] = {}
     for name, field in model.model_fields.items() if model else ():
@@ -93,7 +97,7 @@ _ALL_HOOKS = [f"{kind}{hook}" for kind in ("", "a") for hook in ("wrap_tool_call
 
 
 def langchain_base(cls: type) -> type | None:
-    """Return LangChain's class AgentMiddleware among the bases of a class; `None` if it is not among them."""
+    """Return the class AgentMiddleware of LangChain if it is a base of the given class, else `None`."""
     for base in cls.__mro__:
         if base.__name__ == "AgentMiddleware" and base.__module__.startswith("langchain."):
             return base
@@ -101,7 +105,10 @@ def langchain_base(cls: type) -> type | None:
 
 
 def langchain_middleware(one: Any) -> Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]:
-    """Return LangChain's middleware as an async function; TypeError or ValueError for one without effect in a node."""
+    """Return a middleware of LangChain as an async function `(request, call_next)`.
+
+    Raises TypeError or ValueError for a middleware that would have no effect in a node.
+    """
     if _is_human(one) and getattr(one, "interrupt_mode", "batched") != "per_call":
         raise ValueError(
             f"{type(one).__name__} asks for a whole turn at once, after the model and before any tool; a node's "
@@ -125,12 +132,12 @@ def langchain_middleware(one: Any) -> Callable[[Any, Callable[[Any], Awaitable[A
 
 
 def asked_about(one: Any) -> Collection[str]:
-    """Return the names of the tools that a HumanInTheLoopMiddleware asks about; empty for any other object."""
+    """Return the names of the tools about which a HumanInTheLoopMiddleware asks; empty for any other object."""
     return getattr(one, "interrupt_on", ()) if _is_human(one) else ()
 
 
 def warn_of_ignored_hooks(middleware: Sequence[object]) -> None:
-    """Warn of hooks that only an agent would run."""
+    """Warn of hooks in LangChain's middleware that a node never calls, because only an agent does."""
     for one in middleware:
         if langchain_base(type(one)) is None:
             continue
@@ -157,7 +164,7 @@ def _ignored_hooks(one: Any) -> list[str]:
 
 
 def _own(one: Any, name: str) -> Callable[..., Any] | None:
-    """Return a method that the middleware's class overrides; `None` for a method of the base class."""
+    """Return a method that a LangChain middleware's class overrides; `None` for a method of the base class."""
     method: Callable[..., Any] | None = getattr(type(one), name, None)
     if method is None or method is getattr(langchain_base(type(one)), name, None):
         return None
@@ -170,7 +177,10 @@ def _is_human(one: object) -> bool:
 
 
 def _redacts_results(one: Any) -> bool:
-    """Return whether the middleware is a PIIMiddleware that redacts tool results, which it does in `before_model`."""
+    """Return whether a middleware is a PIIMiddleware that redacts tool results.
+
+    It does so in its method `before_model`.
+    """
     return bool(getattr(one, "apply_to_tool_results", False)) and _own(one, "before_model") is not None
 
 
@@ -183,7 +193,7 @@ async def _passing(request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> 
 
 
 class _Redacting:
-    """Applies a hook, made for the tool results in a conversation, to the results of one call."""
+    """Middleware that applies LangChain's `before_model` hook, which redacts tool results, to the results of a call."""
 
     def __init__(self, hook: Callable[[Any, Any], Any]) -> None:
         # It reads the tool messages after the last AIMessage, and returns `None` or changed messages.
@@ -199,7 +209,7 @@ class _Redacting:
         return with_entries(output, partial(self._message, request.tool_call, request.runtime))
 
     def _message(self, call: ToolCall, runtime: object, item: Any) -> Any:
-        """Return a tool message, in any form, as the hook changes it; any other entry unchanged."""
+        """Return an entry of an output as the hook changes it; an entry that is no tool message is unchanged."""
         message = convert_to_messages([item])[0] if isinstance(item, dict) and "tool_call_id" in item else item
         if not isinstance(message, ToolMessage):
             return item

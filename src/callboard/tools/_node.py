@@ -1,4 +1,4 @@
-"""`ToolNode`: the public entry to supervised tool calls.
+"""`ToolNode`: the public class that runs tool calls as supervised tasks.
 
 `NodeAccess` is the inside of a node for an agent that runs the node's calls as its own tasks.
 """
@@ -58,7 +58,7 @@ from callboard.tools._tool_batch import Reports, ToolBatch
 
 
 class ManyInputs(Runnable[Any, Any]):
-    """Runnable whose `abatch` runs on asyncio and trio."""
+    """Base class of runnables whose `abatch` runs on asyncio and on trio."""
 
     async def abatch(
         self,
@@ -68,7 +68,7 @@ class ManyInputs(Runnable[Any, Any]):
         return_exceptions: bool = False,
         **kwargs: Any,
     ) -> list[Any]:
-        """Run several inputs concurrently, and return their outputs in order.
+        """Run several inputs concurrently, and return the outputs in the order of the inputs.
 
         `config` is one for all inputs, or one for each; `max_concurrency` of the first limits the number of concurrent
         runs. With `return_exceptions`, errors stand in place of outputs; otherwise the first error cancels the other
@@ -110,7 +110,7 @@ class ManyInputs(Runnable[Any, Any]):
 
 
 class ToolNode(ManyInputs):
-    """Runs the tool calls of the last AIMessage concurrently, as supervised tasks.
+    """Node that runs the tool calls of the last AIMessage concurrently, as supervised tasks.
 
     A drop-in replacement for `langgraph.prebuilt.ToolNode`, as a node of a graph or standalone, on asyncio and trio.
     The input is a state (dict or object) with messages, a list of messages, a list of tool calls, or a
@@ -216,7 +216,9 @@ class ToolNode(ManyInputs):
         return f"ToolNode([{', '.join(self._setup.tools)}], name={self.name!r})"
 
     async def __aenter__(self) -> Self:
-        """Keep the node's actors running until the block ends; the end of the block waits for runs.
+        """Start the node's actors, and keep them running until the end of the `async with` block.
+
+        The end of the block waits for running calls.
 
         See `callboard.Actor`.
         """
@@ -266,12 +268,12 @@ class ToolNode(ManyInputs):
 
     @property
     def func(self) -> Callable[..., Any]:
-        """Sync entry of the node; LangGraph reads it if a graph sets a timeout for the node."""
+        """Sync function that runs the node; LangGraph reads this attribute if a graph sets a timeout for the node."""
         return self.invoke
 
     @property
     def afunc(self) -> Callable[..., Any]:
-        """Async entry of the node; LangGraph reads it if a graph sets a timeout for the node."""
+        """Async function that runs the node; LangGraph reads this attribute if a graph sets a timeout for the node."""
         return self.ainvoke
 
     def offered_tools(self) -> list[BaseTool]:
@@ -295,7 +297,7 @@ class ToolNode(ManyInputs):
         resume: object = None,
         runtime: Runtime[Any] | None = None,
     ) -> Any:
-        """Run the calls and return their results.
+        """Run the tool calls of the input, and return their results.
 
         Args:
             input: see the class.
@@ -328,7 +330,9 @@ class ToolNode(ManyInputs):
         resume: object = None,
         runtime: Runtime[Any] | None = None,
     ) -> Any:
-        """Run `ainvoke` from sync code. In the thread of a running event loop, this blocks the loop until the run ends.
+        """Run `ainvoke` from sync code, and return its result.
+
+        In the thread of a running event loop, this blocks the loop until the run ends.
 
         A tool or middleware with a sync and an async function uses the sync one, in a worker thread. Arguments and
         errors are those of `ainvoke`.
@@ -358,30 +362,41 @@ class ToolNode(ManyInputs):
         return await ToolBatch(self._setup, requested, config, known).prepare()
 
     def _func(self, input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Any:
-        """Continue a run, for `super()._func(...)` in a subclass; called in the worker thread of the override."""
+        """Run the batch of calls inside of a subclass's override of `_func`, which calls `super()._func(...)`.
+
+        Called in the worker thread of the override.
+        """
         return go_on(self, "_func", self._run_batch, Entry(input, with_runtime(config, runtime), {}))
 
     async def _afunc(self, input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Any:
-        """Continue a run, for `super()._afunc(...)` in a subclass."""
+        """Run the batch of calls inside of a subclass's override of `_afunc`, which calls `super()._afunc(...)`."""
         return await go_on_async(self, "_afunc", self._run_batch, Entry(input, with_runtime(config, runtime), {}))
 
     def _run_one(self, call: ToolCall, input_type: InputKind, tool_runtime: ToolRuntime[Any, Any]) -> Any:
-        """Continue a call, for `super()._run_one(...)` in a subclass; or run one call by itself."""
+        """Run one call inside of a subclass's override of `_run_one`, which calls `super()._run_one(...)`.
+
+        If no override is running, run the call by itself.
+        """
         return go_on(self, "_run_one", partial(self._run_alone, input_type), call, tool_runtime)
 
     async def _arun_one(self, call: ToolCall, input_type: InputKind, tool_runtime: ToolRuntime[Any, Any]) -> Any:
-        """Continue a call, for `super()._arun_one(...)` in a subclass; or run one call by itself."""
+        """Run one call inside of a subclass's override of `_arun_one`, which calls `super()._arun_one(...)`.
+
+        If no override is running, run the call by itself.
+        """
         return await go_on_async(self, "_arun_one", partial(self._run_alone, input_type), call, tool_runtime)
 
     async def _run_alone(self, kind: InputKind, call: ToolCall, given: ToolRuntime[Any, Any]) -> Any:
-        """Run one call with a given state and runtime, without a subclass's override around it."""
+        """Run one call with the given state and runtime, without an override around it, and return its output."""
         requested = replace(parse_input([call], self._messages_key), kind=kind, state=given.state)
         config = with_runtime(ensure_config(given.config), given)
         batch = ToolBatch(replace(self._setup, own_call=None), requested, config, Ledger)
         return output_in(await (await batch.prepare()).run(), self._messages_key)
 
     def inject_tool_args(self, tool_call: Any, input: Any, store: Any = None) -> Any:
-        """Return a copy of the tool call with injected state and store, and without values that the model forged.
+        """Return a copy of a tool call with the injected state and store in its arguments.
+
+        Values that the model wrote in their place are removed.
 
         `input` is the state: a dict, an object or a list of messages. Raises ValueError if the tool needs a store and
         there is none, or a field that a list of messages lacks.
@@ -407,13 +422,13 @@ LangGraphToolNode.register(ToolNode)
 
 
 def _given(**options: Any) -> dict[str, Any]:
-    """Return the options that are not `None`; an override in a subclass need not accept the others."""
+    """Return a dict of the options that are not `None`; an override in a subclass need not accept the others."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 # No code outside of this package reads a private attribute of a `ToolNode`; it uses this class.
 class NodeAccess:
-    """Inside of a tool node. Later changes of the node are visible."""
+    """Access to the internal parts of a tool node, for an agent. It sees later changes of the node."""
 
     __slots__ = ("_node",)
 
@@ -426,7 +441,7 @@ class NodeAccess:
 
     @property
     def entries(self) -> Entries | None:
-        """A subclass's overrides around a whole run; `None` if there are none."""
+        """Overrides of a subclass around a whole run; `None` if there are none."""
         return entries_of(self._node)
 
     @property
@@ -435,13 +450,13 @@ class NodeAccess:
 
     @property
     def needs_checkpointer(self) -> list[str]:
-        """Names of the middleware that would lose its questions without a checkpointer."""
+        """Names of the middleware whose questions to persons would be lost without a checkpointer."""
         given = self._node._options.middleware
         return [type(one).__name__ for one in given if getattr(one, "needs_checkpointer", False) is True]
 
     @property
     def grace(self) -> float:
-        """Seconds of clean-up after a cancel, for all calls together."""
+        """Seconds of clean-up after a cancel, for all calls of a run together."""
         return self._node._setup.supervision.grace
 
     def tool(self, name: str) -> BaseTool | None:
@@ -460,7 +475,7 @@ class NodeAccess:
         namespaces: Mapping[str, str] | None,
         **reports: Unpack[Reports],
     ) -> ToolBatch:
-        """Return a prepared batch. The caller stores its records.
+        """Return a batch of calls that is ready to run. The caller stores the records of the calls.
 
         `records`, `answers` and `namespaces` are those of an earlier run; without namespaces, the config determines
         them.

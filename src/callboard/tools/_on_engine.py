@@ -1,4 +1,4 @@
-"""Tools with bodies that run on an engine: data that is sent, and handling of a body that is lost."""
+"""Tools whose functions run on an engine: checks, and the data that is sent to the engine."""
 
 import inspect
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _PLAIN = (str, int, float, bool, type(None))
 
 
 def on_engine(plan: Plan, engine: Engine, actors: ActorSet) -> Plan:
-    """Return the plan of a tool with its body on an engine."""
+    """Return the plan of a tool, changed so that the tool's function runs on an engine."""
     return replace(plan, kind="async", fn=EngineBody(plan, engine, actors), callbacks=False, run_manager=False)
 
 
@@ -46,7 +46,7 @@ def check_on_engine(plan: Plan, engine: Engine) -> None:
 
 
 class EngineBody:
-    """Replacement for a tool's function that runs the function on an engine."""
+    """Async function in place of a tool's function that sends the function to an engine, and returns its result."""
 
     def __init__(self, plan: Plan, engine: Engine, actors: ActorSet) -> None:
         self._plan = plan
@@ -85,7 +85,7 @@ class EngineBody:
 
 
 class _LocalOnly:
-    """Placeholder for a member of `ToolRuntime` that belongs to the agent's process; any use raises."""
+    """Placeholder for a member of `ToolRuntime` that belongs to the agent's process; any use of it raises an error."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -109,7 +109,10 @@ class _LocalOnly:
 
 
 def sendable(value: object, config: RunnableConfig) -> object:
-    """Return an argument for an engine; a runtime is sent without the members that belong to this process."""
+    """Return an argument in a form that can be sent to an engine.
+
+    A `ToolRuntime` is sent without the members that belong to this process; any other value is returned unchanged.
+    """
     if not isinstance(value, ToolRuntime):
         return value
     store: Any = None if value.store is None else _LocalOnly("store")
@@ -117,7 +120,7 @@ def sendable(value: object, config: RunnableConfig) -> object:
 
 
 def portable(config: Mapping[str, Any]) -> RunnableConfig:
-    """Return the parts of a config that other processes can use: plain data, and nothing of LangGraph's own."""
+    """Return the parts of a config that other processes can use: plain data without LangGraph's own entries."""
     # An allow-list: callbacks and LangGraph's own objects cannot leave this process.
     found: dict[str, Any] = {name: config[name] for name in _OF_CONFIG if name in config}
     for part in ("configurable", "metadata"):

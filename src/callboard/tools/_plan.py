@@ -1,4 +1,4 @@
-"""Plan of a tool, read once from its class and signatures: the way to run it, and the arguments to inject.
+"""Plan of a tool, read once from its class and signatures: how to run the tool, and which arguments to inject.
 
 Injected arguments, such as the state, are those that the model must not write. They replace anything that it wrote
 under their names.
@@ -35,18 +35,19 @@ from callboard._loops._entry_mode import Door, is_missing
 
 @dataclass(frozen=True, slots=True)
 class InjectedArgs:
-    """Injected parameters of one tool, by parameter name."""
+    """Parameters of one tool that get injected values, by parameter name."""
 
     state: Mapping[str, str | None]
-    """State field of each parameter; `None` for the whole state."""
+    """Name of the state field that each parameter gets; `None` if the parameter gets the whole state."""
     optional: frozenset[str]
-    """Parameters with a default, which are omitted if the state lacks their field."""
+    """Parameters with a default, which get no argument if the state lacks their field."""
     store: str | None
     runtime: str | None
     forbidden: frozenset[str]
-    """All arguments that the model must not write: the ones above, and any other injected argument."""
+    """All parameters that the model must not write: those that callboard injects, and all that LangChain marks as
+    injected."""
     none: bool = dataclasses.field(init=False)
-    """True if nothing is injected."""
+    """`True` if nothing is injected."""
 
     def __post_init__(self) -> None:
         # Read for each call, so it is no property.
@@ -54,12 +55,15 @@ class InjectedArgs:
 
     @property
     def names(self) -> frozenset[str]:
-        """Parameters that are filled in by `inject`."""
+        """Names of the parameters whose values `inject` sets."""
         return frozenset({*self.state, *(name for name in (self.store, self.runtime) if name)})
 
 
 def injected_args(tool: BaseTool) -> InjectedArgs:
-    """Return the injected parameters of a tool; ValueError if a parameter carries the same marker twice."""
+    """Return the injected parameters of a tool.
+
+    Raises ValueError if an annotation contains the same marker twice.
+    """
     schema, fn = tool.get_input_schema(), getattr(tool, "func", None) or getattr(tool, "coroutine", None)
     # Other callables may be equal and behave differently, and an incomplete schema may be completed later.
     if fn.__class__ is not FunctionType or not getattr(schema, "__pydantic_complete__", False):
@@ -110,7 +114,7 @@ def _hints(fn: Any) -> dict[str, Any]:
 
 
 def _marker(hint: Any, kind: type) -> Any:
-    """Return the marker of a kind in an annotation: an instance, its class, or `None`."""
+    """Return the injection marker of a type in an annotation: an instance, the class itself, or `None`."""
     if type(hint) is type:
         return kind if issubclass(hint, kind) else None  # a plain class, as in nearly all annotations
     found = [arg for arg in get_args(hint) if _is_marker(arg, kind)]
@@ -131,7 +135,7 @@ def _is_marker(hint: Any, kind: type) -> bool:
 
 
 def inject(call: ToolCall, injected: InjectedArgs, runtime: ToolRuntime[Any, Any], messages_key: str) -> ToolCall:
-    """Return the call with its injected arguments, and without values that the model wrote under their names."""
+    """Return a copy of the call with its injected arguments, and without values that the model wrote in their place."""
     if injected.none:
         return call
     values = _state_values(call["name"], injected, runtime.state, messages_key) if injected.state else {}
@@ -149,7 +153,7 @@ def inject(call: ToolCall, injected: InjectedArgs, runtime: ToolRuntime[Any, Any
 
 
 def written_args(call: ToolCall, injected: InjectedArgs) -> dict[str, Any]:
-    """Return the arguments of a call that the model may write."""
+    """Return the arguments of a call that the model has written and is allowed to write."""
     return {name: value for name, value in call["args"].items() if name not in injected.forbidden}
 
 
@@ -196,35 +200,36 @@ _OWN_WAYS = ("arun", "run", "invoke")
 
 @dataclass(frozen=True, slots=True)
 class ArgsModel:
-    """Pydantic model with validated arguments that can be read without `model_dump`."""
+    """Pydantic model of a tool's arguments whose validated values can be read without `model_dump`."""
 
     validate: Callable[[dict[str, Any]], BaseModel]
     optional: tuple[str, ...]
-    """Fields that are passed to the tool even if the model did not write them."""
+    """Fields that the tool gets as arguments even if the model did not write them."""
     names: frozenset[str]
     call_id: tuple[str, ...]
-    """Fields that get the id of the tool call."""
+    """Fields that get the id of the tool call as their value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Facts about one tool that are the same for all calls."""
+    """Facts about one tool that are the same for all its calls: its function, injected parameters, and schema."""
 
     tool: BaseTool
     kind: Kind
-    """`async` and `sync`: callboard runs the function itself, on both event loops. `foreign`: its own `ainvoke` is
-    called. `foreign sync`: its own `invoke` is called in a worker thread."""
+    """Way to run the tool. `async` and `sync`: callboard runs the tool's function itself, on both event loops.
+    `foreign`: the tool's own `ainvoke` is called. `foreign sync`: the tool's own `invoke` is called in a worker
+    thread."""
     fn: Callable[..., Any]
     injected: InjectedArgs
     model: ArgsModel | None
-    """Model of the arguments; `None` if the tool must parse its arguments itself."""
+    """Pydantic model of the arguments; `None` if the tool must parse its arguments itself."""
     direct: frozenset[str]
-    """Parameters that are filled without the model of the arguments."""
+    """Parameters that get their values directly, and not from the model of the arguments."""
     config_param: str | None
     run_manager: bool
     callbacks: bool
     from_sync: "Plan | None" = None
-    """Plan for sync runs, if it differs."""
+    """Plan for runs that sync code started; `None` if it is the same."""
 
     @property
     def is_foreign(self) -> bool:
@@ -236,7 +241,7 @@ class Plan:
 
 
 def plan_for(tool: BaseTool) -> Plan:
-    """Return the plan of a tool, with its injected parameters."""
+    """Return the plan of a tool, read from its class and signatures."""
     plan = _plan(tool, injected_args(tool), "async")
     if plan.kind == "sync" or not _has_sync_half(tool):
         return plan
@@ -266,7 +271,7 @@ def _plan(tool: BaseTool, injected: InjectedArgs, door: Door) -> Plan:
 
 
 def _has_own_ways(cls: type) -> bool:
-    """Return whether a class runs its tools differently from LangChain's classes; mocks do."""
+    """Return whether a tool class overrides LangChain's methods that run a tool, as mocks do."""
     ainvoke = getattr(cls, "ainvoke", None)
     return ainvoke not in _INVOKES or any(getattr(cls, name) is not getattr(BaseTool, name) for name in _OWN_WAYS)
 
@@ -285,7 +290,7 @@ def _sync_body(tool: BaseTool) -> tuple[Kind, Callable[..., Any]]:
 
 
 def _has_sync_half(tool: BaseTool) -> bool:
-    """Return whether a tool has a sync version; a tool of LangChain's classes may have a coroutine only."""
+    """Return whether a tool can run synchronously; a tool of LangChain's own classes may have a coroutine only."""
     cls = type(tool)
     if any(getattr(cls, name, None) is not getattr(BaseTool, name) for name in ("run", "invoke")):
         return True
@@ -312,7 +317,7 @@ def _args_model(tool: BaseTool) -> ArgsModel | None:
 
 
 def _is_plain(schema: type[BaseModel]) -> bool:
-    """Return whether `model_dump` would list exactly the fields, by their own names."""
+    """Return whether `model_dump` of a pydantic model would return exactly its fields, by their own names."""
     decorators = schema.__pydantic_decorators__
     return (
         bool(schema.model_fields)
@@ -335,9 +340,9 @@ def _is_plain(schema: type[BaseModel]) -> bool:
 T = TypeVar("T")
 
 _MOST = 4096
-"""Maximum number of cached tool names; the oldest name is removed for a new one."""
+"""Maximum number of cached tool names; the oldest name is removed when a new one is added."""
 _ALIKE = 4
-"""Maximum number of cached tools of one name. Several nodes may share a middleware, and a node may be made per
+"""Maximum number of cached tools with the same name. Several nodes may share a middleware, and a node may be made per
 request."""
 
 
@@ -345,7 +350,7 @@ _Parts = tuple[object, object, object, object, object, object, object]
 
 
 class _Known(NamedTuple, Generic[T]):
-    """Facts about a tool, with the functions and schema that they were read from."""
+    """Cached facts about a tool, with the functions and the schema from which they were read."""
 
     tool: "ref[BaseTool]"
     made_of: _Parts
@@ -353,7 +358,10 @@ class _Known(NamedTuple, Generic[T]):
 
 
 class ToolFacts(Generic[T]):
-    """Cache of facts about tools, by tool object and by the functions and schema that it is made of; thread-safe."""
+    """Cache of facts that `find_out` reads from a tool; thread-safe.
+
+    Facts are read again if the tool's functions or schema have been replaced.
+    """
 
     __slots__ = ("_find_out", "_known")
 
@@ -365,7 +373,7 @@ class ToolFacts(Generic[T]):
         return sum(one.tool() is not None for known in list(self._known.values()) for one in known)
 
     def of(self, tool: BaseTool) -> T:
-        """Return the facts about a tool in its present state; errors of `find_out` are raised and not cached."""
+        """Return the facts about a tool in its present state. Errors of `find_out` are raised and not cached."""
         # No lock: each update stores a new tuple. Two threads may read the same tool at once, which only costs time.
         known, made_of = self._known.get(tool.name, ()), _made_of(tool)
         for one in known:

@@ -22,25 +22,28 @@ InputKind = Literal["list", "dict", "tool_calls"]
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """Tool calls of one input."""
+    """Tool calls that an input of a node asks to run."""
 
     calls: Sequence[ToolCall]
-    """Calls without an answer."""
+    """Calls that have no answer yet, and are to be run."""
     reply: Sequence[ToolCall]
-    """All calls of the message that contains them, or all calls of the input."""
+    """All calls of the model's message that contains `calls`, or all calls of the input."""
     kind: InputKind
     """Form of the input, which decides the form of the output."""
     state: Any
-    """State in the input; `None` if it must be read from the graph."""
+    """State that the input contains; `None` if the state must be read from the graph."""
 
 
 def parse_input(value: Any, messages_key: str) -> Requested:
-    """Return the tool calls of a node's input without yielding to other tasks; see `reading`."""
+    """Return the tool calls of a node's input in one go, without a break for other tasks; see `reading`."""
     return at_once(reading(value, messages_key))
 
 
 def reading(value: Any, messages_key: str) -> Steps[Requested]:
-    """Return the tool calls of a node's input, in portions; ValueError if it contains nothing that can be run."""
+    """Return the tool calls of a node's input, as a generator computation for `in_portions` or `at_once`.
+
+    Raises ValueError if the input contains nothing that can be run.
+    """
     if isinstance(value, dict) and value.get("__type") == "tool_call_with_context":
         state, call = value["state"], _checked(value["tool_call"])
         open_calls = each_without_answer([call], messages_in(state, messages_key))
@@ -68,7 +71,7 @@ def _is_call(item: object) -> bool:
 
 
 def _mistaken(value: Any, messages_key: str) -> str | None:
-    """Return the error for an input in a known wrong form; `None` for any other input."""
+    """Return an error text for an input in a known wrong form; `None` for any other input."""
     last: object = value[-1] if isinstance(value, list) and value else None
     if isinstance(value, str):
         example = f"{{{messages_key!r}: [AIMessage(...)]}} or [{{'name': ..., 'args': ..., 'id': ...}}]"
@@ -90,7 +93,7 @@ def _is_of_openai(item: object) -> bool:
 
 
 def messages_in(state: Any, key: str) -> Sequence[Any]:
-    """Return the messages of a state, which is a dict or an object."""
+    """Return the messages of a state, which is a dict or an object; an empty sequence if it has none."""
     found = state.get(key) if isinstance(state, dict) else getattr(state, key, None)
     return cast("Sequence[Any]", found or ())
 
@@ -98,7 +101,10 @@ def messages_in(state: Any, key: str) -> Sequence[Any]:
 def left_of(
     requested: Requested, state: Any, messages_key: str, *, is_counted: bool
 ) -> Steps[tuple[Sequence[ToolCall], Sequence[ToolCall]]]:
-    """Return the calls to run, and all calls of their reply if it `is_counted`, which a limit of calls requires."""
+    """Return the calls to run, and all calls of the reply that contains them.
+
+    The reply is looked up in the state only if it `is_counted`, as a limit on the calls of a reply requires.
+    """
     calls, reply = requested.calls, requested.reply
     if requested.kind == "tool_calls":
         if requested.state is None:
@@ -109,7 +115,10 @@ def left_of(
 
 
 def _whole_reply(calls: Sequence[ToolCall], state: Any, messages_key: str) -> Sequence[ToolCall]:
-    """Return all calls of the reply that contains a single call, for a call that LangGraph's `Send` delivers alone."""
+    """Return all calls of the reply that contains a single call, which LangGraph's `Send` has delivered alone.
+
+    If there is no such reply, return `calls`.
+    """
     messages = messages_in(state, messages_key)
     if len(calls) != 1 or (place := asked_at(calls[0], messages)) is None:
         return calls
@@ -120,11 +129,11 @@ def _whole_reply(calls: Sequence[ToolCall], state: Any, messages_key: str) -> Se
 
 
 _IDS = (NoneType, int, float, UUID)
-"""Types that a `ToolMessage` accepts as an id besides text."""
+"""Types besides `str` that a `ToolMessage` accepts as a call id."""
 
 
 def _checked(call: Any) -> ToolCall:
-    """Return the call, normalized, if it can be run and answered; raise ValueError otherwise."""
+    """Return a tool call in normalized form; raise ValueError if it cannot be run and answered."""
     # Nearly all calls are as they must be; the checks below take four times as long.
     if type(call) is dict and type(call.get("id")) is type(call.get("name")) is str and type(call.get("args")) is dict:
         return cast("ToolCall", call)
@@ -157,16 +166,19 @@ def tools_condition(state: Any, messages_key: str = "messages") -> Literal["tool
 Item = ToolMessage | Command[Any]
 Output = Item | list[Item]
 CallNext = Callable[[ToolCallRequest], Awaitable[Output]]
-"""Function that makes one more attempt at a call, within all middleware further inside."""
+"""Function that makes one more attempt at a call, within all inner middleware."""
 
 
 def is_output(value: object) -> bool:
-    """Return whether a value is a valid output of a call."""
+    """Return whether a value is a valid output of a call: a ToolMessage, a Command, or a list of them."""
     return all(isinstance(item, (ToolMessage, Command)) for item in items_in(value))
 
 
 def items_in(output: object) -> list[object]:
-    """Return the parts of an output. An empty list counts as one part, which is no valid part of an output."""
+    """Return the parts of an output as a list.
+
+    An empty list is returned as a single part, which is not valid.
+    """
     return output if isinstance(output, list) and output else [output]
 
 
@@ -188,7 +200,7 @@ def entries_in(output: Output) -> Iterator[object]:
 
 
 def with_entries(output: Output, change: Callable[[Any], Any]) -> Output:
-    """Return a copy of an output with its entries replaced by `change`; a cache may keep the output itself."""
+    """Return a copy of an output in which `change` has replaced each entry; the output itself may be in a cache."""
     if isinstance(output, list):
         return [cast("Item", with_entries(item, change)) for item in output]
     if not isinstance(output, Command):
@@ -203,7 +215,7 @@ def with_entries(output: Output, change: Callable[[Any], Any]) -> Output:
 
 
 def _is_pair(entry: Any) -> bool:
-    """Return whether an entry of an update that is a list is a pair of key and value."""
+    """Return whether an entry of a command's update list is a pair of a state key and a value."""
     return isinstance(entry, tuple) and len(entry) == 2
 
 
@@ -228,13 +240,16 @@ REMOVE_ALL_MESSAGES = "__remove_all__"
 
 @dataclass(frozen=True, slots=True)
 class ResultRules:
-    """Rules for results, which depend on the form of the input."""
+    """Rules for the outputs of calls, which depend on the form of the node's input."""
 
     kind: InputKind
     messages_key: str
 
     def checked(self, response: object, call: ToolCall) -> Output:
-        """Return a tool's response as the output of its call; TypeError or ValueError if it does not fit."""
+        """Return a tool's response as the output of its call.
+
+        Raises TypeError or ValueError for a response that is no valid output of this call.
+        """
         if isinstance(response, Command):
             return self._command(response, call, needs_message=True)
         if isinstance(response, ToolMessage):
@@ -310,7 +325,7 @@ class ResultRules:
         )
 
     def combined(self, outputs: Sequence[Output]) -> Any:
-        """Return the outputs of a batch, in call order, in the form that the graph expects for this input."""
+        """Return the outputs of all calls of a batch, in call order, in the form that fits the node's input."""
         flat: list[Item] = []
         has_commands = False
         for output in outputs:
@@ -335,7 +350,7 @@ class ResultRules:
 
 
 def output_in(combined: Any, messages_key: str) -> Output:
-    """Return the output of a batch's only call from the combined output."""
+    """Return the output of the only call of a batch, extracted from the batch's combined output."""
     items: list[Any] = []
     for one in combined if isinstance(combined, list) else [combined]:
         messages: Any = cast("dict[str, Any]", one)[messages_key] if isinstance(one, dict) else one

@@ -1,4 +1,4 @@
-"""Setup of a node: its checked configuration, made from its arguments and shared by all its runs."""
+"""Setup of a node: its checked configuration, made from the arguments of `ToolNode` and shared by all runs."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,37 +30,43 @@ from callboard.tools._supervision import Supervision
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Checked configuration of a node."""
+    """Checked configuration of a node, which all its runs share."""
 
     name: str
     tools: Mapping[str, BaseTool]
     plans: ToolFacts[Plan]
-    """Plans of the tools that have been called."""
+    """Cache of the plans of the tools that have been called."""
     supervision: Supervision
     messages_key: str
     chain: Chain | None
     offers: Callable[[BaseTool], bool]
-    """Function that tells whether the middleware lets the model know of a tool now."""
+    """Function that returns whether the model may be offered a tool now, as the middleware decides."""
     shown: Callable[[ToolCallLike, RunInfo | None], ToolCallLike]
-    """Function that makes the call for observers, redacted by middleware."""
+    """Function that returns the copy of a call that observers see, redacted by the middleware."""
     at_tool: Judge
-    """Judge of an error at the tool, inside of all middleware."""
+    """Function that returns the text for the model about an error of a tool, inside of all middleware; `None` to raise
+    the error."""
     at_end: Judge
-    """Judge of an error that leaves the middleware."""
+    """Function that returns the text for the model about an error that leaves all middleware; `None` to raise the
+    error."""
     at_override: Judge
-    """Judge of an error that leaves a subclass's override around the call."""
+    """Function that returns the text for the model about an error that leaves a subclass's override around a call;
+    `None` to raise the error."""
     on_error: OnError
     own_call: Callable[[str], Wrapper] | None
-    """Subclass's override around each call, by the kind of the input."""
+    """Function from the form of the input to a subclass's override around each call; `None` without an override."""
     actors: ActorSet
     """Actors that have handlers among the node's tools."""
     in_flight: InFlight
-    """Running runs of the node, for drains."""
+    """Runs of the node that have not ended; a drain waits for them."""
     max_calls: int | None
     """Maximum number of calls of one reply that run; `None` for all."""
 
     def plan(self, tool: BaseTool) -> Plan:
-        """Return the plan of a tool, which middleware may have passed, for the run's entry mode (sync or async)."""
+        """Return the plan of a tool for this run; the plan depends on whether sync or async code started the run.
+
+        The tool may be one of the node's, or one that a middleware has put into the request.
+        """
         # A tool that a middleware makes for one call is not cached: its plan would keep it alive.
         plan = self.plans.of(tool) if self.tools.get(tool.name) is tool else by_reference(plan_for(tool))
         if plan.from_sync is not None and is_sync_entry():
@@ -72,14 +78,21 @@ class Setup:
         return getattr(self.tools.get(name), "description", None)
 
     def overrides(self, kind: str, entries: Wrapper | None) -> Chain | None:
-        """Return a subclass's overrides around each call as a chain, the outermost first; `None` if there are none."""
+        """Return a subclass's overrides around each call as a chain, the outermost first; `None` without overrides.
+
+        `kind` is the form of the input; `entries` is an override of `invoke` or `ainvoke` that an agent runs around
+        each call.
+        """
         if entries is None and self.own_call is None:
             return None
         own = None if self.own_call is None else self.own_call(kind)
         return Chain([one for one in (entries, own) if one is not None], [])
 
     def request(self, call: ToolCall, runtime: ToolRuntime[Any, Any]) -> ToolCallRequest:
-        """Return a request without its `__setattr__`, as the check there costs more than the rest of a middleware."""
+        """Return the ToolCallRequest for a call.
+
+        Its fields are set without its `__setattr__`, whose check costs more than the rest of a middleware.
+        """
         request = object.__new__(ToolCallRequest)
         request.__dict__.update(tool_call=call, tool=self.tools.get(call["name"]), state=runtime.state, runtime=runtime)
         return request
@@ -109,7 +122,10 @@ class Options:
 
 
 def setup_of(given: Options, *, own_call: Callable[[str], Wrapper] | None) -> Setup:
-    """Return the setup of a node, with limits and threads of its own; raises the errors of `ToolNode`."""
+    """Return the setup of a new node, with its own limits and threads.
+
+    Raises the errors that `ToolNode` documents.
+    """
     _check_options(given)
     name, middleware = given.name, given.middleware
     supervision = Supervision(
@@ -155,7 +171,7 @@ def setup_of(given: Options, *, own_call: Callable[[str], Wrapper] | None) -> Se
 
 
 def _check_options(given: Options) -> None:
-    """Raise for invalid options, before anything is built."""
+    """Raise ValueError or TypeError for invalid options, before anything is built."""
     if given.on_error not in _ON_ERROR:
         raise ValueError(f"ToolNode(on_error=...) is 'cancel' or 'finish', got {given.on_error!r}")
     if given.max_calls is not None:
@@ -165,7 +181,10 @@ def _check_options(given: Options) -> None:
 
 
 def _check_supervised(tools: Mapping[str, BaseTool], supervision: Supervision) -> None:
-    """Raise for a policy of an unknown tool, and for a tool that cannot run under its policy."""
+    """Raise an error for a policy of an unknown tool, and for a tool that cannot run under its policy.
+
+    Tools that are marked as safe to repeat are recorded as idempotent.
+    """
     supervision.check_tools(tools)
     for tool in tools.values():
         injected_args(tool)  # raises for wrong markers now; the rest of a plan is made at the first call
@@ -190,7 +209,7 @@ def _by_name(
 
 
 def _tool_of(function: Callable[..., Any]) -> BaseTool:
-    """Return a tool made of a function. A note on LangChain's error for a missing docstring names the tool."""
+    """Return a tool made of a function. If the docstring is missing, a note on LangChain's error names the function."""
     try:
         return create_tool(function)
     except ValueError as error:
@@ -203,7 +222,7 @@ def _tool_of(function: Callable[..., Any]) -> BaseTool:
 
 
 def _check_tools_iterable(given: object) -> None:
-    """Raise TypeError for a value that is no list of tools."""
+    """Raise TypeError for a value of the argument `tools` that is no list of tools."""
     if isinstance(given, (Actor, ChildSpec)):
         raise TypeError(f"ToolNode takes a list of tools: ToolNode([{given!r}])")
     if isinstance(given, BaseTool) or inspect.isroutine(given):
@@ -214,7 +233,7 @@ def _check_tools_iterable(given: object) -> None:
 
 
 def _check_function(item: object) -> None:
-    """Raise TypeError for a value that is neither a tool nor a function."""
+    """Raise TypeError for an item in the list of tools that is neither a tool nor a function."""
     hint = ""
     if isinstance(item, type) and issubclass(item, (BaseTool, Runnable, Actor)):
         hint = f"; it is a class: write {item.__name__}(...)"

@@ -1,4 +1,4 @@
-"""Overrides of a `ToolNode` subclass, called in sync and in async runs.
+"""Overrides of methods in a subclass of `ToolNode`, called in sync and in async runs.
 
 LangGraph calls one method of a pair in sync runs and the other one in async runs. Here, if only one of the pair is
 overridden, both kinds of run call it, because the override may be what forbids a call. Overrides that would never be
@@ -49,7 +49,7 @@ REFUSED = {
     "_handle_tool_errors": _FIXED,
     "_messages_key": _FIXED,
 }
-"""Methods and attributes of LangGraph's class that callboard never uses, with the replacement to suggest."""
+"""Methods and attributes of LangGraph's class that callboard never uses, with the hint what to use instead."""
 
 _ARGUMENTS = {
     "_run_one": ("call", "input_type", "tool_runtime"),
@@ -61,7 +61,7 @@ _SYNC = ("_run_one", "invoke", "_func")
 
 
 def check_class(cls: type, base: type) -> None:
-    """Raise TypeError for an override of a subclass that would never be called, or has a wrong signature."""
+    """Raise TypeError if a subclass of `ToolNode` has an override that is never called, or a wrong signature."""
     found: dict[str, object] = {}
     for one in reversed(cls.__mro__[: cls.__mro__.index(base)]):
         found.update(vars(one))
@@ -92,7 +92,7 @@ def _check_signature(
 
 
 class Unbuilt:
-    """Descriptor in place of an attribute that `__init__` sets; reading it raises an error about `super().__init__`."""
+    """Descriptor of an attribute that `__init__` sets; reading it earlier raises an error about `super().__init__`."""
 
     def __get__(self, node: object, owner: type) -> object:
         if node is None:
@@ -106,12 +106,12 @@ _written: dict[str, object] = {}
 
 
 def remember(base: type) -> None:
-    """Record the original methods of the base class, to recognise overrides in subclasses, instances and mocks."""
+    """Record the original methods of the base class, so that `overrides` recognises overrides and mocks."""
     _written.update({name: vars(base)[name] for name in (*_ARGUMENTS, *_BY_NAME, "invoke", "ainvoke")})
 
 
 def overrides(node: object, name: str) -> bool:
-    """Return whether a node's method differs from the original method of the base class."""
+    """Return whether a node's method is not the original method of the base class."""
     return getattr(getattr(node, name), "__func__", None) is not _written[name]
 
 
@@ -121,12 +121,13 @@ _AROUND_RUNS = ("ainvoke", "invoke", "_afunc", "_func")
 
 
 class _Running(NamedTuple):
-    """Override that is running now, and what its `super()` call continues."""
+    """Override that is running now, and the continuation that its `super()` call runs."""
 
     node: object
     method: str
     rest: Callable[..., Any] | None
-    """Continuation, of the same kind (sync or async) as the method; `None` for a new run of the node's batch."""
+    """Function that continues the run or call, of the same kind (sync or async) as the method; `None` if the `super()`
+    call must start a new run."""
     outer: "_Running | None"
 
 
@@ -152,7 +153,7 @@ def _running_of(node: object, pair: tuple[str, str]) -> _Running | None:
 
 
 async def _beyond(inner: Callable[[Any], Awaitable[Any]], given: Any) -> Any:
-    """Run the inside of an override. Code in it that calls the node again starts a new run, as from outside."""
+    """Run the function inside of an override. If code in it calls the node again, that starts a new run."""
     token = _running.set(None)
     try:
         return await inner(given)
@@ -161,13 +162,13 @@ async def _beyond(inner: Callable[[Any], Awaitable[Any]], given: Any) -> Any:
 
 
 def is_plain(node: object, base: type) -> bool:
-    """Return whether the node has no overrides around a run, and no override is running around this code."""
+    """Return whether a node has no overrides around a run, and no override of any node is running now."""
     own = type(node) is not base or not vars(node).keys().isdisjoint(_AROUND_RUNS)
     return not own and vars(base)["_afunc"] is _written["_afunc"] and _running.get() is None
 
 
 def go_on(node: object, method: str, alone: Callable[..., Awaitable[Any]], *given: Any) -> Any:
-    """Run the base class's `_func` or `_run_one`: the rest behind its override, or `alone` without one."""
+    """Run the base class's `_func` or `_run_one`: continue its running override, or call `alone` if there is none."""
     if (rest := _continuation(node, method)) is not None:
         return rest(*given)
     with entered_from("sync"):
@@ -175,7 +176,7 @@ def go_on(node: object, method: str, alone: Callable[..., Awaitable[Any]], *give
 
 
 async def go_on_async(node: object, method: str, alone: Callable[..., Awaitable[Any]], *given: Any) -> Any:
-    """Run the base class's `_afunc` or `_arun_one`: the rest behind its override, or `alone` without one."""
+    """Run the base class's `_afunc` or `_arun_one`: continue its running override, or call `alone` without one."""
     if (rest := _continuation(node, method)) is not None:
         return await rest(*given)
     with entered_from("async"):
@@ -193,7 +194,7 @@ def _continuation(node: object, method: str) -> Callable[..., Any] | None:
 
 
 class _Override:
-    """Override of a pair of methods around a step, as an async function of the step's input and the step.
+    """Overrides of a pair of a sync and an async method, as one async function around a step.
 
     `arguments` makes the arguments of the methods from the input. `changed` makes the input of the step from the
     original input and the arguments that the override has passed to the base method.
@@ -227,7 +228,7 @@ class _Override:
 
     @property
     def name(self) -> str:
-        """Name of the method that the present run calls, for errors."""
+        """Name of the method that is called in the present run, for errors."""
         return f"{type(self._node).__qualname__}.{self._pair[0 if self._takes_sync else 1]}"
 
     async def __call__(self, given: Any, inner: Callable[[Any], Awaitable[Any]]) -> Any:
@@ -243,7 +244,7 @@ class _Override:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Arguments of a node's entry."""
+    """Arguments of a call of `invoke` or `ainvoke`."""
 
     input: Any
     config: Any
@@ -255,7 +256,10 @@ def _invokes(node: object) -> _Override:
 
 
 def own_run(node: object, inner: Callable[[Entry], Awaitable[Any]]) -> Callable[[Entry], Awaitable[Any]]:
-    """Return the function that runs a batch: `inner`, within the node's override of `_func` or `_afunc`, if any."""
+    """Return a function that runs a batch: `inner`, with the node's override of `_func` or `_afunc` around it.
+
+    Without such an override, return `inner` itself.
+    """
 
     def arguments(given: Entry) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         return (given.input,), {"config": given.config, "runtime": runtime_of(given.config)}
@@ -267,7 +271,7 @@ def own_run(node: object, inner: Callable[[Entry], Awaitable[Any]]) -> Callable[
 
 
 def _with_runtime(entry: Entry) -> Entry:
-    """Return the entry with a complete config that contains the runtime."""
+    """Return a copy of the entry whose config is complete, and contains the runtime that its options had."""
     config = ensure_config(entry.config)
     options = dict(entry.options)
     runtime = options.pop("runtime", None)
@@ -299,7 +303,7 @@ def _noted(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 async def run_entry(node: object, entry: Entry, batch: Callable[[Entry], Awaitable[Any]]) -> Any:
-    """Run the base class's `ainvoke`; an override of `invoke` alone runs around it, in a worker thread."""
+    """Run the base class's `ainvoke`. If a subclass overrides `invoke` only, run that override in a worker thread."""
     running = _running_of(node, INVOKES)
     if running is None and overrides(node, "invoke") and not overrides(node, "ainvoke"):
         return await _invokes(node)(entry, own_run(node, batch))
@@ -312,7 +316,7 @@ async def run_entry(node: object, entry: Entry, batch: Callable[[Entry], Awaitab
 
 
 def run_sync_entry(node: Any, entry: Entry, batch: Callable[[Entry], Awaitable[Any]]) -> Any:
-    """Run the base class's `invoke`; an override of `ainvoke` alone runs around it."""
+    """Run the base class's `invoke`. If a subclass overrides `ainvoke` only, run that override."""
     running = _running_of(node, INVOKES)
     if running is None and overrides(node, "ainvoke") and not overrides(node, "invoke"):
         return run_from_sync(partial(node.ainvoke, entry.input, entry.config, **entry.options))
@@ -325,7 +329,7 @@ def run_sync_entry(node: Any, entry: Entry, batch: Callable[[Entry], Awaitable[A
 
 
 class Entries:
-    """Overrides of a node around a whole run, for an agent that runs the node's calls."""
+    """Overrides of a node around a whole run, used by an agent that runs the node's calls itself."""
 
     def __init__(self, node: object) -> None:
         self._node = node
@@ -334,13 +338,13 @@ class Entries:
         self.name = f"{type(node).__qualname__}.{own}"
 
     async def __call__(self, entry: Entry, inner: Callable[[Entry], Awaitable[Any]]) -> Any:
-        """Run the node's override for the entry mode of the run (sync or async); `inner` continues the base method."""
+        """Run the override that belongs to the run, sync or async; its `super()` call runs `inner`."""
         inner = own_run(self._node, inner)
         return await (self._invokes(entry, inner) if self._invokes else _beyond(inner, entry))
 
 
 def entries_of(node: object) -> Entries | None:
-    """Return a node's overrides around a whole run; `None` if there are none."""
+    """Return the overrides of a node around a whole run; `None` if there are none."""
     for name in _AROUND_RUNS:
         if overrides(node, name):
             return Entries(node)
@@ -351,7 +355,11 @@ def entries_of(node: object) -> Entries | None:
 
 
 def one_call_middleware(node: object) -> Callable[[str], Wrapper] | None:
-    """Return a function from an input's kind to the node's `_run_one` or `_arun_one` override, as middleware."""
+    """Return the node's override of `_run_one` or `_arun_one` as middleware; `None` if there is no override.
+
+    More exactly: a function that returns the middleware for the form of an input, which the override gets as an
+    argument.
+    """
 
     def of_kind(kind: str) -> Wrapper:
         def arguments(request: ToolCallRequest) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
@@ -364,7 +372,7 @@ def one_call_middleware(node: object) -> Callable[[str], Wrapper] | None:
 
 
 def _changed(request: ToolCallRequest, call: ToolCall, runtime: ToolRuntime[Any, Any]) -> ToolCallRequest:
-    """Return the request with the call and runtime that `_run_one` or `_arun_one` passed on."""
+    """Return a copy of the request with the call and the runtime that an override has passed on."""
     if not isinstance(runtime, ToolRuntime):
         raise TypeError(f"_run_one and _arun_one take a ToolRuntime as their third argument, got {runtime!r}")
     return ToolCallRequest(tool_call=call, tool=request.tool, state=runtime.state, runtime=runtime)

@@ -1,4 +1,4 @@
-"""Supervision of a node's calls: policies, limits, threads, and the running batches."""
+"""Supervision of a node's calls: policies, limits, worker threads, and the running batches."""
 
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -32,17 +32,17 @@ from callboard.tools._errors import Judge, error_message
 R = TypeVar("R")
 
 OnFailure = Callable[[Exception], ToolMessage]
-"""Function that makes a message of an error, or raises it."""
+"""Function that returns the error message for an error, or raises the error."""
 Rework = Callable[[ToolMessage, OnFailure], Awaitable[ToolMessage]]
 
 _BY_NAME = "takes a CallPolicy by the name of each tool, such as {'search': CallPolicy(timeout=2.0)}"
 
 _DEFAULT_THREADS = 40
-"""Number of worker threads unless limits ask for more; the default of anyio."""
+"""Number of worker threads, unless a limit needs more; the default of anyio."""
 
 
 class Supervision:
-    """Policies, limits and threads for the calls of one object that a user built, such as a node.
+    """Policies, limits and worker threads for the calls of one object that a user has built, such as a node.
 
     `owner` names the object's class in errors ("ToolNode"), `queue` the queue of `limit` in rejections
     ("node 'tools'"). `timeout` and `on_unknown` apply to every tool whose policy sets none.
@@ -94,7 +94,10 @@ class Supervision:
         wider: Sequence[AnyLimiter] = (),
         context: Callable[[], CallContext] = CallContext,
     ) -> CallOptions:
-        """Return the policy of a call's tool, and the limits that apply; the limits in `wider` come last."""
+        """Return the policy of a call's tool, and the limits for the call; the limits in `wider` come last.
+
+        `context` makes the context for the key functions of the limits.
+        """
         name = call["name"]
         known = self.limiters.get(name, self.shared)
         limiters: Sequence[AnyLimiter] = [one.seeing(context) for one in known] if self.takes_context else known
@@ -103,7 +106,10 @@ class Supervision:
     async def run(
         self, supervised: SupervisedCall[Any], inner: Callable[[], Awaitable[R]], judge: Judge, rework: Rework
     ) -> R | ToolMessage:
-        """Run a call within its budget; the judge makes messages of errors, which `rework` lets middleware change."""
+        """Run a call within its budget, and return its output or an error message.
+
+        `judge` decides which errors become messages. `rework` lets the middleware change such a message.
+        """
         try:
             if supervised.policy.budget is None:
                 running = inner()
@@ -120,19 +126,22 @@ class Supervision:
         return self.policies.get(name, self.default)
 
     def rooms(self, name: str) -> dict[str, float]:
-        """Return the number of calls of a tool that can start at once, by limit; keys of limits are ignored."""
+        """Return the number of calls of a tool that can start at once, for each limit by its name.
+
+        Keys of limits are ignored.
+        """
         rooms = {} if self._limit is None else {"node": _permits_of(self._limit)}
         if (own := self.policy(name).limit) is not None:
             rooms[f"tool:{name}"] = _permits_of(own)
         return rooms
 
     def check_tools(self, tools: Collection[str]) -> None:
-        """Raise ValueError for a policy of an unknown tool."""
+        """Raise ValueError if there is a policy of a tool that the node does not have."""
         if (unknown := next((name for name in self.policies if name not in tools), None)) is not None:
             raise ValueError(f"{self._owner}(policies=...): {no_such('tool', unknown, tools)}")
 
     def note_idempotent(self, tool: str) -> None:
-        """Mark a tool as safe to repeat, unless its policy sets `idempotent`."""
+        """Record a tool as safe to repeat, unless its policy sets `idempotent`."""
         policy = self.policy(tool)
         if policy.idempotent is None:
             self.policies[tool] = replace(policy, idempotent=True)
@@ -167,7 +176,10 @@ def _message_of(supervised: SupervisedCall[Any], error: Exception, judge: Judge)
 
 
 async def _reworked(supervised: SupervisedCall[Any], message: ToolMessage, judge: Judge, rework: Rework) -> ToolMessage:
-    """Return the message after the middleware's changes. The middleware has at least the grace for that."""
+    """Return the error message of a call as the middleware changes it.
+
+    The middleware has at least the call's grace for that, even if the budget is spent.
+    """
 
     def failed(error: Exception) -> ToolMessage:
         if (told := _message_of(supervised, error, judge)) is None:
@@ -184,12 +196,12 @@ async def _reworked(supervised: SupervisedCall[Any], message: ToolMessage, judge
 
 
 async def untouched(message: ToolMessage, _: object) -> ToolMessage:
-    """Return the error message unchanged; used if no middleware may change it."""
+    """Return the error message unchanged. Used where no middleware may change it."""
     return message
 
 
 def _completed(option: str, policies: object, default: CallPolicy) -> dict[str, CallPolicy]:
-    """Return the policies with missing options filled from the default."""
+    """Return the policies by tool name, with missing options taken from the default policy."""
     if not isinstance(policies, Mapping):
         if policies is None:
             return {}
@@ -224,7 +236,7 @@ def _limiter(name: str, policy: CallPolicy) -> list[Limiter | SharedLimiter]:
 
 
 def limiter_of_run(concurrency: int) -> Limiter:
-    """Return the limit of a run's config (`max_concurrency`) for all its calls."""
+    """Return a limiter for all calls of a run, from `max_concurrency` in the run's config."""
     check_count("config['max_concurrency']", concurrency, least=1)
     return Limiter(Limit(concurrency=concurrency), "max_concurrency")
 

@@ -1,4 +1,4 @@
-"""Run of the calls of one AIMessage, from tool calls to messages.
+"""Batch: the run of all tool calls of one AIMessage, from the calls to their messages.
 
 Progress of the calls goes to the stream of the graph around the node. The caller of a batch gets callbacks.
 """
@@ -48,7 +48,7 @@ _log = logging.getLogger("callboard")
 
 
 class ProgressChunks:
-    """Writer of progress and heartbeats to a graph's stream. An error of the stream is logged once."""
+    """Function that writes progress and heartbeats of calls to a graph's stream. An error is logged once."""
 
     __slots__ = ("_failed", "_runtime")
 
@@ -57,7 +57,7 @@ class ProgressChunks:
         self._failed = False
 
     def __call__(self, call: ToolCallLike, progress: Progress) -> None:
-        """Write one progress report of a call to the stream."""
+        """Write one progress report of a call to the graph's stream."""
         about = {"type": "progress", "tool": call["name"], "tool_call_id": call.get("id")}
         try:
             self._runtime.stream_writer({**about, **progress._asdict()})
@@ -70,32 +70,33 @@ class ProgressChunks:
 
 
 def chunks_for(runtime: Runtime[Any]) -> OnProgress | None:
-    """Return the receiver of progress within a graph; `None` outside of graphs."""
+    """Return the function that writes progress to the graph's stream; `None` outside of a graph."""
     return None if runtime is NO_RUNTIME else ProgressChunks(runtime)
 
 
 OnRecord = Callable[[str, CallRecord], Awaitable[None]]
-"""Callback with the key and record of a call just before its body starts, or when it asks a question."""
+"""Async function of the key and the record of a call; called just before the body starts, or when the call asks a
+question."""
 OnFinish = Callable[[str, Output, bool], Awaitable[None]]
-"""Callback with the key of a call, its output, and whether it is the last one of the batch to end."""
+"""Async function of the key and the output of a call that has ended, and whether it was the last one of the batch."""
 
 CallBody = Callable[[RunnableConfig | None], Coroutine[Any, Any, Output]]
-"""Function that runs one call, with a config of its own or with the batch's."""
+"""Function that runs one call, with the given config, or with the batch's config for `None`."""
 Around = Callable[[Ledger, int, CallBody], Coroutine[Any, Any, Output]]
-"""Wrapper of one call: takes the ledger of the batch, the call's index, and the function that runs it."""
+"""Function that wraps one call: takes the ledger of the batch, the index of the call, and the function that runs it."""
 
 
 class Reports(TypedDict, total=False):
-    """Callbacks and wrappers that the caller of a batch supplies."""
+    """Functions that the caller of a batch supplies, such as callbacks for results and questions."""
 
     on_finish: OnFinish
-    """Called with each result as soon as it exists, before the next step can depend on it."""
+    """Called with each output as soon as it exists, before a later step can depend on it."""
     on_claim: OnRecord | None
-    """Called for each call that must not run twice, before its body starts."""
+    """Called for each call that must not run twice, before its body starts, so that the caller can record the start."""
     claims_only_said: bool
-    """`True` to call `on_claim` only for calls whose policy sets `on_unknown`."""
+    """`True` to call `on_claim` only for calls whose policy sets `on_unknown` explicitly."""
     on_ask: OnRecord
-    """Called for each question of a call, when it is asked."""
+    """Called when a call asks a question."""
     around: Around | None
     """Runs each call, for a caller that observes the call from its beginning to its end."""
     entries: Wrapper | None
@@ -104,7 +105,10 @@ class Reports(TypedDict, total=False):
 
 
 class ToolBatch:
-    """Run of a node's calls. `ledger` makes the ledger with the caller's state of an earlier run."""
+    """Run of a node's calls for one input.
+
+    `ledger` makes the ledger, with the records that the caller has kept from an earlier run.
+    """
 
     def __init__(
         self,
@@ -146,7 +150,7 @@ class ToolBatch:
             self.threads = self.threads.at_least(concurrency)
 
     async def prepare(self) -> Self:
-        """Name the calls, refuse the ones that are too large, and load the ledger; must be called first."""
+        """Compute the keys of the calls, refuse calls above the limits, and load the ledger. Must be called first."""
         setup, calls, reply = self.setup, self._requested.calls, self._requested.reply
         if self._requested.kind == "tool_calls" and self._state:
             is_counted = setup.max_calls is not None
@@ -161,7 +165,10 @@ class ToolBatch:
         return self
 
     async def claims(self) -> list[str]:
-        """Return the keys of new calls that can start at once and must not run twice, before any body starts."""
+        """Return the keys of new calls that can start at once and must not run twice.
+
+        Called before any body starts, so that the caller can store all these claims together.
+        """
         # A call that must wait for a permit is claimed when it gets one. If the process is killed before that, the call
         # has not started, and may run. Calls with answers are claimed at that moment too, together with their answers.
         started: Counter[str] = Counter()
@@ -187,7 +194,10 @@ class ToolBatch:
         return claims
 
     async def run(self) -> Any:
-        """Run the calls without a result; raise GraphInterrupt, DrainingError, or the unhandled error of a call."""
+        """Run the calls that have no result yet, and return the output of the whole batch.
+
+        Raises GraphInterrupt for open questions, DrainingError, or the unhandled error of a call.
+        """
         setup, thread_id = self.setup, self.config["configurable"].get("thread_id")
         around = batch_context(chunks_for(self._runtime))
         if around.observers.calls:
@@ -223,7 +233,10 @@ class ToolBatch:
         return self._outcome(supervised)
 
     async def _supervise(self, supervised: list[SupervisedCall[Output]], around: BatchContext) -> None:
-        """Prepare the calls that have no result yet, in portions, because there may be very many."""
+        """Add a supervised call to the list for each call that has no result yet, and must run now.
+
+        In portions, because there may be very many calls.
+        """
         ledger, supervision = self.ledger, self.setup.supervision
         for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
             if index and index % STARTED_TOGETHER == 0:
@@ -242,7 +255,7 @@ class ToolBatch:
             supervised[-1].resumes = resumes
 
     def _named(self, around: BatchContext) -> BatchContext:
-        """Return the batch's context with tool descriptions and, in a graph that is not callboard's, its identity."""
+        """Return the context of the calls with the facts for observers: tool descriptions, redaction, and the run."""
         run, conf = around.run, self.config["configurable"]
         if run is None and "thread_id" in conf:
             found = self.config["metadata"].get("run_id") or self.config.get("run_id") or ""
@@ -250,7 +263,7 @@ class ToolBatch:
         return around._replace(run=run, describe=self.setup.description, shown=lambda call: self.setup.shown(call, run))
 
     def terms(self, request: ToolCallRequest) -> CallOptions:
-        """Return the policy and the limits of a request of the middleware; key functions see its view of the run."""
+        """Return the policy and the limits for a request of the middleware; key functions get the request's context."""
         return self.setup.supervision.terms(request.tool_call, self._wide, partial(context_of, request))
 
     def _outcome(self, supervised: Sequence[SupervisedCall[Output]]) -> Any:
@@ -291,7 +304,10 @@ class ToolBatch:
             signals.clear()  # the traceback refers to this list: break the reference cycle
 
     def _note(self, supervised: Sequence[SupervisedCall[Output]]) -> None:
-        """Record all results and questions in the ledger, and drop the errors: their tracebacks refer to this batch."""
+        """Record the results and questions of the calls in the ledger, and delete the errors of the calls.
+
+        The tracebacks of the errors refer to this batch.
+        """
         for key, call in zip(self._due, supervised, strict=False):
             if isinstance(call.error, GraphInterrupt):
                 self.ledger.asked(key, call.error)
@@ -316,7 +332,10 @@ class ToolBatch:
         )
 
     def ready(self, tool: BaseTool, config: RunnableConfig, *, through_middleware: bool) -> "ReadyTool":
-        """Return the facts about a tool that all its calls share; read once, unless a call has its own callbacks."""
+        """Return the facts about a tool that all its calls in this batch share.
+
+        They are read once, unless a call has callbacks of its own.
+        """
         own = self.overrides is not None or config.get("callbacks") is not self.config.get("callbacks")
         known = self._ready.get(tool.name)
         # Middleware runs users' code between two attempts, and may replace the tool's methods, as mocks do.
@@ -329,7 +348,7 @@ class ToolBatch:
         return known
 
     async def keep(self, key: str, output: Output) -> None:
-        """Store a result so that it survives a kill of the process."""
+        """Store the output of a call, so that it survives a kill of the process."""
         self._open -= 1
         if self._on_finish is not None:
             await self._on_finish(key, output, not self._open)
@@ -338,7 +357,7 @@ class ToolBatch:
             await self.ledger.save()
 
     async def keep_question(self, key: str, interrupt: GraphInterrupt) -> None:
-        """Store a question so that it survives a kill of the process."""
+        """Store the questions of a call, so that they survive a kill of the process."""
         self.ledger.asked(key, interrupt, current_mark())
         if self._on_ask is not None:
             await self._on_ask(key, self.ledger.records[key])
@@ -360,7 +379,7 @@ class ReadyTool(NamedTuple):
 
 
 class _BatchCall(SupervisedCall[Output]):
-    """Tool call of a batch: its middleware, its tool, and the conversion of its errors."""
+    """Supervised tool call of a batch: runs the middleware and the tool, and makes messages of errors."""
 
     __slots__ = ("_config", "_index", "_key", "_of")
 
@@ -397,12 +416,12 @@ class _BatchCall(SupervisedCall[Output]):
         return output
 
     async def _reworked(self, message: ToolMessage, failed: OnFailure) -> ToolMessage:
-        """Return the message for an error after the middleware's changes."""
+        """Return an error message as the middleware changes it."""
         chain = self._of.setup.chain
         return message if chain is None else await chain.rework(message, self._request(), failed)
 
     async def _overridden(self, overrides: Chain) -> Output:
-        """Run the call within a subclass's override, on the same budget."""
+        """Run the call with a subclass's override around it, within the call's budget."""
         setup, request = self._of.setup, self._request()
         # An override may call `interrupt()`; its question must belong to this call.
         var_child_runnable_config.set(self._config)
@@ -410,7 +429,10 @@ class _BatchCall(SupervisedCall[Output]):
         return cast("Output", await setup.supervision.run(self, around, setup.at_override, untouched))
 
     async def _given(self, request: ToolCallRequest) -> Output:
-        """Run the call that an override passes on; errors become messages at the same places as in LangGraph."""
+        """Run the call that an override has passed on, and return its output.
+
+        Errors become messages at the same places as in LangGraph.
+        """
         setup, call = self._of.setup, request.tool_call
         request = setup.request(call, request.runtime)
         self._config = request.runtime.config
@@ -429,7 +451,10 @@ class _BatchCall(SupervisedCall[Output]):
         return self._of.setup.request(call, self._of.runtime_for(call, self._config))
 
     async def _execute(self, request: ToolCallRequest | None = None) -> Output:
-        """Make one attempt; without a request, at the call as the model wrote it."""
+        """Make one attempt at the call, and return its output.
+
+        Without a request, the call runs as the model wrote it.
+        """
         batch, setup = self._of, self._of.setup  # each local name costs 8 bytes per waiting call
         call = cast("ToolCall", self.call) if request is None else request.tool_call
         tool = setup.tools.get(call["name"]) if request is None else request.tool
@@ -467,7 +492,10 @@ class _BatchCall(SupervisedCall[Output]):
             return error_message(content, call, error)
 
     def _without_tool(self, call: ToolCall) -> ToolMessage:
-        """Return the message for an unknown tool; raise for a known one that a middleware took out of the request."""
+        """Return the error message for a call of an unknown tool.
+
+        Raises TypeError if the node has the tool, and a middleware has removed it from the request.
+        """
         tools = self._of.setup.tools
         if call["name"] in tools:
             raise TypeError(f"Tool {call['name']} is not registered with ToolNode")
@@ -481,7 +509,7 @@ class _BatchCall(SupervisedCall[Output]):
     async def _claimed(
         self, attempt: Attempt, plan: Plan, call: ToolCall, config: RunnableConfig, manager: AsyncCallbackManager
     ) -> object:
-        """Run a tool after its claim has been stored."""
+        """Store the claim, which records that the body is about to start, then run the tool and return its result."""
         assert self._of.on_claim is not None
         # The claim is stored before the body starts. A crash after this line leaves a claim without a result: unknown.
         await self._of.on_claim(self._key, self._of.ledger.known_of(self._key))
@@ -489,7 +517,7 @@ class _BatchCall(SupervisedCall[Output]):
 
 
 class _RefusedCall(_BatchCall):
-    """Refused call: its message is stored, and nothing runs."""
+    """Call that was refused: its error message is stored, and nothing runs."""
 
     __slots__ = ()
 

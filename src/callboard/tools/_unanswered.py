@@ -1,4 +1,4 @@
-"""Matching of calls and answers in a conversation."""
+"""Functions that match tool calls and their answers in a conversation."""
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
@@ -21,7 +21,7 @@ def last_reply(messages: Sequence[Any]) -> int | None:
 
 
 def unanswered(messages: Sequence[Any]) -> list[ToolCall]:
-    """Return the calls of the last reply that have no answer after it."""
+    """Return the calls of the last reply of a model that have no answer after it."""
     place = last_reply(messages)
     calls: Sequence[ToolCall] = () if place is None else messages[place].tool_calls
     if place is None or not calls or place + 1 == len(messages):
@@ -30,23 +30,30 @@ def unanswered(messages: Sequence[Any]) -> list[ToolCall]:
 
 
 def without_answer(calls: Sequence[ToolCall], answers: Sequence[Any]) -> list[ToolCall]:
-    """Return the calls that have no message, without yielding to other tasks; see `matching`."""
+    """Return the calls of a reply that have no answer, in one go; see `matching`."""
     return at_once(matching(calls, answers))
 
 
 def matching(calls: Sequence[ToolCall], answers: Sequence[Any]) -> Steps[list[ToolCall]]:
-    """Return the calls of a reply that no following message answers, in portions; each message answers one call."""
+    """Return the calls of a reply that none of the following messages answers.
+
+    Each message answers one call. A generator computation for `in_portions` or `at_once`.
+    """
     given = Counter(message.tool_call_id for message in answers if isinstance(message, ToolMessage))
     return _left(calls, given)
 
 
 def each_without_answer(calls: Sequence[ToolCall], messages: Sequence[Any]) -> list[ToolCall]:
-    """Return the calls that a conversation does not answer, without yielding to other tasks; see `seeking`."""
+    """Return the calls that a conversation does not answer, in one go; see `seeking`."""
     return at_once(seeking(calls, messages))
 
 
 def seeking(calls: Sequence[ToolCall], messages: Sequence[Any]) -> Steps[list[ToolCall]]:
-    """Return the calls, of any replies, that have no answer after the last reply that contains them, in portions."""
+    """Return the calls that have no answer in a conversation.
+
+    The calls may be of different replies. Only answers after the last reply that contains the call count. A generator
+    computation for `in_portions` or `at_once`.
+    """
     if not messages:
         return [*calls]
     sought = {*(yield from each(id_of, calls))}
@@ -68,7 +75,10 @@ def seeking(calls: Sequence[ToolCall], messages: Sequence[Any]) -> Steps[list[To
 
 
 def _left(calls: Sequence[ToolCall], given: Counter[str]) -> Steps[list[ToolCall]]:
-    """Return the calls that remain after each answer has removed one call with its id."""
+    """Return the calls without an answer; `given` has the number of answers by call id.
+
+    Each answer counts for one call with its id.
+    """
     if not given:
         return [*calls]
 
@@ -80,7 +90,7 @@ def _left(calls: Sequence[ToolCall], given: Counter[str]) -> Steps[list[ToolCall
 
 
 def asked_at(call: ToolCall, messages: Sequence[Any]) -> int | None:
-    """Return the index of the last message that contains a call; `None` if there is none."""
+    """Return the index of the last reply that contains a call; `None` if there is none."""
     for place in range(len(messages) - 1, -1, -1):
         message = messages[place]
         if isinstance(message, AIMessage) and any(id_of(one) == id_of(call) for one in message.tool_calls):
@@ -89,7 +99,10 @@ def asked_at(call: ToolCall, messages: Sequence[Any]) -> int | None:
 
 
 def answer_of(call: ToolCall, messages: Sequence[Any]) -> ToolMessage | None:
-    """Return the last answer to a call after the last reply that contains it, or anywhere if no reply does."""
+    """Return the last answer to a call after the last reply that contains the call; `None` if there is none.
+
+    If no reply contains the call, return the last answer in all messages.
+    """
     for message in reversed(messages):
         if isinstance(message, ToolMessage) and message.tool_call_id == id_of(call):
             return message
@@ -104,12 +117,12 @@ def answers_to(call: ToolCall, messages: Iterable[Any]) -> list[ToolMessage]:
 
 
 def answered_ids(messages: Iterable[Any]) -> set[str]:
-    """Return the ids of all calls that messages answer."""
+    """Return the ids of all calls to which the messages have an answer."""
     return {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
 
 
 def is_whole(messages: Sequence[BaseMessage]) -> bool:
-    """Return whether the answers of every reply follow it directly, and nothing stands between them."""
+    """Return whether each reply of a conversation is followed directly by the answers to all its calls."""
     # In bulk: reading fields of pydantic messages one by one is slow, and this runs at every turn.
     kinds = [*map(type, messages)]
     different = {*kinds}
@@ -143,7 +156,7 @@ def _is_whole_in_any_order(messages: Sequence[BaseMessage], answers: Collection[
 
 @dataclass(slots=True)
 class Exchange:
-    """Message together with the answers to its calls."""
+    """Message of a conversation, together with the answers to the calls in it."""
 
     message: BaseMessage
     answers: list[ToolMessage] = field(default_factory=list[ToolMessage])
@@ -151,7 +164,10 @@ class Exchange:
     """`True` if the answers follow the message directly."""
 
     def answers_by_call(self) -> list[tuple[ToolCall, ToolMessage | None]]:
-        """Return the calls in order, each with its answer or `None`; calls that share an id have one answer each."""
+        """Return pairs of each call, in order, and its answer or `None`.
+
+        If several calls share an id, each gets one answer.
+        """
         left: dict[str, deque[ToolMessage]] = {}
         for answer in self.answers:
             left.setdefault(answer.tool_call_id, deque()).append(answer)
@@ -159,17 +175,20 @@ class Exchange:
         return [(call, answers.popleft() if answers else None) for call, answers in of]
 
     def open_calls(self) -> list[ToolCall]:
-        """Return the message's calls that have no answer."""
+        """Return the calls of the message that have no answer."""
         return without_answer(calls_in(self.message), self.answers)
 
     def in_call_order(self, answers: Sequence[ToolMessage]) -> list[ToolMessage]:
-        """Return answers in the order of the message's calls."""
+        """Return the given answers, sorted in the order of the message's calls."""
         place = {id_of(call): number for number, call in enumerate(calls_in(self.message))}
         return sorted(answers, key=lambda answer: place[answer.tool_call_id])
 
 
 def exchanges_in(messages: Sequence[BaseMessage]) -> list[Exchange]:
-    """Return a conversation as exchanges. As models reuse ids, an answer belongs to the last message with its id."""
+    """Return a conversation as a list of exchanges.
+
+    As models reuse ids, an answer belongs to the last message before it that contains a call with its id.
+    """
     exchanges: list[Exchange] = []
     asking: dict[str, list[Exchange]] = {}
     for message in messages:
@@ -185,11 +204,11 @@ def exchanges_in(messages: Sequence[BaseMessage]) -> list[Exchange]:
 
 
 def calls_in(message: object) -> Sequence[ToolCall]:
-    """Return the calls in a message; none if it is no reply of a model."""
+    """Return the tool calls in a message; an empty sequence if it is no AIMessage."""
     return message.tool_calls if isinstance(message, AIMessage) else ()
 
 
 def id_of(call: ToolCall) -> str:
-    """Return the id of a call as its message has it: text, and "" for a missing id."""
+    """Return the id of a call as text, as its ToolMessage has it; "" for a missing id."""
     found: object = call["id"]
     return found if isinstance(found, str) else "" if found is None else str(found)

@@ -19,7 +19,7 @@ FormatError = Callable[[BaseException, ToolCall, type[BaseModel]], str]
 
 
 class ValidationNode(Runnable[Any, Any]):
-    """Validates the tool calls of the last message against schemas, and runs none of them.
+    """Node that validates the tool calls of the last message against schemas, and runs none of them.
 
     The output has one message for each call: the validated arguments as JSON, or the validation error. An error message
     has `is_error` in its `additional_kwargs`.
@@ -61,7 +61,7 @@ class ValidationNode(Runnable[Any, Any]):
     async def ainvoke(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         self, input: Any, config: RunnableConfig | None = None
     ) -> Any:
-        """Run `invoke`, which does not wait for anything."""
+        """Return the result of `invoke`, which does not wait for anything."""
         return self.invoke(input, config)
 
     def _validated(self, call: ToolCall) -> ToolMessage:

@@ -37,7 +37,10 @@ class _Pickler(pickle.Pickler):
 
 
 def _is_its_name(fn: FunctionType) -> bool:
-    """Return whether the function's name leads to it directly: the most common case, and a cheap check."""
+    """Return whether the function's name leads directly to this function, and not to the result of a decorator.
+
+    This is the most common case, and the check is cheap.
+    """
     return getattr(sys.modules.get(fn.__module__), fn.__qualname__, None) is fn
 
 
@@ -72,7 +75,10 @@ def packed_by(
     where: str = _THERE,
     function: str = _FUNCTION,
 ) -> bytes:
-    """Pickle a call by `dumps`; errors name the place where it runs, and the kind of function that is needed."""
+    """Pickle a call by the function `dumps`.
+
+    Errors name the place `where` the call runs, and the kind of `function` that is needed there.
+    """
     try:
         return dumps((body.fn, body.args, dict(body.kwargs), variables))
     except Exception as error:
@@ -131,7 +137,10 @@ def _shown(value: object) -> str:
 
 
 def opened(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> Any:
-    """Return the result of a call, or raise its exception; raise `ResultLostError` if neither can be decoded."""
+    """Decode the reply of a trusted worker: return the result of the call, or raise its exception.
+
+    Raise `ResultLostError` if the reply has neither, or cannot be decoded.
+    """
     if kind is Kind.LOST:
         reason, details = reason_and_details(reply)
         lost = ResultLostError(body.title, reason, call_id=body.call_id, output=output)
@@ -157,7 +166,7 @@ def opened(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> 
 
 
 def _warn_of_lost_cleanup(fn: Callable[..., Any], title: str) -> None:
-    """Warn about an async function that shields clean-up with `callboard.cleanup()`."""
+    """Warn about an async function that uses `callboard.cleanup()`: a worker that is killed runs no clean-up."""
     function = inspect.unwrap(fn)
     if not inspect.iscoroutinefunction(function) or not _shields(function.__code__, function.__globals__):
         return

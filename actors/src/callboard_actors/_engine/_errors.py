@@ -22,7 +22,7 @@ _OWN_SIGNALS = frozenset(
 
 
 class WorkerDiedError(EngineError):
-    """The worker process of a call ended before the call did; calls in other workers continue.
+    """Raised if the worker process of a call ended before the call did; calls in other workers continue.
 
     `ended` is "unavailable" if the call had not begun. It is "unknown" if it had begun, and may have had side effects.
     `recurs` says that the call itself ended the worker, by a crash, an exit or by exceeding a limit.
@@ -53,7 +53,7 @@ class WorkerDiedError(EngineError):
 
 
 class ResultLostError(EngineError):
-    """A call finished in its worker with all its effects, but its result or exception could not be transferred.
+    """Raised if a call finished in its worker with all its effects, but its result or exception could not be transferred.
 
     `ended` is "finished".
     """
@@ -65,7 +65,7 @@ class ResultLostError(EngineError):
 
 
 class WorkerCallError(CallboardError):
-    """A call in a confined worker raised an exception of a class that is not built into Python.
+    """Raised if a call in a confined worker raised an exception of a class that is not built into Python.
 
     Confined workers send no pickles, so only built-in exceptions are raised here as themselves.
     """
@@ -91,7 +91,10 @@ def is_own_doing(exitcode: int | None) -> bool:
 
 
 def end_of(exitcode: int | None, cpu: int | None) -> str:
-    """Return an error text for the end of a worker process; `cpu` is its limit of processor time in seconds."""
+    """Return a text for errors that says how a worker process ended.
+
+    `cpu` is the worker's limit of processor time in seconds.
+    """
     if exitcode is None:
         return "its worker process was lost with the zygote, its parent"
     if exitcode >= 0:

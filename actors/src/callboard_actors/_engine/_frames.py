@@ -30,7 +30,10 @@ def versions() -> dict[str, str]:
 
 
 class Kind(IntEnum):
-    """Kind of a frame, which determines its body. Its number is that of a call, if nothing else is said."""
+    """Kind of a frame, which determines the content of its body.
+
+    The number in a frame's header is the number of a call, unless a kind below says otherwise.
+    """
 
     GREET = 1
     """Step of the handshake, in JSON."""
@@ -51,11 +54,11 @@ class Kind(IntEnum):
     RAISED = 9
     """Reply: exception."""
     LOST = 10
-    """Reply: text with the reason why the result or exception cannot be sent, and details; see `lost`."""
+    """Reply: the reason why the result or exception cannot be sent, and details, as text; see `lost`."""
     ENDED = 11
-    """Reply without an outcome, in JSON: unknown or unavailable, the reason, and whether it would recur."""
+    """Reply for a call without result and exception, in JSON: "unknown" or "unavailable", the reason, "recurs"."""
     SEAT = 12
-    """Request for a dedicated worker process with this title. Here and in the next three, the number is its own."""
+    """Request for a dedicated worker process with this title. Here and in the next three, the number is that worker's."""
     SEATED = 13
     """The dedicated worker has started."""
     LEAVE = 14
@@ -100,12 +103,12 @@ def header_of(data: bytes | bytearray | memoryview) -> Header:
 
 
 def as_json(said: Mapping[str, Any]) -> bytes:
-    """Encode a JSON body."""
+    """Encode a mapping as JSON, for the body of a frame."""
     return json.dumps(said).encode()
 
 
 def from_json(body: bytes | bytearray | memoryview) -> dict[str, Any]:
-    """Decode a JSON body; raise `GarbageError` if it is no JSON object."""
+    """Decode a JSON body of a frame; raise `GarbageError` if it is no JSON object."""
     try:
         found = json.loads(bytes(body))
     except (ValueError, RecursionError) as error:
@@ -119,13 +122,13 @@ _LENGTH: Final = struct.Struct("!I")
 
 
 def call_of(along: Mapping[str, Any], pickled: bytes) -> bytes:
-    """Encode the body of a CALL frame: JSON part and pickle."""
+    """Encode the body of a CALL frame from its JSON part and its pickle."""
     said = as_json(along)
     return _LENGTH.pack(len(said)) + said + pickled
 
 
 def parts_of(call: bytes | bytearray) -> tuple[dict[str, Any], memoryview]:
-    """Split the body of a CALL frame into JSON part and pickle; raise `GarbageError` if it is invalid."""
+    """Split the body of a CALL frame into its decoded JSON part and its pickle; raise `GarbageError` if invalid."""
     if len(call) < _LENGTH.size:
         raise GarbageError("a call that has no beginning")
     view, end = memoryview(call), _LENGTH.size + _LENGTH.unpack_from(call)[0]
@@ -133,12 +136,12 @@ def parts_of(call: bytes | bytearray) -> tuple[dict[str, Any], memoryview]:
 
 
 def lost(reason: str, details: str = "") -> bytes:
-    """Return the body of a LOST reply: a reason for the error text, and details for a note."""
+    """Encode the body of a LOST frame: a reason for the error text, and details for a note."""
     return "\0".join((reason.replace("\0", "\\0"), details)).encode(errors="replace")
 
 
 def reason_and_details(reply: bytes | bytearray) -> tuple[str, str]:
-    """Decode the body of a LOST reply."""
+    """Decode the body of a LOST frame; return the reason and the details."""
     reason, _, details = reply.decode(errors="replace").partition("\0")
     return reason, details
 
@@ -154,7 +157,7 @@ calls with smaller numbers have begun, too.
 
 
 def receive_frame(sock: socket, files: list[int] | None = None) -> tuple[int, bytes | bytearray] | None:
-    """Block until a frame has arrived; return call number and body, or `None` if the other end has closed.
+    """Block until a frame has arrived; return its call number and its body, or `None` if the other end has closed.
 
     The peer must not send another frame before this one is answered: surplus bytes would be lost. A file sent with the
     frame is appended to `files`; without such a list it is dropped.
@@ -180,7 +183,7 @@ def receive_frame(sock: socket, files: list[int] | None = None) -> tuple[int, by
 
 
 def receive_exactly(sock: socket, length: int) -> bytearray | None:
-    """Block until `length` bytes have arrived; return `None` if the other end closes before."""
+    """Block until `length` bytes have arrived, and return them; return `None` if the other end closes before."""
     data = bytearray(length)
     view = memoryview(data)
     while view:
@@ -233,7 +236,7 @@ class FrameReader:
 
     @property
     def has_more(self) -> bool:
-        """`True` if bytes have arrived after the last frame."""
+        """`True` if bytes were received after the frame that `next` has returned last."""
         return self._at < len(self._data)
 
     async def next(self) -> tuple[Header, bytes | bytearray]:
@@ -265,7 +268,7 @@ class FrameReader:
         return data
 
     def _check(self, header: Header) -> None:
-        """Refuse a frame by its header, before any of its body is received."""
+        """Raise `GarbageError` for the header of a frame that must not arrive here, before its body is received."""
         if header.kind not in self._kinds or self._only not in (None, header.number):
             raise GarbageError("it is for another call")
         if header.kind is Kind.TOLD and header.length > MAX_TOLD:

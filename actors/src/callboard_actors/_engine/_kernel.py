@@ -29,7 +29,7 @@ LIMITS_MEMORY = sys.platform != "darwin"
 
 
 def best_start() -> Literal["fork", "spawn"]:
-    """Return the default of `start`."""
+    """Return the default start method of workers on this system: "fork" or "spawn"."""
     return "fork" if FORKS else "spawn"
 
 
@@ -51,7 +51,10 @@ def adopt_orphans() -> None:
 
 
 def shared_number(size: int) -> int:
-    """Create an unnamed file of `size` bytes and return its descriptor; on Linux its size is sealed."""
+    """Create an unnamed file of `size` bytes to share with a worker, and return its descriptor.
+
+    On Linux, the size of the file is sealed.
+    """
     with ExitStack() as opened:
         if sys.platform == "linux":
             fd = os.memfd_create("callboard-begun", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -71,7 +74,10 @@ def shared_number(size: int) -> int:
 
 
 def receive_with_files(sock: socket, size: int, most: int) -> tuple[bytes, list[int]]:
-    """Receive at most `size` bytes and `most` file descriptors, which child processes will not inherit."""
+    """Receive at most `size` bytes and `most` file descriptors from a socket, and return both.
+
+    Child processes will not inherit the descriptors.
+    """
     flags = 0
     if sys.platform == "linux":
         from socket import MSG_CMSG_CLOEXEC
@@ -104,7 +110,9 @@ def signal_group(leader: int, number: Signals) -> None:
 
 
 def reap(among: Iterable[int], first: Callable[[int], None]) -> tuple[int, int] | None:
-    """Reap one child that has ended; return its id and status, or `None`. On Linux any child, otherwise one of `among`.
+    """Reap one ended child without waiting; return its process id and wait status, or `None` if no child has ended.
+
+    On Linux any child is reaped, on other systems only one of `among`.
 
     `first` is called with the id just before the id becomes free, so that the child's process group can still be
     killed. On other systems than Linux the id is already free then. It may be reused if the group is empty and a
@@ -130,12 +138,18 @@ def reap(among: Iterable[int], first: Callable[[int], None]) -> tuple[int, int] 
 
 
 def children() -> set[int]:
-    """Return the children of this single-threaded process, zombies included; empty if the system cannot tell."""
+    """Return the process ids of this single-threaded process's children, zombies included.
+
+    The set is empty if the system cannot tell.
+    """
     return children_of(os.getpid()) if sys.platform == "linux" else set()
 
 
 def children_of(parent: int) -> set[int]:
-    """Return the children of a single-threaded process, zombies included; empty if it has ended. Linux only."""
+    """Return the process ids of a single-threaded process's children, zombies included. Linux only.
+
+    The set is empty if the process has ended.
+    """
     try:
         return {int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()}
     except ProcessLookupError:
@@ -150,7 +164,7 @@ def _children_by_search(parent: int) -> set[int]:
 
 
 def descendants_of(ancestor: int) -> set[int]:
-    """Return all living descendants of a process; empty if the system cannot tell."""
+    """Return the process ids of all living descendants of a process; empty if the system cannot tell."""
     if sys.platform != "linux":
         return set()
     below: dict[int, list[int]] = {}
@@ -189,12 +203,15 @@ def limit_files(count: int) -> None:
 
 
 def leave_no_core(*, for_good: bool) -> None:
-    """Disable core dumps of this process; `for_good` if its code must not raise the limit again."""
+    """Disable core dumps of this process; with `for_good`, its code cannot enable them again."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0 if for_good else resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def limit_processor_time(seconds: int, *, for_good: bool) -> None:
-    """Let the kernel send SIGXCPU after `seconds` more of processor time, rounded up."""
+    """Let the kernel send this process SIGXCPU after `seconds` more of processor time, rounded up.
+
+    With `for_good`, SIGKILL follows a second later, and the process cannot raise the limit again.
+    """
     # Code that is not trusted could ignore the signal or raise the limit: SIGKILL follows a second later.
     # The limit counts from the start of the process; earlier calls of this worker have used a part.
     used = resource.getrusage(resource.RUSAGE_SELF)

@@ -12,12 +12,12 @@ def _libc() -> ctypes.CDLL:
 
 
 def prctl(option: int, value: int, pointer: object = None) -> None:
-    """Change an attribute of this process."""
+    """Call `prctl`, which changes an attribute of this process; raise `OSError` if the kernel refuses."""
     _checked(_libc().prctl(option, ctypes.c_ulong(value), pointer, ctypes.c_ulong(0), ctypes.c_ulong(0)), "prctl")
 
 
 def syscall(what: str, number: int, *args: object) -> int:
-    """Make a system call; `what` names it in errors."""
+    """Make the system call `number` and return its result; `what` names it in errors."""
     return _checked(_libc().syscall(ctypes.c_long(number), *args), what)
 
 

@@ -24,12 +24,12 @@ class Backoff:
         self._longest = longest
 
     def next(self) -> float:
-        """Return the pause before the next attempt."""
+        """Return the pause before the next attempt, in seconds."""
         pause, self._next = self._next, min(self._longest, self._next * 2)
         return pause
 
     def reset(self) -> None:
-        """Begin with the first pause again: an attempt was successful."""
+        """Start again with the first pause, after a successful attempt."""
         self._next = self._first
 
 
@@ -40,7 +40,7 @@ class LoopResources(Protocol):
     """Reason why the resources cannot be used; `None` if they can."""
 
     async def keep(self) -> None:
-        """Run in a task of its own until dismissed; must not raise."""
+        """Keep the resources running until `dismiss` is called. Runs in a task of its own, and must not raise."""
         ...
 
     async def until_ready(self) -> None:
@@ -79,7 +79,7 @@ class EngineLifecycle(Generic[S]):
         """Bodies that run, in all event loops."""
 
     async def enter(self) -> None:
-        """Open the engine in this event loop, and wait until it is ready; raise ActorStartError if it cannot start."""
+        """Open the engine in this event loop, and wait until it is ready; raise ActorStartError if that fails."""
         self._leave_closed_loops()
         here = current_token()
         if not self._by_loop:
@@ -98,7 +98,7 @@ class EngineLifecycle(Generic[S]):
             raise
 
     async def leave(self) -> None:
-        """Leave the engine in this event loop; the last one to leave waits until everything has ended."""
+        """Leave the engine in this event loop; the last opener to leave waits until all resources have ended."""
         await self._leave(self._by_loop[current_token()])
 
     async def _leave(self, opening: _Opening[S]) -> None:
@@ -155,11 +155,11 @@ class OpenedEngine(Generic[S]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
     ) -> None:
-        """Leave the engine; the last one to leave ends all that was started for it."""
+        """Leave the engine; the last user to leave ends everything that was started for it."""
         await self._lifecycle.leave()
 
     async def drain(self, timeout: float = 30.0) -> Drained:
-        """Refuse new bodies, wait for running bodies, and end those that do not finish in time.
+        """Refuse new bodies (function calls), wait for running bodies, and end those that do not finish in time.
 
         A refused body fails with `ended="unavailable"`, and an ended body with `ended="unknown"`. Actors on this engine
         go on; their supervisor is drained first. An engine that was left by all its users accepts bodies when it is

@@ -19,7 +19,7 @@ _GUARD = 'put what it does, and does not only define, below `if __name__ == "__m
 
 @dataclass(frozen=True, slots=True)
 class MainModule:
-    """Origin of a main module."""
+    """Origin of a main module: the path of its file, and perhaps its module name."""
 
     path: str
     name: str | None = None
@@ -27,7 +27,10 @@ class MainModule:
 
 
 def main_module() -> MainModule | None:
-    """Return the origin of this program's main module; `None` if other processes cannot load it, as in a REPL."""
+    """Return the path and name of this program's main module.
+
+    `None` if other processes cannot load it, as in a REPL.
+    """
     # A worker that opens a pool itself: its workers load the same file.
     if _copy is not None:
         return _copy.source
@@ -109,13 +112,19 @@ def _run(source: MainModule) -> ModuleType:
 
 
 def expect(source: MainModule | None) -> None:
-    """Register the main module to load on demand in this process; called in zygotes and spawned interpreters."""
+    """Register the program's main module, which this process then loads on demand.
+
+    Called in zygotes and spawned interpreters; `None` if the main module cannot be loaded.
+    """
     global _copy
     _copy = None if source is None else _Copy(source)
 
 
 def why_no_pool() -> str | None:
-    """Return an error text if the main module is being loaded: a pool opened by it would load it again, without end."""
+    """Return an error text if this process is loading the main module now; otherwise return `None`.
+
+    A pool that the main module opens at that time would load it again, without end. The attempt is recorded.
+    """
     if _copy is None or not _copy.is_loading:
         return None
     _copy.is_unguarded = True
@@ -128,7 +137,10 @@ def is_unguarded() -> bool:
 
 
 def module_named(name: str) -> ModuleType:
-    """Return a module, loading it if necessary; both names of the main module lead to the program's."""
+    """Return the module with this name, and load it if necessary.
+
+    `__main__` and `__mp_main__` both mean the program's main module.
+    """
     if name in NAMES:
         return sys.modules[HERE] if _copy is None else _copy.module()
     return sys.modules.get(name) or importlib.import_module(name)

@@ -47,7 +47,10 @@ _DEEPEST = 8
 
 
 def way_to(fn: FunctionType) -> tuple[str, ...]:
-    """Return the attributes that lead from a function's name to it; empty if none are needed, or none lead to it."""
+    """Return the names of the attributes that lead from the object under a function's name to the function itself.
+
+    Empty if the name leads to the function directly, or if no such attributes are found.
+    """
     try:
         found = named(fn.__module__, fn.__qualname__)
     except (ImportError, AttributeError):
@@ -70,7 +73,7 @@ def _way(found: object, fn: FunctionType, gone: tuple[str, ...]) -> tuple[str, .
 
 
 def found_behind(module: str, qualname: str, way: tuple[str, ...]) -> Any:
-    """Return the object that a name and a chain of attributes lead to; called in workers when unpickling."""
+    """Return the object that a qualified name and a chain of attributes lead to; called in workers when unpickling."""
     found = named(module, qualname)
     for name in way:
         found = getattr(found, name)

@@ -1,4 +1,4 @@
-"""Replies of confined workers, on the pool's side: JSON, read in linear time; nothing is unpickled."""
+"""Decoding of the replies of confined workers, on the pool's side: JSON, read in linear time; nothing is unpickled."""
 
 import builtins
 import inspect
@@ -48,7 +48,10 @@ class _Raised(BaseModel):
 
 
 async def opened_reply(kind: Kind, reply: bytes | bytearray, body: Body, *, is_plain: bool, output: str = "") -> Any:
-    """Return the result of a call, or raise its exception; `is_plain` for replies of workers that are not trusted."""
+    """Decode the reply of a worker: return the result of the call, or raise its exception.
+
+    `is_plain` is for workers that are not trusted, and reply in JSON instead of pickles.
+    """
     if not is_plain:
         return opened(kind, reply, body, output=output)
     work = partial(opened_plain, kind, reply, body, output=output)
@@ -87,7 +90,7 @@ def _value(reply: bytes, adapter: TypeAdapter[Any] | None) -> Any:
 
 
 def has_more_values(reply: bytes, most: int) -> bool:
-    """Return whether JSON has more than `most` values, by counting commas and opening brackets in one pass."""
+    """Return whether a JSON text has more than `most` values, by counting commas and opening brackets in one pass."""
     # An upper bound, since marks within texts count, too. Most replies are decided here.
     if sum(reply.count(mark) for mark in _BETWEEN) <= most:
         return False
@@ -118,7 +121,7 @@ def without_escapes(reply: bytes) -> Iterator[bytes]:
 
 
 def _told(error: Exception) -> tuple[str, Exception | None]:
-    """Return a short text for an error, and the error itself unless its own text may be huge."""
+    """Return a short text for an error, and the error as cause; the cause is `None` if the error's text may be huge."""
     if isinstance(error, ValidationError) and error.error_count() > _MOST_ERRORS:
         return f"{error.error_count()} validation errors for {error.title}"[:TEXT_BOUND], None
     return str(error)[:TEXT_BOUND], error
@@ -140,7 +143,7 @@ def _plain_function(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 @lru_cache(maxsize=256)
 def _adapter_of(fn: Callable[..., Any]) -> TypeAdapter[Any] | None:
-    """Return the validator of a function's declared return type; `None` without a usable declaration."""
+    """Return a pydantic validator of a function's declared return type; `None` without a usable declaration."""
     try:
         annotation = get_type_hints(fn, include_extras=True).get("return", Any)
         if get_origin(annotation) in (Coroutine, Awaitable):

@@ -1,4 +1,4 @@
-"""Replies of a confined worker, on its side: JSON; of an exception, its name, its text and its traceback."""
+"""Encoding of replies in a confined worker: JSON. Of an exception, it has the type, the text and the traceback."""
 
 import json
 import traceback
@@ -20,7 +20,7 @@ _REMEDY = (
 
 
 def returned(value: Any) -> tuple[Kind, bytes]:
-    """Return the reply for a result."""
+    """Encode a result as a VALUE reply in JSON; return a LOST reply if it cannot be encoded."""
     try:
         return Kind.VALUE, to_json(value)
     except Exception as error:
@@ -28,7 +28,7 @@ def returned(value: Any) -> tuple[Kind, bytes]:
 
 
 def raised(error: Exception) -> tuple[Kind, bytes]:
-    """Return the reply for an exception; the caller has removed callboard's frame from its traceback."""
+    """Encode an exception as a RAISED reply in JSON; the caller has removed callboard's frame from its traceback."""
     told = {
         "module": type(error).__module__,
         "type": type(error).__qualname__,
@@ -39,7 +39,7 @@ def raised(error: Exception) -> tuple[Kind, bytes]:
 
 
 def _remedy(error: Exception) -> str:
-    """Return advice for a module that the confinement refuses to load; empty for other errors."""
+    """Return advice for an error of an import that the confinement may have refused; empty for other errors."""
     refused = isinstance(error, PermissionError) and _is_of_an_import(error)
     return _REMEDY if refused or isinstance(error, ModuleNotFoundError) else ""
 

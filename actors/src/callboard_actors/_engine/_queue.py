@@ -49,7 +49,7 @@ class Idle(Generic[_Worker]):
             self._calls.popleft().tell(worker)
 
     async def take(self) -> _Worker | None:
-        """Wait for a worker; return `None` if `turn_away` was called."""
+        """Wait for an idle worker and return it; return `None` if `turn_away` was called."""
         if self._workers and not self._calls and len(self._taken) < self._most:
             self._taken.add(worker := self._workers.popleft())
             return worker
@@ -67,7 +67,7 @@ class Idle(Generic[_Worker]):
         return call.worker
 
     def take_spare(self) -> _Worker | None:
-        """Remove an idle worker that no call could be given now, because there are more than may be taken."""
+        """Remove and return an idle worker beyond the number that may be taken at a time; `None` if there is none."""
         return self._workers.pop() if self._workers and len(self._workers) + len(self._taken) > self._most else None
 
     def __contains__(self, worker: object) -> bool:
@@ -78,14 +78,14 @@ class Idle(Generic[_Worker]):
         return len(self._workers)
 
     def forget(self, worker: _Worker) -> None:
-        """Forget a worker that has ended, or is to end."""
+        """Remove a worker that has ended, or is about to end, from this queue."""
         self._taken.discard(worker)
         with suppress(ValueError):
             self._workers.remove(worker)
         self._pair()
 
     def turn_away(self) -> None:
-        """Wake all waiting calls without a worker, and forget the idle workers."""
+        """Wake all waiting calls without a worker, and remove the idle workers from this queue."""
         self._workers.clear()
         self._taken.clear()
         while self._calls:

@@ -1,4 +1,4 @@
-"""Calls and their replies in a worker: pickles. Replies of a confined worker are in `_plain_replies.py`."""
+"""Execution of calls in a worker, and replies as pickles. `_plain_replies.py` has the replies of confined workers."""
 
 import io
 import os
@@ -18,14 +18,14 @@ Reply = tuple[Kind, bytes]
 
 
 class Replies(NamedTuple):
-    """Encoding of results and exceptions."""
+    """Pair of functions that encode the result and the exception of a call."""
 
     returned: Callable[[Any], Reply]
     raised: Callable[[Exception], Reply]
 
 
 def replies(*, is_plain: bool) -> Replies:
-    """Return the encoding of replies; `is_plain` for workers that are not trusted."""
+    """Return the functions that encode replies as pickles; with `is_plain`, as JSON, for workers that are not trusted."""
     if not is_plain:
         return Replies(returned, raised)
     # Imported only if needed; the zygote of confined workers has loaded it.
@@ -37,7 +37,10 @@ def replies(*, is_plain: bool) -> Replies:
 def called(
     pickled: memoryview | bytes, encode: Replies, check: Callable[[Any], None] | None = None
 ) -> Reply | Coroutine[Any, Any, Reply]:
-    """Run a pickled call, whose function `check` may reject; return its reply, or a coroutine with the reply."""
+    """Unpickle a call and run its function; return the encoded reply, or a coroutine that returns it.
+
+    `check` may raise an error for a function that must not run.
+    """
     try:
         fn, args, kwargs, variables = loads(pickled)
         if check is not None:
@@ -58,14 +61,14 @@ async def _awaited(coroutine: Coroutine[Any, Any, Any], encode: Replies) -> Repl
 
 
 def _without_own_frame(error: Exception) -> Exception:
-    """Drop the first frame of the traceback, which is callboard's."""
+    """Drop the first frame of an exception's traceback, which is callboard's; return the exception."""
     if error.__traceback__ is not None:
         error.__traceback__ = error.__traceback__.tb_next
     return error
 
 
 def bounded(kind: Kind, body: bytes, most: int) -> Reply:
-    """Return the reply, or a LOST reply if it is longer than `most` bytes."""
+    """Return the reply unchanged, or a LOST reply if its body is longer than `most` bytes."""
     if len(body) <= most:
         return kind, body
     if kind is Kind.LOST:
@@ -75,7 +78,7 @@ def bounded(kind: Kind, body: bytes, most: int) -> Reply:
 
 
 def returned(value: object, dumps: Callable[[object], bytes] = dumps) -> Reply:
-    """Return the reply for a result."""
+    """Pickle a result as a VALUE reply; return a LOST reply if it cannot be pickled."""
     try:
         return Kind.VALUE, dumps(value)
     except Exception as error:
@@ -84,7 +87,10 @@ def returned(value: object, dumps: Callable[[object], bytes] = dumps) -> Reply:
 
 
 def raised(error: Exception, where: str = "worker process", dumps: Callable[[object], bytes] | None = None) -> Reply:
-    """Return the reply for an exception, with the traceback as a note; `where` names the process in the note."""
+    """Pickle an exception as a RAISED reply, with its traceback as a note; return a LOST reply if it cannot be pickled.
+
+    `where` names the process in the note.
+    """
     told = "".join(traceback.format_exception(error))[-_TRACEBACK_BOUND:]
     note = f"In {where} {os.getpid()}:\n{told}"
     try:
@@ -119,7 +125,7 @@ def pickled(error: BaseException) -> bytes:
 
 
 def remade(cls: type[BaseException], args: tuple[Any, ...], state: Mapping[str, Any]) -> BaseException:
-    """Restore an exception from its parts; called when unpickling."""
+    """Restore an exception from its class, arguments and attributes; called when unpickling."""
     error = cls.__new__(cls, *args)
     _own_of_python(cls).__init__(error, *args)
     error.__setstate__(dict(state))
@@ -185,5 +191,5 @@ def _parts_of(error: BaseException, sendable: Callable[[object], bool]) -> _Part
 
 
 def _own_of_python(cls: type[BaseException]) -> type[BaseException]:
-    """Return the nearest base class that is built into Python."""
+    """Return the nearest base class of an exception class that is built into Python."""
     return next(one for one in cls.__mro__ if one.__module__ == "builtins" and issubclass(one, BaseException))

@@ -24,11 +24,11 @@ _WORDS: Final = 1_000
 
 
 class NotBegunError(EngineError):
-    """Raised if the body certainly did not begin, so that another worker may run it."""
+    """Raised for a call whose function certainly did not begin, so that another worker may run it."""
 
 
 class OpenCall:
-    """Call without a reply."""
+    """Call that is queued or sent, and has no reply yet; collects its events and its reply."""
 
     def __init__(self) -> None:
         # Set before the first byte is written. From then on, a lost connection leaves the outcome unknown.
@@ -47,7 +47,7 @@ class OpenCall:
         return self.reply is not None or self.lost is not None
 
     def take_in(self, header: Header, said: bytes | bytearray) -> None:
-        """Process a frame of the worker for this call; raise `GarbageError` if it is not allowed."""
+        """Process a frame of this call, an event or the reply; raise `GarbageError` if it is not allowed."""
         if self.is_over or not self.is_sent:
             raise GarbageError("it is for a call that has had its reply, or was never sent")
         if header.kind is Kind.TOLD:
@@ -59,7 +59,7 @@ class OpenCall:
         self._news.set()
 
     def lose(self, reason: str) -> None:
-        """End the call without a reply."""
+        """End the call without a reply, for this reason."""
         if not self.is_over:
             self.lost = reason
             self._news.set()
@@ -96,13 +96,16 @@ class OpenCalls:
         return iter(self._calls)
 
     def send(self, connection: "Connection", number: int, data: bytes) -> OpenCall:
-        """Queue the frame of a call. A number is never reused, so a late frame cannot reach another call."""
+        """Register a call, queue its frame on the connection, and return the open call.
+
+        A number is never reused, so a late frame cannot reach another call.
+        """
         self._calls[number] = one = OpenCall()
         connection.send(data, one)
         return one
 
     def take_in(self, header: Header, said: bytes | bytearray) -> None:
-        """Process a frame of the worker for a call; raise `GarbageError` if it is not allowed."""
+        """Process a frame that the worker sent for one of these calls; raise `GarbageError` if it is not allowed."""
         one = self._calls.get(header.number)
         if one is None:
             # A cancelled call stays in the table until its reply, so this is no late frame but a protocol error.
@@ -139,7 +142,10 @@ class OpenCalls:
 
 
 async def outcome(one: OpenCall, body: Body, *, is_plain: bool) -> Any:
-    """Return the result of a call that is over, or raise its exception; raise `EngineError` if it has neither."""
+    """Return the result of a call that is over, or raise its exception.
+
+    Raise `EngineError` if the call has neither, for example after its connection was lost.
+    """
     if one.reply is None:
         # The decision on retries: unsent is safe to repeat, sent may have had side effects.
         raise _error(body, "unknown" if one.is_sent else "unavailable", one.lost or "it was cancelled")
@@ -181,7 +187,7 @@ _LOST = (EndOfStream, BrokenResourceError, ClosedResourceError, BusyResourceErro
 
 
 class Connection:
-    """Connection that runs until it is closed or the other side is lost.
+    """Connection to a worker or an agent, with a send queue. It runs until it is closed or the other side is lost.
 
     Args:
         stream: stream to the other side; closed at the end.
@@ -266,7 +272,7 @@ class Connection:
             self.close("its connection was lost")
 
     async def _refuse(self, reason: str) -> None:
-        """Send the other side the reason, if it still reads, and close."""
+        """Send the other side the reason, if it still reads, and close the connection."""
         if not self._is_own:
             self.send(frame(Kind.REFUSE, 0, reason.encode()[:1000]))
             with anyio.move_on_after(0.5):
@@ -288,7 +294,7 @@ class Connection:
                 self.close("its connection was lost")
 
     def _portion(self) -> bytes:
-        """Take the next frames off the queue: small ones together, up to one write."""
+        """Take the next frames off the queue and return their bytes; small frames are joined, up to one write."""
         taken: list[bytes] = []
         size = 0
         while self._due and size < _PIECE:

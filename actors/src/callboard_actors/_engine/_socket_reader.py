@@ -1,4 +1,4 @@
-"""Receiving from a socket on the running event loop, without owning the socket.
+"""Receiver of bytes from a socket, on the running event loop. The socket belongs to the caller.
 
 On asyncio, one `add_reader` serves many reads. `anyio.wait_readable` registers and unregisters the socket for each wait
 and adds a checkpoint, which took a quarter of the time of a call. On trio, its wait is fast.
@@ -18,7 +18,7 @@ class Incoming:
         self._sock = sock
 
     async def receive(self, most: int) -> bytes:
-        """Wait for at most `most` bytes; raise `ConnectionError` if the other end has closed."""
+        """Wait for data, and return at most `most` bytes; raise `ConnectionError` if the other end has closed."""
         while True:
             await anyio.wait_readable(self._sock)
             try:
@@ -74,7 +74,7 @@ class _Watched(Incoming):
 
 
 def incoming(sock: socket) -> Incoming:
-    """Return the receiver of a non-blocking socket for the running event loop."""
+    """Return a receiver of a non-blocking socket that suits the running event loop."""
     return _Watched(sock) if sniffio.current_async_library() == "asyncio" else Incoming(sock)
 
 

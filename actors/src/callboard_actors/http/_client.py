@@ -33,7 +33,7 @@ Origin = tuple[str, str, int]
 _MADE_BY_US = frozenset({"host", "content-length", "transfer-encoding", "connection", "accept-encoding"})
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
-"""Header values by RFC 9110, section 5, without characters beyond ASCII, which servers read differently."""
+"""Pattern of an allowed header value (RFC 9110, section 5). Only ASCII: servers read other characters differently."""
 
 
 _HEADERS_BY_HOST = "headers={'api.example.org': {'Authorization': '...'}}"
@@ -41,7 +41,7 @@ _HEADERS_BY_HOST = "headers={'api.example.org': {'Authorization': '...'}}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpBounds:
-    """Limits of time and size of an `HttpClient`.
+    """Limits of time and size for the requests of an `HttpClient`.
 
     Raises:
         TypeError: if a number of seconds is not a number.
@@ -50,13 +50,13 @@ class HttpBounds:
 
     connections: int = 100
     connect_timeout: float = 10.0
-    """Seconds for a connection."""
+    """Maximum seconds to open a connection."""
     read_timeout: float = 20.0
-    """Seconds that a server may send nothing."""
+    """Maximum seconds without any data from the server."""
     max_bytes: int = 1_000_000
-    """Bytes of a body that are read, after decompression."""
+    """Maximum bytes of a response body that are read, counted after decompression."""
     max_download: int = 100_000_000
-    """Bytes of the largest body that is saved in the folder for downloads."""
+    """Maximum bytes of a response body that is saved in the folder for downloads."""
     max_redirects: int = 5
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class HttpBounds:
 
 
 class Options(TypedDict, total=False):
-    """Options of `HttpClient`, for callers that pass them on."""
+    """Keyword arguments of `HttpClient`, as a type for functions that pass them on."""
 
     allow: Sequence[str] | None
     allow_private: bool
@@ -88,7 +88,10 @@ class Options(TypedDict, total=False):
 
 
 def check_parts(*, bounds: object, backoff: object, resolver: object, tls: object, headers: object) -> None:
-    """Raise TypeError for an option of the wrong type, which would otherwise fail with the first page."""
+    """Raise TypeError if an option of `HttpClient` has the wrong type.
+
+    Without this check, the first request would fail instead.
+    """
     if not isinstance(bounds, HttpBounds):
         raise TypeError(f"HttpClient(bounds={bounds!r}) is an HttpBounds, such as HttpBounds(max_bytes=1000)")
     if backoff is not None and not isinstance(backoff, Backoff):
@@ -104,7 +107,11 @@ def check_parts(*, bounds: object, backoff: object, resolver: object, tls: objec
 def own_headers(
     given: Mapping[str, Mapping[str, str]] | None, check: Callable[[str], str]
 ) -> dict[Origin, dict[str, str]]:
-    """Return the headers for each origin, with names in lower case; a host without a scheme stands for https."""
+    """Return the option `headers` as a dict from origin to headers, with header names in lower case.
+
+    A key without a scheme ("example.org") stands for the https origin of that host. Raise TypeError or ValueError
+    for an invalid entry.
+    """
     found: dict[Origin, dict[str, str]] = {}
     for where, headers in (given or {}).items():
         if not isinstance(headers, Mapping):
@@ -123,7 +130,10 @@ def own_headers(
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
-    """Raise ValueError for a header that is invalid or set by the client itself, and TypeError for a wrong type."""
+    """Raise ValueError for a header that is invalid, or that only the client may set.
+
+    Raise TypeError if a name or a value is not a string.
+    """
     for name, value in headers.items():
         if not isinstance(cast("object", value), str):
             raise TypeError(f"the header {name!r} has a text as its value, not {type(value).__name__}")
@@ -134,7 +144,10 @@ def check_headers(headers: Mapping[str, str]) -> None:
 
 
 def hosts_of(honours_keys: Collection[str]) -> frozenset[str]:
-    """Return the hosts that honour idempotency keys; raise for an entry that no request's host can match."""
+    """Return the option `honours_keys` as a set of hosts in normal form.
+
+    Raise an error for an entry that cannot equal the host of any request.
+    """
     if isinstance(honours_keys, str):
         raise TypeError(f"HttpClient(honours_keys={honours_keys!r}) is one text; give a list: [{honours_keys!r}]")
     return frozenset(_host(written) for written in honours_keys)
@@ -154,7 +167,7 @@ def _host(written: str) -> str:
 
 
 def check_proxy(proxy: str | None) -> None:
-    """Raise ValueError for a proxy that is no URL."""
+    """Raise ValueError if the option `trusted_proxy` is not a URL."""
     if proxy is not None and (urlsplit(proxy).scheme not in ("http", "https") or not urlsplit(proxy).hostname):
         raise ValueError("HttpClient(trusted_proxy=...) is a URL such as 'http://proxy.example.org:3128'")
 
@@ -163,7 +176,9 @@ def check_proxy(proxy: str | None) -> None:
 
 
 def with_key(request: Request) -> Request:
-    """Return the request with an Idempotency-Key, if it needs one, has none, and is made within a call.
+    """Return the request with an Idempotency-Key header added, or unchanged if it needs none.
+
+    A request needs a key if its method is not idempotent, it has no key yet, and a tool call makes it.
 
     The key is the same each time that the call makes this request, also after a crash. Another request has another key.
     """
@@ -325,7 +340,11 @@ class HttpClient:
         return await self._asked(request_of(method, url, content, json, headers or {}))
 
     async def _asked(self, request: Request, *, share: float = 0.0) -> Page:
-        """Send a request within the timeout, and within a share of the time that the running call has left."""
+        """Send a request and follow its redirects, within the client's timeout.
+
+        With a `share` above 0, the request may also use no more than this share of the time that the running
+        call has left.
+        """
         if self._client is None:
             raise RuntimeError("the HttpClient is not open; use it within `async with`")
         request = with_key(request)
@@ -403,7 +422,10 @@ def _per_host(limit: Limit) -> Limit:
 
 
 def request_of(method: str, url: str, content: str | bytes | None, json: Any, headers: Mapping[str, str]) -> Request:
-    """Return a checked request from a user's arguments."""
+    """Return a `Request` made from the arguments of `HttpClient.request`.
+
+    Raise TypeError or ValueError for an invalid argument. The URL is not checked here, except for its type.
+    """
     if not isinstance(cast("object", url), str):
         raise TypeError(f"HttpClient.request(url={url!r}) is a text, such as 'https://example.org/'")
     if method not in _METHODS:

@@ -12,7 +12,7 @@ class TooLongError(Exception):
 
 
 class Converter(_Base):  # type: ignore[misc]
-    """Converter from HTML to Markdown; `most` is the largest length of any element's text, in characters."""
+    """Converter from HTML to Markdown that fails if the text of any element has more than `most` characters."""
 
     def __init__(self, most: int) -> None:
         super().__init__(heading_style="ATX", bullets="-", strip=["img"])

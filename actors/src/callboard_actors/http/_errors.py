@@ -1,4 +1,4 @@
-"""Errors of requests, in words that a model can act on."""
+"""Errors of HTTP requests, with texts that tell a model what to do next."""
 
 from callboard import CallboardError
 from callboard_actors._util._excerpts import clean
@@ -7,7 +7,9 @@ _LONGEST_URL = 300
 
 
 class HttpError(CallboardError):
-    """Request without a response: the reason as half a sentence, and advice as a whole one.
+    """Raised for a request that got no response, with the reason and with advice for a model.
+
+    `reason` is a clause that continues "GET ... has no answer: "; `advice` is a complete sentence.
 
     `url` is that of the last request, after redirects. `was_sent` tells whether the server may have received it.
     """
@@ -24,7 +26,7 @@ class HttpError(CallboardError):
 
 
 class UrlRefusedError(HttpError):
-    """Request that was not sent, because its URL or address is not allowed."""
+    """Raised for a request that was not sent, because its URL or address is not allowed."""
 
     _what = "was not sent"
 
@@ -33,7 +35,7 @@ class UrlRefusedError(HttpError):
 
 
 class UnreadableError(HttpError):
-    """Response that cannot be read; a repetition would not help."""
+    """Raised for a response that cannot be read. A repeated request would fail in the same way."""
 
     _what = "has an answer that cannot be read"
 
@@ -42,7 +44,7 @@ class UnreadableError(HttpError):
 
 
 class AddressRefusedError(Exception):
-    """Host name with an address that is not allowed; no connection was made."""
+    """Raised if one address of a host name is not allowed. No connection was made."""
 
     def __init__(self, host: str, address: str) -> None:
         super().__init__("its host has an address that is not public")
@@ -51,6 +53,6 @@ class AddressRefusedError(Exception):
 
 
 def shown(url: str) -> str:
-    """Return a URL without invisible characters, cut if it is too long for a sentence."""
+    """Return a URL as it is quoted in error texts: without invisible characters, and cut if it is very long."""
     url = clean(url)
     return url if len(url) <= _LONGEST_URL else f"{url[:_LONGEST_URL]}..."

@@ -1,4 +1,4 @@
-"""Rules for URLs and addresses, and connections to permitted addresses only.
+"""Rules for allowed URLs and addresses, and a network backend that connects to allowed addresses only.
 
 A name is resolved once, and the address that was checked is used.
 """
@@ -22,7 +22,7 @@ from callboard_actors.http._errors import AddressRefusedError
 # Rules; they decide, and never wait.
 
 _MOST_NAMED = 20
-"""Allowed hosts that an error for a model names."""
+"""Maximum number of allowed hosts that an error text lists for a model."""
 Network = IPv4Network | IPv6Network
 
 
@@ -31,18 +31,21 @@ class Rules:
     """Rules for URLs that may be requested, and addresses that may be connected to."""
 
     form: Url
-    """Rules for the form of every URL."""
+    """Rule for every URL, which checks its form and its port."""
     hosts: Url
-    """Rules for hosts outside of `networks`."""
+    """Rule for the host of a URL, unless the host is an address in one of `networks`."""
     networks: tuple[Network, ...]
-    """Networks that are allowed although they may not be public."""
+    """Networks whose addresses are allowed even if they are not public."""
     private: bool
     """True if every address is allowed."""
     allowed: str
     """Sentence for a model about the allowed hosts."""
 
     def check(self, url: str) -> str:
-        """Return the URL in its normal form; raise ValueError if it is not allowed, without quoting any part of it."""
+        """Return the URL in its normal form; raise ValueError if it is not allowed.
+
+        The error quotes no part of the URL.
+        """
         written = self.form.check(url)
         assert written is not None
         address = literal(urlsplit(written).hostname or "")
@@ -59,7 +62,10 @@ class Rules:
 
 
 def rules_of(allow: Sequence[str] | None, *, private: bool, ports: Collection[int] | None) -> Rules:
-    """Return the rules for a user's options; raise for entries that are neither hosts nor networks."""
+    """Return the rules for the options `allow`, `allow_private` and `ports` of `HttpClient`.
+
+    Raise an error if an entry of `allow` is neither a host nor a network.
+    """
     if isinstance(allow, str):
         raise TypeError(f"HttpClient(allow={allow!r}) is one text; give a list of hosts: allow=[{allow!r}]")
     if allow is not None and not allow:
@@ -75,7 +81,7 @@ def rules_of(allow: Sequence[str] | None, *, private: bool, ports: Collection[in
 
 
 def _network(written: str) -> Network | None:
-    """Return the network of an entry of `allow`, or `None` for a host."""
+    """Return an entry of `allow` as a network, or `None` if the entry is a host name."""
     try:
         return ip_network(written.removeprefix("[").removesuffix("]"))
     except ValueError:
@@ -125,7 +131,7 @@ class GuardedBackend(AsyncNetworkBackend):
             raise httpcore2.ConnectTimeout(f"{host} did not answer within {timeout:g} s") from error
 
     async def _addresses(self, host: str, port: int) -> Sequence[str]:
-        """Return the addresses of a host; all of them are permitted."""
+        """Return the addresses of a host; raise AddressRefusedError if any of them is not permitted."""
         if literal(host) is not None:
             found: Iterable[str] = [host]
         else:
@@ -144,17 +150,20 @@ class GuardedBackend(AsyncNetworkBackend):
         return addresses
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep on either event loop; `httpcore2` uses this between its own attempts."""
+        """Sleep on asyncio or trio; `httpcore2` calls this between its own attempts to connect."""
         await anyio.sleep(seconds)
 
 
 def unguarded() -> AsyncNetworkBackend:
-    """Return a backend that connects to any address, on both event loops."""
+    """Return a network backend that connects to any address, without checks, on asyncio and trio."""
     return cast("AsyncNetworkBackend", httpcore2.AnyIOBackend())  # pyright sees the stub for missing anyio
 
 
 async def first_connected(connect: _Connect, addresses: Sequence[str]) -> AsyncNetworkStream:
-    """Return the first connection that succeeds; the next address is tried when the one before fails or is slow."""
+    """Return the first connection that succeeds to one of several addresses of a host.
+
+    The next address is tried when the attempt before it has failed, or takes longer than `_HEAD_START`.
+    """
     found: list[AsyncNetworkStream] = []
     errors: list[Exception] = []
 
@@ -193,7 +202,7 @@ async def _close(streams: Iterable[AsyncNetworkStream]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolOptions:
-    """Options of a connection pool: the context for TLS, and the URL of a proxy for all connections, if any."""
+    """Options of a connection pool: the TLS context, and the URL of a proxy, or `None` for direct connections."""
 
     tls: ssl.SSLContext | None
     connections: int
@@ -201,7 +210,10 @@ class PoolOptions:
 
 
 def pool_of(backend: AsyncNetworkBackend, options: PoolOptions) -> httpcore2.AsyncConnectionPool:
-    """Return a connection pool. With a proxy, all connections go to the proxy, at any address."""
+    """Return a connection pool that opens its connections through `backend`.
+
+    With a proxy, all connections go to the proxy, whatever its address is.
+    """
     context = options.tls or httpx2.create_ssl_context(trust_env=False)
     if options.proxy is None:
         return httpcore2.AsyncConnectionPool(

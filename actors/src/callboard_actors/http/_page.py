@@ -33,16 +33,16 @@ _OF_THE_WEB = re.compile(
 _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _LOOKED_AT = 2048
 _LONGEST_TYPE = 1024
-"""Characters of a Content-Type that are parsed, because the time grows with the square of its length."""
+"""Maximum characters of a Content-Type that are parsed: the time grows with the square of its length."""
 
 
 def media_type_of(content_type: str) -> str:
-    """Return the media type of a Content-Type, in lower case."""
+    """Return the media type in a Content-Type header, in lower case, without parameters such as the charset."""
     return content_type.partition(";")[0].strip().lower()
 
 
 def charset_of(content_type: str) -> str | None:
-    """Return the charset of a Content-Type."""
+    """Return the charset that a Content-Type header names, or `None`."""
     message = Message()
     message["content-type"] = content_type[:_LONGEST_TYPE]
     return message.get_content_charset()
@@ -80,7 +80,10 @@ def decoded(data: bytes, charset: str | None) -> str:
 
 
 def _as(charset: str, data: bytes) -> str | None:
-    """Return the text in a charset, or `None` if it cannot be decoded; the last character may be incomplete."""
+    """Return bytes decoded by a charset; `None` if the charset is not one of the web, or does not fit the bytes.
+
+    The bytes may end in the middle of a character, which is then left out.
+    """
     if charset != "utf-8-sig" and not _OF_THE_WEB.fullmatch(charset.lower()):
         return None
     try:
@@ -93,27 +96,36 @@ def _as(charset: str, data: bytes) -> str | None:
 
 _UNSEEN = ["script", "style", "noscript", "template", "svg", "iframe", "object", "head", "datalist"]
 _MOST_ELEMENTS = 50_000
-"""Elements of a page; a page with more becomes plain text, because an element takes about 50 microseconds."""
+"""Maximum elements of a page that is converted to Markdown. A page with more becomes plain text.
+
+The conversion of an element takes about 50 microseconds.
+"""
 _MOST_TAGS = 2 * _MOST_ELEMENTS
-"""Tags of a page that are parsed. The garbage collector stops all threads while it visits the elements, so a page with
-more tags would block the event loop.
+"""Maximum tags of a page that are parsed.
+
+The garbage collector stops all threads while it visits the elements, so a page with more tags would block the event
+loop.
 """
 _TOO_MANY = "[... the page has too many elements; what follows is not read ...]"
 _MOST_ANCESTORS = 2_000_000
-"""Largest sum of nesting depths over all elements, because the converter visits all ancestors of each element."""
+"""Maximum sum of the nesting depths of all elements: the converter visits all ancestors of each element."""
 _MOST_GROWTH = 8
-"""Largest ratio of Markdown, or of JSON with line breaks, to its source.
+"""Maximum ratio of the length of a result (Markdown, or JSON with line breaks) to the length of its source.
 
 In Markdown, each line of nested quotes repeats the signs of all quotes around it; in JSON, it is indented.
 """
 _ALWAYS = 10_000
-"""Characters of Markdown that are allowed in any case."""
+"""Length of Markdown in characters that is allowed for any page, however short its HTML is."""
 _DECLARATION = re.compile(r"\A\s*<\?xml[^>]{0,200}>")
 _HIDDEN = '[hidden], [aria-hidden="true"], [style*="display:none"], [style*="display: none"]'
 
 
 def as_markdown(html: str, base: str) -> str:
-    """Return a page as Markdown, with its title as the first heading; `base` is its URL, for relative links."""
+    """Return an HTML page as Markdown, with the title of the page as the first heading.
+
+    `base` is the URL of the page; relative links are resolved against it. A page that is too large or too deeply
+    nested is returned as plain text.
+    """
     from bs4 import BeautifulSoup
 
     from callboard_actors.http._converter import Converter, TooLongError
@@ -145,7 +157,10 @@ def as_markdown(html: str, base: str) -> str:
 
 
 def _takes_long(elements: Sequence[Any]) -> bool:
-    """Return whether a page has more elements, or deeper nesting, than allowed. Parents come before their children."""
+    """Return whether a page has more elements, or deeper nesting, than allowed.
+
+    `elements` are in document order: a parent comes before its children.
+    """
     depths: dict[int, int] = {}
     for element in elements:
         depths[id(element)] = depths.get(id(element.parent), 0) + 1
@@ -164,7 +179,7 @@ def _whole(base: str, link: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Response of a server.
+    """Response of a server, with the body as far as it was read.
 
     Args:
         method: of the request.
@@ -207,7 +222,11 @@ class Page:
 
     @property
     def text(self) -> str:
-        """Body as text, decoded by byte order mark, the server's charset, UTF-8, or the charset declared in HTML."""
+        """Body as text.
+
+        The charset is that of the byte order mark, else that of the server, else UTF-8, else the one declared
+        in HTML.
+        """
         return decoded(self.data, charset_of(self.headers.get("content-type", "")))
 
     def json(self) -> Any:
@@ -231,7 +250,7 @@ class Page:
 
 
 def _pretty(text: str) -> str:
-    """Return JSON with line breaks, or unchanged if deep nesting would make it much longer."""
+    """Return a JSON text with line breaks; unchanged if deep nesting would make it much longer."""
     most = _MOST_GROWTH * len(text)
     written, size = list[str](), 0
     try:

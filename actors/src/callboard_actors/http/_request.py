@@ -1,4 +1,4 @@
-"""Request, the part of it that follows a redirect, and the decision whether it is repeated."""
+"""HTTP requests: the data of a request, the request after a redirect, and the decision whether to send it again."""
 
 import random
 from collections.abc import Callable, Collection, Mapping
@@ -21,7 +21,10 @@ KEY_HEADER = "idempotency-key"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Request to a server, with method in capitals, a checked URL, and headers in lower case for its origin only."""
+    """Request to a server, with the method in capitals and header names in lower case.
+
+    The URL was checked. The headers are sent to the origin of the URL only.
+    """
 
     method: str
     url: str
@@ -30,7 +33,7 @@ class Request:
 
     @property
     def host(self) -> str:
-        """Host of the URL."""
+        """Host name or address in the URL."""
         return urlsplit(self.url).hostname or ""
 
     @property
@@ -40,11 +43,14 @@ class Request:
 
     @property
     def is_safe(self) -> bool:
-        """True if the request only reads."""
+        """True if the request only reads: its method is safe, and it has no body."""
         return self.method in _SAFE and self.content is None
 
     def at(self, url: str, status: int) -> "Request":
-        """Return the request that follows a redirect; headers are dropped if it leads to another origin."""
+        """Return the request to send after a redirect to `url` with this status.
+
+        If `url` has another origin, the headers are dropped.
+        """
         headers = dict(self.headers) if origin_of(url) == origin_of(self.url) else {}
         if status == 303 or (status in (301, 302) and self.method == "POST"):
             kept = {name: value for name, value in headers.items() if not name.startswith("content-")}
@@ -55,7 +61,10 @@ class Request:
 
 
 def redirect_of(url: str, status: int, headers: Mapping[str, str]) -> str | None:
-    """Return the target of a redirect, which may be an invalid URL, or `None` if the response is no redirect."""
+    """Return the URL to which a response redirects, or `None` if the response is not a redirect.
+
+    The server chose this URL, so it may be invalid.
+    """
     location = headers.get("location")
     if status not in _REDIRECTS or not location:
         return None
@@ -74,12 +83,16 @@ def origin_of(url: str) -> tuple[str, str, int]:
 # Repetition of failed requests.
 
 _PASSES = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Statuses of failures that may pass."""
+"""Status codes of temporary failures, after which the request may be sent again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeats:
-    """Retry policy for requests. A server's Retry-After is a lower bound of a pause; a longer one means no retry."""
+    """Retry policy for requests.
+
+    The pause is at least as long as the server's Retry-After asks for. If that is more than the longest pause,
+    there is no retry.
+    """
 
     retries: int
     backoff: Backoff
@@ -87,7 +100,10 @@ class Repeats:
     chance: Callable[[], float] = field(default=random.random)
 
     def pause(self, request: Request, attempt: int, end: Page | HttpError) -> float | None:
-        """Return the seconds until a request is repeated, or `None` if its result is final; attempts count from 1."""
+        """Return the seconds to wait before a request is sent again; `None` if `end`, its result or error, is final.
+
+        `attempt` is the number of the attempt that has ended; the first one is 1.
+        """
         if attempt > self.retries or not self._is_worth_another(request, end):
             return None
         asked = wait_asked_by(end) if isinstance(end, Page) else 0.0
@@ -104,6 +120,6 @@ class Repeats:
 
 
 def wait_asked_by(page: Page) -> float:
-    """Return the seconds that a server asks clients to wait; 0 if it does not."""
+    """Return the seconds that a response asks clients to wait (Retry-After); 0 without such a header."""
     answer = SimpleNamespace(retry_after=page.headers.get("retry-after"))  # in the form of a client's error
     return retry_after(cast("BaseException", answer))

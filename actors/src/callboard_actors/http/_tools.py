@@ -1,4 +1,4 @@
-"""`HttpTools`: an HTTP client with requests as tools of a model, which reads texts of the responses."""
+"""`HttpTools`: tools with which a model sends HTTP requests, and reads the responses as text."""
 
 import re
 from collections.abc import Collection
@@ -19,12 +19,12 @@ from callboard_actors.http._request import wait_asked_by
 # Text of a response for a model.
 
 _OF_AN_ERROR = 2_000
-"""Characters that are shown of a page with an error status."""
+"""Maximum characters of a page that a model reads if the page has an error status."""
 _LONGEST_REASON = 60
 _DAY = 86_400.0
 _LONGEST_READ = 10 * _LONGEST_REASON
 _MEDIA_TYPE = re.compile(r"[a-z0-9.+_-]{1,40}/[a-z0-9.+_-]{1,80}")
-"""Valid media type. Any other text in its place would let a server write to the model."""
+"""Pattern of a valid media type. Any other text is dropped, because it would let a server write to the model."""
 _ADVICE = {
     400: "The server does not understand the request: look at what it says, and change it.",
     401: "The page wants credentials that there are none of here. Ask for another page.",
@@ -37,7 +37,10 @@ _ADVICE = {
 
 
 def told(page: Page, text: str | None, *, start: int, most: int) -> str:
-    """Return the text of a page for a model, from character `start` on; `text` is `None` if the page is not text."""
+    """Return the text that a model reads about a page: status and URL, then up to `most` characters from `start` on.
+
+    `text` is the text of the page, or `None` if its body is not text.
+    """
     head = f"HTTP {page.status} {_reason_of(page)}".rstrip() + f", {shown(page.url)}"
     kind = kind_of(page) or "of no media type"
     if not page.ok:
@@ -57,19 +60,22 @@ def told(page: Page, text: str | None, *, start: int, most: int) -> str:
 
 
 def _reason_of(page: Page) -> str:
-    """Return the reason phrase as one short line of plain text; a server may send any text in its place."""
+    """Return the reason phrase of a response ("Not Found") as one short line of plain text.
+
+    A server may send any text in its place.
+    """
     line = " ".join(clean(page.reason[:_LONGEST_READ]).split())
     line = "".join(sign for sign in line if sign.isprintable())
     return line[:_LONGEST_REASON].rstrip()
 
 
 def kind_of(page: Page) -> str:
-    """Return the media type; "" if the server sends another text in its place."""
+    """Return the media type of a page; "" if the server sent anything but a valid media type."""
     return page.media_type if _MEDIA_TYPE.fullmatch(page.media_type) else ""
 
 
 def _part(text: str, start: int, most: int, *, is_cut: bool) -> str:
-    """Return a part of a text, with a note about the rest."""
+    """Return up to `most` characters of a text from `start` on, and a note if more text follows."""
     end = start + most
     piece = text[start:end]
     if end < len(text):
@@ -91,7 +97,7 @@ def _advice(page: Page) -> str:
 
 
 class PageArtifact(TypedDict):
-    """Data about a page for the program: a content block of LangChain with additional keys."""
+    """Data about a page for the program: a LangChain content block of type "file", with additional keys."""
 
     type: Literal["file"]
     url: str
@@ -112,7 +118,7 @@ class PageArtifact(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Result of a request: a text for the model, and plain data for the program, unless there is no page."""
+    """Result of a request: a text for the model, and data for the program (`None` if there was no response)."""
 
     text: str
     artifact: PageArtifact | None = None
@@ -122,7 +128,7 @@ class Answer:
 
 
 def artifact_of(page: Page) -> PageArtifact:
-    """Return the data about a page for the program."""
+    """Return the data about a page that becomes the artifact of the tool's message."""
     return {
         "type": "file",
         "url": page.url,
@@ -139,9 +145,9 @@ def artifact_of(page: Page) -> PageArtifact:
 
 _WRITES = ("POST", "PUT", "PATCH", "DELETE")
 _READERS = 4
-"""Threads that convert HTML at the same time; bounded, so that slow pages do not use up the process's threads."""
+"""Maximum threads that convert HTML at the same time, so that slow pages do not use up the process's threads."""
 _MOST_TIME = 0.8
-"""Share of the call's remaining time; the rest is for its answer."""
+"""Share of the call's remaining time that may be used; the rest is for the tool's answer."""
 
 
 class HttpTools(Actor):
@@ -203,7 +209,10 @@ class HttpTools(Actor):
         return Answer(told(page, text, start=start, most=self._max_chars), artifact_of(page))
 
     async def _text(self, page: Page) -> str | None:
-        """Return the text of a page; for HTML that takes too long to convert, its source."""
+        """Return the readable text of a page, or `None` if its body is not text.
+
+        If the conversion of HTML takes too long, the text is the HTML source.
+        """
         if not page.is_text:
             return None
         with anyio.move_on_after(_MOST_TIME * remaining()):
@@ -211,12 +220,15 @@ class HttpTools(Actor):
         return await self._cleaned(page.text)
 
     async def _cleaned(self, text: str) -> str:
-        """Clean a text in a worker thread: a megabyte with many backspaces would block the event loop."""
+        """Return a text without invisible characters, cleaned in a worker thread.
+
+        A megabyte with many backspaces would block the event loop.
+        """
         return await anyio.to_thread.run_sync(clean, text, abandon_on_cancel=True, limiter=self._readers)
 
 
 def _check(methods: Collection[str]) -> None:
-    """Raise ValueError or TypeError for an unknown method."""
+    """Raise ValueError for an unknown method, or if GET is missing; raise TypeError for a text instead of a list."""
     if isinstance(methods, str):
         raise TypeError(f"HttpTools(methods={methods!r}) is one text; give a list: methods=[{methods!r}]")
     if unknown := set(methods).difference(("GET", *_WRITES)):
@@ -226,7 +238,7 @@ def _check(methods: Collection[str]) -> None:
 
 
 class _WritingTools(HttpTools):
-    """Tools with methods that write."""
+    """`HttpTools` with an additional tool, `http_request`, for methods that write."""
 
     @handler(group="requests")
     async def http_request(

@@ -31,15 +31,17 @@ from callboard_actors.http._request import Request, redirect_of
 # Time limit of a request.
 
 _LEAST = 0.1
-"""Seconds that a request gets when its call has no time left."""
+"""Minimum seconds for a request, used when its tool call has no time left."""
 _here: ContextVar["Allowance | None"] = ContextVar("callboard_http_allowance", default=None)
 
 
 class Allowance:
-    """Time limit of one request, with its redirects, retries and waits.
+    """Time limit of one request, including its redirects, retries and waits.
 
-    Each part of a body postpones the call's idle timeout, and with it this limit. `share` is a part of the time that
-    the call has left; the rest is for its answer. 0 ignores the call's time.
+    `share` is the part of the tool call's remaining time that the request may use; the rest is for the call's
+    answer. With 0, the time of the call does not count.
+
+    Each received piece of a body postpones the call's idle timeout, and with it this limit.
     """
 
     def __init__(self, seconds: float, *, share: float = 0.0) -> None:
@@ -51,7 +53,7 @@ class Allowance:
         self._token: Token[Allowance | None]
 
     def __enter__(self) -> Self:
-        """Enter a block that is cancelled when the time is over; no error is raised then."""
+        """Enter a block that is cancelled when the time is over. The block then ends without an error."""
         self._token = _here.set(self)
         self._scope.__enter__()
         return self
@@ -64,11 +66,11 @@ class Allowance:
 
     @property
     def seconds(self) -> float:
-        """Duration of the limit, as far as known now."""
+        """Seconds from the beginning to the present deadline, which `renew()` may still change."""
         return self._scope.deadline - self._begin
 
     def renew(self) -> None:
-        """Compute the limit again from the call's remaining time."""
+        """Set the deadline again, from the time that the tool call has left now."""
         if self._reserve is not None:
             self._scope.deadline = math.inf  # otherwise `remaining()` would see this scope's own deadline
             self._scope.deadline = self._end()
@@ -85,19 +87,25 @@ class Allowance:
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_NAME = 60
 _LENGTH = re.compile(r"[0-9]{1,15}")
-"""Valid Content-Length."""
+"""Pattern of a valid Content-Length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Folder for bodies that are not text, or too long to be read, and the largest body that is kept, in bytes."""
+    """Folder for response bodies that are not text, or too long to be read.
+
+    `most` is the maximum size of a saved body, in bytes.
+    """
 
     folder: Path
     most: int
 
 
 async def _parts_of(response: httpx2.Response, digest: Any) -> AsyncGenerator[bytes]:
-    """Yield the parts of a body after decompression, and report each as progress, in bytes before decompression."""
+    """Yield a response body piece by piece, after decompression.
+
+    Each piece is reported as progress of the call, in bytes before decompression.
+    """
     length = response.headers.get("content-length", "")
     total = int(length) if _LENGTH.fullmatch(length) else None
     async with aclosing(response.aiter_bytes()) as parts:
@@ -111,7 +119,10 @@ async def _parts_of(response: httpx2.Response, digest: Any) -> AsyncGenerator[by
 
 
 async def _page_of(request: Request, response: httpx2.Response, most: int, store: Store | None) -> Page:
-    """Read up to `most` bytes of a body; save a longer body, or one that is not text, in the store if there is one."""
+    """Return the page of a response, with up to `most` bytes of its body.
+
+    If there is a store, the whole body is saved there if it is longer, or is not text.
+    """
     # `httpx2` decompresses at most a MiB at a time, so memory use stays bounded for any compressed body.
     digest = sha256()
     async with aclosing(_parts_of(response, digest)) as parts:
@@ -139,7 +150,10 @@ async def _page_of(request: Request, response: httpx2.Response, most: int, store
 
 
 async def _kept(store: Store, url: str, begin: bytes, rest: AsyncIterator[bytes]) -> tuple[Path | None, int]:
-    """Write a body to a file; return its path, or `None` if it is too long, and its size."""
+    """Save a body in a new file; return the path and the size in bytes.
+
+    The path is `None` if the body is larger than the store allows; no file remains then.
+    """
     path = store.folder / _name(url)
     size, is_whole = len(begin), False
     try:
@@ -160,7 +174,7 @@ async def _kept(store: Store, url: str, begin: bytes, rest: AsyncIterator[bytes]
 
 
 def _name(url: str) -> str:
-    """Return a name for a file of this client; no part of a URL can lead out of the folder."""
+    """Return a new file name for the body at a URL; no part of the URL can lead out of the folder."""
     written = _NOT_IN_NAMES.sub("-", unquote(urlsplit(url).path).rpartition("/")[2]).strip("-.")[-_LONGEST_NAME:]
     stem, dot, suffix = written.rpartition(".")
     return f"{stem or written or 'body'}-{secrets.token_hex(4)}{dot}{suffix if dot else ''}"
@@ -170,7 +184,10 @@ def _name(url: str) -> str:
 
 
 class Transport(httpx2.AsyncBaseTransport):
-    """Transport that sends requests over a pool; errors are those of `httpcore2`."""
+    """Transport for an `httpx2` client that sends requests over a connection pool of `httpcore2`.
+
+    Failed requests raise the errors of `httpcore2`.
+    """
 
     def __init__(self, pool: httpcore2.AsyncConnectionPool) -> None:
         self._pool = pool
@@ -228,7 +245,10 @@ _FAILED = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.Protoco
 def client_of(
     rules: Rules, resolver: Resolver, timeouts: httpx2.Timeout, *, pool: PoolOptions, cookies: bool
 ) -> httpx2.AsyncClient:
-    """Return a client over its own pool of connections, which are closed with it."""
+    """Return an `httpx2` client that connects only to permitted addresses. It has its own connection pool.
+
+    The pool is closed with the client.
+    """
     if pool.proxy is None and (found := next((name for name in _PROXY_VARIABLES if os.environ.get(name)), None)):
         _log.warning("HttpClient does not go by %s; HttpClient(trusted_proxy=...) uses a proxy", found)
     return httpx2.AsyncClient(
@@ -259,7 +279,10 @@ async def send(
 
 
 def _check_encoding(request: Request, built: httpx2.Request, response: httpx2.Response) -> None:
-    """Raise for a compression that was not asked for: the compressed bytes would be taken for the content."""
+    """Raise UnreadableError if the response is compressed in a way that the request did not offer.
+
+    Otherwise the compressed bytes would be taken for the content.
+    """
     asked = {one.strip() for one in built.headers["accept-encoding"].split(",")} | {"identity", ""}
     for encoding in response.headers.get("content-encoding", "").lower().split(","):
         if encoding.strip() not in asked:
@@ -267,7 +290,10 @@ def _check_encoding(request: Request, built: httpx2.Request, response: httpx2.Re
 
 
 def _told(request: Request, error: Exception) -> Exception:
-    """Return the error for the caller; an error that does not come from the network is returned unchanged."""
+    """Return the error that the caller of a failed request gets.
+
+    An error that does not come from the network is returned unchanged.
+    """
     if isinstance(error, AddressRefusedError):
         refused = UrlRefusedError(request.method, request.url, str(error))
         refused.add_note(error.remedy)
@@ -287,7 +313,7 @@ def _told(request: Request, error: Exception) -> Exception:
 
 
 def lost(request: Request, why: str, *, was_sent: bool) -> HttpError:
-    """Return the error for a request without a response, with advice for a model."""
+    """Return the error for a request that got no response; its advice tells a model whether to try again."""
     advice = "Try again later, or ask another server."
     if was_sent and not request.is_safe:
         advice = "The server may have done what was asked: look before you ask again."

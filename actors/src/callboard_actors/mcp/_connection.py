@@ -36,12 +36,12 @@ from callboard_actors.mcp._tools import EndlessListError, list_tools, repeated_n
 _server_log = logging.getLogger("callboard.mcp")
 
 IDEMPOTENCY_KEY = "callboard/idempotency-key"
-"""Key in `_meta`. The protocol reserves names with a prefix for extensions."""
+"""Key of the idempotency key in the `_meta` of a request. The protocol reserves names with a prefix for extensions."""
 
 _LEVELS = {"notice": logging.INFO, "alert": logging.CRITICAL, "emergency": logging.CRITICAL}
-"""Levels of the protocol that the module `logging` does not have."""
+"""Log levels of MCP that Python's `logging` does not have, and the Python level used for each."""
 _MOST = 2000
-"""Maximum characters of one log message."""
+"""Maximum characters of one log message of a server; the rest is cut."""
 
 
 def meta_of_call() -> types.RequestParamsMeta:
@@ -53,13 +53,16 @@ def meta_of_call() -> types.RequestParamsMeta:
 
 
 async def told_progress(context: Context, progress: float, total: float | None, message: str | None) -> None:
-    """Report the server's progress to its call. The SDK calls this in another task, so the context is passed along."""
+    """Report a progress notification of the server as progress of the call that it belongs to.
+
+    The SDK runs this in another task, so the context of the call is an argument.
+    """
     # A copy, because a context can be entered only once at a time, and reports may overlap with the call.
     context.copy().run(tell_progress, message or "", done=_amount(progress), total=_amount(total))
 
 
 def _amount(value: float | None) -> float | None:
-    """Return an amount that `progress` accepts, or `None`: the server's value may be negative or not finite."""
+    """Return an amount for `progress`; `None` for a value of the server that is negative, infinite or missing."""
     return value if value is not None and 0 <= value < math.inf else None
 
 
@@ -83,11 +86,11 @@ _log = logging.getLogger("callboard")
 _sessions = count(1)
 
 _SETTLES = 0.2
-"""Seconds between two listings after changes; a server may report changes very often."""
+"""Minimum seconds between two listings of the tools; a server may report changes very often."""
 _LISTENS_AGAIN = 1.0
-"""Seconds before a lost subscription is renewed; doubled after each failure."""
+"""Seconds before a lost subscription to tool changes is renewed; doubled after each failure."""
 _LISTENS_AT_MOST = 60.0
-"""Maximum of that time in seconds."""
+"""Maximum seconds before a lost subscription is renewed."""
 
 
 class Catalog:
@@ -105,14 +108,17 @@ class Catalog:
 
 @dataclass(slots=True)
 class Sending:
-    """Progress of sending a call. After a lost connection it tells whether the server may have seen the call."""
+    """Record of whether a call may have been sent.
+
+    After a lost connection, it tells whether the server may have seen the call.
+    """
 
     has_begun: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Result of a call, and the session in which it was made."""
+    """Result of a tool call, and the number of the server session in which the call was made."""
 
     result: types.CallToolResult
     session: int
@@ -133,10 +139,13 @@ class Connection(Actor):
         self._is_started = False
         self._outputs = OutputSchemas()
         self._left_out: Mapping[str, str] = {}
-        """Tools that the last listing left out, and the reasons; each reason is logged once."""
+        """Reasons by tool name for the tools that the last listing left out; each reason is logged once."""
 
     async def start(self) -> None:
-        """Connect and list the tools. Raise `ActorStartError` with the reason if the server cannot be used."""
+        """Connect to the server, and list its tools.
+
+        Raise `ActorStartError` with the reason if the server cannot be used.
+        """
         # Entered before the client: `_end_when_late()` must run while the client connects.
         self._watchers: TaskGroup = await self.enter(anyio.create_task_group())
         self._watchers.start_soon(self._end_when_late)
@@ -199,7 +208,10 @@ class Connection(Actor):
 
     @handler(group="calls")
     async def call(self, tool: str, arguments: Mapping[str, object], sending: Sending) -> Answer:
-        """Call a tool; raise `EngineError` if only this HTTP request failed, and `McpToolError` for a refusal."""
+        """Call a tool of the server.
+
+        Raise `EngineError` if only this HTTP request failed, and `McpToolError` if the server refused the call.
+        """
         async with self._places:
             # Set before anything is sent: from here the server may see the request, so it must not be sent again.
             sending.has_begun = True
@@ -221,7 +233,10 @@ class Connection(Actor):
     async def _sent(
         self, tool: str, send: Callable[..., Awaitable[T]], responses: types.InputResponses | None, state: str | None, /
     ) -> T:
-        """Send a request of a call, with the values that the server asked for in its last response."""
+        """Send the request of a tool call, for the first time or with answers to the server's last response.
+
+        `responses` are the answers to its requests; `state` is its `requestState`.
+        """
         again = partial(send, input_responses=responses, request_state=state)
         try:
             try:
@@ -238,7 +253,10 @@ class Connection(Actor):
 
     @handler(group="calls")
     async def use(self, what: str, work: Callable[[Client], Awaitable[T]]) -> T:
-        """Run a read-only operation with the MCP client; errors call it `what`, and are raised as by `call`."""
+        """Run the read-only operation `work` with the MCP client, and return its result.
+
+        Errors name the operation `what`, and are the same as those of `call`.
+        """
         async with self._places:
             try:
                 return await work(self._client)
@@ -249,11 +267,14 @@ class Connection(Actor):
 
     @handler(group="calls")
     async def list_tools(self) -> list[types.Tool]:
-        """List the tools of the server again."""
+        """List the tools of the server again, and update the catalog."""
         return await self._list()
 
     async def _judged(self, error: MCPError, tool: str, sending: Sending) -> Exception:
-        """Return the error for the caller of a failed request; if the session is lost, never return."""
+        """Return the error that the caller of a failed request gets.
+
+        If the session is lost, this never returns: the actor fails and ends all calls.
+        """
         if self._plan.is_http:
             if error.code == types.INVALID_REQUEST and error.message == "Session terminated":
                 # The server checks the session before it handles a request, so this one can be sent again.
@@ -288,7 +309,10 @@ class Connection(Actor):
         return tools
 
     async def _ask_for_logs(self) -> None:
-        """Set the log level once for servers before 2026; for later ones it is a part of each request."""
+        """Set the log level, once for each session of a server before 2026.
+
+        For later servers, the log level is a part of each request.
+        """
         if self._plan.log_level is None or self._is_modern or self._client.server_capabilities.logging is None:
             return
         with warnings.catch_warnings():
@@ -325,7 +349,10 @@ class Connection(Actor):
             await anyio.sleep(_SETTLES)
 
     async def _listen(self) -> None:
-        """Subscribe to changes of the tools of a server of 2026; older ones report them unasked."""
+        """Subscribe to changes of the tool list, and renew a lost subscription.
+
+        Only servers of 2026 need this; older ones report changes without a subscription.
+        """
         tools = self._client.server_capabilities.tools
         if not self._is_modern or tools is None or not tools.list_changed:
             return

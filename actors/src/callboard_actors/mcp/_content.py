@@ -14,12 +14,12 @@ Block: TypeAlias = TextContentBlock | ImageContentBlock | FileContentBlock
 
 
 class McpArtifact(TypedDict):
-    """Part of a result that is meant for programs; the artifact of a tool's message."""
+    """Part of a tool's result that is meant for programs; it becomes the artifact of the tool's message."""
 
     structured_content: NotRequired[Any]
-    """Structured result, as the tool's output schema describes it."""
+    """Structured content of the result, as the tool's output schema describes it."""
     meta: NotRequired[dict[str, Any]]
-    """Field `_meta` of the result."""
+    """Field `_meta` of the result, as the server sent it."""
 
 
 class McpToolError(ToolException):
@@ -34,7 +34,10 @@ class McpToolError(ToolException):
 
 
 def content_and_artifact(result: types.CallToolResult) -> tuple[list[Block], McpArtifact | None]:
-    """Return the content for the model, and the artifact for programs, if any; raise `McpToolError` for a failure."""
+    """Return a tool's result as content for the model and an artifact for programs, or `None` without one.
+
+    Raise `McpToolError` if the server reports a failure.
+    """
     content = [as_block(part) for part in result.content]
     if result.is_error:
         raise McpToolError(content)
@@ -48,14 +51,20 @@ def content_and_artifact(result: types.CallToolResult) -> tuple[list[Block], Mcp
 
 
 def content_of_error(error: ToolException) -> list[str | dict[str, Any]]:
-    """Return the content for the model; for `handle_tool_error` of a LangChain tool. Re-raise errors of others."""
+    """Return the error of a tool call as content for the model; passed to LangChain tools as `handle_tool_error`.
+
+    An error that is not a `McpToolError` is raised again.
+    """
     if not isinstance(error, McpToolError):
         raise error
     return [*map(dict, error.content or [as_text(str(error))])]
 
 
 def as_block(part: types.ContentBlock) -> Block:
-    """Convert a content block of a server. Audio becomes a file, because tool messages allow no audio blocks."""
+    """Convert a content block of a server to one of LangChain.
+
+    Audio becomes a file block, because tool messages allow no audio blocks.
+    """
     match part:
         case types.TextContent():
             return as_text(part.text)
@@ -70,14 +79,17 @@ def as_block(part: types.ContentBlock) -> Block:
 
 
 def resource_block(resource: types.TextResourceContents | types.BlobResourceContents) -> Block:
-    """Convert the contents of a resource: to a text, or to an image or a file in base64."""
+    """Convert the contents of a resource to a content block: text, or an image or a file in base64."""
     if isinstance(resource, types.TextResourceContents):
         return as_text(resource.text)
     return _media(resource.mime_type, base64=resource.blob)
 
 
 def metadata_of(tool: types.Tool) -> dict[str, Any] | None:
-    """Return a tool's hints and `_meta`; a read-only or idempotent tool is marked as safe to repeat."""
+    """Return the metadata of a LangChain tool from the hints and `_meta` of a server's tool; `None` if it has neither.
+
+    A read-only or idempotent tool is marked as `idempotent`, so that its calls may be retried.
+    """
     hints = {} if tool.annotations is None else tool.annotations.model_dump(by_alias=True)
     if hints.get("readOnlyHint") or hints.get("idempotentHint"):
         hints["idempotent"] = True
@@ -85,18 +97,21 @@ def metadata_of(tool: types.Tool) -> dict[str, Any] | None:
 
 
 def as_text(text: str) -> TextContentBlock:
-    """Return a text block."""
+    """Return a text as a content block."""
     return TextContentBlock(type="text", text=text)
 
 
 def _media(mime_type: str | None, **data: str) -> Block:
-    """Return an image or a file, at its `url` or in `base64`."""
+    """Return an image block or a file block; `data` is its `url`, or its content as `base64`."""
     kind = "image" if mime_type is not None and mime_type.startswith("image/") else "file"
     return cast("Block", {"type": kind, **data, **({"mime_type": mime_type} if mime_type else {})})
 
 
 def _summary(content: Sequence[Block]) -> str:
-    """Return the error as text. Blocks other than texts are only counted: they may be megabytes of base64."""
+    """Return the text of a tool error from the content blocks of the server.
+
+    Other blocks than texts are only counted: they may be megabytes of base64.
+    """
     if texts := [block["text"] for block in content if block["type"] == "text"]:
         return "\n".join(texts)
     if content:

@@ -22,12 +22,16 @@ _UNAUTHORIZED = (401, 403)
 
 
 def auth_of_requests(auth: httpx2.Auth | None) -> httpx2.Auth | None:
-    """Return the authentication to use for a client's requests."""
+    """Return the authentication for the HTTP requests of a client.
+
+    An OAuth client of the SDK is wrapped, so that several requests may run at a time; any other one is returned
+    unchanged.
+    """
     return _SideBySide(auth) if isinstance(auth, OAuthClientProvider) else auth
 
 
 class _SideBySide(httpx2.Auth):
-    """OAuth client of the SDK, for several requests at a time.
+    """Wrapper of the SDK's OAuth client that allows several requests at a time.
 
     The SDK's client holds a lock until a response begins. A JSON response begins only when the call has ended, so
     calls would run one after the other. With a valid token, requests therefore bypass the SDK's client; it handles
@@ -60,12 +64,16 @@ class _SideBySide(httpx2.Auth):
 # Responses that do not answer their request.
 
 _LOOKED_AT = 64 * 2**10
-"""Maximum bytes of a checked response: it is parsed here and again in the SDK."""
+"""Maximum bytes of a response that is checked by `stray`: it is parsed here, and again in the SDK."""
 _SHOWN = 200
 
 
 def stray(request: bytes, answer: bytes) -> str | None:
-    """Describe a response that does not answer the request; `None` if it does, or the SDK will report the error."""
+    """Return a description of a response that does not answer its request.
+
+    Return `None` if the response answers the request, is too long to check, or is no JSON-RPC message, which the
+    SDK reports.
+    """
     if len(answer) > _LOOKED_AT:
         return None
     sent, came = _parsed(request), _parsed(answer)
@@ -92,7 +100,7 @@ def _parsed(message: bytes) -> dict[str, Any]:
 
 
 def _same(number: object, sent: object) -> bool:
-    """Return whether two ids are equal. The SDK accepts "7" for 7, because some servers write it so."""
+    """Return whether two JSON-RPC ids are equal. The SDK accepts "7" for 7, because some servers write it so."""
     is_id = isinstance(number, (int, str)) and not isinstance(number, bool)
     return is_id and coerce_request_id(cast("Any", number)) == coerce_request_id(cast("Any", sent))
 
@@ -100,21 +108,21 @@ def _same(number: object, sent: object) -> bool:
 # The transport.
 
 NOT_SENT = -32950
-"""Code for a request that the server cannot have seen. It is none of the protocol's codes, and is never sent."""
+"""Error code for a request that the server cannot have seen. It is not a code of the protocol, and is never sent."""
 NO_ANSWER = -32951
-"""Code for a request that the server may have seen, while its answer is lost."""
+"""Error code for a request that the server may have seen, while its answer is lost."""
 
 _CONNECT = 30.0
-"""Seconds to connect to a server."""
+"""Maximum seconds to connect to a server."""
 _BEFORE = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
-"""Errors that occur before anything was sent."""
+"""Errors of HTTP requests that occur before anything was sent."""
 
 
 @asynccontextmanager
 async def http_transport(
     url: str, *, headers: Mapping[str, str], auth: httpx2.Auth | None, max_message: int
 ) -> AsyncGenerator[Any]:
-    """Open a transport to a server; `max_message` is the maximum size of one of its messages, in bytes."""
+    """Open a streamable HTTP transport to a server; `max_message` is the maximum bytes of one received message."""
     client = _Client(
         transport=_Forgiving(httpx2.AsyncHTTPTransport(limits=_MANY), max_message),
         headers={"accept-encoding": "identity", **headers},  # a compressed answer may expand beyond all limits
@@ -126,7 +134,7 @@ async def http_transport(
 
 
 _MANY = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
-"""No limit of connections: each waiting call needs one, and limits of calls bound their number."""
+"""No limit for the number of connections: each waiting call needs one, and limits of calls bound their number."""
 
 
 class _NotAuthorizedError(Exception):
@@ -163,7 +171,7 @@ class _Client(httpx2.AsyncClient):
 
 
 class _Forgiving(httpx2.AsyncBaseTransport):
-    """HTTP transport that returns error responses instead of raising."""
+    """HTTP transport that returns a JSON-RPC error response where another transport would raise."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, max_message: int) -> None:
         self._inner = inner
@@ -191,7 +199,7 @@ class _Forgiving(httpx2.AsyncBaseTransport):
         return await _in_words(response)
 
     async def _whole(self, response: httpx2.Response) -> httpx2.Response:
-        """Read a JSON response here, where a failure can be turned into an error of its own request."""
+        """Read the whole body of a JSON response. A failure becomes an error response to the same request."""
         try:
             body = await _bounded(response, self._max_message)
         except (httpx2.TransportError, httpx2.DecodingError) as error:
@@ -209,11 +217,11 @@ class _Forgiving(httpx2.AsyncBaseTransport):
 
 
 _EVENTS = "text/event-stream"
-"""Accepted content type of every request that carries an MCP message."""
+"""Content type in the Accept header of every request that carries an MCP message; other requests lack it."""
 _REFUSED = 400
 _BROKEN = 500
 _NOT_THERE = 404
-"""Status that the SDK reads as the end of a session, or as that of an older protocol; so it is passed on unchanged."""
+"""HTTP status that the SDK takes for the end of a session, or for an older protocol; so it is passed on unchanged."""
 _OF_CONTENT = (b"content-length", b"content-encoding", b"transfer-encoding", b"content-type")
 
 
@@ -223,7 +231,10 @@ def _headers(response: httpx2.Response) -> list[tuple[bytes, bytes]]:
 
 
 async def _in_words(response: httpx2.Response) -> httpx2.Response:
-    """Replace an HTTP error by an MCP error message; status and headers stay, because authentication reads them."""
+    """Return an HTTP error response with an MCP error message as its body.
+
+    Status and headers stay, because the authentication reads them.
+    """
     await response.aclose()
     status = f"HTTP status {response.status_code} {response.reason_phrase}".rstrip()
     if response.status_code < _BROKEN:
@@ -235,7 +246,10 @@ async def _in_words(response: httpx2.Response) -> httpx2.Response:
 
 
 async def _bounded(response: httpx2.Response, most: int) -> bytes | None:
-    """Read the decompressed content; `None` for more than `most` bytes, since a small compressed answer may be huge."""
+    """Return the decompressed body of a response; `None` if it has more than `most` bytes.
+
+    A small compressed body may be huge when decompressed.
+    """
     body = bytearray()
     chunks: AsyncGenerator[bytes] = cast("Any", response.aiter_bytes())
     async with aclosing(chunks):

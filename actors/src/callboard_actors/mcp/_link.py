@@ -1,4 +1,4 @@
-"""State of a connection: whether it works, the reason if it is lost, and the server's invalid tools.
+"""State of a connection to an MCP server: whether it works, and why it was lost; filter for invalid tools.
 
 The SDK rejects a list as a whole if one tool is invalid. `InvalidTools` removes such tools before the SDK sees the
 list, so that the valid ones can be used. `watched` wraps a transport of the SDK, and reports its end to the `Link`.
@@ -21,7 +21,7 @@ from callboard import EngineError
 
 _NAMELESS = "(without a name)"
 MOST_PARTS: Final = 1000
-"""Maximum number of parts of one answer, such as content blocks, or of one list, such as tools."""
+"""Maximum number of items in one response: content blocks of a result, or tools, resources or prompts of a list."""
 _LISTS: Final = {
     "tools": "tools",
     "content": "content blocks",
@@ -31,18 +31,21 @@ _LISTS: Final = {
     "resources": "resources",
     "resourceTemplates": "templates of resources",
 }
-"""Lists in the protocol's answers, and the names of their items in errors."""
+"""Fields of responses that are lists, and the name of their items in error texts."""
 
 
 class InvalidTools:
-    """Filter for lists of tools, and the tools that it left out, with reasons."""
+    """Filter that removes invalid tools from a server's lists, and keeps the reason for each."""
 
     def __init__(self) -> None:
         self.version: str | None = None
         self.reasons: dict[str, str] = {}
 
     def sift(self, message: object) -> object:
-        """Remove invalid tools from a list of tools; return an error instead of a response with too many items."""
+        """Return a received message without the invalid tools in it.
+
+        A response with too many items is replaced by an error response. Other messages are returned unchanged.
+        """
         if not isinstance(message, SessionMessage) or not isinstance(message.message, types.JSONRPCResponse):
             return message
         answer = message.message
@@ -74,13 +77,16 @@ class InvalidTools:
 
 
 def error_response(number: types.RequestId | None, why: str, *, metadata: Any = None) -> SessionMessage:
-    """Return an error in place of a response that the SDK cannot or must not read."""
+    """Return an error message for the request `number`, in place of a response that the SDK cannot or must not read."""
     error = types.ErrorData(code=types.PARSE_ERROR, message=why)
     return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=number, error=error), metadata=metadata)
 
 
 def _too_many(result: Mapping[str, Any]) -> str | None:
-    """Return an error for a result with too many parts, which the SDK would validate; structured content is not."""
+    """Return the error text for a result with more items in a list than the SDK should validate, or `None`.
+
+    Structured content is not counted, because the SDK does not validate it here.
+    """
     for name, what in _LISTS.items():
         parts = result.get(name)
         if isinstance(parts, list) and len(cast("list[object]", parts)) > MOST_PARTS:
@@ -89,7 +95,7 @@ def _too_many(result: Mapping[str, Any]) -> str | None:
 
 
 def _misfit(result: Mapping[str, Any], version: str) -> str | None:
-    """Return the first validation error of a list of tools, or `None`."""
+    """Return the text of the first validation error in a list of tools; `None` if the list is valid."""
     try:
         with suppress(KeyError):  # unknown protocol versions are validated by the general model only
             validate_server_result("tools/list", version, result)
@@ -102,7 +108,7 @@ def _misfit(result: Mapping[str, Any], version: str) -> str | None:
 
 
 def _flaw(tool: object) -> str | None:
-    """Return an error that the protocol allows but models do not, or `None`."""
+    """Return the reason why models cannot use a tool that the protocol allows; `None` if they can."""
     if not isinstance(tool, dict):
         return None
     if not (name := _name(tool)):
@@ -119,7 +125,7 @@ def _flaw(tool: object) -> str | None:
 
 
 def _name(tool: object) -> str:
-    """Return the name of a tool, or an empty text."""
+    """Return the name of a listed tool; "" if it has none."""
     name = cast("Mapping[str, object]", tool).get("name") if isinstance(tool, dict) else None
     return name if isinstance(name, str) else ""
 
@@ -127,11 +133,11 @@ def _name(tool: object) -> str:
 # State and end of the connection.
 
 _WORDS = ("Connection closed", "SSE stream ")
-"""Beginnings of the SDK's messages about a closed connection."""
+"""Prefixes of the SDK's error messages about a closed connection."""
 _MOST_ASKED = 16
-"""Unanswered requests of a server from which on reading pauses."""
+"""Number of unanswered requests of a server at which reading from the server pauses."""
 _PAUSE = 0.05
-"""Maximum seconds of such a pause, per message."""
+"""Maximum seconds for which reading pauses before the next message."""
 
 
 class ConnectionLostError(EngineError):
@@ -142,16 +148,19 @@ class ConnectionLostError(EngineError):
 
 
 class Link:
-    """State of a connection. The first reason of its loss is kept; later errors are only consequences."""
+    """State of a connection: working, or lost for a reason.
+
+    The first reason of the loss is kept; later errors are only consequences.
+    """
 
     def __init__(self) -> None:
         self._lost = anyio.Event()
         self.reason = ""
-        """Reason of the loss, as words that follow "because"."""
+        """Reason for the loss of the connection, as a clause that follows "because"; "" while it works."""
         self.remarks: Callable[[], str] = str
-        """Returns other output of the server, which is added to the reason."""
+        """Function that returns other output of the server, such as its stderr, to be added to the reason."""
         self.unfit = InvalidTools()
-        """Tools that were left out of the server's lists, with reasons."""
+        """Filter with the tools that were left out of the server's lists, and the reasons."""
 
     @property
     def is_lost(self) -> bool:
@@ -179,7 +188,10 @@ def is_end(error: MCPError, link: Link) -> bool:
 
 @asynccontextmanager
 async def watched(transport: AbstractAsyncContextManager[Any], link: Link) -> AsyncGenerator[Any]:
-    """Wrap a transport of the SDK. Its end is reported to the link before the SDK's session notices it."""
+    """Return a transport that wraps one of the SDK, and reports its end to `link`.
+
+    The link learns of the end before the SDK's session notices it.
+    """
     async with transport as (read, write):
         asked = _Asked()
         yield _WatchedStream(read, link, asked), AnswerStream(write, asked.one_less)
@@ -197,7 +209,7 @@ class _Asked:
         self._has_fallen = anyio.Event()
 
     async def one_more(self) -> None:
-        """Count a request, and pause if there are too many."""
+        """Count one more unanswered request of the server, and pause if there are too many."""
         self._count += 1
         if self._count < _MOST_ASKED:
             return
@@ -210,14 +222,14 @@ class _Asked:
             self._count = 0
 
     def one_less(self, _: object) -> None:
-        """Count an answer, and end a pause of reading."""
+        """Count one answer to a request of the server, and end a pause of reading."""
         if self._count:
             self._count -= 1
             self._has_fallen.set()
 
 
 class AnswerStream(ObjectSendStream[Any]):
-    """Stream of messages to the other side, which reports the id of each answered request after it was sent."""
+    """Stream of messages to the other side that reports the id of each request after its answer was sent."""
 
     def __init__(self, stream: Any, answered: Callable[[Any], object]) -> None:
         self._stream = stream
@@ -233,7 +245,10 @@ class AnswerStream(ObjectSendStream[Any]):
 
 
 class _WatchedStream(ObjectReceiveStream[Any]):
-    """Stream of messages from a server. It wraps the transport's stream directly, without a task or a buffer."""
+    """Stream of messages from a server, filtered and watched for its end.
+
+    It wraps the transport's stream directly, without a task or a buffer.
+    """
 
     def __init__(self, stream: Any, link: Link, asked: _Asked) -> None:
         self._stream = stream

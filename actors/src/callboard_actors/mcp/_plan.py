@@ -25,7 +25,7 @@ from callboard_actors.mcp._stdio import stdio_transport
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Server in a child process, reached over stdin and stdout."""
+    """Target of a connection: a command, whose process is the server. Messages go over its stdin and stdout."""
 
     argv: Sequence[str]
     env: Mapping[str, str] = field(repr=False)  # may contain API keys
@@ -38,7 +38,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """Running server, reached over streamable HTTP."""
+    """Target of a connection: the URL of a running server, reached over streamable HTTP."""
 
     url: str = field(repr=False)  # may contain an API key
 
@@ -49,7 +49,10 @@ class Url:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Server of the SDK in this process, or a function that makes an SDK transport for each connection."""
+    """Target of a connection: an object of the SDK.
+
+    It is a server in this process, or a function that returns an SDK transport for each connection.
+    """
 
     server: Any
 
@@ -64,7 +67,10 @@ Target = Command | Url | Given
 def target_of(
     target: object, *, env: Mapping[str, str] | None, cwd: str | PathLike[str] | None, http: Mapping[str, object]
 ) -> Target:
-    """Return the target of `McpServer`; raise `TypeError` or `ValueError` for a wrong one, or wrong options."""
+    """Return the argument `target` of `McpServer` as a `Command`, `Url` or `Given`.
+
+    Raise `TypeError` or `ValueError` for a wrong target, or for options that do not fit it.
+    """
     given = {"env": env, "cwd": cwd, **http}
     if isinstance(target, str):
         _check_options("a URL", given, ("env", "cwd"))
@@ -112,7 +118,7 @@ def _command(target: Sequence[object], env: dict[str, str], cwd: str | PathLike[
 # The plan.
 
 Headers = Mapping[str, str] | Callable[[Hashable], Mapping[str, str] | Awaitable[Mapping[str, str]]]
-"""HTTP headers for all keys, or a function of the key."""
+"""HTTP headers for all connections, or a function from the key of a connection to its headers."""
 
 _MODES = ("auto", "legacy", *MODERN_PROTOCOL_VERSIONS)
 _LOG_LEVELS = (None, *get_args(LoggingLevel))
@@ -149,7 +155,7 @@ class McpBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Plan of every connection to a server; a restarted actor uses it again."""
+    """Target and options from which every connection to a server is made, also that of a restarted actor."""
 
     name: str
     target: Target
@@ -169,11 +175,11 @@ class Plan:
 
     @property
     def is_http(self) -> bool:
-        """`True` if every message is an HTTP request of its own, which may fail alone."""
+        """`True` if every message is a separate HTTP request, which may fail without the others."""
         return isinstance(self.target, Url)
 
     async def way(self, key: Hashable, link: Link) -> Any:
-        """Return the transport for the SDK's client, for the actor of a key."""
+        """Return a new transport for the SDK's client, for the connection with this key; `link` learns of its end."""
         bounds = self.bounds
         match self.target:
             case Command(argv, env, cwd):

@@ -41,11 +41,11 @@ _PARAMS: TypeAdapter[types.ElicitRequestParams] = TypeAdapter(types.ElicitReques
 
 
 class McpQuestion(TypedDict):
-    """Value of the interrupt with which a person is asked. The answer is an `McpAnswer`."""
+    """Value of the LangGraph interrupt that asks a person for a server. The answer is an `McpAnswer`."""
 
     type: Literal["mcp_elicitation"]
     server: str
-    """Name of the server, which the person should know before answering."""
+    """Name of the server that asks; the person should know it before answering."""
     tool: str
     """Name of the tool that was called."""
     request: dict[str, Any]
@@ -55,15 +55,18 @@ class McpQuestion(TypedDict):
 
 
 class McpAnswer(TypedDict):
-    """Answer of the person."""
+    """Answer of a person to an `McpQuestion`."""
 
     action: Literal["accept", "decline", "cancel"]
     content: NotRequired[dict[str, Any] | None]
-    """Values of the form, if a form was accepted."""
+    """Values of the form, by field name, if the person accepted a form."""
 
 
 def question_of(params: types.ElicitRequestParams, server: str, tool: str, continuation: dict[str, Any]) -> McpQuestion:
-    """Return a server's request as a question; raise `McpToolError` for an invalid form or a URL of no web page."""
+    """Return a server's request to a person as the value of an interrupt.
+
+    Raise `McpToolError` for an invalid form, or for a URL that is not a web page.
+    """
     if isinstance(params, types.ElicitRequestFormParams):
         # The form was written by the server, so it is checked before a client shows it.
         check_form(params.requested_schema, server)
@@ -74,12 +77,12 @@ def question_of(params: types.ElicitRequestParams, server: str, tool: str, conti
 
 
 def name_of_call(server: str, tool: str, arguments: Mapping[str, Any]) -> str:
-    """Return a digest that distinguishes the calls that one tool body makes."""
+    """Return a digest of a call to a server, by which the calls of one tool body are distinguished."""
     return hashlib.sha256(json.dumps([server, tool, arguments], sort_keys=True, default=repr).encode()).hexdigest()
 
 
 def is_question_of(call: str, value: object) -> bool:
-    """Return whether a value is the server's question for this call."""
+    """Return whether an interrupt's value is a question that the server asked for this call; `call` is its digest."""
     if not isinstance(value, dict):
         return False
     question = cast("dict[str, Any]", value)
@@ -87,14 +90,17 @@ def is_question_of(call: str, value: object) -> bool:
 
 
 def request_in(value: object) -> types.ElicitRequest | None:
-    """Return the server's request in a question, or `None` for a question of another kind."""
+    """Return the MCP server's request in the value of an interrupt; `None` if the interrupt has another origin."""
     if not isinstance(value, dict) or value.get("type") != ASKED_BY_SERVER:
         return None
     return types.ElicitRequest(params=_PARAMS.validate_python(cast("McpQuestion", value)["request"]))
 
 
 def answer_shape(question: McpQuestion) -> Any:
-    """Return the type of valid answers: the content of an accepted form must satisfy the server's schema."""
+    """Return a type with which pydantic validates the answer to a question.
+
+    The content of an accepted form must satisfy the server's schema.
+    """
     params = _PARAMS.validate_python(question["request"])
     if not isinstance(params, types.ElicitRequestFormParams):
         return McpAnswer
@@ -116,9 +122,9 @@ def _fits(schema: dict[str, Any], answer: McpAnswer) -> McpAnswer:
 # Rounds, with servers of 2026.
 
 MAX_ROUNDS = 10
-"""Maximum consecutive rounds without a person; more are taken for an endless loop of the server."""
+"""Maximum number of consecutive rounds without a question to a person; more are taken for an endless loop."""
 _PAUSE = 0.2
-"""Seconds before a round in which the server only needs time."""
+"""Seconds to wait before the call is repeated if the server asked for nothing but time."""
 
 _REQUESTS: TypeAdapter[dict[str, types.InputRequest]] = TypeAdapter(dict[str, types.InputRequest])
 _RESPONSES: TypeAdapter[dict[str, types.InputResponse]] = TypeAdapter(dict[str, types.InputResponse])
@@ -132,7 +138,7 @@ Respond = Callable[[types.InputRequest, dict[str, Any]], Awaitable[types.InputRe
 
 @dataclass(slots=True)
 class Round:
-    """Requests of a server in one response, and the answers so far."""
+    """Requests of a server in one response to a call, and the answers so far."""
 
     requests: Mapping[str, types.InputRequest]
     state: str | None
@@ -143,20 +149,26 @@ class Round:
 
     @classmethod
     def of(cls, result: types.InputRequiredResult) -> "Round":
-        """Return the round of a response. Requests to a person come first: an interrupt repeats all earlier work."""
+        """Return the round that begins with a response of the server.
+
+        Requests to a person come first, because an interrupt repeats all earlier work.
+        """
         requests = result.input_requests or {}
         by_person = sorted(requests.items(), key=lambda item: not isinstance(item[1], types.ElicitRequest))
         return cls(dict(by_person), result.request_state)
 
     @classmethod
     def resumed(cls, continuation: Mapping[str, Any], answer: types.ElicitResult) -> "Round":
-        """Return the round in which a person was asked, completed with the answer."""
+        """Return a round that was interrupted to ask a person, with the person's answer added."""
         responses = _RESPONSES.validate_python(continuation["responses"])
         responses[continuation["asking"]] = answer
         return cls(_REQUESTS.validate_python(continuation["requests"]), continuation["state"], responses)
 
     def continuation(self, asking: str) -> dict[str, Any]:
-        """Return the round as plain data, with which it continues after the answer to `asking`."""
+        """Return the round as plain data, from which `resumed()` makes it again.
+
+        `asking` is the key of the request that a person must answer.
+        """
         dumped: dict[str, Any] = {"by_alias": True, "mode": "json", "exclude_none": True}
         return {
             "state": self.state,
@@ -166,7 +178,10 @@ class Round:
         }
 
     async def complete(self, respond: Respond) -> types.InputResponses | None:
-        """Answer all open requests."""
+        """Answer all open requests with `respond`.
+
+        Return the answers by request key, or `None` if the server made no request.
+        """
         for key, request in self.requests.items():
             if key not in self.responses:
                 self.responses[key] = await respond(request, self.continuation(key))
@@ -178,13 +193,15 @@ class Round:
 _log = logging.getLogger("callboard")
 
 asks: ContextVar["HeldCall | None"] = ContextVar("callboard_mcp_call", default=None)
-"""Call to which a server's request belongs. Over HTTP the request arrives with the context of its call; over stdio it
-does not."""
+"""Call during which a server sent the request that is being handled.
+
+It is known over HTTP, where the request arrives with the context of its call, but not over stdio.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """Question of a server, and later its answer."""
+    """Question of a server to a person, and the answer once it was given."""
 
     params: types.ElicitRequestParams
     answered: anyio.Event = field(default_factory=anyio.Event)
@@ -193,7 +210,7 @@ class Asked:
 
 @dataclass(slots=True, eq=False)
 class HeldCall:
-    """Call that runs in a task of the connection's actor, independent of the tasks that wait for it.
+    """Call to a server of 2025, in a task of the connection's actor, independent of the tasks that wait for its result.
 
     `name` is a digest that distinguishes the call from others of the same body. Questions are shown in `conversation`
     only.
@@ -215,7 +232,7 @@ class HeldCall:
     _error: Exception | None = None
 
     async def run(self) -> None:
-        """Run the call to its end; errors are kept for `result()`."""
+        """Run the call to its end; its result or error is stored for `result()`."""
         # Set in this task: the SDK copies the context into requests of the server that arrive for this call.
         asks.set(self)
         try:
@@ -230,11 +247,11 @@ class HeldCall:
 
     @property
     def question(self) -> Asked | None:
-        """Oldest open question, or `None`; questions are answered one after the other."""
+        """Oldest question without an answer, or `None`; questions are answered one after the other."""
         return self._asked[0] if self._asked else None
 
     async def until_news(self) -> Asked | None:
-        """Wait until the server asks, or the call ends; return the question, if any."""
+        """Wait until the server asks a question, or the call ends; return the question, or `None` at the end."""
         while self.question is None and not self._ended.is_set():
             await self._news.wait()
             # After the end the event stays set, so that no later wait can block.
@@ -243,13 +260,13 @@ class HeldCall:
         return self.question
 
     def result(self) -> types.CallToolResult | None:
-        """Return the result, or raise the error of the call; `None` if the call was cancelled before its end."""
+        """Return the result of the ended call, or raise its error; `None` if the call was cancelled before its end."""
         if self._error is not None:
             raise self._error
         return self._result
 
     async def ask(self, params: types.ElicitRequestParams) -> types.ElicitResult:
-        """Add a question, and wait for its answer."""
+        """Add a question of the server, and wait for its answer."""
         asked = Asked(params)
         self._asked.append(asked)
         self._news.set()
@@ -262,7 +279,7 @@ class HeldCall:
         return asked.answer
 
     def answer(self, answer: types.ElicitResult) -> None:
-        """Answer the open question; there may be none left, if the server has withdrawn it."""
+        """Answer the oldest open question; do nothing if the server has withdrawn it."""
         if not self._asked:
             _log.info("The server has not waited for the answer to what its tool %r asked.", self.tool)
             return
@@ -271,7 +288,7 @@ class HeldCall:
         asked.answered.set()
 
     def hold(self, seconds: float) -> None:
-        """Cancel the call unless somebody returns with an answer within `seconds`."""
+        """Limit the time of the call: it is cancelled unless a caller returns with an answer within `seconds`."""
         self._resumed = anyio.Event()
         self._scope.deadline = anyio.current_time() + seconds
 
@@ -281,12 +298,12 @@ class HeldCall:
         self._resumed.set()
 
     async def until_fetched(self) -> None:
-        """Wait until a caller returns for the result, at most until the time limit."""
+        """Wait until a caller returns for the result of the call, at most until its time limit."""
         with anyio.CancelScope(deadline=self._scope.deadline):
             await self._resumed.wait()
 
     async def end(self) -> None:
-        """Cancel the call and wait for its end, so that the server is notified."""
+        """Cancel the call and wait until its task has ended, so that the server is notified."""
         self._scope.cancel()
         # Shielded: the caller is usually being cancelled, and the SDK needs time to send its notification.
         with anyio.CancelScope(shield=True):
@@ -296,12 +313,12 @@ class HeldCall:
 # Both kinds of servers.
 
 OnElicit = Callable[[types.ElicitRequestParams], Awaitable[types.ElicitResult]]
-"""Function that answers instead of a person."""
+"""Function that answers a server's question to a person, in place of the person."""
 
 
 @dataclass(slots=True, eq=False)
 class Questions:
-    """Requests of the server of one connection, and the calls that wait for answers."""
+    """Handler of the requests that one server sends, and list of the calls that wait for answers."""
 
     server: str
     """Name of the server, shown to people."""
@@ -320,15 +337,15 @@ class Questions:
 
     @property
     def callbacks(self) -> dict[str, Any]:
-        """Callbacks for the SDK's client; their presence tells the server which requests are allowed."""
+        """Keyword arguments with the callbacks of the SDK's client. They tell the server which requests are allowed."""
         sampling = {} if self.sampler is None else {"sampling_callback": self._on_sampling}
         return {"elicitation_callback": self._on_request, **sampling}
 
     async def call(self, tool: str, arguments: Mapping[str, Any], send: Send, *, modern: bool) -> types.CallToolResult:
-        """Make a call, and answer the server's requests for it; `modern` is true for a server of 2026 or later.
+        """Make a call, answer the server's requests for it, and return its result.
 
-        Raise `GraphInterrupt` to ask a person, and `ActorDiedError` if the call was open for an answer and its
-        connection is gone.
+        `modern` is true for a server of 2026 or later. Raise `GraphInterrupt` to ask a person. Raise
+        `ActorDiedError` if the call was held open for an answer, and its connection is gone.
         """
         name = name_of_call(self.server, tool, arguments) if can_ask() else ""
         asked = cast("McpQuestion | None", answered_question(partial(is_question_of, name)))
@@ -339,7 +356,10 @@ class Questions:
         return await self._begun(tool, name, cast("Any", partial(send, None, None)))
 
     async def _in_rounds(self, tool: str, name: str, send: Send, asked: McpQuestion | None) -> types.CallToolResult:
-        """Make a call of a server of 2026, round after round; `asked` was asked in an earlier run."""
+        """Make a call to a server of 2026, repeated with answers until the server returns a result.
+
+        `asked` is the question that interrupted the call in an earlier run, if any; its answer is sent first.
+        """
         respond = partial(self._respond, tool, name)
         try:
             if asked is None:
@@ -423,7 +443,10 @@ class Questions:
         return await self._attend(call)
 
     async def _attend(self, call: HeldCall) -> types.CallToolResult:
-        """Wait for the result of a call; if the server asks first, leave the call open and interrupt the caller."""
+        """Wait for the result of a call to a server of 2025, and return it.
+
+        If the server asks a question first, the call stays open, and its caller is interrupted to ask a person.
+        """
         try:
             while (asked := await call.until_news()) is not None:
                 continuation = {"call": call.name, "token": call.token}
@@ -447,7 +470,7 @@ class Questions:
     async def _on_request(
         self, _: ClientRequestContext, params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
-        """Answer a question of a server of 2025, which arrives while calls are running."""
+        """Answer a question that a server of 2025 sends while calls are running; a callback of the SDK."""
         call = asks.get()
         if call is None or call.token not in self._under_way:
             call = await self._asker()
@@ -456,7 +479,7 @@ class Questions:
         return await call.ask(params)
 
     async def _asker(self) -> HeldCall | None:
-        """Return the call to which the question belongs, or `None`.
+        """Return the running call to which a server's question belongs, or `None` if that cannot be decided.
 
         If several calls remain, any of them will do, as long as all belong to one conversation: the same person is
         asked. A question is never shown in another conversation.
@@ -465,7 +488,7 @@ class Questions:
         return left[0] if len({call.conversation for call in left}) == 1 else None
 
     async def _narrowed(self, suffice: Callable[[list[HeldCall]], bool]) -> list[HeldCall]:
-        """Return the running calls that may have caused a request, as soon as `suffice` accepts them.
+        """Return the running calls that may have caused a server's request, as soon as `suffice` accepts them.
 
         Over stdio the protocol does not name the call. But the call that asks cannot end before the answer, while
         others do, so waiting narrows the choice.
@@ -502,7 +525,10 @@ class Questions:
         return self.sampler is not None and self.sampler.is_of_agents
 
     async def _model_of_asker(self) -> BaseChatModel | None:
-        """Return the model of the agent whose call causes the request; never another agent's model."""
+        """Return the model of the agent whose call made the server ask for a model.
+
+        Return `None` if it cannot be told which agent that is: another agent's model is never used.
+        """
         call = asks.get()
         if call is not None and call.token in self._under_way:
             return call.model
@@ -515,7 +541,10 @@ def _have_one_model(calls: Sequence[HeldCall]) -> bool:
 
 
 def _answer_to(question: McpQuestion) -> types.ElicitResult:
-    """Return a person's answer; raise `GraphInterrupt` if there is none yet, `ValidationError` for an invalid one."""
+    """Return a person's answer to a question in the form of the protocol.
+
+    Raise `GraphInterrupt` if there is no answer yet, and `ValidationError` for an invalid one.
+    """
     answer: McpAnswer = interrupt(question, response_schema=answer_shape(question))
     # Values are sent only if the person accepted.
     content = answer.get("content") if answer["action"] == "accept" else None

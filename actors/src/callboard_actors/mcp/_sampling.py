@@ -1,4 +1,4 @@
-"""Model requests of a server (sampling)."""
+"""Sampling: requests of an MCP server to a model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from callboard_actors.mcp._content import as_block
 
 
 class SamplingRefusedError(Exception):
-    """Raised if a server asks for a model that it may not have, or for a use that is not allowed."""
+    """Raised if a server asks for a model that it may not use, or uses a model in a way that is not allowed."""
 
     def __init__(self, server: str, what: str = "a model", *, remedy: str = "") -> None:
         super().__init__(f"the MCP server {server!r} asks for {what}, which is refused{remedy}")
@@ -30,26 +30,32 @@ _NOT_KNOWN = (
 
 
 def no_model(server: str) -> SamplingRefusedError:
-    """Return the refusal for a server that may not use a model."""
+    """Return the error for a server that asks for a model, although the option `sampling` is off."""
     return SamplingRefusedError(server, remedy=_LENDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Sends a server's messages, and nothing else, to a model; without a `model`, to the calling agent's own."""
+    """Function that sends the messages of a server, and nothing else, to a model.
+
+    The model is `model` or, if this is `None`, that of the agent whose call made the server ask.
+    """
 
     model: BaseChatModel | None
     server: str
 
     @property
     def is_of_agents(self) -> bool:
-        """`True` if each request needs the model of the calling agent."""
+        """`True` if the model is that of the calling agent, which must be found for each request."""
         return self.model is None
 
     async def __call__(
         self, params: types.CreateMessageRequestParams, own: BaseChatModel | None = None
     ) -> types.CreateMessageResult:
-        """Return the model's reply, or that of `own`, the agent's; raise `SamplingRefusedError` for refused uses."""
+        """Return the reply of the model to a server's messages; `own` is the model of the calling agent.
+
+        Raise `SamplingRefusedError` for a use that is not allowed.
+        """
         if params.tools:
             raise SamplingRefusedError(self.server, "a model that calls its tools")
         model = self.model or own
@@ -79,7 +85,10 @@ class Sampler:
 
 
 def sampler_of(model: object, server: str) -> Sampler | None:
-    """Return the sampler for the option `sampling`, or `None` if it is off; raise `TypeError` for another value."""
+    """Return the sampler for the option `sampling` of `McpServer`, or `None` if sampling is off.
+
+    Raise `TypeError` for a value that is neither a model nor a bool.
+    """
     if model is None or model is False:
         return None
     if model is not True and not isinstance(model, BaseChatModel):

@@ -54,7 +54,10 @@ def _first_of(words: frozenset[str], value: object) -> str | None:
 
 
 def pattern_in_one_pass(_: object, pattern: str, text: object, __: object) -> Iterator[ValidationError]:
-    """Yield an error if a text does not match, in linear time; patterns that the engine rejects are ignored."""
+    """Yield an error if a text does not match a pattern; an implementation of the keyword `pattern` in linear time.
+
+    Patterns that the regex engine rejects are ignored.
+    """
     if not isinstance(text, str):
         return
     try:
@@ -68,22 +71,22 @@ def pattern_in_one_pass(_: object, pattern: str, text: object, __: object) -> It
 # Validation within a budget of steps and of time.
 
 MOST_STEPS: Final = 100_000
-"""Maximum steps for one value, or for checking one schema."""
+"""Maximum validation steps for one value, or for checking one schema."""
 _STEPS_OF_PART: Final = 30
-"""Additional steps for each part of the value."""
+"""Additional validation steps for each part of the value."""
 MOST_SECONDS: Final = 5.0
-"""Maximum seconds in a worker thread; a single step may be slow if the value or the schema is large."""
+"""Maximum seconds of a validation in a worker thread; one step may be slow if the value or the schema is large."""
 _SHOWN: Final = 2000
-"""Maximum characters of an error, which may quote the whole value."""
+"""Maximum characters of a validation error, which may quote the whole value."""
 FEW_STEPS: Final = 500
-"""Maximum steps in the event loop: a few milliseconds."""
+"""Maximum validation steps in the event loop: a few milliseconds."""
 
 _BY_NAME = frozenset({"$defs", "definitions", "dependentSchemas", "properties"})
-"""Keywords with schemas by name; the names are arbitrary and must not be taken for keywords."""
+"""Keywords whose value is a dict from names to schemas; these names must not be taken for keywords."""
 _VALUES = frozenset({"const", "default", "enum", "examples"})
-"""Keywords with values, which are no schemas."""
+"""Keywords whose value is plain data and contains no schemas."""
 _LEFT_OUT = frozenset({"patternProperties", "unevaluatedItems", "unevaluatedProperties", "uniqueItems"})
-"""Keywords whose cost grows faster than the value; they are removed."""
+"""Keywords whose validation time grows faster than the value; they are removed from schemas."""
 
 
 class OverBudgetError(ValueError):
@@ -111,7 +114,9 @@ _budget: ContextVar[_Budget] = ContextVar("budget")
 
 
 class Judge:
-    """Validator of values for one untrusted schema; raises `OverBudgetError` if its check takes more than `steps`.
+    """Validator for values of one untrusted schema.
+
+    The schema is checked first. Raise `OverBudgetError` if this takes more than `steps`.
 
     Without `steps`, the limit grows with the schema; if its check takes more, no value is valid.
     """
@@ -131,7 +136,7 @@ class Judge:
             self._flaw = str(error)
 
     def misfit(self, value: object, steps: int | None = None) -> str | None:
-        """Return the error of a value, or `None` if it is valid as far as it is checked.
+        """Return the text of the first error in a value, or `None` if the checked keywords find none.
 
         `steps` limits the validation; by default the limit grows with the value's size. Raise `OverBudgetError` if it
         takes more.
@@ -152,7 +157,7 @@ def _first_error(rules: Any, value: object, steps: int | None) -> str | None:
 
 
 def is_small(value: object, most: int = 1_000) -> bool:
-    """Return whether a value has few parts and short texts, so that no step with it takes long."""
+    """Return whether a value has few parts and short texts, so that each validation step on it is fast."""
     left = most
     values = [value]
     while values:
@@ -169,7 +174,7 @@ def is_small(value: object, most: int = 1_000) -> bool:
 
 
 def _parts_of(value: object) -> int:
-    """Return the number of values inside of a value, itself included."""
+    """Return the number of nested values in a value, itself included."""
     count, values = 0, [value]
     while values:
         one = values.pop()
@@ -183,7 +188,7 @@ def _parts_of(value: object) -> int:
 
 @cache
 def _counted(known: Any) -> Any:
-    """Return a validator class that counts every keyword as a step."""
+    """Return a validator class that counts a step of the current budget for every keyword that it checks."""
 
     def counted(word: Callable[..., Iterator[Any] | None]) -> Callable[..., Iterator[Any]]:
         def found(*args: Any) -> Iterator[Any]:
@@ -207,7 +212,7 @@ def _unjudged(*_: object) -> Iterator[Any]:
 
 
 def _harmless(schema: object) -> object:
-    """Return a schema without the expensive keywords."""
+    """Return a copy of a schema without the keywords in `_LEFT_OUT`, whose validation may take too long."""
     if isinstance(schema, list):
         return [_harmless(one) for one in cast("list[object]", schema)]
     if not isinstance(schema, dict):
@@ -245,17 +250,17 @@ class OutputSchemas:
         self._threads: anyio.CapacityLimiter | None = None
 
     def learn(self, tools: Iterable[types.Tool]) -> None:
-        """Take the schemas from a new listing; validators of unchanged schemas are kept."""
+        """Replace the output schemas by those of a new list of tools; validators of unchanged schemas are kept."""
         before = self._schemas
         self._schemas = {tool.name: tool.output_schema for tool in tools if tool.output_schema is not None}
         self._judges = {name: one for name, one in self._judges.items() if self._schemas.get(name) == before[name]}
 
     def judge_for(self, session: ClientSession) -> None:
-        """Replace the validation of an SDK session."""
+        """Make an SDK session validate structured results by this object instead of its own method."""
         session.validate_tool_result = self._judge  # type: ignore[method-assign]
 
     async def _judge(self, name: str, result: types.CallToolResult) -> None:
-        """Raise `RuntimeError`, in the SDK's wording, for an invalid result."""
+        """Raise `RuntimeError`, with the SDK's error text, if the structured content of a tool's result is invalid."""
         if (schema := self._schemas.get(name)) is None:
             return
         if result.structured_content is None and "structured_content" not in result.model_fields_set:
@@ -276,7 +281,7 @@ class OutputSchemas:
         return await self._run(judge.misfit, value, is_small(schema) and is_small(value))
 
     async def _run(self, judge: Callable[[Any, int | None], T], value: object, is_light: bool) -> T:
-        """Validate in the event loop if that takes few steps, otherwise in a thread."""
+        """Run a validation in the event loop if it takes few steps, otherwise in a worker thread; return its result."""
         if is_light:
             try:
                 return judge(value, FEW_STEPS)

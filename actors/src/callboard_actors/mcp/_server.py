@@ -48,13 +48,16 @@ _KEPT = 4096
 
 
 class SeenSessions:
-    """Last session of a server that each conversation has seen."""
+    """Record of the last server session that each conversation has used, to tell models of a lost session."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[Hashable, int | None] = OrderedDict()
 
     def is_news(self, conversation: Hashable, session: int) -> bool:
-        """Return whether a conversation does not know that its last session is lost; without state it is 0."""
+        """Return whether a conversation must be told that the session it used before is lost; record the new one.
+
+        `session` is 0 for a server without state, where nothing can be lost.
+        """
         if not session:
             return False
         before = self._seen.get(conversation)
@@ -62,7 +65,10 @@ class SeenSessions:
         return before is not None and before != session
 
     def note(self, conversation: Hashable, session: int | None) -> None:
-        """Note the session of a conversation; `None` if it was told of a loss, so that the next one is no news."""
+        """Record the session that a conversation uses now.
+
+        `None` means that the conversation was told of a loss already, so that its next session is no news.
+        """
         self._seen[conversation] = session
         self._seen.move_to_end(conversation)
         if len(self._seen) > _KEPT:
@@ -73,7 +79,7 @@ class SeenSessions:
 
 
 def check_options(name: object, prefix: object, key: object, bounds: object, of_keys: Mapping[str, object]) -> None:
-    """Raise `TypeError` for options of a wrong type, and `ValueError` for those that need a `key`."""
+    """Raise `TypeError` for options of `McpServer` of a wrong type, and `ValueError` for options that need a `key`."""
     if name is not None and (not isinstance(name, str) or not name):
         raise TypeError(f"McpServer(name=...) is a text, got {name!r}")
     if not isinstance(bounds, McpBounds):
@@ -95,11 +101,11 @@ KeyOf = Callable[[RunnableConfig], Hashable]
 """Function of a run's config that returns the key of the connection for its calls."""
 
 _TRIES = 3
-"""Maximum connections that a call waits for, if each is lost before the call was sent."""
+"""Maximum number of connections that a call tries, if each is lost before the call was sent."""
 _SPARE = 20.0
-"""Seconds beside `start_timeout` for a failed start to end."""
+"""Additional seconds after `start_timeout` in which a failed start must end."""
 _LEFT_ALONE = 3.0
-"""Seconds beside the process's grace for a connection to end; a start that is under way gets as many."""
+"""Additional seconds after the process's `grace` in which a connection must end; a running start gets as many."""
 
 
 class McpServer:
@@ -289,11 +295,11 @@ class McpServer:
         return await self._use("list_resources", list_resources, key)
 
     async def list_resource_templates(self, *, key: Hashable = None) -> list[types.ResourceTemplate]:
-        """List the URI templates of further resources; argument and errors are those of `list_resources`."""
+        """List the URI templates of further resources. The argument and the errors are those of `list_resources`."""
         return await self._use("list_resource_templates", list_templates, key)
 
     async def read_resource(self, uri: str, *, key: Hashable = None) -> list[Blob]:
-        """Read a resource as LangChain's blobs, with the URI in their metadata."""
+        """Read a resource, and return its contents as LangChain's blobs, with the URI in their metadata."""
         contents = await self._use("read_resource", partial(read, uri=uri), key)
         return [as_blob(one) for one in contents]
 
@@ -336,7 +342,10 @@ class McpServer:
         return await self._tried(what, key, lambda at, _: cast("Awaitable[T]", at.use(what, work)))
 
     async def _tried(self, what: str, key: Hashable, ask: Callable[[Any, Sending], Awaitable[T]]) -> T:
-        """Ask a connection, and the next one unless the server may have seen the call; reading never marks that."""
+        """Return the result of `ask` on the connection of a key. If the connection is lost, try the next one.
+
+        A call that the server may have seen is not tried again. Read operations never count as seen.
+        """
         lost: ActorDiedError | None = None
         for _ in range(_TRIES):
             # A new one for each attempt; the connection sets it as soon as the server may see the call.
@@ -358,7 +367,7 @@ class McpServer:
         return await self._use(what, work, key)
 
     async def _check_extra_tools(self) -> None:
-        """Raise `ValueError` for resources or prompts that the server lacks: models would use useless tools."""
+        """Raise `ValueError` if an option asks for tools about resources or prompts, and the server has none."""
         if not any(self._extra_tools.values()):
             return
         has = await self._use("capabilities", _capabilities, None)

@@ -27,11 +27,11 @@ _log = logging.getLogger("callboard")
 
 _CHUNK = 64 * 1024
 _AHEAD = 64
-"""Maximum number of messages that are read in advance; further output waits in the pipe."""
+"""Maximum number of messages that are read ahead; further output of the server waits in the pipe."""
 _TAIL = 2000
-"""Bytes of stderr that are kept for an error."""
+"""Number of last bytes of stderr that are kept for an error."""
 _NONSENSE = 1000
-"""Consecutive lines without a message after which the process is taken for no MCP server."""
+"""Number of consecutive lines without a message after which the process is taken for no MCP server."""
 _LOOK = 0.01
 """Seconds between two checks whether the process has ended. Waiting for it would also wait for its pipes, which
 grandchildren may keep open."""
@@ -75,7 +75,7 @@ async def stdio_transport(
 
 
 class _Child:
-    """Process of a server, and its three pipes."""
+    """Process of an MCP server, with its stdin, stdout and stderr."""
 
     def __init__(self, process: Process, link: Link, max_message: int) -> None:
         assert process.stdin is not None
@@ -86,16 +86,16 @@ class _Child:
         self._link = link
         self._max_message = max_message
         self._said = b""
-        """End of its stderr."""
+        """Last bytes that the process wrote to stderr."""
         self._has_said_all = anyio.Event()
         self._nonsense = 0
-        """Number of lines since the last message."""
+        """Number of lines on stdout since the last one that was a message."""
         self._wrote = b""
-        """Last of these lines."""
+        """Last line on stdout that was not a message."""
         link.remarks = self._remarks
 
     async def read(self, into: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
-        """Pass on the server's messages until its stdout ends."""
+        """Read messages from the server's stdout, and pass them to the SDK, until stdout ends."""
         async with into:
             try:
                 async with aclosing(self._lines()) as lines:
@@ -123,7 +123,10 @@ class _Child:
                     self._link.lose(f"it sent a message of more than {self._max_message} bytes")
 
     def _message(self, line: bytes) -> SessionMessage | None:
-        """Return the message of a line, or `None`. Some servers print other lines, so only many in a row are fatal."""
+        """Return the message in a line of the server's stdout, or `None` if the line is something else.
+
+        Some servers print other lines, too; only many in a row are an error.
+        """
         if not line.strip():
             return None
         try:
@@ -143,7 +146,7 @@ class _Child:
                 await self._stdout.receive(_CHUNK)
 
     async def hear(self) -> None:
-        """Keep the end of stderr. It must always be read, or a full pipe would block the server."""
+        """Read stderr until it ends, and keep its last bytes. A pipe that nobody reads would block the server."""
         with suppress(anyio.EndOfStream, *_GONE):
             while True:
                 said = await self._stderr.receive(_CHUNK)
@@ -151,7 +154,7 @@ class _Child:
         self._has_said_all.set()
 
     async def write(self, out_of: MemoryObjectReceiveStream[SessionMessage]) -> None:
-        """Send messages to the server."""
+        """Write the SDK's messages to the server's stdin."""
         async with out_of:
             try:
                 async for one in out_of:
@@ -173,7 +176,7 @@ class _Child:
         return f"its process has ended with exit code {code}"
 
     def _remarks(self) -> str:
-        """Return other output of the server, for an error."""
+        """Return a text that quotes other output of the server (stdout, stderr), for an error; "" without any."""
         found = ""
         if self._wrote:
             found += f"; on stdout, which is for messages, it wrote {_as_text(self._wrote[-200:])!r}"
@@ -182,7 +185,7 @@ class _Child:
         return found
 
     async def end(self, grace: float) -> None:
-        """End the process and all processes of its group."""
+        """End the process of the server and all other processes of its group."""
         try:
             with anyio.move_on_after(grace), suppress(*_GONE):
                 await self._stdin.aclose()
@@ -211,7 +214,10 @@ class _Child:
 
 
 async def _put(into: MemoryObjectSendStream[SessionMessage | Exception], message: SessionMessage) -> None:
-    """Send a message, without a switch to another task if there is room; that would slow down every answer."""
+    """Send a message into a stream, without a switch to another task if the stream has room.
+
+    A switch would slow down every answer.
+    """
     try:
         into.send_nowait(message)
     except anyio.WouldBlock:
@@ -219,7 +225,10 @@ async def _put(into: MemoryObjectSendStream[SessionMessage | Exception], message
 
 
 def _no_answer(line: bytes) -> SessionMessage | None:
-    """Return an error for the request that an invalid line answers, or its caller would wait for ever."""
+    """Return an error response for the request that an invalid line answers; `None` if it answers none.
+
+    Without the error, the caller of the request would wait for ever.
+    """
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

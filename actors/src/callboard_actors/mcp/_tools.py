@@ -30,7 +30,7 @@ _P = TypeVar("_P", bound=types.PaginatedResult)
 _T = TypeVar("_T")
 
 _TAKEN_BY_ALL = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""Tool names that every model provider accepts; some accept more."""
+"""Pattern of tool names that every model provider accepts."""
 _PAGES = 100
 """Maximum number of pages of a list."""
 
@@ -40,18 +40,21 @@ class EndlessListError(Exception):
 
 
 async def list_tools(client: Any) -> list[types.Tool]:
-    """Return all tools of a server, bypassing caches; raise `EndlessListError` for too many."""
+    """Return all tools of a server, without the SDK's cache; raise `EndlessListError` for too many."""
     return await all_of("tools", client.list_tools, lambda page: page.tools)
 
 
 def repeated_names(tools: Iterable[types.Tool]) -> list[str]:
-    """Return names that several tools have; a lookup by name finds the last of them."""
+    """Return the names that several tools of a list share. A lookup by such a name finds the last tool."""
     times = Counter(tool.name for tool in tools)
     return sorted(name for name, several in times.items() if several > 1)
 
 
 async def all_of(what: str, ask: Callable[..., Awaitable[_P]], items: Callable[[_P], Sequence[_T]]) -> list[_T]:
-    """Return all items that a server lists, page by page, bypassing caches; raise `EndlessListError` for too many."""
+    """Return all items of a list that a server sends page by page, without the SDK's cache.
+
+    Raise `EndlessListError` for too many items or pages.
+    """
     found: list[_T] = []
     cursor: str | None = None
     # Bounded, because a faulty or hostile server may return a next page for ever.
@@ -67,7 +70,7 @@ async def all_of(what: str, ask: Callable[..., Awaitable[_P]], items: Callable[[
 
 
 class Choice:
-    """Selection of a server's tools by name."""
+    """Selection of a server's tools by the options `allow` and `deny` of `McpServer`."""
 
     def __init__(self, allow: Sequence[str] | None, deny: Sequence[str]) -> None:
         for option, names in (("allow", allow), ("deny", deny)):
@@ -77,7 +80,10 @@ class Choice:
         self._deny = frozenset(deny)
 
     def check(self, server: str, offered: Iterable[str], unfit: Mapping[str, str]) -> None:
-        """Raise `ValueError` for a selected or excluded name that is neither offered nor left out as unfit."""
+        """Raise `ValueError` for a name in `allow` or `deny` that the server does not offer.
+
+        A denied tool may also be one that was left out because it is unfit.
+        """
         known = sorted(offered)
         for option, names in (("allow", self._allow or ()), ("deny", self._deny)):
             for name in sorted(names):
@@ -85,7 +91,7 @@ class Choice:
                     raise ValueError(f"McpServer({option}=[{name!r}, ...]): {no_tool(server, name, known, unfit)}")
 
     def of(self, tools: Iterable[types.Tool]) -> list[types.Tool]:
-        """Return the selected tools."""
+        """Return the tools of a list that the selection allows."""
         return [tool for tool in tools if self._wants(tool.name)]
 
     def _wants(self, name: str) -> bool:
@@ -93,7 +99,7 @@ class Choice:
 
 
 def no_tool(server: str, name: str, known: Iterable[str], unfit: Mapping[str, str]) -> str:
-    """Return the error text for a tool that a server lacks, or that was left out."""
+    """Return an error text about a tool that the server does not have, or that was left out as unfit."""
     if name in unfit:
         return f"the tool {name!r} of the MCP server {server!r} is left out: {unfit[name]}"
     names = sorted(known)
@@ -103,18 +109,21 @@ def no_tool(server: str, name: str, known: Iterable[str], unfit: Mapping[str, st
 
 
 def refused_names(names: Iterable[str]) -> list[str]:
-    """Return names that some model providers refuse, together with the whole request."""
+    """Return the tool names that some model providers refuse; they refuse the whole request then."""
     return [name for name in names if _TAKEN_BY_ALL.fullmatch(name) is None]
 
 
 # Conversion.
 
 Call = Callable[[str, dict[str, Any]], Awaitable[tuple[types.CallToolResult, str]]]
-"""Function of a tool's name and arguments; returns the result, and a notice for the model or an empty text."""
+"""Function that calls a server's tool, by its name and arguments.
+
+It returns the result, and a notice to the model or "".
+"""
 
 
 class ServersTool(StructuredTool):
-    """Tool that accepts any argument names; LangChain reserves `config`, `run_manager` and `self`."""
+    """LangChain tool that accepts any argument names; others reserve `config`, `run_manager` and `self`."""
 
     async def _arun(self, /, **arguments: Any) -> Any:  # type: ignore[override]
         assert self.coroutine is not None
@@ -122,7 +131,7 @@ class ServersTool(StructuredTool):
 
 
 def as_langchain_tool(tool: types.Tool, *, prefix: str, call: Call) -> BaseTool:
-    """Return a LangChain tool; `call` sends its calls to the server."""
+    """Return a server's tool as a LangChain tool; `call` sends its calls to the server."""
     name = prefix + tool.name
 
     async def ask(**arguments: Any) -> tuple[Any, Any]:
@@ -144,7 +153,10 @@ def as_langchain_tool(tool: types.Tool, *, prefix: str, call: Call) -> BaseTool:
 
 
 def _schema(tool: types.Tool) -> dict[str, Any]:
-    """Return the schema for models. LangChain reads `properties`, which the schema of a tool may omit."""
+    """Return the argument schema of a server's tool, for models.
+
+    It has `properties`, which LangChain reads, and which a server may omit.
+    """
     return {"properties": {}, **tool.input_schema}
 
 
@@ -153,7 +165,7 @@ def _schema(tool: types.Tool) -> dict[str, Any]:
 Contents = types.TextResourceContents | types.BlobResourceContents
 
 Use = Callable[[str, Callable[[Client], Awaitable[Any]]], Awaitable[Any]]
-"""Function that runs a named operation with the caller's connection."""
+"""Function that runs a read operation with the MCP client of the caller's connection; errors quote the name."""
 
 
 async def list_resources(client: Client) -> list[types.Resource]:
@@ -162,7 +174,7 @@ async def list_resources(client: Client) -> list[types.Resource]:
 
 
 async def list_templates(client: Client) -> list[types.ResourceTemplate]:
-    """Return all URI templates; a server with resources need not implement them."""
+    """Return all URI templates of a server; none if a server with resources does not implement templates."""
     try:
         return await all_of("resource templates", client.list_resource_templates, lambda page: page.resource_templates)
     except MCPError as error:
@@ -172,17 +184,17 @@ async def list_templates(client: Client) -> list[types.ResourceTemplate]:
 
 
 async def read(client: Client, *, uri: str) -> Sequence[Contents]:
-    """Return the contents of a resource."""
+    """Read the resource at a URI from the server, and return its contents."""
     return (await client.read_resource(uri, cache_mode="refresh")).contents
 
 
 async def list_prompts(client: Client) -> list[types.Prompt]:
-    """Return all prompts that a server lists, bypassing caches."""
+    """Return all prompts that a server lists, without the SDK's cache."""
     return await all_of("prompts", client.list_prompts, lambda page: page.prompts)
 
 
 async def fill_in(client: Client, *, name: str, arguments: Mapping[str, Any]) -> Sequence[types.PromptMessage]:
-    """Return the messages of a prompt."""
+    """Ask the server to fill arguments into a prompt, and return the messages of the prompt."""
     texts = {key: value if isinstance(value, str) else str(value) for key, value in arguments.items()}
     return (await client.get_prompt(name, texts)).messages
 
@@ -194,7 +206,7 @@ def as_blob(contents: Contents) -> Blob:
 
 
 def prompt_message(message: types.PromptMessage) -> HumanMessage | AIMessage:
-    """Convert a message of a prompt: a text to a plain message, other content to a block."""
+    """Convert a message of a prompt to one of LangChain; content other than text becomes a content block."""
     block = as_block(message.content)
     content: Any = block["text"] if block["type"] == "text" else [block]
     return HumanMessage(content) if message.role == "user" else AIMessage(content)

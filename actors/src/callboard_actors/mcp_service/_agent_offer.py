@@ -1,4 +1,4 @@
-"""Offer of an agent: one tool that takes a message and returns the answer."""
+"""Agent as an MCP tool: the one tool takes a message and returns the agent's answer."""
 
 import re
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _THREAD: Final = {
 }
 
 _OF_OURS: Final = re.compile("[0-9a-f]{32}")
-"""Pattern of the thread names that this server makes: random, so a client cannot guess those of others."""
+"""Pattern of the thread ids that this server makes: random, so a client cannot guess those of others."""
 
 
 class AgentOffer:
@@ -41,7 +41,7 @@ class AgentOffer:
         self._keeps = agent.checkpointer is not None
         self._saver = InMemorySaver()
         self.opens = agent
-        """Agent with the actors and databases that are open while it is served."""
+        """Context manager that opens the agent's actors and databases while the agent is served."""
         self.supervised = agent if self._keeps else agent.copy({"checkpointer": self._saver})
         tool = _tool_name(agent.name)
         self._tool = _tool(tool, description or f"Ask the agent {tool!r}.", keeps=self._keeps)
@@ -51,7 +51,10 @@ class AgentOffer:
         return [self._tool]
 
     def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> Begun:
-        """Return a run of the agent that has not begun, or its refusal."""
+        """Return a run of the agent that has not begun.
+
+        Return an error result for invalid arguments, and `None` if `name` is not the name of the agent's tool.
+        """
         if name != self._tool.name:
             return None
         if mistake := _mistake_in(arguments, keeps=self._keeps) or _unnamed_thread(arguments, caller):
@@ -60,7 +63,10 @@ class AgentOffer:
 
 
 def _tool_name(name: str) -> str:
-    """Return a tool name that the protocol allows. LangGraph's default name is replaced by "agent"."""
+    """Return the name of the agent's tool, in a form that the protocol allows.
+
+    LangGraph's default name is replaced by "agent".
+    """
     if name == "LangGraph":
         return "agent"
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", name)[:128] or "agent"
@@ -98,7 +104,7 @@ class AgentCall:
         self._questions: list[FormQuestion] = []
 
     async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | NeedsAnswers:
-        """Run until the agent has an answer, or a person has to be asked."""
+        """Run the agent until it has an answer, or a person must be asked; return the result or the questions."""
         message = {"messages": [("user", self._arguments["message"])]}
         given: object = Command(resume=dict(answers)) if answers else message
         try:
@@ -133,13 +139,13 @@ class AgentCall:
         return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=told)
 
     async def forget(self) -> None:
-        """Delete the thread, unless the agent has its own checkpointer."""
+        """Delete the thread of the run from the checkpointer, unless the agent has its own checkpointer."""
         if not self._keeps:
             await self._agent.checkpointer.adelete_thread(self._thread_id)
 
 
 def _mistake_in(arguments: Mapping[str, Any], *, keeps: bool) -> str | None:
-    """Return an error text about the arguments for the client's model, or `None`."""
+    """Return an error text, for the client's model, about invalid arguments; `None` if they are valid."""
     allowed = {"message", "thread_id"} if keeps else {"message"}
     if unknown := sorted(arguments.keys() - allowed):
         return f"The agent takes {' and '.join(sorted(allowed))}; got {', '.join(unknown)}, too."
@@ -149,7 +155,11 @@ def _mistake_in(arguments: Mapping[str, Any], *, keeps: bool) -> str | None:
 
 
 def _unnamed_thread(arguments: Mapping[str, Any], caller: Caller) -> str | None:
-    """Return a refusal of a client-made thread id, if only the secrecy of ids separates the clients' threads."""
+    """Return an error text if the client made up a thread id and may not do so, else `None`.
+
+    Clients without an identity share the names of threads. Only random ids, which nobody can guess, keep their
+    conversations apart.
+    """
     name = arguments.get("thread_id")
     if not name or caller.principal is not None or not caller.is_remote or _OF_OURS.fullmatch(str(name)):
         return None
@@ -160,7 +170,7 @@ def _unnamed_thread(arguments: Mapping[str, Any], caller: Caller) -> str | None:
 
 
 def _step(update: Mapping[str, Any]) -> str:
-    """Return a short text about a step of the agent."""
+    """Return a progress message about a step of the agent."""
     for node, written in update.items():
         messages = written.get("messages", ()) if isinstance(written, Mapping) else ()
         names = [call["name"] for one in messages if isinstance(one, AIMessage) for call in one.tool_calls]
@@ -171,7 +181,10 @@ def _step(update: Mapping[str, Any]) -> str:
 
 
 def _said(chunk: object) -> str | None:
-    """Return the progress text of a tool. Its numbers are dropped: they do not count the agent's steps."""
+    """Return the text of a progress report from a tool; `None` for a chunk of another kind.
+
+    Its numbers are dropped, because they do not count the agent's steps.
+    """
     if not isinstance(chunk, dict) or chunk.get("type") != "progress":
         return None
     return f"{chunk['tool']}: {chunk['message']}" if chunk.get("message") else str(chunk["tool"])

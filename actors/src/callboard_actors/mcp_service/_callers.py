@@ -20,16 +20,16 @@ from callboard_actors.mcp._connection import IDEMPOTENCY_KEY
 Context = ServerRequestContext[Any, Any]
 
 _ONE_CLIENT: Final = "the client of this process"
-"""Session of all requests over stdio: stdin and stdout belong to one client."""
+"""Session id that stands for all requests over stdio: stdin and stdout belong to one client."""
 
 
 class SharedToken(AccessToken):
-    """Token shared by several clients: it authorizes a client, but does not identify it."""
+    """Access token that several clients share: it authorizes a client, but does not identify it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Client of one request.
+    """Client that sent a request, as far as it can be identified.
 
     Args:
         principal: identity of the authenticated client, as JSON; `None` without an identity.
@@ -58,21 +58,30 @@ class Caller:
 
     @property
     def call_name(self) -> str | None:
-        """Name of the call, equal for each retry of the client in any session; `None` without an idempotency key."""
+        """Name of the call made from its idempotency key; `None` without such a key.
+
+        It is equal for each retry of the client in any session.
+        """
         return None if self.key is None else _digest("call", self.principal, self.key)
 
     @property
     def owner(self) -> tuple[str, str]:
-        """Client for the purpose of bounds: the principal, or else the connection of the request."""
+        """Key by which the waiting calls of one client are counted.
+
+        It is the principal or, without one, the address and port of the connection.
+        """
         return self.connection if self.principal is None else ("principal", self.principal)
 
     def own_name(self, name: str) -> str:
-        """Return the internal name for a client's `name`; each authenticated client has a name space of its own."""
+        """Return the internal name for a `name` that the client uses, such as a thread id.
+
+        Each authenticated client has a name space of its own.
+        """
         return name if self.principal is None else _digest("name", self.principal, name)
 
 
 def caller_of(context: Context) -> Caller:
-    """Return the client of a request."""
+    """Return the client that sent a request."""
     request: object = context.request
     key = _key_in(context)
     if not isinstance(request, Request):
@@ -86,7 +95,10 @@ def caller_of(context: Context) -> Caller:
 
 
 def _principal_of(request: Request) -> str | None:
-    """Return the identity set by the SDK's middleware, or by any middleware that sets `scope["user"]`."""
+    """Return the identity of the authenticated client, as JSON; `None` without one.
+
+    It is set by the SDK's middleware, or by any middleware that sets `scope["user"]`.
+    """
     user: object = request.scope.get("user")
     if isinstance(user, AuthenticatedUser):
         token = user.access_token

@@ -1,4 +1,4 @@
-"""Calls that wait between two requests of a client, and progress of running calls."""
+"""Calls that wait for a person's answers between two requests of a client, and progress of running calls."""
 
 import math
 import secrets
@@ -16,11 +16,11 @@ from callboard_actors.mcp_service._questions import Dialogue, NeedsAnswers
 # Calls that wait between two requests of a client.
 
 MOST: Final = 1000
-"""Limit of waiting calls of all clients."""
+"""Maximum number of waiting calls of all clients."""
 MOST_OF_ONE: Final = 100
-"""Limit of waiting calls of one client."""
+"""Maximum number of waiting calls of one client."""
 PATIENCE: Final = 3600.0
-"""Seconds that a call waits for its answers."""
+"""Maximum seconds that a call waits for answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +36,18 @@ class WaitingCall:
 
 
 class OpenQuestions:
-    """Waiting calls by a secret state, which only the asked client knows. Each can be taken once, so none runs twice.
+    """Calls that wait for answers, each stored under a secret token that only the asked client knows.
 
-    Above the limit per client, the client's oldest call is dropped. Above the limit of all clients, the oldest call
-    of the client with the most calls is dropped.
+    A call can be taken once, so it never runs twice. Above the limit per client, the client's oldest call is
+    dropped. Above the limit of all clients, the oldest call of the client with the most calls is dropped.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[str, WaitingCall] = {}
-        """In the order of their beginning."""
+        """Waiting calls by their secret token, the oldest first."""
 
     async def keep(self, waiting: WaitingCall) -> str:
-        """Store a call, and return its secret state."""
+        """Store a call that waits for answers, and return its secret token."""
         # There is no timer: expired calls are dropped here, or refused by `take`.
         for state in [state for state, one in self._waiting.items() if one.until <= anyio.current_time()]:
             await self._forget(state)
@@ -58,7 +58,10 @@ class OpenQuestions:
         return state
 
     def take(self, state: str, caller: Caller, name: str, arguments: dict[str, Any]) -> WaitingCall | None:
-        """Remove and return a waiting call; `None` if it is unknown, expired, or of another client or request."""
+        """Remove and return the waiting call with this token.
+
+        Return `None` if the token is unknown or expired, or belongs to another client or another request.
+        """
         found = self._waiting.get(state)
         # The state is not enough: it must not continue a call of another client, or with other arguments.
         if found is None or (found.caller.principal, found.name, found.arguments) != (
@@ -81,7 +84,10 @@ class OpenQuestions:
             await found.dialogue.work.forget()
 
     def _surplus(self, owner: tuple[str, str]) -> str | None:
-        """Return the call to drop because a limit is exceeded, after a call of `owner` was stored."""
+        """Return the token of a waiting call to drop because a limit is exceeded, or `None`.
+
+        `owner` is the client that has just stored a call.
+        """
         counts = Counter(one.caller.owner for one in self._waiting.values())
         if counts[owner] <= MOST_OF_ONE:
             if len(self._waiting) <= MOST:
@@ -93,29 +99,35 @@ class OpenQuestions:
 
 
 def _group(host: str, name: str) -> tuple[str, str]:
-    """Return the group whose calls are counted together: an authenticated client, or all connections of an address."""
+    """Return the group whose waiting calls are counted together.
+
+    A group is an authenticated client, or all connections from one address.
+    """
     return (host, name) if host == "principal" else (host, "")
 
 
 # Progress notifications.
 
 _STEP: Final = 1e-6
-"""Smallest step of a progress number, as a fraction of the total."""
+"""Minimum step between two progress numbers, as a fraction of the total."""
 
 
 Report = tuple[float, float | None, str | None]
-"""Progress number of a call, its total, and a message, as sent to the client."""
+"""Progress report for a client: number, total (`None` if unknown), message (`None` without one)."""
 
 
 class ProgressCounter:
-    """Source of reports with strictly rising numbers, as the protocol requires. Tools may report no numbers."""
+    """Generator of progress reports with strictly rising numbers, as the protocol requires.
+
+    The tools' own reports may lack numbers.
+    """
 
     def __init__(self) -> None:
         self._last: float | None = None
         self._total: float | None = None
 
     def report(self, message: object, done: object = None, total: object = None) -> Report:
-        """Return the next report; its number is higher than the last one."""
+        """Return the next progress report. Its number is higher than the last one, whatever `done` is."""
         # If `done` is missing or did not rise, the number rises by one, or by a millionth of the last known total.
         if isinstance(total, (int, float)):
             self._total = float(total)
@@ -135,7 +147,11 @@ class ProgressCounter:
 async def progress_sender(
     report: Callable[[float, float | None, str | None], Awaitable[None]],
 ) -> AsyncGenerator[Callable[[object], None]]:
-    """Send progress during the block; yield a function that takes stream chunks, and ignores other chunks."""
+    """Send progress reports to the client during the block.
+
+    Yield a function that takes the chunks of a stream. It sends the progress reports among them, and ignores other
+    chunks.
+    """
     # `waiting` holds at most one report, the newest: a call never waits for a slow client.
     rising = ProgressCounter()
     waiting: list[Report] = []

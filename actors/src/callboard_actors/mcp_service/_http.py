@@ -30,7 +30,7 @@ from callboard_actors.mcp_service._token import Token
 # The application.
 
 _TO_ANSWER: Final = 5.0
-"""Seconds for clients to receive their answers after a drain."""
+"""Maximum seconds for clients to receive their answers after a drain."""
 
 
 class McpApp(Starlette):
@@ -56,7 +56,10 @@ class McpApp(Starlette):
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncGenerator[None]:
-        """Serve requests during the block; pass this method as the lifespan of an outer application."""
+        """Open the served object and accept requests during the block.
+
+        For a mounted application, pass this method as the lifespan of the outer one.
+        """
         async with self._service.opened(), anyio.create_task_group() as group:
             await group.start(self._endpoint.serve)
             try:
@@ -70,7 +73,7 @@ class McpApp(Starlette):
         return self._service.tool_names
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Refuse new calls, wait for running calls, and end all client sessions after the last answer.
+        """Refuse new calls, wait for running calls, and then end all client sessions; return the report of the drain.
 
         Args:
             timeout: seconds for calls to finish; later ones are ended.
@@ -83,7 +86,7 @@ class McpApp(Starlette):
 
 
 class _Endpoint:
-    """ASGI endpoint of the MCP requests, while the lifespan runs."""
+    """ASGI endpoint for the MCP requests; it answers them only while the lifespan runs."""
 
     def __init__(self, service: Service, security: TransportSecuritySettings) -> None:
         self._service = service
@@ -137,7 +140,7 @@ class _Endpoint:
 
 
 class _Tokens:
-    """Token verifier that the SDK calls for each request."""
+    """Verifier of bearer tokens, which the SDK calls for each request."""
 
     def __init__(self, token: Token) -> None:
         self._shared = token.encode() if isinstance(token, str) else None
@@ -153,7 +156,10 @@ class _Tokens:
 
 
 def _security(allowed_hosts: Sequence[str]) -> TransportSecuritySettings:
-    """Return settings that accept requests for the allowed hosts only, against DNS rebinding by web pages."""
+    """Return settings of the SDK with which requests are accepted for the allowed hosts only.
+
+    They protect against DNS rebinding by web pages.
+    """
     return TransportSecuritySettings(
         allowed_hosts=[name for host in allowed_hosts for name in (host, f"{host}:*")],
         allowed_origins=[
@@ -181,7 +187,9 @@ def is_loopback(host: str) -> bool:
 async def serve_http(
     app: McpApp, host: str, port: int, *, drain: float, listening: Callable[[str, int], object]
 ) -> Drained:
-    """Serve until SIGTERM or SIGINT; raise OSError if the address cannot be used.
+    """Serve the application by uvicorn until SIGTERM or SIGINT, and return the report of the drain.
+
+    Raise OSError if the address cannot be used.
 
     `drain` is in seconds. `listening` is called with address and port when clients can connect; port 0 is any free one.
     """
@@ -208,7 +216,10 @@ class _Server(uvicorn.Server):
         yield
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Stop the server; close the connections that still have requests after `timeout` seconds."""
+        """Stop the server. Connections that still have requests after `timeout` seconds are closed.
+
+        The returned report is empty: it counts no calls.
+        """
         self.should_exit = True
         with anyio.move_on_after(timeout):
             await self.has_ended.wait()

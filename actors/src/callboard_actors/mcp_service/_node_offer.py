@@ -1,4 +1,4 @@
-"""Offer of a `ToolNode`: each tool of the node is a tool of the server, each call a supervised call of the node."""
+"""`ToolNode` as MCP tools: each tool of the node is a tool of the server, each call a supervised call of the node."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ _NO_KEY: Final = object()
 
 
 def depends_on_thread(tool: BaseTool, arguments: Mapping[str, Any]) -> bool:
-    """Return whether calls of a tool with these arguments reach different actors in different threads."""
+    """Return whether the thread of a call decides which actor it reaches, for a tool and these arguments."""
     actor = actor_behind(getattr(tool, "coroutine", None))
     if actor is None or actor.key is None or not actor.key.takes_context:
         return False
@@ -39,7 +39,7 @@ def depends_on_thread(tool: BaseTool, arguments: Mapping[str, Any]) -> bool:
 
 
 def _of(actor: ToolActor, call: object, context: CallContext) -> object:
-    """Return a key, or a constant if the key function fails: such a call reaches no actor."""
+    """Return the actor key of a call, or a constant if the key function fails: such a call reaches no actor."""
     try:
         return actor.key and actor.key.of(call, lambda: context)
     except Exception:  # the user's code; the call itself will raise and report the same error
@@ -49,11 +49,14 @@ def _of(actor: ToolActor, call: object, context: CallContext) -> object:
 # Listing of tools: the schema for models, without injected arguments.
 
 _HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
-"""Annotations of the protocol that a tool may have in its metadata."""
+"""Annotations of the protocol that are taken from a tool's metadata."""
 
 
 def listed(tool: BaseTool, output_schema: dict[str, Any] | None) -> types.Tool:
-    """Return the listing of a tool; `output_schema` only for tools that always return structured content."""
+    """Return the entry for a tool in the protocol's list of tools.
+
+    `output_schema` is given only for tools that always return structured content.
+    """
     # `title` and the hints of the protocol (`readOnlyHint`, ...) come from the tool's `metadata`.
     function = convert_to_openai_tool(tool)["function"]
     metadata = tool.metadata or {}
@@ -80,7 +83,10 @@ def check_servable(node: ToolNode) -> None:
 
 
 def _missing(node: ToolNode, tool: BaseTool) -> Iterator[tuple[str, str]]:
-    """Yield the injected arguments that a call without a graph would lack, each with a description."""
+    """Yield the injected arguments that a call outside of a graph would lack.
+
+    Each is a pair: the name of the argument, and a text that describes the missing value.
+    """
     probe: ToolCall = {"name": tool.name, "args": {}, "id": "probe", "type": "tool_call"}
     try:
         injected: dict[str, Any] = node.inject_tool_args(probe, {})["args"]
@@ -100,7 +106,7 @@ def _missing(node: ToolNode, tool: BaseTool) -> Iterator[tuple[str, str]]:
 
 
 def _fields(schema: object) -> Mapping[str, FieldInfo]:
-    """Return the fields of a pydantic model; empty for other schemas, which have no injected arguments."""
+    """Return the fields of a pydantic model by name; empty for other schemas, which have no injected arguments."""
     if not isinstance(schema, type) or not issubclass(schema, BaseModel) or issubclass(schema, RootModel):
         return {}
     return schema.model_fields
@@ -114,7 +120,7 @@ def _is_call_id(field: FieldInfo) -> bool:
 
 
 class NodeOffer:
-    """Offer of the tools of a node.
+    """Tools of a `ToolNode`, as an MCP server lists and calls them.
 
     `promises_schemas` is false for a user's node, whose middleware may replace results. Raise ValueError if a tool
     needs an argument that only a graph provides.
@@ -129,7 +135,7 @@ class NodeOffer:
         self._promises_schemas = promises_schemas
 
     def tools(self) -> list[types.Tool]:
-        """Return the tools that the node offers now."""
+        """Return the protocol's list of the tools that the node offers now."""
         return [listed(tool, self._output_schema(tool.name)) for tool in self.supervised.offered_tools()]
 
     def _output_schema(self, name: str) -> dict[str, Any] | None:
@@ -137,7 +143,10 @@ class NodeOffer:
         return found.schema if found is not None and self._promises_schemas else None
 
     def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> Begun:
-        """Return a call of a tool that has not begun, or its refusal; `None` for an unknown tool."""
+        """Return a call of a tool that has not begun.
+
+        Return an error result if the call cannot run, and `None` for an unknown tool.
+        """
         if name not in self._results:
             return None
         # Each call of a client without an identity has a new thread, so the state of a conversation would be lost.
@@ -156,7 +165,7 @@ _NO_CONVERSATION: Final = (
 
 
 def _place(caller: Caller) -> RunnableConfig:
-    """Return the config of a call: the thread id of its client, and the call name for retries."""
+    """Return the LangChain config of a call, with the thread id of its client, and the call name for retries."""
     # A client without an identity gets a random thread id per call, so that it finds no state of other clients.
     place: dict[str, Any] = {"thread_id": caller.thread_id or uuid4().hex}
     if caller.call_name is not None:
@@ -173,11 +182,11 @@ class NodeCall:
     place: RunnableConfig
     told: Callable[[object], types.CallToolResult]
     _ledger: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Ledger of the node: results, answers and open questions, while the call waits for a person."""
+    """Ledger of the node for this call while it waits for a person: results, answers and open questions."""
     _questions: list[FormQuestion] = field(default_factory=list[FormQuestion])
 
     async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | NeedsAnswers:
-        """Run the call, or resume it with answers."""
+        """Run the call, or resume it with answers; return its result, or new questions to a person."""
         # An empty state, for injected state arguments that have defaults.
         given = ToolCallWithContext(__type="tool_call_with_context", tool_call=self.call, state={})
         runtime: Runtime[Any] = Runtime(stream_writer=tell)

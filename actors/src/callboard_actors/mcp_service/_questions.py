@@ -1,4 +1,4 @@
-"""Questions of a run as forms for the client's user, and the dialogue of a call with the user in any version."""
+"""Questions to a person as MCP forms for the client's user, and the dialogue between a call and the user."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -22,16 +22,16 @@ _WHAT_FOR: Final = {
 
 
 class DeclinedError(Exception):
-    """Raised if the user declines a question that has no answer for this."""
+    """Raised if the user declines a question for which "declined" is not a possible answer."""
 
 
 class InvalidAnswerError(Exception):
-    """Raised for an invalid answer, with a text for the user."""
+    """Raised for an invalid answer of the user; the error text is shown to the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class FormQuestion:
-    """Question with its forms: one form for each action that waits for approval, else one form.
+    """Question of a run and the MCP forms that ask it: one for each action that waits for approval, else a single one.
 
     A question of another MCP server is passed on unchanged, and so is the client's answer, even a refusal.
     """
@@ -42,7 +42,7 @@ class FormQuestion:
 
     @property
     def forms(self) -> list[types.ElicitRequest]:
-        """Forms for the client to show."""
+        """Forms that the client shows to its user."""
         if self.passed_on is not None:
             return [self.passed_on]
         if self.approval is None:
@@ -50,7 +50,10 @@ class FormQuestion:
         return [_form(_described(action), _schema_for(action)) for action in self.approval.actions]
 
     def answer(self, filled: Sequence[types.ElicitResult]) -> object:
-        """Return the value to resume the run with; raise DeclinedError or InvalidAnswerError without one."""
+        """Return the value with which the run is resumed, from the filled-in forms.
+
+        Raise DeclinedError if the user declined, and InvalidAnswerError for an invalid answer.
+        """
         if self.passed_on is not None:
             return McpAnswer(action=filled[0].action, content=cast("dict[str, Any] | None", filled[0].content))
         if self.approval is None:
@@ -60,7 +63,7 @@ class FormQuestion:
 
 
 def asked(questions: Sequence[Interrupt]) -> list[FormQuestion]:
-    """Return the questions of a run with their forms."""
+    """Return a `FormQuestion` for each interrupt of a run."""
     return [FormQuestion(question, approval_in(question.value), request_in(question.value)) for question in questions]
 
 
@@ -82,7 +85,10 @@ def _as_text(value: object) -> str:
 
 
 def _described(action: Action) -> str:
-    """Return the text of an approval with all arguments: a person must see everything that they approve."""
+    """Return the text that asks for approval of an action, with all its arguments.
+
+    A person must see everything that they approve.
+    """
     description = action.description or ""
     if f"Args: {dict(action.args)}" in description:  # RequireApproval has added the arguments already
         return description
@@ -107,7 +113,10 @@ def _schema_for(action: Action) -> dict[str, Any]:
 
 
 def _decided(action: Action, filled: types.ElicitResult) -> Answer:
-    """Return the decision about an action. A form that was not filled in means `ignore`."""
+    """Return the decision about an action from its filled-in form: the type of the answer, and its arguments.
+
+    A form that was not filled in means `ignore`.
+    """
     content = filled.content or {}
     if filled.action != "accept":
         if "ignore" not in action.allowed:
@@ -142,7 +151,10 @@ def _args_of(word: str, content: Mapping[str, object]) -> Any:
 
 
 def _free_schema(question: Interrupt) -> dict[str, Any]:
-    """Return the schema of the question if a form supports it; else a form with one text field."""
+    """Return the schema of the form for a question.
+
+    It is the question's own schema if a form supports it; otherwise the form has one text field.
+    """
     schema = _own_schema(question)
     if _is_flat(schema):
         return {name: value for name, value in schema.items() if name in ("type", "properties", "required")}
@@ -186,47 +198,50 @@ def _free_answer(question: Interrupt, filled: types.ElicitResult) -> object:
 # Served objects.
 
 Tell = Callable[[object], None]
-"""Function that takes stream chunks, and sends the progress among them to the client."""
+"""Function that takes the chunks of a stream, and sends the progress reports among them to the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class NeedsAnswers:
-    """State of a call that waits for a person: its questions."""
+    """Questions that a call asks a person before it can continue."""
 
     questions: Sequence[FormQuestion]
     complaint: str = ""
-    """Error in the previous answer, for the person; empty without one."""
+    """Error text about the person's previous answer; empty if there is none."""
 
 
 class ServedCall(Protocol):
-    """Call of a client, from its arguments through its questions to its result."""
+    """Call of a client on the server, from its arguments through its questions to its result."""
 
     async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | NeedsAnswers:
-        """Run until the result, or until a person has to be asked; `answers` are by question id, empty at first."""
+        """Run until the call has a result, or a person must be asked.
+
+        `answers` maps question ids to answers; it is empty at the first time.
+        """
         ...
 
     async def forget(self) -> None:
-        """Delete the stored state of the call: its questions will not be answered."""
+        """Delete everything that is stored about the call, because its questions will not be answered."""
         ...
 
 
 Begun = ServedCall | types.CallToolResult | None
-"""Call of a tool that has not begun, or its refusal; `None` for an unknown tool."""
+"""Call that has not begun, or an error result if it cannot run; `None` for an unknown tool."""
 
 # The dialogue.
 
 Outcome = types.CallToolResult | NeedsAnswers
 Filled = Mapping[str, types.ElicitResult]
-"""Result of each form, by its key."""
+"""Filled-in forms: the client's result for each form, by the key of the form."""
 
 MOST_COMPLAINTS: Final = 3
-"""Number of invalid answers that are sent back to the user before the call is given up."""
+"""Maximum number of invalid answers for which the user is asked again; then the call is given up."""
 
 _DECLINED: Final = "The call was not run to its end: the user has not answered what it asks."
 
 
 def forms(asking: NeedsAnswers) -> dict[str, types.ElicitRequest]:
-    """Return the forms of all questions of a call, each with a unique key."""
+    """Return the forms for all questions of a call, each under a unique key."""
     found = {_key(n, place): form for n, one in enumerate(asking.questions) for place, form in enumerate(one.forms)}
     return {key: with_complaint(form, asking.complaint) for key, form in found.items()} if asking.complaint else found
 
@@ -236,18 +251,21 @@ def _key(question: int, place: int) -> str:
 
 
 _LEFT: Final = types.ElicitResult(action="cancel")
-"""Result of a form that was not sent back."""
+"""Result that stands for a form which the client did not send back."""
 
 
 @dataclass(slots=True)
 class Dialogue:
-    """Dialogue state of a call: its work, and the number of invalid answers so far."""
+    """State of the dialogue between a call and the user: the call, and the number of invalid answers so far."""
 
     work: ServedCall
     complaints: int = 0
 
     async def fill_in(self, asking: NeedsAnswers, filled: Filled, tell: Tell) -> Outcome:
-        """Continue with the filled-in forms, or ask again after an invalid answer."""
+        """Continue the call with the filled-in forms; return its result, or questions.
+
+        After an invalid answer, the same questions are returned with a complaint.
+        """
         try:
             answers = {
                 one.question.id: one.answer([filled.get(_key(n, place), _LEFT) for place in range(len(one.forms))])

@@ -1,4 +1,4 @@
-"""Conversion of results: content for the model, structured content for the program, schemas of annotated types."""
+"""Conversion of tool results to MCP: content for the model, structured content for the program, output schemas."""
 
 import inspect
 import json
@@ -21,14 +21,17 @@ from callboard_actors.mcp import McpArtifact
 # Conversion of a call's outcome to an MCP result.
 
 ERRORS_OF_CALLS: Final = (Exception, SystemExit, KeyboardInterrupt)
-"""Errors that become a result for the model. An exit raised by a tool ends its call, not the server."""
+"""Errors of a call that become an error result for the model.
+
+A tool that raises an exit ends its call, not the server.
+"""
 _ANYTHING: TypeAdapter[object] = TypeAdapter(object)
 
 
 def result_of(outcome: object, *, structured: bool, of_server: bool = False) -> types.CallToolResult:
-    """Return the MCP result of a call.
+    """Return the outcome of a tool call as an MCP result.
 
-    With `structured`, the tool returns an object and the text of its message is JSON. With `of_server`, the tool
+    With `structured`, the tool returns an object, and the text of its message is JSON. With `of_server`, the tool
     belongs to another MCP server; its structured content and `_meta` are passed on.
     """
     message = _message_in(outcome)
@@ -46,17 +49,17 @@ def result_of(outcome: object, *, structured: bool, of_server: bool = False) -> 
 
 
 def failed(text: str) -> types.CallToolResult:
-    """Return the result of a failed call, with a text for the model."""
+    """Return an MCP error result with a text for the model."""
     return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
 
 
 def failed_with(error: BaseException) -> types.CallToolResult:
-    """Return the result of a call with an unhandled error, in the same words as a `ToolNode` uses."""
+    """Return an MCP error result for an unhandled error, in the words that a `ToolNode` uses."""
     return failed(TOOL_CALL_ERROR_TEMPLATE.format(error=repr(error)))
 
 
 def text_of(message: BaseMessage) -> str:
-    """Return the text of a message."""
+    """Return the text of a LangChain message."""
     return str(message.text)
 
 
@@ -72,7 +75,7 @@ def _message_in(outcome: object) -> ToolMessage | None:
 
 
 def _structured(message: ToolMessage, *, of_text: bool) -> dict[str, Any] | None:
-    """Return the object that a call returned besides its text; `None` without one."""
+    """Return the structured content of a tool's message, from its artifact or its JSON text; `None` without one."""
     if message.artifact is not None:
         return _as_object(message.artifact)
     if not of_text or not isinstance(message.content, str):
@@ -85,7 +88,7 @@ def _structured(message: ToolMessage, *, of_text: bool) -> dict[str, Any] | None
 
 
 def _as_object(artifact: object) -> dict[str, Any] | None:
-    """Return an artifact as a JSON object; `None` for any other artifact, which is not sent to clients."""
+    """Return an artifact as a JSON object; `None` if it has no such form, and so is not sent to clients."""
     if isinstance(artifact, (str, bytes, int, float)):
         return None
     if isinstance(artifact, dict) and is_data_content_block(cast("dict[str, Any]", artifact)):
@@ -138,18 +141,21 @@ def _of_url(url: str, mime_type: str | None) -> types.ContentBlock:
 # Tools with an object as annotated return type: output schema, and JSON results instead of `str` of the object.
 
 _FUNCTIONS: Final = ("func", "coroutine")
-"""Attributes of a LangChain tool that hold its functions."""
+"""Attributes of a LangChain tool that hold its sync and its async function."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResultType:
-    """Annotated return type of a tool's function."""
+    """Annotated return type of a tool's function, with its validator and its JSON schema."""
 
     adapter: TypeAdapter[Any]
     schema: dict[str, Any]
 
     def as_json(self, name: str, result: object) -> object:
-        """Return a result as JSON value of the schema; raise TypeError if it does not fit."""
+        """Return a result of the tool `name` in JSON types.
+
+        Raise TypeError if the result does not fit the annotated type.
+        """
         try:
             return self.adapter.dump_python(self.adapter.validate_python(result), mode="json")
         except ValidationError as error:
@@ -158,7 +164,10 @@ class ResultType:
 
 
 def result_type(tool: BaseTool) -> ResultType | None:
-    """Return the result type of a tool if it is an object with a schema; `None` for tools with content and artifact."""
+    """Return the annotated return type of a tool's function.
+
+    Return `None` if the type is not an object with a schema, or the tool returns content and artifact.
+    """
     function = next((one for attribute in _FUNCTIONS if (one := getattr(tool, attribute, None)) is not None), None)
     if function is None or tool.response_format != "content":
         return None
@@ -183,13 +192,13 @@ def _adapter(returned: Any) -> TypeAdapter[Any]:
 
 
 def _is_langchains_own(returned: object) -> bool:
-    """Return whether a type is a container of the result (message or command), and not the result itself."""
+    """Return whether a return type is LangChain's container of a result (message or command), not the result itself."""
     kind = get_origin(returned) or returned
     return isinstance(kind, type) and issubclass(kind, ToolOutputMixin | BaseMessage)
 
 
 def with_json_results(tool: BaseTool) -> BaseTool:
-    """Return a copy of a tool with JSON results; the tool itself if it does not return an object."""
+    """Return a copy of a tool that returns its results as JSON; the tool itself if its results are not objects."""
     found = result_type(tool)
     if found is None or not isinstance(tool, StructuredTool):
         return tool

@@ -89,7 +89,10 @@ def http_app(
     allowed_hosts: Sequence[str],
     token: Token | None,
 ) -> McpApp:
-    """Return an application for a host; raise the errors of `serve_mcp`, and warn of access without a token."""
+    """Return the ASGI application to run at the address `host`.
+
+    Raise the errors of `serve_mcp`. Log a warning if other machines can reach it without a token.
+    """
     if host in _ANYWHERE and not allowed_hosts:
         raise ValueError(
             f"clients come to {host} by some other name, and nobody is let in by a name that was not said: give "
@@ -103,7 +106,7 @@ def http_app(
 
 
 async def over_http(app: McpApp, host: str, port: int, drain: float) -> Drained:
-    """Serve clients by HTTP; raise the errors of `serve_mcp`."""
+    """Serve an application by HTTP until a signal arrives; raise the errors of `serve_mcp`."""
     if sniffio.current_async_library() != "asyncio":
         raise RuntimeError(
             "serve_mcp(transport='http') runs uvicorn, which needs asyncio; on trio, give mcp_app(...) to a server "
@@ -160,7 +163,7 @@ FAILED, WRONG = 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options of the command line; the help texts in `_command` explain them."""
+    """Command-line options of `callboard mcp`; the help texts in `_command` explain them."""
 
     tools: str
     name: str | None
@@ -176,7 +179,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    """Serve until the client leaves or a signal arrives; return the exit code."""
+    """Run `callboard mcp`: serve until the client leaves or a signal arrives, and return the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("mcp").setLevel(logging.WARNING)
     with ExitStack() as stack:
@@ -214,7 +217,7 @@ def _planned(options: Options, wire: StdioConnection | None) -> Callable[[], Awa
 
 
 def _check(options: Options) -> None:
-    """Raise ValueError for options that contradict each other."""
+    """Raise ValueError for command-line options that contradict each other."""
     if options.http and options.backend == "trio":
         raise ValueError("--http runs uvicorn, which needs asyncio: leave --backend trio out")
     given = {

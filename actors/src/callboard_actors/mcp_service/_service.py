@@ -1,4 +1,4 @@
-"""`Service`: served object for MCP clients, and `tools/call` in all protocol versions, independent of the transport."""
+"""`Service`: MCP server for one served object, independent of the transport and the protocol version."""
 
 import inspect
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -31,7 +31,7 @@ Block = Callable[[], AbstractAsyncContextManager[Any]]
 
 
 def block_of(served: object) -> Block | None:
-    """Return a function that opens the object to serve, or `None` if it needs no opening."""
+    """Return a function that opens the object to serve during a block; `None` if the object needs no opening."""
     # Two kinds need it: functions with `@asynccontextmanager`, and MCP servers that are not open yet.
     if inspect.isfunction(served) and inspect.isasyncgenfunction(inspect.unwrap(served)):
         return cast("Block", served)
@@ -51,7 +51,7 @@ async def _with_open(closed: Sequence[McpServer], tools: list[object]) -> AsyncG
 # The service.
 
 PATIENCE: Final = 30.0
-"""Default time for calls to finish when the server ends, in seconds."""
+"""Default seconds for running calls to finish when the server ends."""
 
 Answer = types.CallToolResult | types.InputRequiredResult
 _CANNOT_ASK: Final = (
@@ -62,11 +62,11 @@ _CLOSING: Final = "The call was not run to its end: it waited for a person, and 
 
 
 Offer = AgentOffer | NodeOffer
-"""Served object: its name, its tools, and calls of them."""
+"""Adapter of a served object: its name, its list of tools, and calls of them."""
 
 Tool = BaseTool | Callable[..., Any] | Actor | ChildSpec[Any] | McpServer
 Served = ToolNode | Agent | Sequence[Tool] | Tool | Callable[[], AbstractAsyncContextManager[Any]]
-"""Object that can be served."""
+"""Types of objects that can be served."""
 
 
 class Service:
@@ -81,9 +81,12 @@ class Service:
         self._name = name
         self._description = description
         self._own_offer = self._offer_of(served)
-        """`None` for an object that must be opened first; it then has a new offer each time."""
+        """Adapter of the served object; `None` for an object that must be opened first.
+
+        Such an object has a new adapter each time that it is opened.
+        """
         self._offer = self._own_offer
-        """`None` while the served object is closed; there are no tools then."""
+        """Current adapter; `None` while the served object is closed, when there are no tools."""
         self._open = OpenQuestions()
         self._asking: set[anyio.CancelScope] = set()
         self._is_closing = False
@@ -94,7 +97,7 @@ class Service:
         return [tool.name for tool in self._tools()]
 
     def server(self) -> Server[Any]:
-        """Return a new server of the SDK, for one transport."""
+        """Return a new MCP server object of the SDK, to be run on one transport."""
         return Server(
             (self._name or _NAME) if self._offer is None else self._offer.name,
             version=version("callboard-actors"),
@@ -104,7 +107,7 @@ class Service:
         )
 
     def _tools(self) -> list[types.Tool]:
-        """Return the tools that clients may see now."""
+        """Return the list of tools that clients see now."""
         return [] if self._offer is None else self._offer.tools()
 
     async def _list_tools(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
@@ -115,7 +118,10 @@ class Service:
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:
-        """Open the served object: calls are possible during the block. Raise its errors, and those of `serve_mcp`."""
+        """Open the served object during the block, so that clients can call its tools.
+
+        Raise the errors of the object, and those of `serve_mcp`.
+        """
         self._is_closing = False
         async with AsyncExitStack() as stack:
             found, offer = cast("Any", self._served), self._own_offer
@@ -132,7 +138,10 @@ class Service:
                 self._offer = self._own_offer
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Ask no more questions, refuse new calls, and wait for running calls; `timeout` is in seconds."""
+        """Drop open questions, refuse new calls, and wait for running calls; return the report of the drain.
+
+        `timeout` is the maximum time in seconds.
+        """
         # Questions first: an answer that arrives during the drain could not continue its call.
         self._is_closing = True
         for scope in list(self._asking):
@@ -141,7 +150,7 @@ class Service:
         return Drained() if self._offer is None else await self._offer.supervised.drain(timeout)
 
     def _offer_of(self, served: Served) -> Offer | None:
-        """Return the offer of an object, or `None` if it must be opened first."""
+        """Return the adapter of an object, or `None` if the object must be opened first."""
         if isinstance(served, Agent):
             return AgentOffer(served, name=self._name or served.name, description=self._description)
         block = block_of(served)
@@ -162,7 +171,11 @@ class Service:
     # Calls.
 
     async def _answer(self, context: Context, params: types.CallToolRequestParams) -> Answer:
-        """Return a result, or since 2026-07-28 the questions for the user; raise MCPError for an unknown tool."""
+        """Handle a `tools/call` request: return the result of the call, or the questions for the user.
+
+        Questions are returned since 2026-07-28; older clients are asked during the call. Raise MCPError for an
+        unknown tool.
+        """
         is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
         caller = caller_of(context)
         waiting = self._taken(caller, params) if is_modern and params.request_state is not None else None
@@ -189,7 +202,10 @@ class Service:
         return await self._asked_for(caller, params, dialogue, outcome)
 
     def _begun(self, caller: Caller, params: types.CallToolRequestParams) -> Dialogue | types.CallToolResult:
-        """Return a call that has not begun, or its refusal."""
+        """Return the dialogue of a new call that has not begun, or an error result if the call cannot run.
+
+        Raise MCPError for an unknown tool.
+        """
         work = None if self._offer is None else self._offer.begin(params.name, params.arguments or {}, caller)
         if work is None:
             names = ", ".join(tool.name for tool in self._tools())
@@ -207,7 +223,7 @@ class Service:
         return await dialogue.fill_in(asking, filled, tell)
 
     async def _filled(self, context: Context, asking: NeedsAnswers) -> Filled | str:
-        """Return the filled-in forms, or a text with the reason for their absence."""
+        """Ask the user during the call: return the filled-in forms, or the reason why there are none, as a text."""
         with anyio.CancelScope() as scope:
             self._asking.add(scope)
             if self._is_closing:  # `drain()` has cancelled the scopes that it found, and knows nothing of this one
@@ -250,7 +266,10 @@ def _tools_of(served: object) -> list[Any]:
 
 
 def _tool(one: object) -> object:
-    """Return an object that `ToolNode` accepts; actors and MCP servers are accepted as they are."""
+    """Return a served object as `ToolNode` accepts it; raise TypeError for an object of another type.
+
+    Actors and MCP servers are returned unchanged. Tools and functions become tools with JSON results.
+    """
     if isinstance(one, (Actor, ChildSpec, McpServer)):
         return one
     if isinstance(one, BaseTool):
@@ -263,7 +282,10 @@ def _tool(one: object) -> object:
 
 
 def _can_ask(context: Context) -> bool:
-    """Return whether the client supports forms; elicitation without a mode means forms, the only mode at first."""
+    """Return whether the client can show forms to its user.
+
+    Elicitation without a mode means forms, which were the only mode at first.
+    """
     capabilities = context.session.client_capabilities
     elicitation = None if capabilities is None else capabilities.elicitation
     return elicitation is not None and (elicitation.form is not None or elicitation.url is None)

@@ -1,4 +1,4 @@
-"""Service over stdin and stdout of the process, which are reserved for the protocol.
+"""MCP service over stdin and stdout of the process, which are reserved for the protocol.
 
 While they are claimed, all other output of the process goes to stderr, and its standard input is empty. This holds
 for the tools, for their subprocesses, and for the module that defines them.
@@ -26,12 +26,12 @@ from callboard_actors.mcp_service._service import PATIENCE, Service
 # The connection.
 
 _AT_ONCE = 4096
-"""Bytes that a writable pipe accepts without blocking: PIPE_BUF of POSIX."""
+"""Bytes that a pipe which is ready for writing accepts without blocking: PIPE_BUF of POSIX."""
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
 class StdioConnection:
-    """Lines from and to the client, over two file descriptors."""
+    """Connection to the client: lines that are received and sent over two file descriptors."""
 
     # Waits in the event loop and not in a thread: a thread blocked in `read()` would keep the process from ending.
 
@@ -42,7 +42,7 @@ class StdioConnection:
         self._waiting: anyio.CancelScope | None = None
 
     def hang_up(self) -> None:
-        """Stop reading: the iterator ends as if the client had left."""
+        """Stop reading. The iterator over received lines ends, as if the client had left."""
         self._hung_up = True
         if self._waiting is not None:
             self._waiting.cancel()
@@ -78,7 +78,10 @@ class StdioConnection:
 
 
 async def _until(ready: Callable[[int], Awaitable[None]], descriptor: int) -> None:
-    """Wait until a descriptor is ready. A file on disk is always ready, and raises PermissionError."""
+    """Wait with the function `ready` until a descriptor is ready.
+
+    Return at once for a file on disk, which is always ready: `ready` raises PermissionError for it.
+    """
     with suppress(PermissionError):
         await ready(descriptor)
 
@@ -107,7 +110,10 @@ def claimed_stdio() -> Generator[StdioConnection]:
 
 
 async def serve_stdio(service: Service, wire: StdioConnection, drain: float) -> Drained:
-    """Serve the client of a wire until it leaves, or until SIGTERM or SIGINT; `drain` is in seconds."""
+    """Serve the client of a connection until it leaves, or until SIGTERM or SIGINT; return the report of the drain.
+
+    `drain` is the time in seconds for calls to finish after a signal.
+    """
     answers = _Answers(wire)
     # The connection is drained after the calls.
     async with service.opened(), drain_on_signal(service, answers, timeout=drain) as shutdown:
@@ -124,7 +130,10 @@ async def serve_stdio(service: Service, wire: StdioConnection, drain: float) -> 
 
 
 class _Answers:
-    """Middleware of the server that tracks unanswered requests. To drain it means to wait for them, and to hang up."""
+    """Middleware of the SDK's server that tracks unanswered requests.
+
+    Its `drain()` waits until all are answered, and then ends the connection.
+    """
 
     def __init__(self, wire: StdioConnection) -> None:
         self.has_ended = anyio.Event()
@@ -146,7 +155,7 @@ class _Answers:
             raise
 
     def settled(self, request: str | int | None) -> None:
-        """Note that a request is answered, or needs no answer."""
+        """Remove a request from the unanswered ones: it is answered, or needs no answer."""
         self._due.discard(request)
         if not self._due:
             self._none_due.set()

@@ -8,7 +8,7 @@ TOKEN = "CALLBOARD_MCP_TOKEN"  # noqa: S105 - the name of a variable
 """Environment variable with the token of `callboard mcp`."""
 
 Token = str | Mapping[str, str]
-"""Token of all clients, or the tokens of clients by their names."""
+"""One token that all clients send, or a mapping from client names to their tokens."""
 
 
 def check_token(token: Token | None) -> None:
@@ -23,7 +23,11 @@ def check_token(token: Token | None) -> None:
 
 
 def take_token(variables: Sequence[str] | None) -> Token | None:
-    """Return the tokens of variables, or NAME=VARIABLE, and remove them: subprocesses must not inherit them."""
+    """Return the token in an environment variable, or the tokens of named clients, and remove the variables.
+
+    Each entry is VARIABLE or NAME=VARIABLE; without entries, the variable is `TOKEN`. Return `None` without a
+    token. The variables are removed because subprocesses must not inherit them.
+    """
     if not variables:
         return os.environ.pop(TOKEN, "").strip() or None
     named = [one.rpartition("=") for one in variables]

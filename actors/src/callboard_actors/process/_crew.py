@@ -89,7 +89,10 @@ class Crew:
         return self._dismissed.is_set()
 
     async def until_ready(self) -> None:
-        """Wait until every place has a worker, or `failure` is set; raise `ActorStartError` after `start_timeout`."""
+        """Wait until the pool has all its workers, or `failure` is set.
+
+        Raise `ActorStartError` after `start_timeout`.
+        """
         await self._started.wait()
         with anyio.move_on_after(self._terms.start_timeout):
             await self._full.wait()
@@ -103,7 +106,7 @@ class Crew:
         return ActorStartError(_NAME, reason)
 
     async def keep(self) -> None:
-        """Run the zygote and its workers, replacing each that ends, until dismissed."""
+        """Run the zygote and its workers, and replace each that ends, until `dismiss` is called."""
         try:
             with self._keeping:
                 async with anyio.create_task_group() as group:
@@ -161,13 +164,16 @@ class Crew:
         return replace(self._settings, wanted=names)
 
     def _leave_out(self, module: str) -> None:
-        """Load a module no more that has ended the process that loaded it; the next process is started without it."""
+        """Remove an optional module from the modules to preload, because loading it has ended a process."""
         if module in self._wanted:
             del self._wanted[module]
             _logger.info("%s starts threads or ends its process, so each worker loads it by itself", module)
 
     def _suffer(self, error: Exception) -> None:
-        """Record that there are no workers, and fail the calls that wait for one."""
+        """Store the error of a zygote that failed, and fail the calls that wait for a worker.
+
+        If no zygote has run before, set `failure` instead, which is final.
+        """
         # The first start has failed: most likely it always will, and the caller of `async with` is told.
         if not self._started.is_set():
             reason = f"its zygote process cannot be started: {error!r}"
@@ -242,7 +248,10 @@ class Crew:
             worker.discharged.set()
 
     async def _start(self, worker: WorkerProxy, zygote: ZygoteProxy, what: Command) -> None:
-        """Start a worker, and wait until it has loaded its modules; if it cannot, it has ended when this raises."""
+        """Start a worker process, and wait until it can serve calls.
+
+        If its modules cannot be loaded, the process is ended before the error is raised.
+        """
         await zygote.fork(worker, what)
         if self._spawns:
             settings = self._with_wanted()
@@ -256,7 +265,10 @@ class Crew:
         worker.is_ready = True
 
     async def hire(self, title: str) -> WorkerProxy:
-        """Start a dedicated worker, or raise `WorkerDiedError`; its owner must pass the worker to `let_go`."""
+        """Start and return a dedicated worker; raise `WorkerDiedError` if it cannot be started.
+
+        The caller must pass the worker to `let_go` when it is no longer needed.
+        """
         while self._zygote is None and self._trouble is None and not self.is_dismissed:
             await anyio.sleep(_PAUSE / 10)  # the next zygote is being started
         try:
@@ -292,17 +304,20 @@ class Crew:
         worker.close()
 
     def look_after(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Start a background task that ends with its work, or with this crew."""
+        """Run `work` in a background task, which is cancelled when this crew ends."""
         assert self._group is not None
         # An empty context: the task outlives its starter, and must not inherit its context variables.
         Context().run(self._group.start_soon, work)
 
     def pids(self) -> list[int]:
-        """Return the process ids of the pool's workers that live and were not asked to end."""
+        """Return the process ids of live workers, except dedicated workers and workers that were asked to end."""
         return sorted(worker.pid for worker in self._members if worker.is_alive and worker.pid is not None)
 
     async def take(self, body: Body) -> WorkerProxy:
-        """Wait for an idle worker; raise `ActorGoneError` if the pool is closed, `WorkerDiedError` without a zygote."""
+        """Wait for an idle worker and return it.
+
+        Raise `ActorGoneError` if the pool is closed, and `WorkerDiedError` if no zygote can be started.
+        """
         while True:
             if self._trouble is not None or self.is_dismissed:
                 raise self._gone(body)
@@ -328,18 +343,24 @@ class Crew:
         return WorkerDiedError(body.title, reason, begun=False, call_id=body.call_id)
 
     def give_back(self, worker: WorkerProxy) -> None:
-        """Offer a worker to the next call."""
+        """Make an idle worker available to the next call."""
         if not self.is_dismissed:
             self._idle.put(worker)
 
     async def ask_to_end(self, worker: WorkerProxy, grace: float | None = None) -> None:
-        """Request the end of a worker and its children once; the grace is at most the pool's."""
+        """Ask the zygote to end a worker and its children; a second request for the same worker is not sent.
+
+        `grace` is in seconds, and at most the pool's; `None` means the pool's.
+        """
         if self._zygote is not None:
             longest = self._terms.grace
             await self._zygote.end(worker, longest if grace is None else min(grace, longest))
 
     async def end(self, worker: WorkerProxy, grace: float | None = None) -> None:
-        """End a worker and wait until it has ended, shielded from cancellation; kill the zygote if it does not obey."""
+        """End a worker and wait until it has ended, shielded from cancellation.
+
+        If the zygote does not report the end in time, it is killed with all its workers.
+        """
         with anyio.CancelScope(shield=True):
             with anyio.move_on_after(self._terms.grace + _UNHEARD):
                 await self.ask_to_end(worker, grace)
@@ -393,7 +414,7 @@ class Crew:
         self._keeping.cancel()
 
     def abandon(self) -> None:
-        """Kill everything without waiting, after the event loop was closed."""
+        """Kill the zygote and all workers without waiting. Called after the event loop was closed."""
         if self._zygote is not None:
             self._zygote.kill()
         for worker in self._members | self._seats:

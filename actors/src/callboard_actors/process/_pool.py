@@ -148,7 +148,10 @@ class Processes(OpenedEngine[Crew]):
         return await self.run_body(Body(fn=fn, args=args, title=name_of(fn)))
 
     async def _run_with_file(self, file: int, fn: Callable[[*_Ts], _T], *args: *_Ts) -> _T:
-        """Run a function like `run`; within it, `sent_file()` returns an open file, also in a confined worker."""
+        """Run a function like `run`, and send an open file with the call.
+
+        In the worker, `sent_file()` returns the descriptor of the file. This works in confined workers, too.
+        """
         body = Body(fn=fn, args=args, title=name_of(fn))
         data = packed(body, self._variables.values())
         with self._lifecycle.bodies.running(body, grace=self._terms.grace) as noted:
@@ -156,7 +159,9 @@ class Processes(OpenedEngine[Crew]):
         return found
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run a body; raise what `run` raises. Engines are called by this method, programs by `run`.
+        """Run a body, which is one function call of a tool or actor, in a worker; raise the same errors as `run`.
+
+        callboard calls this method of an engine; programs call `run`.
 
         On cancellation, the body is ended within its own grace, if that is shorter than the pool's.
         """
@@ -165,7 +170,7 @@ class Processes(OpenedEngine[Crew]):
             return await self._run(noted, data)
 
     async def _run(self, body: Body, data: bytes, file: int | None = None) -> Any:
-        """Run a body in one worker after another, until one has begun it."""
+        """Run a pickled body in a worker; if the worker dies before the body has begun, try another worker."""
         for left in reversed(range(_ATTEMPTS)):
             crew = self._lifecycle.here(body.title, body.call_id)
             worker = await crew.take(body)
@@ -207,7 +212,10 @@ class Processes(OpenedEngine[Crew]):
     async def _exchange(
         self, worker: WorkerProxy, crew: Crew, body: Body, data: bytes, file: int | None
     ) -> tuple[Kind, bytes | bytearray, str] | WorkerDiedError:
-        """Run a body in a worker; return its reply and output, or an error if the worker died."""
+        """Run a body in a worker; return the kind of its reply, the encoded reply, and the output that errors show.
+
+        If the worker dies, return the error instead.
+        """
         # Returned, because a `WorkerDiedError` that is raised here may be an observer's, about another pool.
         number = next(self._numbers)
         # Keeps the worker's files open until the error has been built from them.
@@ -230,7 +238,10 @@ class Processes(OpenedEngine[Crew]):
     async def _finish(
         self, worker: WorkerProxy, crew: Crew, body: Body, kind: Kind, reply: bytes | bytearray, *, output: str
     ) -> Any:
-        """Decode a reply; then make the worker available, or end it."""
+        """Decode the reply of a body: return its result or raise its exception.
+
+        Before that, make the worker available to the next call, or end it if it has to be replaced.
+        """
         # Decided before decoding, because the `finally` block needs it even if decoding raises.
         worn = worker.is_worn(self._terms)
         try:
@@ -248,7 +259,7 @@ class Processes(OpenedEngine[Crew]):
     async def _death(
         self, worker: WorkerProxy, crew: Crew, body: Body, number: int, reason: str | None
     ) -> WorkerDiedError:
-        """Wait until the worker has ended, and return an error with the reason."""
+        """Wait until a broken worker has ended; return the error of its call, with the reason."""
         recurs = reason is not None
         with anyio.CancelScope(shield=True):
             # The socket was closed. The zygote's report with the exit code usually follows within milliseconds.

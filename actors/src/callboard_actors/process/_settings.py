@@ -95,7 +95,7 @@ class PoolOptions:
 
     @property
     def last_grace(self) -> float:
-        """Grace in seconds of a worker that is idle; zero for confined ones, which have nothing to clean up."""
+        """Seconds of grace for an idle worker that must end; zero for a confined one, which has nothing to clean up."""
         return self.grace if self.confine is None else 0.0
 
 
@@ -117,8 +117,8 @@ class Settings:
     """Event loop of async functions: "asyncio" or "trio"."""
     terms: PoolOptions
     wanted: tuple[str, ...] = ()
-    """Optional modules, preloaded if they can be."""
+    """Names of optional modules: they are preloaded, unless that fails."""
     quiet: bool = False
-    """Do not complain of optional modules that cannot be loaded; another interpreter has done so."""
+    """`True` to print nothing about optional modules that cannot be loaded; another interpreter has printed it."""
     main: MainModule | None = None
     """Main module of the pool's program, if workers can load it."""

@@ -1,4 +1,4 @@
-"""Starter of workers that are new interpreters, where a fork is unsafe; and such a worker, from within.
+"""Workers that are new interpreters, where a fork is unsafe: `Spawns` starts them, and `main` runs inside each.
 
 A new interpreter receives its settings over its worker's socket, loads its modules, and reports to the pool.
 """
@@ -18,14 +18,14 @@ from callboard_actors.process._worker import end_after, flush, load, reason_of, 
 
 
 class Spawns:
-    """Starts each worker as a new interpreter."""
+    """Starter of workers as new interpreters."""
 
     def __init__(self) -> None:
         self._lifeline, _ = os.pipe()
         os.set_inheritable(self._lifeline, True)  # the write end stays here and closes when this process dies
 
     def start(self, fds: Sequence[int], *, is_seat: bool) -> int:
-        """Start a worker with these files; return its process id, or raise `OSError`."""
+        """Start a worker that inherits these file descriptors; return its process id, or raise `OSError`."""
         for fd in fds:
             os.set_inheritable(fd, True)
         given = f"{list(fds)}, {self._lifeline}, {os.getpid()}"
@@ -45,7 +45,7 @@ class Spawns:
 
 
 def main(fds: Sequence[int], lifeline: int, parent: int) -> NoReturn:
-    """Run a worker in a new interpreter."""
+    """Run a worker in this new interpreter, from the loading of its modules to the end of the process."""
     # `lifeline` is the read end of a pipe of which only the zygote holds the write end.
     for fd in (*fds, lifeline):
         os.set_inheritable(fd, False)

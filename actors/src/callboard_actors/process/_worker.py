@@ -1,4 +1,4 @@
-"""Worker, from within: serves one call after another, or, as a dedicated worker, concurrent calls of one owner.
+"""Code that runs inside a worker: serves one call after another, or concurrent calls in a dedicated worker.
 
 An async call of a worker runs in its own event loop. A dedicated worker has one event loop for all its calls.
 """
@@ -32,11 +32,11 @@ _HELD_IN_WORDS = "starts a thread, which a fork would lose; leave it to the work
 
 
 class FatalError(Exception):
-    """Raised if no worker can be started; the text is the reason."""
+    """Raised in a zygote or new interpreter if no worker can be started; the text is the reason."""
 
 
 def received_settings(sock: socket) -> Settings:
-    """Receive the settings that the parent sends first; raise `FatalError` if the parent has ended."""
+    """Wait for the settings that the parent sends first; return them, or raise `FatalError` if the parent has ended."""
     found = receive_frame(sock)
     if found is None:
         raise FatalError("whoever started it has gone")
@@ -89,7 +89,7 @@ def _try_to_load(name: str, *, forks: bool, complain: bool) -> None:
 
 
 def reason_of(error: BaseException) -> bytes:
-    """Return the text of an error because of which no worker can be started."""
+    """Return the encoded text of an error that prevents the start of workers: its own text, or a traceback."""
     text = str(error) if isinstance(error, FatalError) else "".join(traceback.format_exception(error))
     return text.encode(errors="replace")
 
@@ -109,7 +109,7 @@ def is_worker() -> bool:
 
 
 def serve(sock: socket, begun_counter: int, settings: Settings, *, is_seat: bool) -> None:
-    """Answer calls; return, or end the process, when the pool has closed the socket."""
+    """Serve the calls that arrive on the socket. When the pool has closed it, return or end the process."""
     global _serves
     _serves = True
     _prepare(settings)
@@ -153,12 +153,12 @@ _sent_file: ContextVar[int] = ContextVar("callboard_sent_file")
 
 
 def sent_file() -> int:
-    """Return the descriptor of the file sent with this call; the worker closes it after the call."""
+    """Return the descriptor of the file that was sent with the current call; the worker closes it after the call."""
     return _sent_file.get()
 
 
 def _prepare(settings: Settings) -> None:
-    """Apply the limits of the pool to this process, once before its first call."""
+    """Apply the pool's limits of memory and open files to this process, once before its first call."""
     _kernel.leave_no_core(for_good=settings.terms.confine is not None)
     if settings.terms.memory is not None:
         _kernel.limit_memory(settings.terms.memory)
@@ -191,7 +191,7 @@ async def _awaited(coroutine: Coroutine[Any, Any, Reply]) -> Reply:
 
 
 class _Seat:
-    """Concurrent calls of one owner on one event loop, until the socket is closed."""
+    """Dedicated worker, which runs concurrent calls of one owner on one event loop."""
 
     def __init__(self, sock: socket, begun_counter: int, settings: Settings) -> None:
         self._sock = sock
@@ -203,7 +203,7 @@ class _Seat:
         self._calls: dict[int, _Call] = {}
 
     async def live(self) -> None:
-        """Start and cancel calls as the pool requests."""
+        """Start and cancel calls as the pool requests; end the process when the pool has closed the socket."""
         from callboard_actors._engine._frames import FrameReader
         from callboard_actors._engine._socket_reader import incoming
         from callboard_actors._util._own_task import spawn
@@ -225,7 +225,7 @@ class _Seat:
             spawn(call.run, "callboard_actors.process call")
 
     def answer(self, number: int, kind: Kind, body: bytes) -> None:
-        """Send the reply of a call."""
+        """Send the reply of a call, and remove the call from the running ones."""
         # First: a cancellation that arrives after the reply finds no call.
         del self._calls[number]
         flush()
@@ -236,7 +236,7 @@ _CANCELLED = Kind.LOST, b"it was cancelled"
 
 
 class _Call:
-    """Call, in its own task."""
+    """Call in a dedicated worker, which runs in a task of its own."""
 
     def __init__(self, number: int, call: bytes | bytearray, seat: _Seat) -> None:
         self._number = number
@@ -249,7 +249,7 @@ class _Call:
         self._cancel: Callable[[], object] | None = None
 
     def end(self) -> None:
-        """Cancel the call; its caller has been cancelled."""
+        """Cancel the call, because its caller has been cancelled."""
         self._is_to_end = True
         if self._cancel is not None:
             self._cancel()
@@ -272,7 +272,7 @@ class _Call:
             await self._reply()
 
     async def _reply(self) -> None:
-        """Send exactly one reply, also after a cancellation."""
+        """Run the call and send exactly one reply, also if the call is cancelled."""
         reply = _CANCELLED
         try:
             if not self._is_to_end:
@@ -324,7 +324,7 @@ class _ReplyWriter:
         self._sending = False
 
     def begin(self, number: int) -> Callable[[dict[str, Any]], None]:
-        """Open a call, and return the function that sends its events."""
+        """Register a running call, and return the function that sends its events."""
         self._open.add(number)
         return partial(self._tell, number)
 
@@ -371,7 +371,7 @@ def _encoded(told: dict[str, Any]) -> bytes:
 
 
 def end_after(work: Callable[[], None]) -> NoReturn:
-    """Run the work of this process and exit with the interpreter's exit codes, but without its finalization."""
+    """Run `work`, and exit with the code that the interpreter would use, but without the interpreter's finalization."""
     code = 1
     try:
         work()
@@ -387,7 +387,7 @@ def end_after(work: Callable[[], None]) -> NoReturn:
 
 
 def _exit_code(end: SystemExit) -> int:
-    """Return the exit code of a `SystemExit`, by the interpreter's rules."""
+    """Return the exit code that the interpreter would use for a `SystemExit`; print the same text to stderr."""
     if end.code is None:
         return 0
     if isinstance(end.code, int):
@@ -397,7 +397,7 @@ def _exit_code(end: SystemExit) -> int:
 
 
 def flush() -> None:
-    """Write buffered output, if that is still possible."""
+    """Flush stdout and stderr; ignore errors, because user code may have closed them."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # user code may have closed or replaced the stream
             stream.flush()

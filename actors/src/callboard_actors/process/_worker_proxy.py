@@ -42,7 +42,10 @@ LONGEST_REASON = 1024 * 1024
 
 
 class BrokenError(Exception):
-    """Raised if a worker cannot finish its call; `reason` is `None` if its exit status will tell."""
+    """Raised if a worker cannot finish its call.
+
+    `reason` is `None` if the worker has closed its socket; its exit status then tells the reason.
+    """
 
     def __init__(self, reason: str | None = None) -> None:
         self.reason = reason
@@ -58,7 +61,7 @@ class UnloadableError(Exception):
 
 
 async def until_loaded(reader: FrameReader, settings: Settings) -> None:
-    """Wait until a zygote or a new interpreter has loaded its modules; raise `ConnectionError` if it ended at once.
+    """Wait until a zygote or a new interpreter has loaded its modules; raise `ConnectionError` if it ended before.
 
     Raise `UnloadableError` if an optional module has ended it, and `ActorStartError` if it cannot start.
     """
@@ -137,13 +140,13 @@ class WorkerProxy:
         return [self._theirs.fileno(), self._their_output, self._begun_counter]
 
     def begin(self, pid: int | None) -> None:
-        """Record the start of the process, which has received its files."""
+        """Record that the process has started with this id, and close this side's copies of its files."""
         self.pid = pid
         self._hand_over()
         self.settled.set()
 
     def _hand_over(self) -> None:
-        """Close our copies of the worker's ends."""
+        """Close the worker's ends of the socket and of the output pipe in this process."""
         # Only after the worker has received them: macOS loses descriptors in transit that are open nowhere. They must
         # be closed then, or the end of the worker would not be seen as end of file.
         if self._theirs.fileno() >= 0:
@@ -151,7 +154,7 @@ class WorkerProxy:
             os.close(self._their_output)
 
     def end(self, exitcode: int | None) -> None:
-        """Record the end of the process; `exitcode` is `None` if unknown."""
+        """Record that the process has ended; `exitcode` is `None` if unknown."""
         self.exitcode = exitcode
         self._hand_over()
         self.ended.set()
@@ -172,11 +175,11 @@ class WorkerProxy:
         return not self._speech.poll(0)
 
     def is_worn(self, terms: PoolOptions) -> bool:
-        """Return whether the worker has to be replaced after its call."""
+        """Return whether the worker has to be replaced after its call, because it has served its maximum of calls."""
         return terms.serves_once or (terms.max_calls is not None and self.calls >= terms.max_calls)
 
     def has_begun(self, number: int) -> bool:
-        """Return whether this call has or may have begun; also after the worker has ended."""
+        """Return whether the call with this number has begun or may have begun; works after the worker's end, too."""
         return self.last_begun() == number
 
     def last_begun(self) -> int:
@@ -200,7 +203,10 @@ class WorkerProxy:
     async def exchange(
         self, number: int, body: bytes, max_result: int, deliver: Callable[[Any], None], file: int | None = None
     ) -> tuple[Kind, bytes | bytearray]:
-        """Send a call, perhaps with an open file, and return its reply; pass its events to `deliver`."""
+        """Send a call to the worker, with an open file if `file` is given; return the kind and the body of its reply.
+
+        Events of the call are passed to `deliver`. Raise `BrokenError` if no valid reply arrives.
+        """
         # Drops output that was printed between two calls, so that errors show only this call's.
         self._take_output()
         self._kept.clear()
@@ -223,12 +229,18 @@ class WorkerProxy:
         return header.kind, said
 
     def reader(self, max_result: int, only: int | None = None) -> FrameReader:
-        """Return a reader of the worker's frames; `only` is the number of the only call to accept."""
+        """Return a reader of the frames that the worker sends, with bodies of at most `max_result` bytes.
+
+        `only` is the number of the only call whose frames are accepted; `None` accepts all calls.
+        """
         kinds = OUTCOMES | {Kind.TOLD}
         return FrameReader(self._incoming.receive, max_result, bound="max_result is {}", only=only, kinds=kinds)
 
     async def send(self, data: bytes, number: int = 0, file: int | None = None) -> None:
-        """Send bytes of this call, with an open file beside its first bytes; one sender at a time."""
+        """Write bytes of the call `number` to the worker; only one task may do this at a time.
+
+        `file` is a file descriptor that is sent together with the first bytes.
+        """
         view = memoryview(data)
         while view:
             try:
@@ -263,12 +275,12 @@ class WorkerProxy:
         return True
 
     def output(self) -> str:
-        """Return the last part of the output since the current call began."""
+        """Return the last part of the worker's stdout and stderr since the current call began, as text."""
         self._take_output()
         return self._kept.text()
 
     def death(self, body: Body, reason: str, *, begun: bool, recurs: bool) -> WorkerDiedError:
-        """Return the error of a call that has ended with this worker."""
+        """Return the `WorkerDiedError` for a call that ended because this worker has ended."""
         return WorkerDiedError(
             body.title,
             reason,
@@ -297,7 +309,7 @@ class WorkerProxy:
             self._close()
 
     def abandon(self) -> None:
-        """Close the files at once, after the event loop was closed."""
+        """Close the worker's files at once. Called after the event loop was closed."""
         self._hand_over()
         self._close()
 
@@ -315,14 +327,14 @@ class WorkerProxy:
 
 
 def _watch(file: socket.socket | int) -> select.poll:
-    """Return a poll object for readability and end of file; unlike a read, it does not fail without data."""
+    """Return a poll object that tells, without reading, whether a file has data or is at its end."""
     watch = select.poll()
     watch.register(file, select.POLLIN)
     return watch
 
 
 class _Tail:
-    """Last `most` bytes of a stream; keeps up to one chunk more."""
+    """Buffer of the last `most` bytes of a stream; uses the memory of one chunk more at most."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -348,7 +360,7 @@ class _Tail:
 
 
 class _Stream(ByteSendStream):
-    """Socket of a worker process, which the pool closes."""
+    """Send stream to a worker's socket. Closing it does nothing, because the pool closes the socket."""
 
     def __init__(self, worker: WorkerProxy) -> None:
         self._worker = worker
@@ -360,7 +372,7 @@ class _Stream(ByteSendStream):
 
 
 class SeatProxy:
-    """Worker process that one owner has for itself; see `callboard.Engine.seat`."""
+    """Dedicated worker process of one owner, on the pool's side; see `callboard.Engine.seat`."""
 
     def __init__(
         self,
@@ -424,7 +436,7 @@ class SeatProxy:
         return await opened_reply(kind, said, body, is_plain=self._terms.confine is not None, output=output)
 
     async def _cancel(self, number: int, body: Body) -> None:
-        """Cancel a call in the worker and wait for its end; after the grace, end the worker."""
+        """Cancel a call in the worker and wait for its end; if it exceeds its grace, end the worker."""
         grace = self._terms.grace if body.grace is None else min(body.grace, self._terms.grace)
         if not await self._calls.end(self._connection, number, grace):
             reason = f"{body.title!r} had been cancelled there and did not end within its grace"
@@ -473,7 +485,10 @@ class SeatProxy:
             await self._break("its worker process closed its socket")
 
     async def _break(self, reason: str, *, by_itself: bool = True) -> None:
-        """End a worker that cannot be used any longer; `by_itself` if its own code is to blame."""
+        """Store the reason why the worker cannot be used any longer, end it, and wait for its end.
+
+        `by_itself` is true if the worker's own code is to blame. Otherwise the worker is ended without a grace.
+        """
         # The first reason counts: later ones are consequences of it.
         if self._broken is None and not self._worker.asked_to_end:
             self._broken, self._recurs = reason, by_itself

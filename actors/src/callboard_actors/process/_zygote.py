@@ -119,7 +119,7 @@ def _confinement(settings: Settings) -> "Confinement | None":
 
 
 class _Forks:
-    """Starts each worker as a fork of the zygote."""
+    """Starter of workers as forks of the zygote."""
 
     def __init__(self, settings: Settings, confinement: "Confinement | None", own: Sequence[socket]) -> None:
         self._settings = settings
@@ -128,7 +128,10 @@ class _Forks:
         self._pid = os.getpid()
 
     def start(self, fds: Sequence[int], *, is_seat: bool) -> int:
-        """Fork a worker; in the child, become the worker and never return. Raise `OSError` if that fails."""
+        """Fork a worker and return its process id; raise `OSError` if the fork fails.
+
+        In the child process, this becomes the worker and never returns.
+        """
         # Blocked across the fork: until the child has replaced the zygote's handlers, SIGTERM would run them and be
         # lost. It is delivered when the child unblocks the signal.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -193,7 +196,10 @@ class _Zygote:
         self._is_told = False
 
     def prepare(self) -> None:
-        """Load the modules of forked workers; raise `FatalError` if no worker can be started."""
+        """Prepare the start of workers, which includes loading their modules if they will be forked.
+
+        Raise `FatalError` if no worker can be started.
+        """
         if self._settings.terms.start == "fork":
             # Before user modules are loaded: the rehearsal forks a small process, and an unsupported system is reported
             # early.
@@ -213,7 +219,7 @@ class _Zygote:
         self._control.sendall(frame(Kind.TOLD, number, as_json({what: value})))
 
     def run(self) -> None:
-        """Execute commands and report ends, until the pool closes its socket or dies."""
+        """Execute the pool's commands and report the ends of workers, until the pool closes its socket or dies."""
         self._listen_to_signals()
         # Orphans of workers become children of the zygote, which can then find and kill them.
         _kernel.adopt_orphans()
@@ -249,7 +255,7 @@ class _Zygote:
         return self._terminated or os.getppid() != self._settings.parent
 
     def _pause(self) -> float | None:
-        """Return the milliseconds until the next kill, report or check is due; `None` if there is none."""
+        """Return the milliseconds until a kill, a report or a check of the parent is due; `None` if nothing is due."""
         due = [child.kill_at for child in self._living.values() if child.kill_at is not None]
         due += [ended.tell_at for ended in self._ended]
         if not self._is_told:
@@ -290,7 +296,7 @@ class _Zygote:
                     _kernel.signal_group(pid, signal.SIGCONT)  # a stopped process would not handle SIGTERM
 
     def _look_around(self) -> None:
-        """Kill workers after their grace, reap ended children, and report ends."""
+        """Kill workers whose grace is over, reap ended processes, and report the ends of workers to the pool."""
         now = time.monotonic()
         for pid, child in self._living.items():
             if child.kill_at is not None and child.kill_at <= now:

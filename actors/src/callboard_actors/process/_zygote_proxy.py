@@ -31,7 +31,7 @@ _STDERR = 2
 
 
 class ZygoteProxy:
-    """Running zygote and the table of its workers."""
+    """Running zygote and the table of its workers, on the pool's side."""
 
     def __init__(self, process: subprocess.Popen[bytes], inside: "Inside | None", control: socket.socket) -> None:
         self._process = process
@@ -49,7 +49,7 @@ class ZygoteProxy:
 
     @classmethod
     async def start(cls, settings: Settings) -> "ZygoteProxy":
-        """Start a zygote, and wait until it has loaded its modules."""
+        """Start a zygote, wait until it has loaded its modules, and return it."""
         ours, theirs = socket.socketpair()
         with _above_standard(theirs) as theirs:
             try:
@@ -81,7 +81,7 @@ class ZygoteProxy:
         self._ready = True
 
     async def fork(self, worker: WorkerProxy, what: Command = Command.FORK) -> None:
-        """Request a process for a worker, and wait until it has started; raise `OSError` if it cannot start."""
+        """Let the zygote start a worker process, and wait until it has started; raise `OSError` if it cannot start."""
         # Before the command: its report may arrive while this task waits to be resumed.
         self._workers[worker.number] = worker
         try:
@@ -99,7 +99,10 @@ class ZygoteProxy:
             raise OSError(worker.unforked, os.strerror(worker.unforked))
 
     async def end(self, worker: WorkerProxy, grace: float) -> None:
-        """Request the end of a worker and its children once; `grace` is in seconds."""
+        """Ask the zygote to end a worker and its children; a second request for the same worker is not sent.
+
+        `grace` is the time in seconds between SIGTERM and SIGKILL.
+        """
         if not worker.asked_to_end and not worker.ended.is_set():
             # Before the await, so that a second task sends no second command and no call is given to this worker.
             worker.asked_to_end = True
@@ -154,7 +157,7 @@ class ZygoteProxy:
                     os.killpg(worker.pid, signal.SIGKILL)
 
     async def close(self) -> None:
-        """End the zygote and all its workers, and wait for it. `listen` must not be running."""
+        """End the zygote and all its workers, and wait until the zygote has ended. `listen` must not be running."""
         self._lose_all()
         # Wakes tasks that wait to write; they see `_gone`. Closing the socket tells the zygote to end.
         anyio.notify_closing(self._control)
@@ -231,7 +234,7 @@ def _run(command: list[str], control: socket.socket, confine: Confine | None) ->
 
 
 def _above_standard(end: socket.socket) -> socket.socket:
-    """Return the socket with a descriptor above 2; the zygote's own stdin, stdout and stderr take 0 to 2."""
+    """Return the socket with a descriptor above 2, because 0 to 2 are stdin, stdout and stderr in the zygote."""
     if end.fileno() > _STDERR:
         return end
     with end:

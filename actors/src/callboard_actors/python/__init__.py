@@ -1,4 +1,4 @@
-"""Python code of a model, as a tool: `python_tool`.
+"""Tool by which a model runs Python code: `python_tool`.
 
     node = ToolNode([python_tool(Python(packages=["numpy"]))])
 

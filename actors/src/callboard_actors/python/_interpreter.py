@@ -1,4 +1,6 @@
-"""Interpreter of cells: takes code and returns a record. It owns its process, and runs only its cells' event loop.
+"""Interpreter of cells, which are pieces of Python code: runs each cell, and returns a record of its result.
+
+It needs a process of its own, and runs no event loop but that of its cells.
 
 `TimeLimit`, `told` and `Capture` bound the time of a cell, its error and its output. `Interpreter` runs the cells.
 """
@@ -42,7 +44,7 @@ _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Code of one call of the Python tool, compiled."""
+    """Compiled code of one call of the Python tool."""
 
     name: str
     body: CodeType
@@ -61,7 +63,7 @@ def is_cell(filename: str) -> bool:
 
 
 def again(parsing: Callable[[], T]) -> T:
-    """Parse, and try a second time after a SystemError, which a garbage collection during the parsing may cause.
+    """Call a parser, and call it again after a SystemError, which a garbage collection during the parsing may cause.
 
     CPython 3.11 raises "AST constructor recursion depth mismatch" then (python/cpython#106905).
     """
@@ -72,7 +74,7 @@ def again(parsing: Callable[[], T]) -> T:
 
 
 def compiled(code: str, number: int) -> Cell:
-    """Compile a cell; raise SyntaxError or, for a NUL character or deep nesting, ValueError."""
+    """Compile the code of a cell; raise SyntaxError or, for a NUL character or deep nesting, ValueError."""
     name = name_of(number)
     linecache.cache[name] = (len(code), None, f"{code}\n".splitlines(keepends=True), name)
     linecache.cache.pop(name_of(number - _MOST_CELLS), None)
@@ -94,7 +96,10 @@ _LARGEST = 1_000_000
 
 
 def taken(most: int) -> tuple[list[str], list[str]]:
-    """Return the open figures as PNG in base64, and notes about those that are not shown; close all of them."""
+    """Return the open figures of matplotlib as PNG in base64, and notes about figures that are not shown.
+
+    All figures are closed.
+    """
     pyplot: Any = sys.modules.get("matplotlib.pyplot")
     if pyplot is None or not most:
         return [], []
@@ -136,9 +141,10 @@ class CellTimeoutError(BaseException):
 
 
 class TimeLimit:
-    """Block that is interrupted after a time, so that the cell's names are kept. After a grace, its process is killed.
+    """Context manager that interrupts its block after a time, and kills the process after a further grace.
 
-    The kernel kills it by SIGALRM, which works even if no Python code can run any more.
+    An interrupted cell keeps its names. The kernel kills the process by SIGALRM, which works even if no Python code can
+    run any more.
     """
 
     def __init__(self, seconds: float | None, grace: float | None) -> None:
@@ -167,7 +173,7 @@ class TimeLimit:
         self.end()
 
     def end(self) -> None:
-        """End the block; may be called again if the first call was interrupted."""
+        """End the time limit, so that it interrupts nothing more; may be called again if the first call was interrupted."""
         with self._lock:
             self._is_over = True
             interrupted, self._is_interrupted = self._is_interrupted, False
@@ -180,7 +186,7 @@ class TimeLimit:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _take_away(self) -> None:
-        """Remove an error that has not arrived yet, so that it cannot hit later code."""
+        """Remove an error that was requested by `interrupt` and not raised yet, so that it cannot hit later code."""
         # It is replaced by an error of this class. Clearing it instead would leave the interpreter looking for it for
         # ever, which in CPython 3.11 hangs code that sets a profile function.
         try:
@@ -191,7 +197,7 @@ class TimeLimit:
             pass
 
     def interrupt(self, error: type[BaseException]) -> None:
-        """Raise an error within the block unless it is over; called from another thread or a signal handler."""
+        """Raise an error in the block, unless the block is over; called from another thread or a signal handler."""
         with self._lock:
             if not self._is_over:
                 self._is_interrupted = True
@@ -199,7 +205,7 @@ class TimeLimit:
 
 
 class _NothingError(BaseException):
-    """Replacement for an error that comes too late."""
+    """Error that replaces an interrupting error which would be raised too late."""
 
 
 def _raise_in(thread: int, error: type[BaseException]) -> None:
@@ -216,7 +222,7 @@ _MOST_VALUE = 10_000
 
 
 def told(error: BaseException) -> str:
-    """Return a short traceback: the lines of the cell's own code, without frames of libraries and of this package."""
+    """Return a short traceback of a cell's error: the lines of the cell's own code, without frames of libraries."""
     try:
         found = traceback.TracebackException.from_exception(error, compact=True, max_group_width=_MOST_GROUP)
         _leave_own_frames(found)
@@ -250,7 +256,7 @@ def shown(value: object, most: int) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """Return the head and the tail of a text that is too long."""
+    """Return a text, or only its head and its tail if it has more than `most` characters."""
     if len(text) <= most // 4:
         return text.encode(errors="backslashreplace").decode()
     head, tail = text[: most // 2], text[len(text) - min(len(text), most // 2) :]
@@ -272,7 +278,7 @@ holds no reference to its stream: if the stream were freed, the process would cr
 
 
 class Kept:
-    """Head and tail of some output."""
+    """Buffer that keeps the head and the tail of a cell's output."""
 
     def __init__(self, most: int) -> None:
         self._most_head = most // 2
@@ -282,7 +288,7 @@ class Kept:
         self._size = 0
 
     def add(self, data: bytes) -> None:
-        """Append data; keep the head and the tail, and count the rest."""
+        """Append output; keep its head and its tail, and count the rest."""
         self._size += len(data)
         room = self._most_head - len(self._head)
         self._head += data[:room]
@@ -291,7 +297,7 @@ class Kept:
             del self._tail[: -self._most_tail]
 
     def taken(self) -> Excerpt:
-        """Return the output, and start again empty."""
+        """Return the kept output, and empty the buffer."""
         tail = bytes(self._tail[-self._most_tail :])
         found = Excerpt(bytes(self._head), self._size - len(self._head) - len(tail), tail)
         self._head.clear()
@@ -316,7 +322,7 @@ class Capture:
         self._streams: dict[int, TextIO] = {}
 
     def begin(self) -> None:
-        """Redirect stdout and stderr into the pipe whose content the call returns."""
+        """Redirect stdout and stderr of this process into a pipe, whose content `end` returns."""
         if self._pipe is None or not _is_whole(self._pipe):
             self._pipe = self._opened()
         theirs = self._pipe[1]
@@ -326,7 +332,7 @@ class Capture:
         sys.stdout, sys.stderr = self._stream(1), self._stream(2)
 
     def _stream(self, fd: int) -> TextIO:
-        """Return the text stream that all cells share for a descriptor; a new one if a cell has changed it."""
+        """Return the text stream for a file descriptor, which all cells share; make a new one if a cell has changed it."""
         stream = self._streams.get(fd)
         if stream is None or not _is_restored(stream):
             stream = self._streams[fd] = _new_stream(fd)
@@ -356,7 +362,7 @@ class Capture:
         return bool(data)
 
     def end(self) -> Excerpt:
-        """Restore the former outputs, and return the captured output."""
+        """Restore the former stdout and stderr, and return the output since `begin`."""
         assert self._replaced is not None
         assert self._pipe is not None
         for stream in (sys.stdout, sys.stderr):
@@ -379,14 +385,17 @@ class Capture:
         return self._kept.taken()
 
     def close(self) -> None:
-        """Close the pipe, which ends its thread."""
+        """Close the writing end of the pipe, so that the thread that reads the pipe ends."""
         if self._pipe is not None:
             os.close(self._pipe[1])  # not the reading end: the thread still polls it
             self._pipe = None
 
 
 def _is_whole(pipe: tuple[int, int]) -> bool:
-    """Return whether both ends are still this pipe; a cell may have closed one and opened another file instead."""
+    """Return whether both file descriptors are still ends of one pipe.
+
+    A cell may have closed one of them, and opened another file under its number.
+    """
     try:
         ours, theirs = map(os.fstat, pipe)
     except OSError:
@@ -409,7 +418,7 @@ def _new_stream(fd: int) -> TextIO:
 
 
 def _is_restored(stream: Any) -> bool:
-    """Undo changes of a cell to a stream; return False if the stream is closed or cannot be restored."""
+    """Undo changes of a cell to a stream; return `True` if the stream can be used, and `False` if not."""
     try:
         vars(stream).clear()
         stream.reconfigure(
@@ -448,14 +457,14 @@ class Record(TypedDict):
     error: str
     """Short traceback, or another reason for the end of the cell; empty if it succeeded."""
     missing: str
-    """Module that could not be imported."""
+    """Name of the module that could not be imported; empty if there is none."""
     pictures: list[str]
-    """PNG files, in base64."""
+    """Figures that the cell has drawn, as PNG in base64."""
     notes: list[str]
 
 
 class Interpreter:
-    """Namespace, and the cells that run in it.
+    """Interpreter that runs one cell after another in a namespace of its own.
 
     `max_output` is in bytes, `pictures` the number of figures of a cell. `grace` is the time in seconds between the
     interruption of a late cell and the end of the process; `None` never ends it.
@@ -483,7 +492,7 @@ class Interpreter:
         os.environ.setdefault("MPLBACKEND", "Agg")
 
     def close(self) -> None:
-        """Close the event loop, with tasks that cells have left running, and stop to read their output."""
+        """Close the event loop, with tasks that cells have left running, and end the capture of their output."""
         if self._runner is not None:
             self._runner.close()
         self._capture.close()
@@ -494,7 +503,10 @@ class Interpreter:
             self._limit.interrupt(KeyboardInterrupt)
 
     def run(self, code: str, timeout: float | None = None) -> Record:
-        """Run a cell; its errors are part of the record."""
+        """Run the code of a cell and return its record; errors of the cell are part of the record.
+
+        Raise `BrokenInterpreterError` if no further cell can run after this one.
+        """
         self._number += 1
         record = self._captured(code, self._number, timeout)
         # Checked now, so that the error belongs to the cell that caused it and not to the next one.
@@ -573,7 +585,10 @@ def _fresh_main() -> types.ModuleType:
 
 
 def own_process() -> None:
-    """Let crashes print a traceback to the original stderr, and silence warnings that do not apply here."""
+    """Prepare this process for an interpreter: crashes print a traceback, and unsuitable warnings are silenced.
+
+    The traceback is printed to the original stderr.
+    """
     faulthandler.enable(file=os.dup(2), all_threads=False)
     warnings.filterwarnings("ignore", message=".*non-interactive, and thus cannot be shown")
     # That warning would be about threads of this package, which no child needs.

@@ -1,4 +1,4 @@
-"""`Python`: actor that runs code of a model, and its answers as text and pictures."""
+"""`Python`: actor that runs Python code written by a model, and answers with text and figures."""
 
 import signal
 import traceback
@@ -17,7 +17,7 @@ from callboard_actors.python._interpreter import Interpreter, Record, own_proces
 
 
 def answer(record: Record, packages: Sequence[str]) -> str | list[dict[str, Any]]:
-    """Return a cell's record as a tool result: a text, or content blocks if the cell has shown figures."""
+    """Convert the record of a cell to a tool result: a text, or content blocks if the cell has shown figures."""
     text = _text(record, packages)
     if not record["pictures"]:
         return text
@@ -47,7 +47,7 @@ _MOST_TIME = 0.8
 
 
 class Python(Actor):
-    """Interpreter of Python in a process of its own.
+    """Actor that runs Python code of a model in a process of its own.
 
     It refuses to start in any other process. `python_tool` gives it one, which is confined. With a pool of your own,
     `child(Python(...), runs_in=pool)`, the pool decides about the permissions of the code.

@@ -30,24 +30,24 @@ class BoundedPool(Processes):
 
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[Any]:
-        """Reserve a worker while the block runs; see `Processes.seat`."""
+        """Start a dedicated worker for the duration of the block; see `Processes.seat`."""
         async with super().seat(title) as seat:
             yield _BoundedSeat(seat, self._most + _TO_ANSWER)
 
 
 @dataclass(frozen=True, slots=True)
 class _BoundedSeat:
-    """Reserved worker that gives up cells that do not answer."""
+    """Dedicated worker whose cells fail if they do not answer in time."""
 
     seat: Seat
     most: float
 
     async def until_ended(self) -> str:
-        """Wait until the worker has ended; return how, as text."""
+        """Wait until the worker has ended; return the reason as text."""
         return await self.seat.until_ended()
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run a body in the worker; raise EngineError if a cell does not answer in time."""
+        """Run a body in the worker; raise EngineError if the body is a cell that does not answer in time."""
         if "run_python" not in body.args[1:2]:
             return await self.seat.run_body(body)  # not a cell: for example the wait for the actor's end
         with anyio.move_on_after(self.most):
@@ -66,7 +66,7 @@ _MEMORY = 2 * 1024**3
 
 
 def by_thread(_: Mapping[str, Any], context: CallContext) -> str:
-    """Return the conversation of a call; calls without a `thread_id` share one."""
+    """Return the id of the conversation that a call belongs to; calls without a `thread_id` share one."""
     return str(context.config.get("configurable", {}).get("thread_id", ""))
 
 
@@ -81,7 +81,7 @@ def python_tool(
     idle: float = 600.0,
     cap: int = 8,
 ) -> ChildSpec[Python]:
-    """Return the tool "run this Python", for a node or an agent.
+    """Return a tool by which a model runs Python code, for a node or an agent.
 
         agent = create_react_agent(model, [python_tool(Python(packages=["numpy"]), preload=["numpy"])])
 

@@ -28,7 +28,7 @@ _is_ours = False
 
 
 def connect(address: str | None, options: Mapping[str, Any]) -> None:
-    """Connect to Ray, or share the connection of this process; blocks until it is established."""
+    """Connect this process to Ray, or share its connection with other engines. Blocks until it is connected."""
     global _users, _address, _is_ours
     with _lock:
         if not ray.is_initialized():
@@ -64,7 +64,7 @@ def _check_reachable(address: str, host: str, port: int) -> None:
 
 
 def disconnect() -> None:
-    """Release the connection; the last user closes it, if an engine opened it. Blocks."""
+    """Release one engine's use of the connection; the last one closes it, if an engine has opened it. Blocks."""
     global _users, _is_ours
     with _lock:
         _users -= 1
@@ -74,7 +74,7 @@ def disconnect() -> None:
 
 
 def what_lacks(terms: RayOptions) -> str | None:
-    """Return a text that names the resources that are not free for one Ray actor; `None` if all are. Blocks."""
+    """Return a text with the resources that a Ray actor needs and that are not free; `None` if all are free. Blocks."""
     free: Mapping[str, Any] = ray.available_resources()  # type: ignore[no-untyped-call]
     total: Mapping[str, Any] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     needs = {"CPU": terms.cpus, "GPU": terms.gpus, "memory": terms.memory or 0, **terms.resources}

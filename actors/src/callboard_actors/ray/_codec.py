@@ -42,7 +42,7 @@ def packed(body: Body) -> bytes:
 
 
 def check(fn: Callable[..., Any], title: str) -> None:
-    """Raise `TypeError` for a function that cannot be pickled."""
+    """Raise `TypeError` for a function or class that cannot be pickled; `title` names it in the error."""
     try:
         dumps(fn)
     except Exception as error:
@@ -52,7 +52,7 @@ def check(fn: Callable[..., Any], title: str) -> None:
 
 
 def opened(kind: Kind, data: bytes, body: Body) -> Any:
-    """Return the result of a body, or raise its exception; see `_engine/_codec.py`."""
+    """Decode the reply of a body: return the result, or raise the exception; see `_engine/_codec.py`."""
     if kind is Kind.REFUSE:
         raise TypeError(
             f"{body.title!r} cannot run on Ray: its workers cannot load it: {data.decode(errors='replace')}; "

@@ -55,7 +55,7 @@ class Crew:
         """Reason why the engine has no Ray actors."""
 
     async def keep(self) -> None:
-        """Connect to Ray, and keep a Ray actor running in each place, until dismissed."""
+        """Connect to Ray, and keep the engine's number of Ray actors running, until `dismiss` is called."""
         try:
             await run_sync(self._connect)
         except ActorStartError as error:
@@ -81,7 +81,7 @@ class Crew:
         self._over.set()
 
     async def until_ready(self) -> None:
-        """Wait until every place has a Ray actor or `failure` is set; raise `ActorStartError` after `start_timeout`."""
+        """Wait until all Ray actors have started or `failure` is set; raise `ActorStartError` after `start_timeout`."""
         with anyio.move_on_after(self._terms.start_timeout):
             await self._full.wait()
         if not self._full.is_set():
@@ -150,7 +150,10 @@ class Crew:
         wait.cancel()
 
     async def take(self, body: Body) -> HostProxy:
-        """Wait for an idle Ray actor; raise `ActorGoneError` if the engine is closed, `EngineError` if none lives."""
+        """Wait for an idle Ray actor and return it.
+
+        Raise `ActorGoneError` if the engine is closed, and `EngineError` if no Ray actor lives.
+        """
         while not self.is_dismissed:
             if not self._idle and self._terms.workers + self._more < self._terms.most_workers:
                 assert self._group is not None
@@ -164,9 +167,9 @@ class Crew:
         raise ActorGoneError(body.title, body.call_id, "its engine on Ray is closed")
 
     async def _next(self, body: Body) -> HostProxy | None:
-        """Wait for an idle Ray actor: without limit while one lives or starts, otherwise up to the patience.
+        """Wait for an idle Ray actor and return it; return `None` if the engine is closed meanwhile.
 
-        Raise `EngineError` after the patience.
+        While a Ray actor lives or starts, the wait has no limit. Otherwise it raises `EngineError` after the patience.
         """
         async with anyio.create_task_group() as group:
             group.start_soon(self._lose_patience, group.cancel_scope)
@@ -189,13 +192,13 @@ class Crew:
             await anyio.sleep(max(self._terms.patience, _LEAST_PAUSE))
 
     def give_back(self, host: HostProxy) -> None:
-        """Offer a Ray actor to the next call, if it lives."""
+        """Make an idle Ray actor available to the next call, if it lives."""
         if host.is_alive and not self.is_dismissed:
             host.idle_since = anyio.current_time()
             self._idle.put(host)
 
     async def run_body(self, body: Body) -> Any:
-        """Run a body alone on a Ray actor."""
+        """Run a body on an idle Ray actor, which runs no other body meanwhile; return its result or raise its exception."""
         host = await self.take(body)
         try:
             return await host.run_body(body)
@@ -204,7 +207,7 @@ class Crew:
             host.when_free(lambda: self.give_back(host))
 
     async def hire(self, title: str) -> HostProxy:
-        """Start a Ray actor for one owner, who must end it; raise `EngineError` if it cannot be started."""
+        """Start and return a Ray actor for one owner, who must end it; raise `EngineError` if it cannot be started."""
         host = HostProxy(title, self._terms)
         try:
             with anyio.move_on_after(self._terms.start_timeout):
@@ -220,13 +223,13 @@ class Crew:
         raise EngineError(title, None, reason, ended="unavailable")
 
     def abandon(self) -> None:
-        """Kill all Ray actors without waiting, after the event loop was closed."""
+        """Kill all Ray actors without waiting. Called after the event loop was closed."""
         for host in self._hosts:
             host.kill()
         disconnect()
 
     async def dismiss(self) -> None:
-        """End all Ray actors; calls that wait for one fail."""
+        """End all Ray actors, and wait for their ends; calls that wait for a Ray actor fail."""
         self.is_dismissed = True
         self._keeping.cancel()
         with anyio.CancelScope(shield=True):

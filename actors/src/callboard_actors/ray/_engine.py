@@ -96,7 +96,7 @@ class RayEngine(OpenedEngine[Crew]):
         check(fn, title)
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run a body in a Ray actor; see `callboard.Engine`."""
+        """Run a body, which is one function call of a tool or actor, in a Ray actor; see `callboard.Engine`."""
         with self._lifecycle.bodies.running(body, grace=self._terms.grace) as noted:
             return await self._lifecycle.here(body.title, body.call_id).run_body(noted)
 

@@ -27,22 +27,22 @@ Reply = tuple[Kind, bytes]
 
 
 class Host:
-    """Ray actor that runs bodies, identified by numbers, until it is killed."""
+    """Ray actor that runs bodies (function calls), identified by numbers, until it is killed."""
 
     def __init__(self) -> None:
         self._calls: dict[int, _Call] = {}
         self._threads = ThreadPoolExecutor(_THREADS, "callboard")
 
     async def hello(self) -> dict[str, str]:
-        """Return the versions; as the first call, it also shows that the Ray actor lives."""
+        """Return the versions of callboard and Python here. As the first call, it also shows that the Ray actor lives."""
         return versions()
 
     async def watch(self) -> None:
-        """Never return: the call fails when this process ends, which its caller notices."""
+        """Wait for ever: this call fails when the process ends, which tells its caller of the end."""
         await asyncio.Event().wait()
 
     async def leave(self) -> None:
-        """Exit at once, with everything that runs here."""
+        """End this process at once, with every body that runs in it."""
         os._exit(0)
 
     async def run(self, number: int, given: dict[str, Any], data: bytes, most: int) -> tuple[Reply, list[Word]]:
@@ -57,7 +57,7 @@ class Host:
         return reply, call.taken_words()
 
     async def words(self, number: int) -> list[Word]:
-        """Wait for events of a body; return none if the body has ended."""
+        """Wait for events of a running body and return them; return an empty list if the body has ended."""
         call = self._calls.get(number)
         return [] if call is None else await call.next_words()
 
@@ -69,7 +69,7 @@ class Host:
 
 
 class _Call:
-    """Running body: its task and its events."""
+    """Body that runs in this Ray actor: its task and its events."""
 
     def __init__(self, threads: ThreadPoolExecutor, most: int) -> None:
         self._threads = threads

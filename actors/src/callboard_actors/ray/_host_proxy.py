@@ -31,7 +31,7 @@ from callboard_actors.ray._options import RayOptions
 
 
 class Bell:
-    """Wakes one task of this event loop whenever a watched reference is resolved."""
+    """Signal that wakes one task of this event loop whenever a watched object reference of Ray is resolved."""
 
     def __init__(self) -> None:
         self._loop: Any = current_token().native_token
@@ -39,7 +39,7 @@ class Bell:
         self._rung = anyio.Event()
 
     def watch(self, ref: Any) -> Future[Any]:
-        """Watch a reference; return a future that is done when the bell rings for it."""
+        """Ring the bell when an object reference is resolved; return a future with the value of the reference."""
         future: Future[Any] = ref.future()
         future.add_done_callback(lambda _: self._post(self.ring))
         return future
@@ -66,7 +66,7 @@ class Bell:
 
 
 async def value_of(ref: Any) -> Any:
-    """Wait for a reference and return its value; raise the error that Ray stored instead."""
+    """Wait for an object reference of Ray and return its value; raise the error that Ray stored instead."""
     bell = Bell()
     future = bell.watch(ref)
     await bell.wait()
@@ -96,7 +96,7 @@ class _LostError(Exception):
 
 
 class HostProxy:
-    """Ray actor of one engine in one event loop."""
+    """Ray actor of one engine in one event loop, on the engine's side."""
 
     def __init__(self, title: str, terms: RayOptions) -> None:
         self._title = title
@@ -119,7 +119,10 @@ class HostProxy:
         """Time of the event loop since which it is idle; infinite while it is not."""
 
     async def start(self, patience: float | None = None) -> None:
-        """Let Ray start the Ray actor, and wait until it answers."""
+        """Let Ray start the Ray actor, and wait until it answers.
+
+        Raise `NoRoomError` if the cluster has no room for it during `patience` seconds.
+        """
         # Without Ray's retries: it cannot know whether a body may run twice.
         make = ray.remote(Host).options(
             max_restarts=0, max_task_retries=0, max_concurrency=_AT_ONCE, **self._terms.ray_options()
@@ -160,17 +163,17 @@ class HostProxy:
 
     @property
     def is_alive(self) -> bool:
-        """`True` as long as nothing is known to have ended it."""
+        """`True` as long as no end of the Ray actor is known."""
         return self._reason is None
 
     @property
     def is_expected(self) -> bool:
-        """`True` if it lives, or may still start within `start_timeout`."""
+        """`True` if the Ray actor lives and has started, or may still start within `start_timeout`."""
         is_starting = anyio.current_time() - self._began < self._terms.start_timeout
         return self.is_alive and (self.has_started or is_starting)
 
     async def until_ended(self) -> str:
-        """Wait until it has ended, was killed, or cannot be reached; return the reason."""
+        """Wait until the Ray actor has ended, was killed, or cannot be reached; return the reason."""
         try:
             await value_of(self._watch)
         except RayError as error:
@@ -232,14 +235,17 @@ class HostProxy:
             self._bells.discard(bell)
 
     async def _until_done(self, future: Future[Any], bell: Bell) -> None:
-        """Wait until Ray has answered; raise `_LostError` if the Ray actor is lost, since Ray may never answer then."""
+        """Wait until Ray has resolved the future.
+
+        Raise `_LostError` if the Ray actor is lost, because Ray may never resolve the future then.
+        """
         while not future.done():
             if self._reason is not None:
                 raise _LostError(self._reason)
             await bell.wait()
 
     def when_free(self, fn: Callable[[], object]) -> None:
-        """Call a function when no cancelled body is ending here any more: now or later."""
+        """Call a function as soon as this Ray actor has no cancelled body that is still ending, perhaps at once."""
         self._when_free.append(fn)
         self._tell_free()
 
@@ -307,6 +313,6 @@ def _check_versions(title: str, there: Mapping[str, str]) -> None:
 
 
 def said(error: Exception) -> str:
-    """Return an error of Ray as one line of at most 400 characters; Ray's own texts have pages."""
+    """Return the text of an error of Ray as one line of at most 400 characters; Ray's own texts have pages."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join([type(error).__name__ + ":", *lines])[:400]

@@ -36,7 +36,7 @@ class RayOptions:
                 raise ValueError(f"RayEngine({name}={value!r}) has to be a number of at least 0")
 
     def ray_options(self) -> dict[str, Any]:
-        """Return the options with which Ray starts an actor."""
+        """Return the keyword arguments with which Ray starts a Ray actor."""
         options: dict[str, Any] = {
             "num_cpus": self.cpus,
             "num_gpus": self.gpus,

@@ -12,7 +12,7 @@ app = command_app()
 
 
 def main(args: list[str]) -> None:
-    """Run the command with its arguments; `callboard worker` finds it by this name."""
+    """Run `callboard worker` with these arguments; the `callboard` command finds this function by its name."""
     app(args=args, prog_name="callboard worker")
 
 
@@ -68,13 +68,13 @@ def worker(
     backend: Annotated[Backend, typer.Option(help="The event loop to run on.")] = Backend.asyncio,
     app_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where the module is looked for first.")] = Path(),
 ) -> None:
-    """Serve tools and actors to agents on other machines, which have a `RemoteEngine`.
+    """Serve tools and actors to agents on other machines, which call them by a `RemoteEngine`.
 
-    Whoever has the secret may run code here, as this user. It comes from a file or from the environment, never from
-    the command line. Other machines are only spoken to by TLS, unless `--insecure` is given.
+    Whoever has the secret may run code here, as this user. The secret comes from a file or from the environment, never
+    from the command line. Other machines have to connect by TLS, unless `--insecure` is given.
 
-    SIGTERM, or Ctrl-C, drains: nothing new begins, what runs has `--drain` seconds to finish, and is then ended. A
-    second one ends it at once.
+    SIGTERM, or Ctrl-C, starts a drain: no new call begins, and running calls have `--drain` seconds to finish before
+    they are ended. A second signal ends them at once.
 
     **Examples**
 
@@ -84,9 +84,9 @@ def worker(
 
     **Exit codes**
 
-    0: all that ran has finished. 1: it could not start. 2: the command line is wrong, or names what is not there.
-    3: some was ended, and may be run again. 4: of some that was ended, nobody knows what came of it; stderr names the
-    calls.
+    0: all running calls have finished. 1: it could not start. 2: the command line is wrong, or names something that
+    does not exist. 3: some calls were ended, and may be run again. 4: some calls were ended, and their outcome is
+    unknown; stderr names these calls.
     """
     given = dict(locals(), backend=backend.value)
     from callboard_actors.remote._worker_process import Options, run

@@ -32,13 +32,16 @@ _LOOK: Final = 1.0
 
 
 def least_loaded(links: Iterable[Link]) -> Link | None:
-    """Return the link with the smallest share of its capacity in use; a random one among equals."""
+    """Return the link whose worker has the smallest share of its capacity in use; `None` if there is no link.
+
+    Among equal shares, the choice is random.
+    """
     shares = [(one.load / one.offer.capacity, random.random(), one) for one in links if one.offer is not None]  # noqa: S311
     return min(shares, key=lambda share: share[:2])[2] if shares else None
 
 
 class _Waiting:
-    """Call that waits for a link."""
+    """Call that waits for a link to a worker with free capacity."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
@@ -59,7 +62,7 @@ class RemoteWorkers:
         """Always `None`: workers that cannot be reached are tried again. The engine's lifecycle reads it."""
 
     async def keep(self) -> None:
-        """Keep all connections open until dismissed."""
+        """Keep the connections to all workers open, until `dismiss` is called."""
         try:
             with self._keeping:
                 async with anyio.create_task_group() as group:
@@ -69,7 +72,10 @@ class RemoteWorkers:
             self._over.set()
 
     async def until_ready(self) -> None:
-        """Wait for the first connection, and briefly for the others; raise `ActorStartError` after `start_timeout`."""
+        """Wait until one worker is connected, and briefly for the others.
+
+        Raise `ActorStartError` if no worker is connected after `start_timeout`.
+        """
         with anyio.move_on_after(self._terms.start_timeout):
             await self._any_up()
             with anyio.move_on_after(_FOR_THE_OTHERS):
@@ -89,7 +95,7 @@ class RemoteWorkers:
         return "; ".join(f"{link.address}: {link.trouble}" for link in self.links if not link.is_up) or "they are busy"
 
     async def take(self, title: str, call_id: str | None, subject: str) -> Link:
-        """Wait for a worker that serves `subject` and has capacity; reserve a place on it."""
+        """Wait for a worker with free capacity that serves `subject`; reserve a place on it, and return its link."""
         # FIFO: a new call does not overtake waiting ones, even if a worker has room.
         if (link := None if self._waiting else self._free(subject)) is None:
             link = await self._wait(title, call_id, subject)
@@ -127,7 +133,10 @@ class RemoteWorkers:
         return one.link
 
     def _patience_left(self, subject: str, since: float) -> float:
-        """Return the seconds that a call waiting since `since` waits on, in the present state of the workers."""
+        """Return how many seconds longer a call may wait that has waited since the time `since`.
+
+        The patience counts from the loss of the last worker that could serve the call.
+        """
         # Busy but connected: wait on, and check again later.
         if any(link.is_up and link.serves(subject) for link in self.links):
             return max(self._terms.patience, _LOOK)
@@ -136,7 +145,7 @@ class RemoteWorkers:
         return max([since, *could]) + self._terms.patience - anyio.current_time()
 
     def _check_served(self, title: str, call_id: str | None, subject: str) -> None:
-        """Raise for a function that no worker serves, as soon as all workers are connected."""
+        """Raise `EngineError` if all workers are connected and none of them serves this function."""
         if any(link.serves(subject) or not link.is_up for link in self.links):
             return
         served = sorted({name for link in self.links if link.offer is not None for name in link.offer.serves})
@@ -155,11 +164,14 @@ class RemoteWorkers:
                 one.told.set()
 
     def seats_from(self) -> list[Link]:
-        """Return the links to ask for a dedicated worker, least loaded first."""
+        """Return the links of the connected workers, in the order in which to ask them for a dedicated worker process.
+
+        The least loaded worker comes first.
+        """
         return sorted((link for link in self.links if link.is_up), key=lambda link: (link.load, random.random()))  # noqa: S311
 
     async def dismiss(self) -> None:
-        """Cancel running calls, and close all connections."""
+        """Cancel running calls, wait for their ends, and close all connections."""
         with anyio.CancelScope(shield=True):
             async with anyio.create_task_group() as group:
                 for link in self.links:
@@ -258,7 +270,7 @@ class RemoteEngine(OpenedEngine[RemoteWorkers]):
         _codec.check(fn, title)
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run a body on a worker; see `callboard.Engine`.
+        """Run a body, which is one function call of a tool or actor, on a remote worker; see `callboard.Engine`.
 
         Raises:
             TypeError: the body cannot be sent.
@@ -272,7 +284,7 @@ class RemoteEngine(OpenedEngine[RemoteWorkers]):
             return await self._run(noted, pickled, subject)
 
     async def _run(self, body: Body, pickled: bytes, subject: str) -> Any:
-        """Run a body on one worker after another, until one has begun it."""
+        """Run a body on a remote worker; if it certainly did not begin there, try another worker."""
         for left in reversed(range(max(_ATTEMPTS, 2 * len(self._addresses)))):
             fleet = self._lifecycle.here(body.title, body.call_id)
             link = await fleet.take(body.title, body.call_id, subject)
@@ -286,7 +298,7 @@ class RemoteEngine(OpenedEngine[RemoteWorkers]):
 
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[RemoteSeat]:
-        """Reserve a dedicated worker process on a worker for the duration of the block; see `callboard.Engine`.
+        """Reserve a dedicated process on a remote worker for the duration of the block; see `callboard.Engine`.
 
         Raises:
             callboard.EngineError: no worker has one available.

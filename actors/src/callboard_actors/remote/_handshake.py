@@ -39,7 +39,7 @@ _AGENT, _WORKER = "agent", "worker"
 
 
 class RefusedError(Exception):
-    """Raised if one side refuses the connection."""
+    """Raised if one side refuses the connection during the handshake."""
 
     def __init__(self, reason: str, *, for_good: bool = True) -> None:
         self.reason = reason
@@ -50,7 +50,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """Terms of an agent."""
+    """Terms of the connection that an agent sends in the handshake."""
 
     heartbeat: float
     """Seconds between two pings, in both directions."""
@@ -67,7 +67,7 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """Terms of a worker, sent only after the agent's proof was checked."""
+    """Terms of the connection that a worker sends in the handshake, after it has checked the agent's proof."""
 
     capacity: int
     """Number of concurrent calls."""
@@ -87,7 +87,7 @@ class Offer:
 
 
 async def greet(stream: ByteStream, reader: FrameReader, secret: bytes, binding: str, wishes: Wishes) -> Offer:
-    """Perform the handshake as the agent; return the worker's terms."""
+    """Perform the agent's side of the handshake; return the worker's terms."""
     # A fresh nonce of each side: neither a recorded agent nor a recorded worker can be replayed.
     ours = nonce()
     await _say(stream, {"protocol": PROTOCOL, "nonce": ours})
@@ -113,7 +113,7 @@ async def greet(stream: ByteStream, reader: FrameReader, secret: bytes, binding:
 
 
 async def admit(stream: ByteStream, reader: FrameReader, secret: bytes, binding: str, offer: Offer) -> Wishes:
-    """Perform the handshake as the worker; return the agent's terms. A refused agent is told the reason."""
+    """Perform the worker's side of the handshake; return the agent's terms. A refused agent receives the reason."""
     try:
         # The agent proves first: without the secret, nobody obtains a proof of this worker, its versions or its list of
         # functions.

@@ -1,4 +1,4 @@
-"""Link to one worker, on the agent's side: keeps a connection, sends calls, and counts their share of its capacity.
+"""Link to one remote worker, on the agent's side: keeps a connection, sends calls, and counts the used capacity.
 
 `RemoteSeat` is a dedicated worker process there.
 """
@@ -78,23 +78,23 @@ class RemoteSeat:
 
     @property
     def reason(self) -> str:
-        """Reason why it cannot be used any more."""
+        """Reason why the dedicated worker cannot be used any more."""
         return self._reason or "it was left"
 
     def drain(self, reason: str) -> None:
-        """Refuse new bodies; running ones continue."""
+        """Refuse new bodies (function calls) from now on, for this reason; running bodies continue."""
         self._reason = self._reason or reason
         self._useless.set()
 
     def end(self, reason: str) -> None:
-        """Record that it has ended, or was refused."""
+        """Record that the dedicated worker has ended, or was refused, for this reason."""
         # Keeps an earlier reason: after a drain, that is why it ended.
         self.drain(reason)
         self.settled.set()
         self.gone.set()
 
     async def until_ended(self) -> str:
-        """Wait until it cannot be used any more: ended, lost or draining. Return the reason."""
+        """Wait until the dedicated worker has ended, is lost, or is being drained; return the reason."""
         await self._useless.wait()
         return self.reason
 
@@ -150,15 +150,15 @@ class Link:
         return self.is_up and self.offer is not None and running < self.offer.capacity
 
     def serves(self, subject: str | None) -> bool:
-        """Return whether the worker serves this function; `None` stands for any."""
+        """Return whether the worker serves the function or actor with this name; `None` means any."""
         return subject is None or (self.offer is not None and subject in self.offer.serves)
 
     def reserve(self) -> None:
-        """Reserve a place for a call that is about to be sent."""
+        """Reserve a place in the worker's capacity for a call that is about to be sent."""
         self._reserved += 1
 
     def release(self) -> None:
-        """Give up a reserved place."""
+        """Release a reserved place, because its call will not be sent."""
         self._reserved -= 1
         self._changed()
 
@@ -168,7 +168,7 @@ class Link:
         self._on_change()
 
     async def keep(self) -> None:
-        """Stay connected, reconnecting after each loss, until cancelled."""
+        """Stay connected to the worker, and reconnect after each loss, until cancelled."""
         backoff = Backoff(_PAUSE, _LONGEST_PAUSE)
         while True:
             began = anyio.current_time()
@@ -194,7 +194,7 @@ class Link:
         self.trouble, self.is_refused = reason, for_good
 
     async def _live(self) -> str:
-        """Connect, and process frames until the connection ends; return the reason."""
+        """Connect to the worker, and process frames until the connection ends; return the reason of its end."""
         stream, reader = await self._connected()
         wishes = self._terms.wishes
         connection = Connection(stream, reader, heartbeat=wishes.heartbeat, silence=wishes.silence)
@@ -274,7 +274,7 @@ class Link:
         self._changed()
 
     async def run_reserved(self, body: Body, pickled: bytes) -> Any:
-        """Run a body in the place reserved for it; see `run_body`."""
+        """Run a body in the place that was reserved for it by `reserve`; see `run_body`."""
         # No await until `run_body` has registered the call: the place is counted either here or there.
         self._reserved -= 1
         try:
@@ -283,7 +283,10 @@ class Link:
             self._changed()
 
     async def run_body(self, body: Body, pickled: bytes, seat: int | None = None) -> Any:
-        """Run a body on the worker; return its result or raise its exception. `seat` numbers a dedicated worker."""
+        """Run a body on the worker; return its result or raise its exception.
+
+        `seat` is the number of the dedicated worker that runs it; `None` for any process of the worker.
+        """
         offer, connection = self.offer, self._connection
         if connection is None or connection.reason is not None or offer is None:
             # Nothing was sent: `outcome` raises NotBegunError, and the engine tries another worker.
@@ -321,14 +324,17 @@ class Link:
         return number, frame(Kind.CALL, number, said)
 
     async def _end(self, number: int, body: Body, connection: Connection) -> None:
-        """Cancel a call on the worker, and wait for its end, shielded from cancellation."""
+        """Cancel a call on the worker, and wait for its end within its grace, shielded from cancellation."""
         grace = self._terms.grace if body.grace is None else min(body.grace, self._terms.grace)
         # Otherwise its place stays taken until its end is reported or the connection ends.
         if not await self._calls.end(connection, number, grace + _TO_ACKNOWLEDGE):
             _logger.warning("%r was cancelled, and its worker at %s has not ended it yet", body.title, self.address)
 
     async def have_seat(self, title: str) -> RemoteSeat | None:
-        """Request a dedicated worker process; return `None` if the connection is lost."""
+        """Request a dedicated worker process, and wait for the answer; return `None` if there is no connection.
+
+        If the worker refuses, the returned seat has ended already.
+        """
         if self._connection is None:
             return None
         number = next(self._numbers)
@@ -351,7 +357,7 @@ class Link:
             await seat.gone.wait()
 
     async def part(self) -> None:
-        """Cancel everything that runs on the worker, wait for it within the grace, and close the connection."""
+        """Cancel all calls and dedicated workers on the worker, wait for their ends within the grace, and disconnect."""
         connection = self._connection
         if connection is None:
             return
@@ -366,7 +372,7 @@ class Link:
 
 
 def _call_metadata(body: Body, seat: int | None) -> dict[str, Any]:
-    """Return the part of a call that is not pickled."""
+    """Return the part of a call that is sent as JSON beside its pickle: context, name, title, call id and grace."""
     along: dict[str, Any] = {
         "carried": inject_context(),
         "subject": name_of(body.fn if body.subject is None else body.subject),
@@ -380,7 +386,7 @@ def _call_metadata(body: Body, seat: int | None) -> dict[str, Any]:
 
 
 def _told(error: BaseException) -> str:
-    """Return a text for a failed attempt to connect."""
+    """Return a text for errors that says why an attempt to connect has failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):

@@ -42,7 +42,7 @@ Reply = tuple[Kind, bytes]
 
 
 def ended(known: str, reason: str, *, recurs: bool = False) -> Reply:
-    """Return the reply for a call without a result; `known` is "unknown" or "unavailable"."""
+    """Return an ENDED reply, for a call without result and exception; `known` is "unknown" or "unavailable"."""
     return Kind.ENDED, as_json({"ended": known, "reason": reason[:_REASON], "recurs": recurs})
 
 
@@ -79,7 +79,7 @@ class ClientSession:
         return bool(self._calls or self._seats)
 
     async def stay(self) -> str:
-        """Serve the agent until its connection ends, then cancel its calls; return the reason."""
+        """Serve the agent until its connection ends, then cancel its calls; return the reason of the end."""
         reason = ""
         async with anyio.create_task_group() as group:
             self._group = group
@@ -94,7 +94,7 @@ class ClientSession:
         self._connection.send(frame(Kind.DRAIN))
 
     def stop(self) -> None:
-        """Cancel all running calls, each within its grace."""
+        """Cancel all running calls and end the dedicated workers, each within its grace."""
         self._is_stopping = True
         for scope in self._calls.values():
             scope.cancel()
@@ -156,7 +156,7 @@ class ClientSession:
         )
 
     def _refusal(self, body: Body, seat: int | None) -> Reply | None:
-        """Return the reply for a call that must not begin; `None` if it may."""
+        """Return the reply that refuses a call, or `None` if the call may begin."""
         subject = body.args[0]
         # By name only; `run_in_worker` compares the pickled function with it. It keeps honest agents to the served
         # functions. An agent with the secret can run any code, because its pickles are executed.
@@ -190,7 +190,7 @@ class ClientSession:
             self._reply(number, *reply)
 
     def _count(self, body: Body, *, is_ended: bool, has_begun: bool) -> None:
-        """Count a call that ended during a drain."""
+        """Add a call that has ended to the results of the drain, if one is in progress."""
         if not is_ended:
             self.drained += Drained(finished=int(self._is_draining))
         elif has_begun:
@@ -272,7 +272,7 @@ _LAST_WORDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """Address, secret and TLS of a worker."""
+    """Address at which a worker listens, with the secret and the TLS that it uses."""
 
     address: Address
     secret: bytes = field(repr=False)
@@ -284,7 +284,7 @@ class Admission:
 
 
 class Server:
-    """Server that runs the calls of agents in an open engine."""
+    """Server that accepts agents and runs their calls in an engine, which its caller has opened."""
 
     def __init__(self, door: Admission, engine: Engine, offer: Offer, *, grace: float) -> None:
         self._door = door
@@ -306,25 +306,25 @@ class Server:
         self._serving = anyio.CancelScope()
 
     def take_seat(self) -> bool:
-        """Reserve a dedicated worker; return `False` if all are taken."""
+        """Reserve one of the dedicated workers that this server offers; return `False` if all are taken."""
         if self._seats_left < 1:
             return False
         self._seats_left -= 1
         return True
 
     def give_seat(self) -> None:
-        """Give back a reservation."""
+        """Release the reservation of a dedicated worker."""
         self._seats_left += 1
 
     async def listen(self) -> Address:
-        """Start to listen; return the address with the actual port, or raise `OSError` if it cannot be used."""
+        """Start to listen; return the address with its actual port, or raise `OSError` if the address cannot be used."""
         host, port = self._door.address
         self._multi = await anyio.create_tcp_listener(local_host=host, local_port=port, backlog=_BACKLOG)
         found: int = self._multi.extra(SocketAttribute.local_port)  # noqa: S610 - no Django
         return Address(host, found)
 
     async def serve(self) -> None:
-        """Accept agents until drained."""
+        """Accept and serve agents, until `drain` has ended."""
         assert self._multi is not None
         multi = self._multi
         with self._serving:
@@ -342,7 +342,7 @@ class Server:
             _logger.exception("a connection was ended by an error of this worker")
 
     async def _receive(self, stream: SocketStream) -> None:
-        """Perform the handshake with a client, and serve it."""
+        """Perform the handshake with a new client, and serve it until its connection ends."""
         # Before the handshake, since a TLS key exchange costs processor time.
         if self._strangers >= _STRANGERS:
             _logger.warning("a connection is closed, because %d have not proved yet who they are", _STRANGERS)
@@ -402,7 +402,10 @@ class Server:
             _logger.info("%s has gone: %s", whence, reason)
 
     async def drain(self, timeout: float) -> Drained:
-        """Refuse new calls, wait up to `timeout` seconds for running ones, and end the rest; return the results."""
+        """Refuse new calls, wait up to `timeout` seconds for running calls, and end those that are left.
+
+        Return how many calls have finished, how many were ended, and which of these have an unknown outcome.
+        """
         # Before accepting stops: a handshake that is in progress sees it when it finishes.
         self._is_draining = True
         self._listening.cancel()
@@ -424,7 +427,7 @@ class Server:
         return report
 
     def hurry(self) -> None:
-        """End the wait for running calls; they are ended by force."""
+        """Stop the wait of `drain` for running calls, so that they are ended by force."""
         self._patience.cancel()
 
     async def _end_by_force(self) -> None:
@@ -440,6 +443,6 @@ class Server:
 
 
 def _whence(stream: SocketStream) -> str:
-    """Return the client's address for the log; a client that has disconnected has none."""
+    """Return the client's address as text for the log, or "somebody" for a client that has disconnected."""
     found = stream.extra(SocketAttribute.remote_address, None)  # noqa: S610 - no Django
     return "somebody" if found is None else "{}:{}".format(*found[:2])

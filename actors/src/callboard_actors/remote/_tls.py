@@ -53,7 +53,7 @@ ClientTLS = ssl.SSLContext | str | os.PathLike[str] | bool | None
 
 
 def client_context(tls: ClientTLS) -> ssl.SSLContext | None:
-    """Return the context by which an agent checks workers' certificates; `None` for no TLS."""
+    """Return the TLS context with which an agent checks workers' certificates; `None` for no TLS."""
     if tls is None or tls is False:
         return None
     if isinstance(tls, ssl.SSLContext):
@@ -72,7 +72,7 @@ def client_context(tls: ClientTLS) -> ssl.SSLContext | None:
 
 
 def server_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
-    """Return the context with a worker's certificate; raise `ValueError` for files that cannot be used."""
+    """Return a TLS context with a worker's certificate; raise `ValueError` for files that cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -86,7 +86,7 @@ def server_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
 
 
 def binding_of(certificate: bytes | None) -> str:
-    """Return the hash of the worker's certificate, which both sides include in their proofs.
+    """Return the hash of the worker's certificate, which both sides include in their proofs; "" without TLS.
 
     A go-between has to show another certificate, even one that the agent accepts, so the two sides see different
     hashes.
@@ -103,7 +103,7 @@ def own_certificate(path: Path) -> bytes:
 
 
 async def as_client(stream: SocketStream, context: ssl.SSLContext, host: str) -> tuple[ByteStream, str]:
-    """Start TLS with a worker; return the stream and the binding."""
+    """Start TLS with a worker; return the encrypted stream, and the hash that binds the proofs to it."""
     # `standard_compatible=False`: no closing handshake. A truncated stream is noticed, because frames carry their
     # length.
     found = await TLSStream.wrap(
@@ -113,7 +113,7 @@ async def as_client(stream: SocketStream, context: ssl.SSLContext, host: str) ->
 
 
 async def as_server(stream: SocketStream, context: ssl.SSLContext) -> ByteStream:
-    """Start TLS with an agent."""
+    """Start TLS with an agent; return the encrypted stream."""
     return await TLSStream.wrap(_InTurn(stream), server_side=True, ssl_context=context, standard_compatible=False)
 
 

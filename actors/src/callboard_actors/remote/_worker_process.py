@@ -35,7 +35,10 @@ _OWN_OF_A_TOOL = ("_run", "_arun")
 
 
 def served(name: str, app_dir: Path) -> dict[str, Callable[..., Any]]:
-    """Return the functions and actor classes to serve, by the names that agents ask for."""
+    """Load the object with this name; return its functions and actor classes by the names that agents ask for.
+
+    Raise `ValueError` if it contains nothing to serve.
+    """
     _, found = load_named(name, app_dir, example="tools")
     things = {name_of(one): one for one in _things(found, name)}
     if not things:
@@ -44,7 +47,7 @@ def served(name: str, app_dir: Path) -> dict[str, Callable[..., Any]]:
 
 
 def _things(found: Any, name: str) -> Iterator[Callable[..., Any]]:
-    """Yield the functions and actor classes in a module, an object or a list."""
+    """Yield the functions and actor classes in a module, a tool, an actor, a list or another object."""
     if isinstance(found, ModuleType):
         for public, one in vars(found).items():
             # Everything served can be run by every agent, so imported and private names of a module are left out.
@@ -82,7 +85,7 @@ def _of_tool(tool: Any, name: str) -> Iterator[Callable[..., Any]]:
 
 
 def _is_of(one: Any, module: ModuleType) -> bool:
-    """Return whether an object was defined in the module, not imported."""
+    """Return whether a value in a module was defined there, and not imported."""
     if isinstance(one, type):
         return issubclass(one, Actor) and one.__module__ == module.__name__
     if inspect.isfunction(one):
@@ -126,7 +129,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    """Serve until a signal arrives; return the exit code."""
+    """Run `callboard worker` until a signal arrives and its calls have ended; return the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
         where = address(options.listen)
@@ -154,7 +157,7 @@ def _admission(options: Options, where: Address, secret: bytes) -> Admission:
 
 
 def _check(options: Options, where: Address) -> None:
-    """Raise `ValueError` for options that contradict each other."""
+    """Raise `ValueError` for options that contradict each other, or that would accept other machines without TLS."""
     if options.tls_key is not None and options.tls_cert is None:
         raise ValueError("--tls-key is the key of a certificate: give --tls-cert, too")
     # Without TLS, a go-between could relay a genuine handshake and then send calls of its own.
@@ -168,7 +171,7 @@ def _check(options: Options, where: Address) -> None:
 
 
 def _pool(options: Options, things: Mapping[str, Callable[..., Any]]) -> Processes:
-    """Return the worker processes that run the calls."""
+    """Return the pool of worker processes for the calls of agents; the pool is not opened yet."""
     confine = None
     if options.confine:
         confine = Confine(read=options.read or (), write=options.write or (), network=options.network)
@@ -181,7 +184,7 @@ def _pool(options: Options, things: Mapping[str, Callable[..., Any]]) -> Process
 
 
 async def _run(admission: Admission, pool: Processes, serves: Sequence[str], options: Options) -> int:
-    """Serve until a signal arrives, then drain; return the exit code."""
+    """Serve agents until a signal arrives, then drain; return the exit code."""
     offer = Offer(
         capacity=options.workers,
         seats=options.seats,
@@ -205,7 +208,10 @@ async def _run(admission: Admission, pool: Processes, serves: Sequence[str], opt
 
 
 async def _until_drained(server: Server, seconds: float, signals: Any) -> int:
-    """Serve until the first signal, then drain; a second signal ends the wait for running calls."""
+    """Serve agents until the first signal, then drain; return the exit code.
+
+    A second signal ends the wait for running calls.
+    """
     report = Drained()
     async with anyio.create_task_group() as group:
 

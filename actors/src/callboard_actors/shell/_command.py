@@ -1,4 +1,4 @@
-"""Run of one command in its worker, until it ends, times out, or must end. No process of it is left then.
+"""Execution of one command in a worker, until it ends, times out, or must end. None of its processes is left then.
 
 The worker adopts orphans, so all processes that the command has started are its descendants in /proc.
 """
@@ -32,7 +32,7 @@ _TRIES = 20
 
 
 class _Spool:
-    """File of fixed size with the head and the tail of some output; bytes in between are overwritten."""
+    """File of fixed size that keeps the head and the tail of a command's output; bytes in between are overwritten."""
 
     def __init__(self, fd: int, size: int) -> None:
         self._fd = fd
@@ -51,14 +51,14 @@ class _Spool:
 
 
 class SpoolWriter(_Spool):
-    """Spool in the worker of a command, which writes the output."""
+    """Writer of a spool, in the worker that runs the command."""
 
     def __init__(self, fd: int, size: int) -> None:
         super().__init__(os.dup(fd), size)
         self._written = 0
 
     def write(self, data: bytes) -> None:
-        """Append data; bytes between head and tail are overwritten."""
+        """Append output; bytes between the head and the tail are overwritten."""
         end = self._written + len(data)
         # Announced before the data changes: a reader that sees another number afterwards reads again.
         os.pwrite(self._fd, _HEADER.pack(end, self._written), 0)
@@ -77,7 +77,7 @@ class SpoolWriter(_Spool):
 
 
 class SpoolReader(_Spool):
-    """Spool in the shell, which creates the file. Raise OSError if there is no room for the file."""
+    """Reader of a spool, in the shell, which creates the file. Raise OSError if there is no room for the file."""
 
     def __init__(self, size: int) -> None:
         super().__init__(_unnamed_file(_HEADER.size + size), size)
@@ -88,7 +88,7 @@ class SpoolReader(_Spool):
         return self._fd
 
     def look(self) -> Excerpt:
-        """Return the output since the last call."""
+        """Return the output since the last call of this method, or its head and tail."""
         end, head, rest = self._looked()
         for _ in range(_TRIES):  # the output of a writer that never pauses is taken as it is
             if self._header()[0] == end:
@@ -131,7 +131,10 @@ def _unnamed_file(size: int) -> int:
 
 
 def signal_all(group: int | None, number: int) -> int:
-    """Signal a process group of a process that was not reaped yet, and all descendants; return their number."""
+    """Signal all descendants of this process, and first the process group `group`; return the number of descendants.
+
+    The leader of the group must not have been reaped; `None` for no group.
+    """
     # A process that was forking may be missed; the next call finds it, because orphans become children of this process.
     found = descendants_of(os.getpid())
     # The group at once: a shell would otherwise print that its child was killed, before it is killed itself.
@@ -156,7 +159,7 @@ _LAST = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """Description of a command for its worker."""
+    """Command with its environment and limits, as it is sent to a worker."""
 
     argv: list[str]
     cwd: str
@@ -170,7 +173,7 @@ class Order:
 
 
 class Ending(TypedDict):
-    """End of a command, as plain data, which may come from a worker that is not trusted."""
+    """Description of how a command ended, as plain data. It may come from a worker that is not trusted."""
 
     exitcode: int | None
     """`None` if the command could not be started."""
@@ -178,13 +181,13 @@ class Ending(TypedDict):
     is_late: bool
     """True if the timeout ended the command."""
     left_running: int
-    """Number of processes that it left running, and that were ended."""
+    """Number of processes that the command left running, and that were ended."""
     error: str
-    """Reason why it could not be started."""
+    """Reason why the command could not be started; empty if it was started."""
 
 
 def run_command(order: Order) -> Ending:
-    """Run a command; no process of it is left when this returns, however it was started."""
+    """Run a command and return how it ended; none of its processes is left then."""
     began = time.monotonic()
     with SpoolWriter(sent_file(), order.keeps) as spool, _Course(order, spool) as course:
         try:
@@ -210,7 +213,7 @@ def _why(order: Order, error: Exception) -> str:
 
 
 class _Course:
-    """Course of one command, from its start to its end."""
+    """Execution of one command, from its start to the end of its last process."""
 
     def __init__(self, order: Order, spool: SpoolWriter) -> None:
         self._order = order
@@ -286,7 +289,7 @@ class _Course:
             os.close(self._their_output)
 
     def follow(self) -> bool:
-        """Read the output until the command has ended or must end; return whether its time is over."""
+        """Read the output until the command has ended or must end; return `True` if its timeout is over."""
         while not self.is_asked and not self._is_over():
             left = self._until - time.monotonic()
             if left <= 0:
@@ -299,7 +302,10 @@ class _Course:
         return self.exitcode is not None and not (self._order.is_job and is_there)
 
     def end(self, *, politely: bool) -> int:
-        """End all remaining processes of the command; return their number."""
+        """End all remaining processes of the command; return their number.
+
+        `politely` gives them the whole grace before they are killed, otherwise a second at most.
+        """
         if self._child is None:
             return 0
         found = self._signal(signal.SIGTERM)
@@ -327,7 +333,7 @@ class _Course:
         return found
 
     def _is_there(self) -> bool:
-        """Reap all processes that have ended; return whether others are left."""
+        """Reap all child processes that have ended; return whether any child is left."""
         assert self._child is not None
         while True:
             try:
@@ -340,7 +346,7 @@ class _Course:
                 self.exitcode = self._child.returncode = os.waitstatus_to_exitcode(status)
 
     def _round(self, seconds: float) -> None:
-        """Wait for an event, and read the available output."""
+        """Wait for output or a signal, at most `seconds`, and read the available output."""
         ready = {fd for fd, _ in self._poll.poll(min(seconds, _WAKES_BY_ITSELF) * 1000 + 1)}
         if self._woken in ready:
             os.read(self._woken, _CHUNK)

@@ -50,7 +50,7 @@ _NOBODY_IS_THERE = {
 
 
 def environment_of_commands(own: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables of commands."""
+    """Return the environment variables of commands: a few of this process, and those in `own`."""
     kept = {name: value for name, value in os.environ.items() if name in _PASSED_ON or name.startswith("LC_")}
     return {"PATH": os.defpath, **kept, **_NOBODY_IS_THERE, **own}
 
@@ -62,7 +62,7 @@ _TITLE = 60
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """Command from its start until its result was read."""
+    """Command that the shell runs, from its start until its result was read."""
 
     number: int
     command: str
@@ -71,7 +71,7 @@ class Job:
     timeout: float | None = None
     ending: Ending | None = None
     failure: EngineError | None = None
-    """Reason why its end is unknown."""
+    """Error that leaves the end of the command unknown."""
     is_stopped: bool = False
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     ended: anyio.Event = field(default_factory=anyio.Event)
@@ -95,7 +95,7 @@ class Job:
 
 
 def told(ending: Ending, timeout: float | None) -> str:
-    """Return a sentence about the end of a command."""
+    """Return a sentence for a model about how a command has ended."""
     code, seconds = ending["exitcode"], f"{ending['seconds']:.1f} s"
     if code is None:
         return f"not started: {ending['error']}."
@@ -109,7 +109,7 @@ def told(ending: Ending, timeout: float | None) -> str:
 
 
 def told_as_lost(failure: EngineError) -> str:
-    """Return sentences for a command with an unknown end, and the advice."""
+    """Return sentences for a model about a command whose end is unknown, with advice."""
     if failure.ended == "unavailable":
         return f"not started: {failure.reason}. It had no effect, and can be run again."
     is_known = not isinstance(failure, WorkerDiedError) or failure.exitcode is not None
@@ -128,7 +128,7 @@ def _signal_name(number: int) -> str:
 
 
 def with_output(sentence: str, output: str) -> str:
-    """Return the text about a command for a model."""
+    """Return a sentence about a command and the command's output as one text for a model."""
     sentence = sentence[:1].upper() + sentence[1:]
     return f"{sentence}\n{output}" if output.strip() else f"{sentence} No output."
 
@@ -162,7 +162,7 @@ def check_confinement(confine: Any, cwd: Path) -> None:
 
 
 def confined(confine: Any) -> Any:
-    """Return the confinement of the workers that run the commands."""
+    """Return the user's confinement, with the system's programs readable, for the workers that run the commands."""
     system = [path for path in _SYSTEM if Path(path).exists()]
     return replace(confine, read=[*confine.read, *system])
 
@@ -171,7 +171,7 @@ def confined(confine: Any) -> Any:
 
 
 class RefusedError(Exception):
-    """Command that is not run; the text is for the model."""
+    """Raised for a command that may not be run; the text is for the model."""
 
 
 _SHELL_ONLY = frozenset("|&;<>()$`*?[\n")
@@ -180,7 +180,7 @@ _AT_BEGIN = frozenset("~#")
 
 
 def found_programs(allow: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
-    """Return the path of each allowed program; raise ValueError if one does not exist."""
+    """Return the path of each allowed program, by its name; raise ValueError if a program does not exist."""
     found: dict[str, str] = {}
     for name in allow:
         path = shutil.which(name, path=env.get("PATH"))
@@ -191,7 +191,10 @@ def found_programs(allow: Sequence[str], env: Mapping[str, str]) -> dict[str, st
 
 
 def argv_of(command: str, programs: Mapping[str, str]) -> list[str]:
-    """Return the program of a command, and its arguments; raise RefusedError for shell syntax or another program."""
+    """Split a command line into the path of an allowed program and its arguments.
+
+    Raise RefusedError for shell syntax, and for a program that is not allowed.
+    """
     allowed = f"Allowed: {', '.join(programs)}, one of them in a call, with its arguments and without a shell."
     if (sign := _first_of_shell(command)) is not None:
         raise RefusedError(
@@ -209,7 +212,7 @@ def argv_of(command: str, programs: Mapping[str, str]) -> list[str]:
 
 
 def _first_of_shell(command: str) -> str | None:
-    """Return the first character that a shell would interpret."""
+    """Return the first character of a command that a shell would interpret; `None` if there is none."""
     quote = ""
     is_begin = True
     at = 0
@@ -233,7 +236,7 @@ def _first_of_shell(command: str) -> str | None:
 
 
 def _is_braces(command: str, at: int) -> bool:
-    """Return whether a shell would expand braces here; `{}` is a placeholder of `find`."""
+    """Return whether a brace begins here that a shell would expand; `{}` is not, as a placeholder of `find`."""
     return command[at] == "{" and command[at : at + 2] != "{}"
 
 
@@ -248,7 +251,7 @@ _SPARE = 2.0
 
 
 class Shell(Actor):
-    """Commands in a working directory.
+    """Actor that runs commands in a working directory.
 
         node = ToolNode([Shell("project", allow=["git", "ls", "pytest"])])
 
@@ -370,7 +373,7 @@ class Shell(Actor):
         return max(0.1, min(asked, _MOST_TIME * remaining()))
 
     def _job(self, command: str, *, timeout: float | None) -> Job:
-        """Return a checked command with a file for its output; raise RefusedError if it may not or cannot run."""
+        """Check a command, and return it with a file for its output; raise RefusedError if it may not or cannot run."""
         self._last_number += 1
         self._argv(command)
         try:
@@ -400,7 +403,7 @@ class Shell(Actor):
         )
 
     async def _execute(self, job: Job, order: Order) -> None:
-        """Run a command in a worker, and record its end."""
+        """Run a command in a worker, and record in `job` how it ended."""
         # Longer than the worker needs to end the command by itself; a worker that is still silent then is killed.
         patience = math.inf if job.timeout is None else job.timeout + self._grace + _SPARE
         try:

@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 # Choice of the backend.
 
 LEAST_MEMORY = 16 * 1024**2
-"""Bytes that SQLite needs for a few connections with values of the largest size."""
+"""Minimum memory limit in bytes: SQLite needs this for a few connections with values of the largest size."""
 _REMEDY = "give it one such as 'sqlite:///shop.db' or 'postgresql://reader@localhost/shop'"
 
 
 def parsed(whose: str, url: object) -> "sqlalchemy.URL":
-    """Parse a database URL; raise ValueError or TypeError for any other URL, and ImportError without the driver."""
+    """Return a parsed URL of SQLite or PostgreSQL; raise ValueError or TypeError for any other URL.
+
+    Raise ImportError if SQLAlchemy or the driver is missing. `whose` is the class that errors name.
+    """
     for package in ("sqlalchemy", "psycopg"):
         needs(whose, package, extra="sql")
     import sqlalchemy
@@ -48,7 +51,7 @@ def parsed(whose: str, url: object) -> "sqlalchemy.URL":
 
 
 def backend_of(url: "sqlalchemy.URL", connections: int, memory: int | None, *, writes: bool) -> Backend:
-    """Return the backend for a database; it is not opened yet."""
+    """Return the backend for the kind of database that a URL names. The database is not opened yet."""
     if url.drivername.startswith("sqlite"):
         from callboard_actors.sql._sqlite import SqliteBackend
 
@@ -64,7 +67,7 @@ def backend_of(url: "sqlalchemy.URL", connections: int, memory: int | None, *, w
 T = TypeVar("T")
 
 _MOST_TIME = 0.8
-"""Share of the call's remaining time; the rest is for its answer."""
+"""Share of the call's remaining time that a statement may use; the rest is for the tool's answer."""
 _SENDABLE = "Write whole characters, and whole numbers of at most 64 bits; a longer one is a text."
 
 
@@ -237,7 +240,7 @@ class WritableSqlDatabase(SqlDatabase):
 
 
 def _check_approved(statement: str, parameters: Mapping[str, object] | None) -> None:
-    """Raise RuntimeError unless a person has approved exactly these arguments."""
+    """Raise RuntimeError unless a person has approved exactly this statement and these parameters."""
     approved = approved_arguments()
     if approved is None:
         raise RuntimeError(

@@ -39,26 +39,32 @@ from callboard_actors.sql._work import Job, Once, Parameters
 # Columns; values that may be long are cut by the server.
 
 _SHORT = {16, 20, 21, 23, 26, 700, 701, 1082, 1083, 1114, 1184, 1186, 1266, 2950}
-"""Types with values of one size: booleans, numbers, dates and times, UUIDs. All others arrive as text."""
+"""Type numbers (OIDs) of types whose values are short: booleans, numbers, dates and times, UUIDs.
+
+Values of all other types are cut by the server, and arrive as text.
+"""
 _NUMERIC = 1700
 BYTES = 17
-"""Type number of raw bytes."""
+"""Type number (OID) of `bytea`, PostgreSQL's raw bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Column of a query result. `type` is PostgreSQL's number of its type."""
+    """Column of a query result; `type` is PostgreSQL's number (OID) for the type of its values."""
 
     name: str
     type: int
 
     @property
     def is_cut(self) -> bool:
-        """True if the value is sent with its length, and may be cut."""
+        """True if the server may cut values of this column; it then sends each value with its length."""
         return self.type not in _SHORT and self.type != _NUMERIC
 
     def cut(self, name: str, most: int) -> str:
-        """Return an SQL expression for the value, or for its beginning and its length."""
+        """Return an SQL expression for the value of the column `name`, cut to `most` characters or bytes.
+
+        If the type can be cut, a second expression gives the length of the whole value.
+        """
         if not self.is_cut:
             return name
         if self.type == BYTES:
@@ -67,7 +73,7 @@ class Column:
 
 
 def whole_values(columns: Sequence[Column], rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Yield rows with a `Cut` for each value that was longer than the part that was sent."""
+    """Yield rows in which each value that the server cut is a `Cut`, made of the sent part and the length."""
     for row in rows:
         parts = iter(row)
         yield tuple(_value(next(parts), next(parts)) if column.is_cut else next(parts) for column in columns)
@@ -84,24 +90,24 @@ def _value(begin: Any, length: int | None) -> object:
 DECLARE = "DECLARE callboard NO SCROLL CURSOR FOR "
 """Text before a query, which makes it the query of a cursor."""
 _NAMED = re.compile(r"(?<![:\w]):(\w+)")
-"""Possible parameter; `x::int` has none, and `:id::int` has one."""
+"""Pattern of a possible parameter `:name`. In `x::int` it finds none, in `:id::int` it finds `id`."""
 _SENT = re.compile(r"%\((\w+)\)s|%%")
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Statement with its parameters."""
+    """SQL statement in psycopg's form, with its parameters."""
 
     text: str
-    """Text for psycopg, with `%(name)s`."""
+    """Text of the statement for psycopg, with `%(name)s` for each parameter."""
     parameters: Parameters
     only_reads: bool
     is_wrapped: bool = False
-    """True inside of another statement, which makes PostgreSQL's error positions useless for the author."""
+    """True if the statement is a part of another one. PostgreSQL's error positions are then useless for its author."""
 
     @property
     def read(self) -> str:
-        """SQL with numbered parameters (`$1`, `$2`) in place of named ones."""
+        """Text of the statement with numbered parameters (`$1`, `$2`), as PostgreSQL reads it."""
         numbers: dict[str, int] = {}
 
         def numbered(found: re.Match[str]) -> str:
@@ -110,7 +116,10 @@ class Query:
         return _SENT.sub(numbered, self.text)
 
     def within(self, columns: Sequence[Column], caps: Caps) -> "Query":
-        """Return a query for the same rows with values cut by the server; the statement was parsed alone before."""
+        """Return a query that gives the same rows, with long values cut by the server.
+
+        The statement must have been parsed alone before, because this query contains its text.
+        """
         names = ", ".join(f"c{number}" for number in range(len(columns)))
         items = ", ".join(column.cut(f"c{number}", caps.value) for number, column in enumerate(columns))
         inner = self.text.rstrip().rstrip(";")
@@ -119,7 +128,7 @@ class Query:
 
 
 def query_of(statement: str, parameters: Parameters, *, only_reads: bool) -> Query:
-    """Return the query for a statement with `:name` for parameters; raise SqlError if the statement is empty."""
+    """Return a statement with `:name` for its parameters as a `Query`; raise SqlError if the statement is empty."""
     if not statement.strip() or "\0" in statement:
         raise SqlError("The statement is empty, or there is a NUL character in it.")
     used: dict[str, object] = {}
@@ -155,7 +164,10 @@ def _explained(
     query: Query | None = None,
     driver: psycopg.Connection[Any] | None = None,
 ) -> SqlError:
-    """Return the error for a model; `query` and `driver` are those of the failed statement, if it was one."""
+    """Return the SqlError that explains a failed statement, or a stopped job, to a model.
+
+    `query` and `driver` are the failed statement and its connection, if there was a statement.
+    """
     if isinstance(error, errors.QueryCanceled) or job.stopped is not None:
         return SqlError(f"It was stopped after {job.seconds:g} s. Ask for less, or for a part of it.")
     if not isinstance(error, psycopg.Error) or not error.diag.message_primary:
@@ -171,7 +183,10 @@ def _explained(
 
 
 def _meant(error: psycopg.Error, driver: psycopg.Connection[Any] | None) -> str:
-    """Return similar names for an unknown name, unless PostgreSQL already suggests one in its hint."""
+    """Return the end of a sentence with names similar to the unknown name in an error, or "".
+
+    It is empty, too, if PostgreSQL already suggests a name in its hint.
+    """
     found = _MISSING.fullmatch(error.diag.message_primary or "")
     if found is None or error.diag.message_hint or driver is None:
         return ""
@@ -211,11 +226,11 @@ _TIMES: dict[str, type[Loader]] = {
 _WITHOUT_DAYS = (b"year", b"mon")
 """Units of an interval without a fixed number of days."""
 _PLAIN = (str, bytes, int, float, decimal.Decimal, dt.date, dt.time, dt.timedelta, uuid.UUID, dict, type(None))
-"""Types that every checkpointer can store and that need no driver to read."""
+"""Types of values that every checkpointer can store, and that can be read without a database driver."""
 
 
 class _OrText(Loader):
-    """Loader for dates and times; returns PostgreSQL's text for values that Python cannot represent."""
+    """Loader of psycopg for dates and times; it returns PostgreSQL's text for values that Python cannot represent."""
 
     kind: type[Loader]
 
@@ -237,14 +252,14 @@ _LOADERS = {name: type(kind.__name__, (_OrText,), {"kind": kind}) for name, kind
 
 
 def _add_adapters(driver: psycopg.Connection[Any], _: object) -> None:
-    """Register loaders for all times, and a dumper of mappings as JSON, on a connection."""
+    """Register on a connection the loaders for dates and times, and a dumper that writes mappings as JSON."""
     for name, loader in _LOADERS.items():
         driver.adapters.register_loader(name, loader)
     driver.adapters.register_dumper(dict, JsonbDumper)
 
 
 def _plain(value: object) -> object:
-    """Return a plain value; ranges and similar types become texts."""
+    """Return a value in one of the types of `_PLAIN`: ranges and similar values become texts, also inside of lists."""
     if isinstance(value, list):
         return [_plain(one) for one in cast("list[object]", value)]
     return value if isinstance(value, _PLAIN) else str(value)
@@ -284,8 +299,10 @@ WHERE EXISTS (SELECT FROM mine WHERE has_schema_privilege(mine.oid, p.pronamespa
   AND EXISTS (SELECT FROM mine WHERE has_function_privilege(mine.oid, p.oid, 'EXECUTE'))
 ORDER BY 1, 2
 """
-"""Functions with effects outside of the transaction that a role may call. All roles count that it is a member of, even
-without INHERIT, because a query can switch to them with `set_config('role', ...)`.
+"""Query for the functions that a role may call, and that have effects outside of the transaction.
+
+It counts all roles of which the role is a member, even without INHERIT: a query can switch to them with
+`set_config('role', ...)`.
 """
 _CONNECTS = (
     "aws_lambda.invoke",
@@ -296,11 +313,12 @@ _CONNECTS = (
     "http.http",
     "pg_background.pg_background_launch",
 )
-"""Functions by extension, executable by every role by default. Without them, no function of the extension reaches
-another server.
+"""Functions with which extensions reach other servers, and which every role may execute by default.
+
+A role without these functions cannot reach another server by any function of the extension.
 """
 _SHOWN = 5
-"""Functions that an error names."""
+"""Maximum number of functions that an error text names."""
 _REMEDY = """Make a role that only reads, and use that:
 CREATE ROLE reader LOGIN PASSWORD '...' NOSUPERUSER NOINHERIT;
 GRANT USAGE ON SCHEMA public TO reader;
@@ -308,7 +326,10 @@ GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader;"""
 
 
 def _check_role(driver: psycopg.Connection[Any]) -> None:
-    """Raise SqlError if a SELECT of the login role reaches beyond the database; functions can undo a `SET ROLE`."""
+    """Raise SqlError if a SELECT of the login role could have effects outside of the database.
+
+    The login role counts, because functions can undo a `SET ROLE`.
+    """
     roles = [name for (name,) in driver.execute(_MAY, [[*_REACHES_OUT]])]
     user = driver.info.user
     if roles:
@@ -333,13 +354,16 @@ def _of_functions(user: str, found: Sequence[tuple[str, str]]) -> str:
 # The backend.
 
 _FETCHED = 10
-"""Rows in one fetch; at most this many values of the largest size are in memory."""
+"""Number of rows in one fetch. At most this many values of the largest size are in memory at a time."""
 _CANCEL = 2.0
-"""Seconds that a server has to accept a cancel request."""
+"""Maximum seconds for a server to accept a cancel request."""
 
 
 def _cancel(driver: psycopg.Connection[Any]) -> None:
-    """Stop the current statement, from another thread."""
+    """Stop the current statement of a connection; called from another thread.
+
+    If the server cannot be reached, the connection is closed.
+    """
     try:
         driver.cancel_safe(timeout=_CANCEL)
     except psycopg.Error:
@@ -352,7 +376,7 @@ def _cut(driver: psycopg.Connection[Any]) -> None:
 
 
 class PostgresBackend:
-    """Database on a PostgreSQL server."""
+    """`Backend` for a database on a PostgreSQL server."""
 
     def __init__(self, url: sqlalchemy.URL, connections: int) -> None:
         self._engine = sqlalchemy.create_engine(
@@ -399,7 +423,10 @@ class PostgresBackend:
             raise _explained(error, job) from error
 
     def _leave(self, connection: sqlalchemy.Connection, job: Job) -> None:
-        """Clean up after an error; close a connection with a pending cancel, which could hit its next statement."""
+        """Clean up a connection after an error.
+
+        A connection with a pending cancel request is closed, because the cancel could hit its next statement.
+        """
         if job.stopped is None:
             try:
                 _reset(_driver(connection))
@@ -464,7 +491,7 @@ def _begin(driver: psycopg.Connection[Any], mode: str, job: Job) -> None:
 
 
 def _reset(driver: psycopg.Connection[Any]) -> None:
-    """Undo everything uncommitted, and everything else that a session keeps: settings, locks, temporary tables."""
+    """Roll back, and reset everything else that a session keeps: settings, locks, temporary tables."""
     driver.execute("ROLLBACK")
     driver.execute("DISCARD ALL")
 
@@ -501,7 +528,10 @@ def _executed(driver: psycopg.Connection[Any], query: Query, caps: Caps) -> Rows
 
 
 def _readable(value: object, column: psycopg.Column) -> object:
-    """Return a readable value: types unknown to psycopg arrive as bytes, which for most of them are their text."""
+    """Return a fetched value in a readable form.
+
+    Values of types unknown to psycopg arrive as bytes, which for most of these types are their text.
+    """
     if isinstance(value, bytes) and column.type_code != BYTES:
         return value.decode(errors="replace")
     return _plain(value)

@@ -1,4 +1,4 @@
-"""`Rows`, the result of a statement within the limits, its values, and errors for a model."""
+"""Results of SQL statements: rows within limits, forms of single values, and errors for a model."""
 
 import difflib
 import re
@@ -12,14 +12,17 @@ from langchain_core.tools import ToolException
 
 
 class SqlError(ToolException):
-    """Statement that the database refused or did not finish; the text says what can be done about it.
+    """Raised for a statement that the database refused or did not finish; the text says what can be done about it.
 
     As the error of a tool it becomes a message for the model. It never contains a password.
     """
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown name, with up to three similar names; empty if none is similar."""
+    """Return the end of an error sentence about an unknown name, with up to three similar names.
+
+    It is empty if none of the existing names is similar.
+    """
     plain = name.rpartition(".")[2].strip('"').casefold()
     by_folded = {one.casefold(): one for one in known}
     near = difflib.get_close_matches(plain, by_folded, n=3)
@@ -27,7 +30,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def pointed(statement: str, position: int) -> str:
-    """Return the line of a statement with an error, and a mark below its position, which counts from 1."""
+    """Return the line of a statement in which an error is, and a second line with a mark below the position.
+
+    `position` counts characters from 1.
+    """
     before = statement[: position - 1]
     start = before.rfind("\n") + 1
     line = statement[start:].partition("\n")[0]
@@ -48,11 +54,14 @@ class Cut:
 
     begin: str | bytes
     length: int
-    """Characters of a text, bytes of any other value."""
+    """Length of the whole value: characters of a text, bytes of any other value."""
 
 
 def kept(value: object, most: int) -> object:
-    """Return a value for the program: unchanged, or a text with the first `most` characters or bytes of a long one."""
+    """Return a value as a result contains it: unchanged if it is short, else its beginning as a text.
+
+    The beginning has at most `most` characters or bytes, and a note with the full length.
+    """
     if isinstance(value, memoryview):
         value = bytes(value)
     if isinstance(value, (str, bytes)) and len(value) > most:
@@ -67,7 +76,7 @@ def kept(value: object, most: int) -> object:
 
 
 def shown(value: object) -> str:
-    """Return a value as one line; no value can break out of its line or column."""
+    """Return a value as a model reads it: text on one line, which cannot break out of its line or column."""
     if value is None:
         return "NULL"
     if isinstance(value, bool):
@@ -94,14 +103,17 @@ class Caps:
 
     rows: int
     bytes: int
-    """Bytes of the text of all rows."""
+    """Maximum bytes of the text of all rows."""
     value: int
-    """Characters or bytes of one value."""
+    """Maximum characters or bytes of one value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows(Sequence[Mapping[str, Any]]):
-    """Rows as mappings from column to value; `str()` gives the text for a model."""
+    """Result of a statement: a sequence of rows, each a mapping from column to value.
+
+    `str()` gives the text for a model.
+    """
 
     columns: tuple[str, ...]
     values: tuple[tuple[Any, ...], ...]
@@ -135,7 +147,7 @@ class Rows(Sequence[Mapping[str, Any]]):
 
     @property
     def artifact(self) -> Mapping[str, Any]:
-        """Plain data of the rows, for the message of a tool."""
+        """Result as plain data, for the artifact of the tool's message."""
         return {"columns": [*self.columns], "rows": [[*row] for row in self.values], "more": self.more}
 
     def __str__(self) -> str:
@@ -159,7 +171,7 @@ def _count(number: int) -> str:
 
 
 def gather(columns: Sequence[str], rows: Iterable[Sequence[Any]], caps: Caps) -> Rows:
-    """Collect rows up to the limits; at most one row beyond them is fetched."""
+    """Return the rows of a result up to the limits. At most one row beyond them is fetched."""
     taken: list[tuple[Any, ...]] = []
     left = caps.bytes
     for row in rows:

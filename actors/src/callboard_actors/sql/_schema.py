@@ -1,4 +1,4 @@
-"""Short description of the tables of a database."""
+"""Short texts for a model about the tables of a database."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,10 @@ from callboard_actors.sql._work import Backend, Job
 
 
 def outline(backend: Backend, most: int, job: Job) -> str:
-    """Return one line for each table of the current schema, with columns, types and keys, up to `most` bytes."""
+    """Return one line for each table and view of the current schema, with columns, types and keys.
+
+    The text has up to `most` bytes; tables beyond that are listed by name only.
+    """
     with backend.reading(job) as connection:
         inspector = sqlalchemy.inspect(connection)
         tables = _tables(inspector)
@@ -63,7 +66,7 @@ def _rows(estimate: str | None) -> str:
 
 
 def description(backend: Backend, table: str, job: Job) -> str:
-    """Return the description of a table without its rows; raise SqlError if it does not exist."""
+    """Return a text about one table: its columns, keys and references; raise SqlError if the table does not exist."""
     with backend.reading(job) as connection:
         inspector = sqlalchemy.inspect(connection)
         tables = _tables(inspector)

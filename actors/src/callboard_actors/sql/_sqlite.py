@@ -23,9 +23,12 @@ from callboard_actors.sql._work import Job, Once, Parameters
 
 _READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}
 _OF_VIRTUAL_TABLES = {sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE}
-"""Actions that a virtual table prepares at its first read. Executing them fails, because the file is read-only."""
+"""Authorizer actions that a virtual table prepares at its first read.
+
+They are allowed, and fail when they are executed, because the file is read-only.
+"""
 _NEVER = {sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH, sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_SAVEPOINT}
-"""Actions that are refused to writers too: opening other files, and ending the surrounding transaction."""
+"""Authorizer actions that are refused to writers, too: opening other files, and ending the surrounding transaction."""
 _TELLING_PRAGMAS = {
     "data_version",
     "foreign_key_list",
@@ -54,7 +57,10 @@ database: `sqlite_stmt` the statements of other conversations, `sqlite_dbpage` d
 """
 
 _LONGEST = 400_000
-"""Bytes of a value and of a row. A function is one step of SQLite's virtual machine, and no step can be interrupted."""
+"""Maximum bytes of a value, and of a row.
+
+A function is one step of SQLite's virtual machine, and no step can be interrupted.
+"""
 _LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: _LONGEST,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
@@ -68,7 +74,7 @@ _LIMITS = {
 
 
 def limited(driver: sqlite3.Connection, memory: int | None) -> None:
-    """Set the limits of a connection; `memory` is for the whole process, in bytes, and can never be raised."""
+    """Set the limits of a SQLite connection. `memory`, in bytes, is for the whole process and can never be raised."""
     for limit, most in _LIMITS.items():
         driver.setlimit(limit, most)
     # The only limit on the memory for parsing a statement: no handler is called meanwhile.
@@ -78,7 +84,7 @@ def limited(driver: sqlite3.Connection, memory: int | None) -> None:
 
 
 class Guard:
-    """Authorizer of a connection: decides which actions statements may take."""
+    """Authorizer of a SQLite connection: it decides which actions a statement may take."""
 
     def __init__(self, driver: sqlite3.Connection, *, writes: bool) -> None:
         self._writes = writes
@@ -119,7 +125,7 @@ class Guard:
         self._execute(driver, how)
 
     def _execute(self, driver: sqlite3.Connection, statement: str) -> None:
-        """Run a statement that models may not run."""
+        """Run a statement of this module, which models may not run, without the checks of the authorizer."""
         self._is_trusted = True
         try:
             driver.execute(statement)
@@ -151,7 +157,10 @@ _REMEDIES = (
 
 
 def explained(error: BaseException | None, job: Job, names: Sequence[str]) -> SqlError:
-    """Return the error for a model; `names` are the existing tables and columns."""
+    """Return the SqlError that explains an error of SQLite, or a stopped job, to a model.
+
+    `names` are the existing tables and columns, for suggestions.
+    """
     said = str(error)
     if job.is_over and isinstance(error, (sqlite3.OperationalError, InterruptedError)):
         return SqlError(f"It was stopped after {job.seconds:g} s. Ask for less, or for a part of it.")
@@ -164,15 +173,15 @@ def explained(error: BaseException | None, job: Job, names: Sequence[str]) -> Sq
 # The backend.
 
 _PATIENCE = 2.0
-"""Seconds to wait for a locked file."""
+"""Maximum seconds to wait for a locked database file."""
 _STEPS = 1000
-"""Instructions of SQLite's virtual machine between two checks of the time."""
+"""Number of instructions of SQLite's virtual machine between two checks of the time."""
 _COUNTED = 100_000
-"""Rows that are counted; for larger tables only this bound is shown."""
+"""Maximum number of rows that are counted; for larger tables only this bound is shown."""
 
 
 class SqliteBackend:
-    """SQLite database in a file. `memory` is in bytes, for SQLite in this process; `None` is no limit."""
+    """`Backend` for a SQLite file. `memory` limits SQLite in the whole process, in bytes; `None` is no limit."""
 
     def __init__(self, path: Path, connections: int, memory: int | None = None, *, writes: bool) -> None:
         self._path = path
@@ -293,7 +302,7 @@ def _errors(driver: sqlite3.Connection, job: Job) -> Generator[None]:
 
 
 def _names(driver: sqlite3.Connection) -> list[str]:
-    """Return the names of all tables and columns."""
+    """Return the names of all tables, views and columns; empty if they cannot be read."""
     try:
         tables = [name for (name,) in driver.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]
         columns = driver.execute(

@@ -1,4 +1,4 @@
-"""Database work in a worker thread that can be stopped from outside, and protocol of a kind of database."""
+"""Database work in a worker thread that can be stopped from outside, and the `Backend` protocol."""
 
 import threading
 import time
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LATE = 0.5
-"""Seconds after the timeout in which a database may still report the timeout itself."""
+"""Additional seconds after the timeout in which the database itself may still report the timeout."""
 _PATIENCE = 3.0
-"""Seconds that a server has to follow a cancel request before its connection is cut."""
+"""Maximum seconds for a server to follow a cancel request; then its connection is cut."""
 
 
 class Job:
-    """Time of one statement, and its state of being stopped."""
+    """Time limit of one statement, and the means to stop it."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -40,19 +40,20 @@ class Job:
 
     @property
     def left(self) -> float:
-        """Seconds that the job has left; always more than zero."""
+        """Seconds until the time limit; always more than zero."""
         return max(0.001, self.until - time.monotonic())
 
     @property
     def is_over(self) -> bool:
-        """True if the work for this job must end."""
+        """True if the statement must end: it was stopped, or its time is over."""
         return self.stopped is not None or time.monotonic() > self.until
 
     @contextmanager
     def stoppable(self, cancel: Callable[[], object], cut: Callable[[], object] | None = None) -> Generator[None]:
-        """Let the block be stopped from any thread, and not after it; raise InterruptedError if it was stopped before.
+        """Allow other threads to stop the work of the block, but not what follows it.
 
-        `cancel` asks the database to stop the statement. `cut` stops it without the database, which may be unreachable.
+        `cancel` asks the database to stop the statement. `cut` stops it without the database, which may be
+        unreachable. Raise InterruptedError if the job was stopped before.
         """
         with self._lock:
             if self.stopped is not None:
@@ -65,21 +66,21 @@ class Job:
                 self._cancel = self._cut = None
 
     def stop(self, reason: Literal["late", "cancelled"]) -> None:
-        """Stop the job; may wait until the server has received the request."""
+        """Stop the statement; may wait until the server has received the request."""
         with self._lock:
             self.stopped = self.stopped or reason
             if self._cancel is not None:
                 self._cancel()
 
     def cut(self) -> None:
-        """Stop the job without the server."""
+        """Stop the statement without the server, by cutting the connection."""
         with self._lock:
             if self._cut is not None:
                 self._cut()
 
 
 async def run(work: Callable[[Job], T], seconds: float) -> T:
-    """Run work in a worker thread; the thread has ended when this returns or raises.
+    """Run `work` in a worker thread and return its result. The thread has ended when this returns or raises.
 
     After `seconds`, or when the caller is cancelled, the database is told to stop.
     """
@@ -131,14 +132,16 @@ Parameters = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """Key by which the database recognises a statement that it has executed before."""
+    """Key of an executed statement in a table, by which a repeated statement is recognised and not executed again."""
 
     table: str
-    """Name of the table of keys; checked, so that it needs no escapes within quotes."""
+    """Name of the table with the keys; it was checked, so that it needs no escapes within quotes."""
     key: str
 
     def begin(self, execute: Callable[..., Any], mark: str) -> Rows | None:
-        """Store the key, in the transaction of the statement; return the former result if the key is stored already.
+        """Store the key, in the transaction of the statement, and return `None`.
+
+        If the key is stored already, return the former result instead: the statement must not run.
 
         `execute` runs a statement, and `mark` stands for a parameter.
         """
@@ -151,20 +154,20 @@ class Once:
         return Rows((), (), changed=found and found[0], note="It had been executed before, by this call.")
 
     def end(self, execute: Callable[..., Any], mark: str, changed: int | None) -> None:
-        """Store the number of changed rows."""
+        """Store the number of changed rows with the key; `None` if the database does not report it."""
         update = f'UPDATE "{self.table}" SET changed = {mark} WHERE key = {mark}'  # noqa: S608 (the name was checked)
         execute(update, [changed, self.key])
 
 
 class Backend(Protocol):
-    """Database with a pool of connections."""
+    """Interface to one kind of database, with a pool of connections."""
 
     def check(self, job: Job) -> None:
         """Raise SqlError, with the remedy, if the database does not exist or its role can do more than it should."""
         ...
 
     def reading(self, job: Job) -> "AbstractContextManager[sqlalchemy.Connection]":
-        """Return a connection for reading, which is stopped with the job."""
+        """Return a context manager with a connection for reading; its statements are stopped with the job."""
         ...
 
     def query(self, statement: str, parameters: Parameters, caps: Caps, job: Job) -> Rows:
@@ -172,11 +175,14 @@ class Backend(Protocol):
         ...
 
     def execute(self, statement: str, parameters: Parameters, caps: Caps, job: Job, once: Once | None) -> Rows:
-        """Run and commit a statement; raise SqlError if nothing was changed, or the text says that this is unknown."""
+        """Run a statement that changes the database, and commit it; return its rows.
+
+        If it fails, the text of the SqlError says whether nothing was changed, or whether that is unknown.
+        """
         ...
 
     def row_estimates(self, connection: "sqlalchemy.Connection", tables: Sequence[str]) -> Mapping[str, str]:
-        """Return rough row counts of tables, as far as they are known without counting everything."""
+        """Return rough row counts by table name, as texts, as far as they are known without counting everything."""
         ...
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ def _keys(*forms: tuple[str, str]) -> str:
 
 
 def _is_mixed(found: str) -> bool:
-    """Return whether there are both letters and digits. Names of classes and files usually have letters only."""
+    """Return whether a text has both letters and digits. Names of classes and files usually have letters only."""
     return any(char.isdigit() for char in found) and any(char.isalpha() for char in found)
 
 
@@ -86,7 +86,7 @@ _PEM_BODY = re.compile(
 
 
 def _private_keys(text: str) -> Iterator[Span]:
-    """Yield the spans of key blocks (RFC 7468), truncated ones included, because half a key is a secret as well."""
+    """Yield the spans of private key blocks (RFC 7468). Truncated ones are included: half a key is a secret as well."""
     done = 0
     # Both lists are walked once, forwards: searching the end anew for each beginning would take quadratic time.
     ends = [end.end() for end in _PEM_END.finditer(text)]
@@ -110,7 +110,7 @@ _REFERENCE = re.compile(
 
 
 def _is_written_out(value: str) -> bool:
-    """Return whether a value is a literal secret, and neither a plain word nor a reference to a variable."""
+    """Return whether an assigned value is a literal secret, and neither a plain word nor a reference to a variable."""
     return _PLAIN_WORD.fullmatch(value) is None and _REFERENCE.fullmatch(value) is None
 
 
@@ -145,14 +145,17 @@ _AUTHORIZATION = (
 
 
 def _authorizations(text: str) -> Iterator[Span]:
-    """Yield credentials after an `Authorization` header (RFC 9110, section 11.6.2) or a bare scheme name."""
+    """Yield the spans of credentials that follow an `Authorization` header or a bare scheme name.
+
+    See RFC 9110, section 11.6.2.
+    """
     lowered = _lowered(text)
     for pattern, check in _AUTHORIZATION:
         yield from (span for span in spans_of(pattern, lowered) if check(text[slice(*span)]))
 
 
 def _lowered(text: str) -> str:
-    """Return the text in lower case with every character at its old index."""
+    """Return a text in lower case, of the same length, so that each character keeps its index."""
     lowered = text.lower()
     if len(lowered) == len(text):
         return lowered
@@ -219,7 +222,7 @@ def _random_texts(text: str) -> Iterator[Span]:
 
 
 def _entropy(text: str) -> float:
-    """Return Shannon's entropy in bits per character; high for random text."""
+    """Return Shannon's entropy of a text, in bits per character; it is high for random text."""
     shares = (count / len(text) for count in Counter(text).values())
     return -sum(share * math.log2(share) for share in shares)
 

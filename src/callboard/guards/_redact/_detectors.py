@@ -10,15 +10,15 @@ from urllib.parse import quote, quote_plus
 
 Span = tuple[int, int]
 Finder = Callable[[str], Iterable[Span]]
-"""Function that yields the (start, end) of everything it finds in a text."""
+"""Function from a text to the (start, end) of each secret that it finds."""
 
 KIND = r"[a-z][a-z0-9_]{0,31}"
-"""Form of a detector's name, which becomes a part of tokens."""
+"""Pattern of a detector's name, which becomes a part of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Detector:
-    """Finds one kind of secret.
+    """Detector that finds one kind of secret in texts and under dict keys.
 
     Args:
         name: kind of the secret, used in tokens: up to 32 lower-case letters, digits and underscores, a letter first.
@@ -51,7 +51,7 @@ class Detector:
         return found if self.check is None else (span for span in found if self.check(text[slice(*span)]))
 
     def is_key(self, name: str) -> bool:
-        """Return whether strings under this dict key are secrets."""
+        """Return whether a string under this dict key is a secret as a whole."""
         return isinstance(self.keys, re.Pattern) and self.keys.search(name) is not None
 
     def _of_function(self, text: str) -> Iterator[Span]:
@@ -77,7 +77,7 @@ def _compiled(argument: str, expression: object) -> re.Pattern[str]:
 
 
 def spans_of(pattern: re.Pattern[str], text: str) -> Iterator[Span]:
-    """Yield the spans of all matches, or of their group `secret` if the expression has one."""
+    """Yield the (start, end) of each match of a pattern, or of its group `secret` if the pattern has one."""
     group = "secret" if "secret" in pattern.groupindex else 0
     return (match.span(group) for match in pattern.finditer(text) if match[group])
 
@@ -89,7 +89,7 @@ class Finding(NamedTuple):
     end: int
     kind: str
     weight: int
-    """Length of the longest span that was merged into it; that span gives the kind."""
+    """Length of the longest span that was merged into this finding; that span gives the kind."""
 
 
 def findings(text: str, detectors: Sequence[Detector], tokens: Iterable[Span] = ()) -> list[Finding]:
@@ -121,7 +121,10 @@ def _joined(found: list[Finding]) -> list[Finding]:
 
 
 def literals(values: Iterable[str]) -> Finder:
-    """Return a finder of these values: plain, percent-encoded, escaped as in JSON or `repr`, in base64 and in hex."""
+    """Return a function that finds given values in a text, each in several written forms.
+
+    The forms are: plain, percent-encoded, escaped as in JSON or `repr`, in base64 and in hex.
+    """
     forms = sorted({form for value in values for form in _forms(value)})
 
     def find(text: str) -> Iterator[Span]:

@@ -29,7 +29,7 @@ def _ibans(text: str) -> Iterator[Span]:
 
 @cache
 def _rest(country: str) -> re.Pattern[str] | None:
-    """Return the pattern that follows the country and check digits; `None` if the country has no IBANs."""
+    """Return the pattern of an IBAN after its country code and check digits; `None` if the country has no IBANs."""
     # From an extra; `detectors_of()` has checked that it is installed.
     from schwifty import IBAN
     from schwifty.exceptions import SchwiftyException
@@ -42,7 +42,7 @@ def _rest(country: str) -> re.Pattern[str] | None:
 
 
 def _is_valid(written: str) -> bool:
-    """Return whether structure and check digits are valid."""
+    """Return whether a text is a valid IBAN, by its structure and its check digits."""
     from schwifty import IBAN
 
     return IBAN(_SEPARATOR.sub("", written), allow_invalid=True).is_valid
@@ -61,9 +61,9 @@ _FORM = re.compile(r"\+(?<![\w+]\+)\d(?:[ \u00a0.()/\u2010-\u2015-]{0,3}\d){7,15
 _GROUP = re.compile(r"\d+")
 _NORTH_AMERICA = "1"
 _WITHIN = ("044", "045", "0", "1")
-"""Prefixes after the country code that are valid only for domestic calls, but that gateways still write."""
+"""Prefixes that are valid only for domestic calls, but that phone gateways still write after the country code."""
 _LONGEST_CODE = 12
-"""Maximum characters of a country code: three digits and the separators between them."""
+"""Maximum characters of a country code in a phone number: three digits and the separators between them."""
 
 
 def _phones(text: str) -> Iterator[Span]:
@@ -73,7 +73,7 @@ def _phones(text: str) -> Iterator[Span]:
 
 
 def _has_country(found: str) -> bool:
-    """Return whether a number begins with a country code; no code is a prefix of another."""
+    """Return whether a phone number begins with a country code. No country code is a prefix of another."""
     # From an extra; `detectors_of()` has checked that it is installed.
     from phonenumbers import COUNTRY_CODE_TO_REGION_CODE
 
@@ -82,13 +82,16 @@ def _has_country(found: str) -> bool:
 
 
 def _end(found: str) -> int:
-    """Return the end of the longest number at the beginning; other digits may follow it. 0 if there is none."""
+    """Return the index at which the longest phone number at the beginning of a text ends; 0 if there is none.
+
+    Other digits may follow it.
+    """
     ends = [group.end() for group in _GROUP.finditer(found)]
     return next((end for end in reversed(ends) if _FORM.fullmatch(found, 0, end) and _is_number(found[:end])), 0)
 
 
 def _is_number(written: str) -> bool:
-    """Return whether a text is a number, as written or without a prefix for domestic calls."""
+    """Return whether a text is a phone number, as written or after a prefix for domestic calls is removed."""
     return _is_possible(written) or any(map(_is_possible, _without_prefix("".join(_GROUP.findall(written)))))
 
 
@@ -156,7 +159,7 @@ def _is_card(found: str) -> bool:
 
 
 def _luhn(digits: str) -> bool:
-    """Return whether the check digit is right (ISO/IEC 7812-1, annex B)."""
+    """Return whether the check digit of a card number is right (ISO/IEC 7812-1, annex B)."""
     numbers = [int(digit) for digit in digits]
     return (sum(numbers[::-2]) + sum(_DOUBLED[number] for number in numbers[-2::-2])) % 10 == 0
 
@@ -193,7 +196,7 @@ PERSONAL_ON_DEMAND = (
     Detector("ip", _IP, check=_is_ip),
     Detector("us_ssn", _SSN),
 )
-"""Detectors that must be chosen by name: too many harmless numbers look the same."""
+"""Detectors of personal data that are off unless chosen by name: too many harmless numbers look the same."""
 
 LIBRARIES = {PHONES.name: "phonenumbers", IBANS.name: "schwifty"}
-"""Library that each of these detectors needs."""
+"""Names of the libraries that some detectors need, by the name of the detector."""

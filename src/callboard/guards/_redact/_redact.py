@@ -39,21 +39,24 @@ if TYPE_CHECKING:
 
 
 DEFAULT_DETECTORS = tuple(one.name for one in (*CREDENTIALS, *PERSONAL))
+"""Names of the built-in detectors that `Redact` uses by default."""
 _BUILT_IN = {one.name: one for one in (*CREDENTIALS, *PERSONAL, *CREDENTIALS_ON_DEMAND, *PERSONAL_ON_DEMAND)}
-"""Names of the built-in detectors, which `Redact` uses by default."""
 
 TOKEN = re.compile(rf"<({KIND}):[0-9a-f]{{12}}>")
-"""A token: its kind, and 48 bits of an HMAC of the value."""
+"""Pattern of a token: the kind of the secret, and 48 bits of an HMAC of its value."""
 
 _LITERAL = "secret"
 _SHORTEST = 4
 """Minimum characters of a literal secret; a shorter one would be found everywhere."""
 _PASSES = 8
-"""Maximum passes over a text. A new token may reveal another secret beside it; hostile text could repeat that."""
+"""Maximum passes of redaction over a text.
+
+A new token may reveal another secret beside it, and hostile text could repeat that.
+"""
 
 
 class Redaction:
-    """Replaces secrets by tokens, and records the values."""
+    """Replacement of secrets by tokens; it records the replaced values by their tokens."""
 
     def __init__(
         self, detectors: Sequence[Detector], key: bytes, thread_id: str, known: Mapping[str, str] | None = None
@@ -68,11 +71,14 @@ class Redaction:
         self._thread_id = thread_id
 
     def of(self, value: Any) -> Any:
-        """Return a value without its secrets; the same object if it has none."""
+        """Return a copy of a nested value with tokens in place of secrets; the same object if it has no secrets."""
         return walked(value, self.text, self._named, Clearing(self.text, self._named).copy)
 
     def cleared(self, error: Exception) -> Exception:
-        """Return an error without secrets; control flow is cleared in place and keeps its type."""
+        """Return an error with tokens in place of secrets.
+
+        Exceptions of control flow are cleared in place, and keep their type.
+        """
         clearing = Clearing(self.text, self._named)
         if is_control_flow(error):
             clearing.control_flow(error)
@@ -82,7 +88,10 @@ class Redaction:
         return cleared
 
     def text(self, text: str) -> str:
-        """Return a text without secrets. Invisible characters are removed too, if they hide a part of a secret."""
+        """Return a text with tokens in place of secrets.
+
+        Invisible characters are removed, too, if they hide a part of a secret.
+        """
         for _ in range(_PASSES):
             replaced = self._replaced(text)
             if replaced == text:
@@ -91,7 +100,7 @@ class Redaction:
         return text
 
     def tell(self) -> None:
-        """Send observers the kinds and the number of the secrets found."""
+        """Send observers a note with the kinds and the number of the secrets that were replaced."""
         if self._kinds:
             note("redacted", kinds=sorted(self._kinds), count=self._kinds.total())
 
@@ -159,7 +168,7 @@ def _known(values: Mapping[str, str]) -> list[Detector]:
 
 
 def detectors_of(chosen: Sequence[str | Detector], secrets: Sequence[str]) -> tuple[Detector, ...]:
-    """Return the detectors that are given by name or as objects, and one for literal secrets."""
+    """Return the detectors that an option names or contains, and one detector for the literal `secrets`."""
     if isinstance(chosen, str):
         raise TypeError(f"Redact(detectors=...) takes a list of names or Detectors, got the string {chosen!r}")
     found = [*map(_detector, chosen), *_literal_detector(secrets)]
@@ -171,7 +180,7 @@ def detectors_of(chosen: Sequence[str | Detector], secrets: Sequence[str]) -> tu
 
 
 def _check_libraries(detectors: Sequence[Detector]) -> None:
-    """Raise `ImportError`, with the remedies, if a library of a built-in detector is not installed."""
+    """Raise `ImportError`, with the remedies, if a library that a built-in detector needs is not installed."""
     # No detector is left out silently: the user would believe that the data is protected.
     built_in = [one.name for one in detectors if one is _BUILT_IN.get(one.name)]
     missing = {name: library for name, library in LIBRARIES.items() if name in built_in and not is_installed(library)}
@@ -217,11 +226,11 @@ class Vault(Protocol):
     """Storage for the values of tokens, separate for each conversation. Several tasks may use it at once."""
 
     async def put(self, thread_id: str, values: Mapping[str, str]) -> None:
-        """Store values by token; a known token always has the same value."""
+        """Store values by their tokens. A token that is known already always has the same value."""
         ...
 
     async def get(self, thread_id: str, tokens: Collection[str]) -> Mapping[str, str]:
-        """Return the values of the given tokens that this conversation has."""
+        """Return the values of the given tokens, by token; tokens that this conversation does not have are left out."""
         ...
 
 
@@ -303,14 +312,14 @@ class StoreVault:
 
 
 _NESTED = 8
-"""Maximum rounds of opening: a value may contain tokens, whose values may contain tokens again."""
+"""Maximum rounds in which tokens are replaced by values: a value may contain tokens again."""
 
 _SHOWN_TO_PERSONS = "with reveal=..., the question shows, and a checkpoint keeps, what tokens stand for"
 _log = logging.getLogger("callboard")
 
 
 class Redact(Middleware):
-    """Replaces secrets and personal data in arguments, results and errors by tokens.
+    """Middleware that replaces secrets and personal data in arguments, results and errors by tokens.
 
     A token such as `<email:7f3a9c04b1d2>` has the kind and an HMAC-SHA256 (RFC 2104) of the value, cut to 48 bits. In
     one conversation (`thread_id`) the same value always has the same token; in other conversations it has another.
@@ -367,7 +376,7 @@ class Redact(Middleware):
 
     @property
     def reveals(self) -> bool:
-        """`True` if any tool gets values in place of tokens."""
+        """`True` if `reveal` names any tool, which then gets values in place of tokens."""
         return bool(self._reveal)
 
     def redact(self, text: str, *, thread_id: str = "") -> str:
@@ -379,7 +388,10 @@ class Redact(Middleware):
         return self._redaction(thread_id).of(value)
 
     async def hide(self, value: Any, *, thread_id: str = "") -> Any:
-        """Return a copy of a value, such as user input, with tokens; the values are stored for this conversation."""
+        """Return a copy of a nested value, such as user input, with tokens for its secrets.
+
+        The values are stored in the vault for this conversation.
+        """
         redaction = self._redaction(thread_id)
         hidden = await run_if_long(self._threads, value, partial(redaction.of, value))
         await self._vault.put(thread_id, _kept(redaction))
@@ -418,7 +430,10 @@ class Redact(Middleware):
         return output
 
     async def _prepared(self, request: ToolCallRequest, thread_id: str) -> tuple[ToolCallRequest, Mapping[str, str]]:
-        """Return the request for the tool, and the values that the tool learns and may repeat, by their tokens."""
+        """Return the request to pass to the tool, and the values that the tool gets to know, by their tokens.
+
+        The tool may repeat these values, so they are replaced in its result.
+        """
         call = request.tool_call
         others, shown = self._divided(call)
         redaction = self._redaction(thread_id)
@@ -435,13 +450,13 @@ class Redact(Middleware):
         return request, {**known.values, **values}
 
     def _divided(self, call: ToolCall) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the arguments that get tokens, and those that get values."""
+        """Return the arguments of a call in two dicts: those that get tokens, and those that get values."""
         args, revealed = call["args"], self._reveal.get(call["name"], ())
         shown = {name: value for name, value in args.items() if revealed is None or name in revealed}
         return ({name: args[name] for name in args.keys() - shown.keys()} if shown else args), shown
 
     async def _opened(self, value: Any, thread_id: str) -> tuple[Any, dict[str, str]]:
-        """Return a copy of a value with its tokens opened, and the opened values by token."""
+        """Return a copy of a nested value with its tokens replaced by values, and these values by token."""
         opened: dict[str, str] = {}
         for _ in range(_NESTED):
             tokens = await run_if_long(self._threads, value, partial(_tokens_in, value))
@@ -453,7 +468,11 @@ class Redact(Middleware):
         return value, opened
 
     async def _keep(self, thread_id: str, redaction: Redaction) -> None:
-        """Store the values of tokens. A failing vault must not cost the call its result; tokens stay closed then."""
+        """Store the values of new tokens in the vault.
+
+        An error of the vault is only logged: it must not cost the call its result. These tokens cannot be
+        opened later.
+        """
         redaction.tell()
         values = _kept(redaction)
         try:
@@ -469,7 +488,7 @@ class Redact(Middleware):
 
 
 def _clear_handled(redaction: Redaction) -> None:
-    """Clear the error that an error message stands for, because observers receive it."""
+    """Replace the error that became an error message by a copy without secrets, because observers receive it."""
     call = running_call()
     if call is not None and isinstance(call.handled, Exception):
         call.handled = redaction.cleared(call.handled)
@@ -505,7 +524,7 @@ def _kinds(tokens: Iterable[str]) -> list[str]:
 
 
 def _reveal_of(reveal: object) -> dict[str, frozenset[str] | None]:
-    """Return the revealed arguments of each tool; `None` for all arguments."""
+    """Return the option `reveal` as a dict from tool name to argument names; `None` stands for all arguments."""
     example = "write reveal={'pay': ['card']}"
     if isinstance(reveal, Mapping):
         tool_names("Redact(reveal=...)", reveal)

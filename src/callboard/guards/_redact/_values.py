@@ -22,18 +22,18 @@ from callboard.tools._ledger import CallsInterrupted
 
 Text = Callable[[str], str]
 Named = Callable[[str, str], str]
-"""Function of a dict key or field name and the string under it; returns another string."""
+"""Function that gets a dict key or field name and the string under it, and returns the string to put there."""
 
 DEEPEST = 64
-"""Maximum levels of nesting that are walked."""
+"""Maximum levels of nesting that a walk visits; deeper values are replaced by a note."""
 
 TOO_DEEP = "[nested too deeply]"
 _CYCLE = "[...]"
 _SHORTEST_NUMBER = 10
-"""Digits. A shorter whole number cannot be the number of a card or an account."""
+"""Minimum digits of a whole number that is searched; a shorter one cannot be the number of a card or an account."""
 
 _IDENTITY = frozenset(("id", "tool_call_id", "type", "name", "status"))
-"""Fields of messages that identify them; LangGraph matches on them, so they never change."""
+"""Fields that identify a message. LangGraph matches on them, so they never change."""
 
 
 def walked(
@@ -53,7 +53,7 @@ def walked(
 
 
 class _Walk:
-    """State of one walk."""
+    """State of one walk through a nested value, which copies what contains a changed string."""
 
     def __init__(self, text: Text, named: Named, error: Callable[[BaseException], BaseException]) -> None:
         self.changed = False
@@ -88,7 +88,7 @@ class _Walk:
         return value if new == digits else self._noted(value, new)
 
     def _rebuild(self, value: Any) -> Callable[[Any], Any] | None:
-        """Return the method that copies a value of this type; `None` if the value has no parts."""
+        """Return the method that copies a value of this type part by part; `None` if the value has no parts."""
         if isinstance(value, dict):
             return self._dict
         if isinstance(value, (list, tuple, set, frozenset)):
@@ -138,7 +138,7 @@ class _Walk:
         return kind(items)
 
     def _fields(self, items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-        """Return the changed fields with their new values."""
+        """Return the fields of an object that the walk changed, with their new values."""
         pairs = ((name, old, self._named(name, old)) for name, old in items)
         return {name: new for name, old, new in pairs if new is not old}
 
@@ -182,14 +182,14 @@ class _Walk:
 
 
 _LONGEST_CHAIN = 32
-"""Maximum depth of causes and groups. Deeper errors are replaced, and only their type names are kept."""
+"""Maximum depth of an error's causes and groups that is kept. Of deeper errors, only the type names are kept."""
 
 _OF_CALLS = frozenset(("tool", "call_id", "tool_call_id"))
-"""Attributes that identify the call. They stay, because callers match on them."""
+"""Attributes of errors that identify a call. They are never changed, because callers match on them."""
 
 
 class RedactedError(CallboardError):
-    """Stands for an error whose own text could not be cleared of secrets.
+    """Raised in place of an error whose own text could not be cleared of secrets.
 
     `original` is the name of the error's type. `args[0]` is that name and the text, with tokens for secrets.
     """
@@ -200,7 +200,7 @@ class RedactedError(CallboardError):
 
 
 class Clearing:
-    """Replaces secrets in exceptions, and in their causes, contexts, members and attributes."""
+    """Replacement of secrets in exceptions: in their texts and attributes, causes, contexts and group members."""
 
     def __init__(self, text: Text, named: Named) -> None:
         self._text = text
@@ -210,7 +210,7 @@ class Clearing:
         self._depth = 0
 
     def of(self, error: BaseException) -> BaseException:
-        """Return the cleared error, or a `RedactedError` if its `str` or `repr` still shows secrets."""
+        """Return the error, cleared in place, or a `RedactedError` if its `str` or `repr` still shows secrets."""
         if id(error) in self._done:
             return self._done[id(error)][1]
         if self._depth == _LONGEST_CHAIN:
@@ -226,11 +226,17 @@ class Clearing:
         return cleared
 
     def copy(self, error: BaseException) -> BaseException:
-        """Return the error, or a stand-in if it shows secrets. The error is not changed: somebody else may own it."""
+        """Return the error, or a `RedactedError` if it shows secrets.
+
+        The error itself is not changed, because other code may own it.
+        """
         return error if self._is_clear(error) else self._stand_in(error)
 
     def control_flow(self, error: Exception) -> None:
-        """Clear the interrupts or the command that control flow carries, in place; its type must not change."""
+        """Replace secrets in the interrupts or the command that a control-flow exception carries.
+
+        This happens in place, because the type of the exception must not change.
+        """
         error.args = self._walk(error.args)
         if isinstance(error, CallsInterrupted):
             error.interrupts = error.args[0]
@@ -252,7 +258,10 @@ class Clearing:
         return cleared
 
     def _in_place(self, error: BaseException) -> None:
-        """Clear everything that can be assigned; `_is_clear()` checks afterwards whether that was enough."""
+        """Replace secrets in all parts of an error that can be assigned.
+
+        `_is_clear()` checks afterwards whether that was enough.
+        """
         for name in ("args", *_slots(type(error))):
             with suppress(Exception):  # unset, or read only
                 value = getattr(error, name)
@@ -289,7 +298,7 @@ class Clearing:
 
 
 def _texts(error: BaseException) -> Iterator[str]:
-    """Yield the texts that logs and models may show of an exception."""
+    """Yield the `str` and the `repr` of an exception, which logs and models may show."""
     for show in (str, repr):
         try:
             yield show(error)
@@ -298,7 +307,10 @@ def _texts(error: BaseException) -> Iterator[str]:
 
 
 def _slots(kind: type) -> Iterator[str]:
-    """Yield attributes that are not in `__dict__`: `__slots__`, and built-in ones such as `OSError.filename`."""
+    """Yield the names of attributes that are not in `__dict__`.
+
+    They are in `__slots__`, or built-in ones such as `OSError.filename`.
+    """
     for base in kind.__mro__:
         if base in (BaseException, object):
             continue

@@ -1,4 +1,4 @@
-"""`RepairArguments`: correction of invalid arguments, if each wrong place has exactly one correction."""
+"""`RepairArguments`: correction of invalid arguments, if each invalid place has exactly one possible correction."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,37 +23,39 @@ from callboard.tools._results import CallNext, Output
 
 
 _ROUNDS = 8
-"""Maximum number of validations per call; more are not repairable. A round corrects all faulty places at once, and the
-next one what is inside them."""
+"""Maximum number of validations per call; arguments that need more are not repaired.
+
+A round corrects all faulty places at once, and the next one what is inside them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Change at one place of the arguments."""
+    """Change that was made at one place of the arguments."""
 
     kind: Kind
     place: str
-    """Dotted names of the schema; `*` for an item, and for a name that only the model used."""
+    """Place as dotted names of the schema; `*` stands for a list item, and for a name that only the model used."""
     written: str = ""
     """Name that the model wrote, if the name was wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """Repaired arguments and the changes."""
+    """Repaired arguments, and the list of the changes that were made."""
 
     args: Args
     repairs: tuple[Repair, ...]
 
 
 _Correction = tuple[Path, Any, list[Repair]]
-"""Place, its new value, and the repairs that this makes."""
+"""Possible correction: the place, its new value, and the repairs that this value makes."""
 
 
 def repair(contract: Contract, args: Args) -> Repaired | None:
-    """Return the arguments as they must have been meant, without changing `args`.
+    """Return the repaired arguments of a call and the repairs; `args` is not changed.
 
-    The result is `None` if they are valid, or if a place has no correction or several.
+    Return `None` if the arguments are valid already, or if an invalid place has several corrections, or none.
     """
     try:
         repairs: list[Repair] = []
@@ -86,7 +88,10 @@ def repair(contract: Contract, args: Args) -> Repaired | None:
 
 
 def _groups(shape: Shape, faults: Iterable[Path]) -> list[list[Path]]:
-    """Group faults that one correction may mend together; faults inside of another faulty place wait."""
+    """Return the places of errors in groups, one for each correction that may fix them together.
+
+    Errors inside of another faulty place are left out; the next round finds them.
+    """
     groups: dict[Path, list[Path]] = {}
     for fault in faults:
         steps = shape.along(fault)
@@ -119,7 +124,7 @@ def _corrections_of(shape: Shape, args: Args, paths: Iterable[Path]) -> Iterator
 
 
 def _unwrapped(contract: Contract, args: Args) -> Args | None:
-    """Return the inner arguments if all are wrapped in a single one, such as `{"input": {...}}`."""
+    """Return the inner arguments if all are wrapped in a single one, such as `{"input": {...}}`; otherwise `None`."""
     if len(args) != 1:
         return None
     ((name, inner),) = args.items()
@@ -134,7 +139,7 @@ def _unwrapped(contract: Contract, args: Args) -> Args | None:
 
 
 def _with(args: Args, path: Path, value: Any) -> Args:
-    """Set the value at one place of a copy."""
+    """Set the value at one place of the arguments, and return them. The caller has copied them."""
     if not path:
         return cast("Args", value)
     here: Any = args
@@ -160,7 +165,7 @@ _TOLD = 8
 
 
 class RepairArguments(Middleware):
-    """Repairs the arguments of a call that are invalid, if each wrong place has exactly one correction.
+    """Middleware that repairs invalid arguments of a call, if each invalid place has exactly one correction.
 
     Valid arguments are passed on unchanged. So are invalid ones with a place that has several corrections, or none: the
     model then reads the error and tries again. Nothing is invented or left out, and injected arguments are never
@@ -223,7 +228,7 @@ def _facts(repairs: Iterable[Repair]) -> dict[str, list[str]]:
 
 
 def _reported(output: Output, call_id: str | None, repairs: tuple[Repair, ...], *, tells: bool) -> Output:
-    """Return the output with a record of the repairs on the call's message; a `Command` stays unchanged."""
+    """Return a call's output with a record of the repairs on its message; a `Command` stays unchanged."""
     if isinstance(output, list):
         return [cast("ToolMessage", _reported(item, call_id, repairs, tells=tells)) for item in output]
     if not isinstance(output, ToolMessage) or output.tool_call_id != call_id:

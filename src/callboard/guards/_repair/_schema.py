@@ -1,4 +1,4 @@
-"""JSON schemas: the intended types and names of values, and the places where a value is wrong, by jsonschema.
+"""JSON schemas: the types and names that values should have, and the places where they are wrong, by jsonschema.
 
 The intention is taken from types, choices, properties, items, references and combinations; ranges and lengths do not
 help to guess it. A schema may come from an untrusted server. Nothing that it refers to is fetched, and its regular
@@ -40,7 +40,10 @@ class Shape:
         self.root: Schema = _without(found[0], hidden) if len(found) == 1 else document
 
     def alternatives(self, schema: object) -> list[Schema]:
-        """Return the schemas of which a value must satisfy one, with references and combinations resolved."""
+        """Return the alternatives of a schema: a value must satisfy one of them.
+
+        References and combinations are resolved.
+        """
         known = self._seen.get(id(schema))
         if known is None:
             known = self._seen[id(schema)] = (schema, self._resolved(schema, 0))
@@ -71,7 +74,7 @@ class Shape:
         return {} if found is None else cast("Schema", found)
 
     def along(self, path: Path) -> list[list[Schema]]:
-        """Return the alternatives at every step of a path, beginning with the root."""
+        """Return the alternatives of the schema at every step of a path, beginning with the root."""
         steps = [self.alternatives(self.root)]
         for key in path:
             around = [schema for schema in steps[-1] if has_type({} if isinstance(key, str) else [], schema)]
@@ -108,7 +111,10 @@ def _merged(one: Schema, other: Schema) -> Schema:
 
 
 def _inner(schema: Schema, key: str | int) -> object:
-    """Return the schema of a property or an item; `True` if any value is allowed, `False` if none is."""
+    """Return the schema of one property or item of an object or list.
+
+    It is `True` if the schema allows any value there, `False` if it allows none.
+    """
     if isinstance(key, str):
         open_ended = True if "patternProperties" in schema else schema.get("additionalProperties", True)
         return schema.get("properties", {}).get(key, open_ended)
@@ -136,7 +142,7 @@ def types_of(schema: Schema) -> set[str]:
 
 
 def choices_of(schema: Schema) -> list[Any] | None:
-    """Return the allowed values of an enum or constant; `None` if the schema is neither."""
+    """Return the values that an enum or a constant allows; `None` if the schema is neither."""
     if "const" in schema:
         return [schema["const"]]
     choices = schema.get("enum")
@@ -213,11 +219,14 @@ def _is_of_another_kind(error: Any) -> bool:
 
 
 def _anything(*_: object) -> None:
-    """Keyword that is ignored and so reports no error."""
+    """Accept any value: implementation of a keyword that is ignored."""
 
 
 def _unless_patterns(keyword: Any) -> Any:
-    """Return `additionalProperties`, ignored beside `patternProperties`, whose expressions are not run."""
+    """Return an implementation of `additionalProperties` that does nothing beside `patternProperties`.
+
+    The expressions of `patternProperties` are not run, so it is unknown which properties are additional.
+    """
 
     def judge(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         if "patternProperties" not in schema:
@@ -227,7 +236,10 @@ def _unless_patterns(keyword: Any) -> Any:
 
 
 def _counted(keyword: Any) -> Any:
-    """Return `anyOf` or `oneOf` with a limit: two alternatives at every level of a value take exponential time."""
+    """Return an implementation of `anyOf` or `oneOf` that raises `TooManyChoicesError` after too many uses.
+
+    Two alternatives at every level of a value take exponential time.
+    """
 
     def judge(validator: Any, alternatives: Any, instance: Any, schema: Any) -> Iterator[Any]:
         if next(_choices.get(), None) is None:
@@ -238,7 +250,7 @@ def _counted(keyword: Any) -> Any:
 
 
 def _at(reference: str, document: Schema) -> Any:
-    """Return the part of a document to which a JSON pointer leads; `None` if there is none."""
+    """Return the part of a document to which a reference with a JSON pointer leads; `None` if there is none."""
     here: Any = document
     for key in reference.split("/")[1:]:
         here = here.get(key.replace("~1", "/").replace("~0", "~")) if isinstance(here, Mapping) else None
@@ -246,7 +258,10 @@ def _at(reference: str, document: Schema) -> Any:
 
 
 def _of_one_draft(schema: Any) -> Any:
-    """Return a schema without nested `$schema`: jsonschema would switch to its own keywords for those parts."""
+    """Return a copy of a schema without any `$schema` in it.
+
+    At a nested `$schema`, jsonschema would switch to its own keywords for that part.
+    """
     if isinstance(schema, Mapping):
         return {
             key: _of_one_draft(value)
@@ -264,11 +279,11 @@ Args = dict[str, Any]
 MAX_DEPTH = 32
 MAX_NODES = 1_000
 MAX_CHARS = 200_000
-"""Arguments beyond these limits are not repaired: every round copies and validates them again."""
+"""Maximum characters and nodes of arguments that are repaired: every round copies and validates them again."""
 
 
 class Contract:
-    """Validation of the arguments of one tool."""
+    """Schema and validator of the arguments of one tool."""
 
     def __init__(self, tool: BaseTool, injected: frozenset[str], validate: Callable[[Args], object] | None) -> None:
         self.name = tool.name
@@ -282,7 +297,7 @@ class Contract:
         return Shape(_json_schema(self._schema), self.injected)
 
     def faults(self, args: Args) -> tuple[Path, ...]:
-        """Return the places of errors, without injected arguments; empty if the arguments are valid."""
+        """Return the places where arguments are invalid; empty if they are valid. Injected arguments do not count."""
         try:
             if self._validate is None:
                 return tuple(dict.fromkeys(self.shape.faults(args)))
@@ -303,7 +318,10 @@ class Contract:
 
 
 def contract_of(tool: BaseTool) -> Contract | None:
-    """Return the contract of a tool; `None` if nothing validates its arguments, or the tool parses them itself."""
+    """Return the schema and validator of a tool's arguments.
+
+    Return `None` if nothing validates them, or the tool parses them itself.
+    """
     schema = tool.args_schema
     if type(tool)._parse_input is not BaseTool._parse_input:
         return None
@@ -366,7 +384,10 @@ def is_small(value: object) -> bool:
 
 
 class _AnySchema(GenerateJsonSchema):
-    """Schema generator that works for every model: a type without a JSON form allows any value, without a warning."""
+    """Generator of JSON schemas that works for every pydantic model.
+
+    A type without a JSON form allows any value, without a warning.
+    """
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 (pydantic's declaration)
 

@@ -23,7 +23,7 @@ _WRAPPERS = frozenset(
 
 
 def corrections(value: Any, alternatives: Iterable[Schema]) -> list[tuple[Kind, Any]]:
-    """Return possible corrections of a value that satisfies none of the alternatives.
+    """Return the possible corrections of a value that satisfies no alternative of its schema.
 
     Ambiguous forms are not corrected: numbers with separators or leading zeros, words for booleans, fractions for
     text, texts with separators for lists. Neither is text that looks like JSON but is invalid. The alternatives have
@@ -59,7 +59,9 @@ def _of_text(text: str, due: set[str], choices: list[str]) -> Iterator[tuple[Kin
 
 
 def renamed(value: Mapping[str, Any], schema: Schema) -> dict[str, str]:
-    """Return the correct names of misspelt arguments; empty if two of them would get the same name.
+    """Return the correct names of misspelt arguments, by the misspelt name.
+
+    It is empty if two arguments would get the same name.
 
     Only invalid objects are corrected: required names that are absent or, if the schema forbids others, any name.
     """
@@ -77,7 +79,7 @@ def is_wrapper(name: str, tool: str) -> bool:
 
 
 def the_one(word: str, choices: Iterable[str]) -> str | None:
-    """Return the only choice that a word can stand for, or `None`.
+    """Return the only choice that a misspelt word can stand for, or `None` if there is none, or several.
 
     A choice that differs only in case and separators wins. Otherwise words of at least five letters may have one
     letter wrong, missing, added or swapped with its neighbour. The first letter must be right, because "unlock" is not
@@ -93,7 +95,7 @@ def the_one(word: str, choices: Iterable[str]) -> str | None:
 
 
 def fold(word: str) -> str:
-    """Return a word in lower case, without separators next to a letter."""
+    """Return a word in lower case, without the separators next to a letter, for comparison."""
     return re.sub(r"(?<=[^\W\d_])[\s_-]+(?=\w)|(?<=\w)[\s_-]+(?=[^\W\d_])", "", word.strip()).casefold()
 
 
@@ -109,7 +111,7 @@ def _one_slip(one: str, other: str) -> bool:
 
 
 def _common(one: str, other: str) -> int:
-    """Return the number of letters with which both words begin."""
+    """Return the number of letters at the beginning that two words have in common."""
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
@@ -139,7 +141,7 @@ def read(text: str) -> Any:
 
 
 def unfenced(text: str) -> str:
-    """Return the content of a Markdown code fence, without surrounding white space."""
+    """Return the content of a Markdown code fence; a text without a fence only loses surrounding white space."""
     text = text.strip()
     if not (text.startswith("```") and text.endswith("```")):
         return text
@@ -182,7 +184,7 @@ _CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 
 
 def _as_json(text: str) -> str:
-    """Convert Python literals, or JSON with trailing commas, to JSON, without evaluating anything.
+    """Return a text of Python literals, or of JSON with trailing commas, as JSON. Nothing is evaluated.
 
     Raise `ValueError` for any other text.
     """

@@ -1,4 +1,4 @@
-"""Check of URLs that a model writes: schemes, hosts and addresses, against server-side request forgery.
+"""Rule `Url` for URLs that a model writes: schemes, hosts and addresses, against server-side request forgery.
 
 URLs are read strictly, and the tool gets a newly written URL. So no HTTP library can read it differently from this
 check.
@@ -38,7 +38,7 @@ class Target(NamedTuple):
     """Parts of a URL that decide whether it may be fetched."""
 
     url: str
-    """Newly written in ASCII: scheme and host in lower case, the host without a trailing dot."""
+    """URL, newly written in ASCII, with scheme and host in lower case, and no dot at the end of the host."""
     host: str
     port: int
 
@@ -139,7 +139,7 @@ class Url:
 
 
 def read_url(value: str, schemes: Collection[str]) -> Target:
-    """Read a URL in the way in which every client reads it."""
+    """Return the parts of a URL; raise `RefusedError` for a URL that clients may read in different ways."""
     # Checked before parsing: some clients drop tabs and line breaks, which would join parts into another host.
     if _CONTROL.search(value):
         raise RefusedError("whitespace", "it holds a control character, such as a tab or a line break")
@@ -173,7 +173,7 @@ def _read_authority(authority: str) -> tuple[str, int | None]:
 
 
 def read_host(written: str) -> str:
-    """Return a host in its normal form: a name in lower-case ASCII, or an address as `ipaddress` writes it."""
+    """Return a host in normal form: a name in lower-case ASCII, or an address as `ipaddress` writes it."""
     if written.startswith("["):
         return str(_read_v6(written[1:-1]))
     host = _ascii(written).removesuffix(".")
@@ -209,7 +209,7 @@ def _read_v6(written: str) -> ipaddress.IPv6Address:
 
 
 def is_listed(host: str, patterns: Collection[str]) -> bool:
-    """Return whether a host is listed, by its name or by a pattern for a domain above it."""
+    """Return whether a host is in a list of patterns, by its name or as "*." and a domain above it."""
     # Compared by whole labels: "*.example.com" must not match "evil-example.com".
     labels = host.split(".")
     return host in patterns or any(f"*.{'.'.join(labels[n:])}" in patterns for n in range(1, len(labels)))

@@ -1,4 +1,4 @@
-"""Check of paths that a model writes: they must be below a root, in every reading and on the disk."""
+"""Rule `PathIn` for paths that a model writes: they must be below a root, in every reading and on the disk."""
 
 import errno
 import os
@@ -87,7 +87,7 @@ class PathIn:
 
 
 def check_spelling(path: str) -> None:
-    """Raise `RefusedError` for a path that could be read as another one."""
+    """Raise `RefusedError` for a path that some library could read as a different path."""
     if _CONTROL.search(path) or strip_invisible(path) != path:
         raise RefusedError("invisible", "it holds control or invisible characters")
     if "\\" in path or _LIKE_A_SLASH.search(path):
@@ -129,7 +129,10 @@ def _decoded(path: str) -> str:
 
 
 def _structure(path: str) -> list[str]:
-    """Return the parts that decide where a path leads: separators, names of dots only, and special beginnings."""
+    """Return the parts of a path that decide where it leads; the names of files and folders do not count.
+
+    They are separators, names made of dots only, and special beginnings.
+    """
     # U+2044 is absent from `_SEPARATOR`: NFKC makes it from fractions such as U+00BD, which are harmless.
     parts = _SEPARATOR.sub("\\\\", path).replace("\\", "/\\/").split("/")
     shape = [name if name == "\\" or not name.strip(". ") else "name" for name in parts]
@@ -137,7 +140,7 @@ def _structure(path: str) -> list[str]:
 
 
 def real_path(path: str) -> str:
-    """Return the real path, even if its last parts do not exist.
+    """Return the path without symbolic links, even if its last parts do not exist.
 
     `os.path.realpath` guesses if it cannot look: for a loop, a path that is too long, a folder without permission.
     Here each of these raises `RefusedError`. The path must be absolute and without `..`.
@@ -163,7 +166,7 @@ def _is_loop(error: Exception) -> bool:
 
 
 def is_below(path: str, root: str) -> bool:
-    """Return whether a path is a root or below it, by names alone."""
+    """Return whether a path is one of the roots or below one, by names alone, without a look at the disk."""
     path, root = os.path.normcase(path), os.path.normcase(root)
     # With the separator, because `/srv/data2` is not below `/srv/data`.
     return path == root or path.startswith(root.rstrip(os.sep) + os.sep)

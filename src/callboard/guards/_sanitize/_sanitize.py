@@ -45,7 +45,7 @@ Rule = Text | Url | PathIn | Callable[[Any], object]
 """Rule for an argument. A function returns the value or a replacement, or raises `ValueError` to refuse it."""
 
 Place = tuple[str | int, ...]
-"""Keys and indices of a value, from the outside in."""
+"""Place of a value in the arguments: keys and indices, from the outside in."""
 
 _NAME = re.compile(r"[^.\[\]]+(?:\[\])*(?:\.[^.\[\]]+(?:\[\])*)*")
 _PART = re.compile(r"[^.\[\]]+|\[\]")
@@ -53,9 +53,10 @@ _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
 class Rules:
-    """Rules by the places to which they apply.
+    """Rules for the arguments of one tool, by the places to which they apply.
 
-    `url` is that argument, `files[].path` the `path` of every item of `files`, `headers.*` everything in `headers`.
+    The name `url` stands for that argument, `files[].path` for the `path` of every item of `files`, and `headers.*`
+    for everything in `headers`.
     """
 
     def __init__(self, by_name: Mapping[str, Rule], spelled: Mapping[str, str]) -> None:
@@ -73,7 +74,7 @@ class Rules:
                 self._exact[parts] = rule
 
     def at(self, place: Place) -> Rule | None:
-        """Return the rule of a place; a rule that names the place precedes one with a `*`."""
+        """Return the rule for a place, or `None`. A rule that names the place precedes one with a `*`."""
         parts = self._one_spelling(tuple("[]" if isinstance(part, int) else part for part in place))
         rule = self._exact.get(parts)
         if rule is not None or not self._wild:
@@ -85,7 +86,7 @@ class Rules:
 
 
 def parts_of(name: str) -> tuple[str, ...]:
-    """Return the parts of a rule's name; a name in another form is a single part."""
+    """Return the parts of a rule's name such as `files[].path`; a name in another form is a single part."""
     return tuple(_PART.findall(name)) if _NAME.fullmatch(name) else (name,)
 
 
@@ -95,7 +96,7 @@ def _fits(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Check of one value that must still run, and the container and key for its result."""
+    """Check of one value that must still run; `into` and `key` are the container and key for its result."""
 
     place: Place
     rule: Url | PathIn | Callable[[Any], object]
@@ -105,7 +106,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Argument that is refused."""
+    """Refusal of an argument: the place of the refused value, and the reason."""
 
     place: Place
     error: RefusedError
@@ -129,7 +130,10 @@ class Walk:
     _size: int = 0
 
     def arguments(self, written: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a cleaned copy. Texts with a pending check are still unchanged; if anything was refused, ignore it."""
+        """Return a cleaned copy of the arguments.
+
+        Values with a pending check are still unchanged. If anything was refused, the result must not be used.
+        """
         try:
             return self._mapping(written, ())
         except _TooMuchError:
@@ -138,11 +142,11 @@ class Walk:
             return {}
 
     def is_refused(self, place: Place) -> bool:
-        """Return whether a value, or a part of it, is refused."""
+        """Return whether the value at a place, or a part of it, is refused."""
         return place in self._around_refused
 
     def refuse(self, place: Place, error: RefusedError) -> None:
-        """Refuse a value, and with it every value that contains it."""
+        """Record that the value at a place is refused, and with it every value that contains it."""
         self.refused.append(Refused(place, error))
         self._around_refused.update(place[:end] for end in range(len(place) + 1))
 
@@ -220,7 +224,7 @@ class _TooMuchError(Exception):
 
 
 def dotted(place: Place, max_chars: int = 120) -> str:
-    """Return a readable place such as `files[2].path`; unusual keys are quoted and cut."""
+    """Return a place as readable text such as `files[2].path`; unusual keys are quoted and cut."""
     text = ""
     for part in place:
         if isinstance(part, int):
@@ -241,7 +245,7 @@ _DEEPEST = 100
 
 
 class Sanitize(Middleware):
-    """Checks and cleans arguments before the tool runs, and results before the model reads them.
+    """Middleware that checks and cleans arguments before the tool runs, and results before the model reads them.
 
     A refused argument ends the call with an error message that names it and the reason; the tool does not run. Injected
     arguments do not come from the model, and stay as they are. Put it outside of middleware that stores, repeats or
@@ -305,7 +309,7 @@ class Sanitize(Middleware):
             _check_rules_for_all(self._for_all, tools.values())
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
-        """Check the arguments, run the call with cleaned ones, and clean the result."""
+        """Check the arguments, run the call with cleaned arguments, and clean its result."""
         walk = self._walk(request)
         written = request.tool_call["args"]
         arguments = await run_if_long(self._threads, written, partial(walk.arguments, written))
@@ -323,7 +327,7 @@ class Sanitize(Middleware):
         return output if self._results is None else await self._cleaned(output, request, self._results)
 
     async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
-        """Clean the text of a tool's error that became a message outside of all middleware."""
+        """Clean the message that a tool's error became after it had left all middleware."""
         if self._results is None or "ended" in message.additional_kwargs.get("callboard", {}):
             return message  # written by callboard itself, such as for a timeout
         return cast("ToolMessage", await self._cleaned(message, request, self._results))
@@ -364,14 +368,14 @@ class Sanitize(Middleware):
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """Facts about a tool that are the same for all its calls."""
+    """Rules and injected arguments of a tool, which are the same for all its calls."""
 
     rules: Rules
     injected: frozenset[str]
 
 
 def _by_tool(tools: object) -> Mapping[str, Any]:
-    """Return the rules by tool; raise `TypeError` if they are no mapping."""
+    """Return the option `tools`, the rules by tool name; raise `TypeError` if it is not a mapping."""
     if not isinstance(tools, Mapping):
         raise TypeError(
             f"Sanitize(tools=...) takes rules by tool, such as {{'fetch': {{'url': Url()}}}}; got {tools!r}"
@@ -416,12 +420,12 @@ def _check_rules_for_all(rules: Mapping[str, Rule], tools: Iterable[BaseTool]) -
 
 
 def _heads(rules: Iterable[str]) -> list[str]:
-    """Return the names of the arguments to which rules belong."""
+    """Return the names of the arguments to which rule names such as `files[].path` belong."""
     return [head for name in rules if (head := parts_of(name)[0]) != "*"]
 
 
 async def _settle(due: Due, walk: Walk) -> None:
-    """Run one check, and replace the value by its result."""
+    """Run one pending check, and replace the value by its result; any error refuses the value."""
     before = due.into[due.key]
     try:
         after = due.rule(before) if not isinstance(due.rule, (Url, PathIn)) else await due.rule.acheck(before)
@@ -463,7 +467,10 @@ def _refusal(request: ToolCallRequest, refused: list[Refused]) -> ToolMessage:
 
 
 def _declared(arguments: Iterable[str], tool: BaseTool | None) -> list[str]:
-    """Return argument names for observers; a name that the tool lacks was written by the model and becomes `*`."""
+    """Return argument names for observers, sorted.
+
+    A name that the tool lacks was written by the model, and becomes `*`.
+    """
     schema: Any = None if tool is None else tool.args_schema
     known = schema.get("properties", {}) if isinstance(schema, dict) else () if tool is None else spellings(tool)
     return sorted({name if name in known or not name else "*" for name in arguments})

@@ -1,4 +1,4 @@
-"""Hidden parts of texts: escape sequences, controls, invisible characters; and limits of length.
+"""Rule `Text`, and removal of hidden parts of texts: escape sequences, controls, invisible characters.
 
 The text may be hostile, so every function takes linear time.
 """
@@ -20,7 +20,7 @@ _SEQUENCE = re.compile(
     r"|\x1b[ -/]*[0-~]"  # the others of ECMA-48 and ECMA-35
 )
 _INTRODUCER = re.compile(r"[\x1b\x90\x98\x9b\x9d-\x9f]")
-"""First character of every sequence."""
+"""Pattern of the first character of every escape sequence."""
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
 _LINE_BREAK = re.compile(r"[\x0b\x0c\x85\u2028\u2029]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -34,7 +34,7 @@ _JOINERS = "\u200c\u200d"
 _PRESENTATION = "\ufe0e\ufe0f"
 _SOMETIMES = re.compile(f"[{_JOINERS}{_PRESENTATION}]")
 _PIECE = 20_000
-"""Characters per search. A search holds the GIL, so a long one would stall the event loop from a thread."""
+"""Maximum characters per search. A search holds the GIL, so a long one would stall the event loop from a thread."""
 _VIRAMA = 9
 """Canonical combining class of a virama."""
 _MARKS = 30
@@ -88,7 +88,10 @@ def _introducers(text: str) -> Iterator[int]:
 
 
 def _replaced(character: re.Pattern[str], new: str, text: str) -> str:
-    """Replace characters in pieces, because other threads cannot run during a search."""
+    """Return a text with the matches of a one-character pattern replaced.
+
+    Long texts are replaced in pieces, because other threads cannot run during a search.
+    """
     if len(text) <= _PIECE:
         return character.sub(new, text)
     return "".join(character.sub(new, text[start : start + _PIECE]) for start in range(0, len(text), _PIECE))
@@ -118,7 +121,7 @@ def _joins(char: str, before: str, after: str) -> bool:
 
 
 def _is_symbol(char: str) -> bool:
-    """Return whether a character may be an emoji; Python's Unicode data does not tell exactly."""
+    """Return whether a character may be an emoji. Python's Unicode data does not tell for certain."""
     return char > "\x7f" and (unicodedata.category(char)[0] == "S" or char in "\u203c\u2049\u3030")
 
 
@@ -127,7 +130,7 @@ def _is_arabic(char: str) -> bool:
 
 
 def shortened(text: str, max_chars: int, more: int = 0) -> str:
-    """Return at most `max_chars` characters of a text, with a note about the rest included in them.
+    """Return a text cut to `max_chars` characters, which include a note about the rest.
 
     `more` is the number of characters that the caller has already left out.
     """
@@ -144,7 +147,7 @@ def _left_out(count: int) -> str:
 
 
 def shown(text: str, max_chars: int = 40) -> str:
-    """Return an untrusted text in a form that is safe to print: quoted, escaped to ASCII, short."""
+    """Return an untrusted text as it is safe to print: quoted, escaped to ASCII, and cut."""
     quoted = ascii(text[:max_chars])
     return quoted if len(text) <= max_chars else f"{quoted}..."
 
@@ -177,7 +180,7 @@ class Text:
             raise ValueError(f"Text(invisible=...) is 'remove', 'refuse' or 'keep', got {self.invisible!r}")
 
     def check(self, value: object) -> object:
-        """Return the text for the tool; return `None` for `None`.
+        """Return the checked and cleaned text for the tool; return `None` for `None`.
 
         Raises:
             RefusedError: if the value is no text, is too long, or contains refused characters.
@@ -189,7 +192,7 @@ class Text:
         return self.checked(value)
 
     def checked(self, text: str) -> str:
-        """Check a value that is known to be a text."""
+        """Return the checked and cleaned text, for a value that is known to be a text."""
         # Before the cleaning, which would take time for a huge text; and again below, as NFKC may make it longer.
         self._check_length(text)
         clean = text if self.invisible == "keep" else strip_invisible(text)

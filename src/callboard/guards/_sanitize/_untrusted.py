@@ -21,7 +21,7 @@ _MAX_DEPTH = 20
 """Maximum nesting of a content block; deeper parts are left out."""
 _ROLES = {"tool", "human", "user", "ai", "assistant", "system", "developer", "function"}
 _SHORTEST = 60
-"""Minimum characters for a shortened text, which leave room for the note about the rest."""
+"""Minimum characters of a shortened text, which leave room for the note about the rest."""
 # A terminal would write the next text over the line, so that the reader misses its beginning.
 _LONE_RETURN = re.compile(r"\r(?!\n)")
 _MARKER = re.compile(r"\[\s*(?=(?:end\s+of\s+)?untrusted\b)", re.IGNORECASE)
@@ -57,7 +57,10 @@ class Results:
             check_tool_names("Results(fence=...)", self.fence, tools, missing)
 
     def is_fenced(self, tool: BaseTool | None, name: str) -> bool:
-        """Return whether a tool's results are fenced; without a tool, the message was written by callboard."""
+        """Return whether a tool's results are put between marks for untrusted data.
+
+        `tool` is `None` if callboard wrote the message; the result is then `False`.
+        """
         if tool is None or tool.return_direct:
             return False
         return self.fence if isinstance(self.fence, bool) else name in self.fence
@@ -65,7 +68,7 @@ class Results:
 
 @dataclass(slots=True)
 class Cleaning:
-    """Cleaning of one call's output."""
+    """State of the cleaning of one call's output."""
 
     rules: Results
     call_id: str | None
@@ -76,11 +79,11 @@ class Cleaning:
     """Characters that are left for further texts of the current message; `None` for no limit."""
 
     def output(self, output: Output) -> Output:
-        """Return a cleaned copy of a call's output."""
+        """Return a cleaned copy of the call's output."""
         return with_entries(output, self._one)
 
     def _one(self, value: Any) -> Any:
-        """Clean a message, given as object or mapping; return any other value as it is."""
+        """Return a cleaned copy of a message, given as object or mapping; return any other value unchanged."""
         if isinstance(value, BaseMessage):
             return self._message(value)
         if _is_message(value) and self._is_new(value):
@@ -93,7 +96,10 @@ class Cleaning:
         return message.model_copy(update={"content": self._content(message.content)})
 
     def _is_new(self, message: dict[str, Any]) -> bool:
-        """Return whether a message belongs to this call. A `Command` may repeat the history, which is clean already."""
+        """Return whether a message belongs to this call.
+
+        A `Command` may repeat messages of the history, which are clean already.
+        """
         call_id = message.get("tool_call_id")
         return call_id == self.call_id if call_id is not None else message.get("id") is None
 
@@ -105,7 +111,7 @@ class Cleaning:
         return _fence_blocks(clean) if isinstance(clean, list) else _fence(clean)
 
     def _value(self, key: str, value: Any, depth: int) -> Any:
-        """Return a cleaned text or content block."""
+        """Return a cleaned copy of a text, or of a content block or a part of it."""
         if isinstance(value, str):
             return self._text(value) if key == "text" else self._visible(value)
         if not isinstance(value, (dict, list)):
@@ -152,7 +158,7 @@ def _fence(text: str) -> str:
 
 
 def _fence_blocks(blocks: list[Any]) -> list[Any]:
-    """Return the blocks between two marker blocks, so that images are fenced, too."""
+    """Return content blocks between two marker blocks, so that images are marked as untrusted, too."""
     opening, closing = ({"type": "text", "text": marker} for marker in _markers())
     return [opening, *(_block_without_markers(block) for block in blocks), closing]
 

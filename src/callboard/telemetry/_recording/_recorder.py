@@ -320,8 +320,8 @@ class _Writer:
         return self.has_room(size)
 
     def offer(self, data: bytes) -> None:
+        self._offered += len(data)  # first: `_write` must not take a line for more than was offered
         self._lines.append(data)
-        self._offered += len(data)
         if self._sleeps:
             with self._changed:
                 self._changed.notify_all()

@@ -26,7 +26,7 @@ _OWN = ("/proc", "/dev")
 
 
 class OwnPlaceError(ValueError):
-    """Raised for a path that would cover a folder of the sandbox."""
+    """Raised for a path to mount that leads to `/` or /tmp: the sandbox has its own."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -34,7 +34,7 @@ class OwnPlaceError(ValueError):
 
 
 def mounts(read: Iterable[str], write: Iterable[str]) -> list[str]:
-    """Return the arguments of `bwrap` that make each path reachable as it is written, links included."""
+    """Return the `bwrap` arguments that mount the paths of `read` and `write`, and create the links to them."""
     links: dict[str, str] = {}
     kinds: dict[str, str] = {}
     for kind, paths in (("--ro-bind", read), ("--bind", write)):
@@ -58,7 +58,7 @@ def mounts(read: Iterable[str], write: Iterable[str]) -> list[str]:
 
 
 def followed(path: str) -> tuple[str, dict[str, str]]:
-    """Return the real path of an existing path, and the target of each link on the way."""
+    """Return the real path of an existing path, and a mapping of each symbolic link on the way to its target."""
     here, links = "/", dict[str, str]()
     # Resolved by hand, one part at a time: `realpath` does not tell which links it followed.
     rest = deque(Path(path).absolute().parts[1:])
@@ -78,7 +78,10 @@ def followed(path: str) -> tuple[str, dict[str, str]]:
 
 
 def _uncovered(kinds: dict[str, str]) -> dict[str, str]:
-    """Drop paths below a mounted folder with the same or more rights; parents come first in the result."""
+    """Return the mounts without paths below a mounted folder of the same or more rights.
+
+    Keys are paths, parents first; values are "--ro-bind" or "--bind".
+    """
     made: dict[str, str] = {}
     for path in sorted(kinds, key=lambda one: Path(one).parts):
         above = _above(path, made)
@@ -88,12 +91,15 @@ def _uncovered(kinds: dict[str, str]) -> dict[str, str]:
 
 
 def _above(path: str, made: Container[str]) -> str | None:
-    """Return the nearest mounted folder above a path."""
+    """Return the nearest folder above `path` that is contained in `made`; `None` if there is none."""
     return next((str(one) for one in Path(path).parents if str(one) in made), None)
 
 
 def _of_the_root(made: dict[str, str]) -> dict[str, str]:
-    """Return links in the root such as /bin to /usr/bin, which many programs use in paths."""
+    """Return the links in `/` that lead to mounted paths, with their targets.
+
+    Many programs use such links in paths, for example /bin, which leads to /usr/bin.
+    """
     links = (path for path in Path("/").iterdir() if path.is_symlink())
     real = ((path, os.path.realpath(path)) for path in links)
     return {str(path): str(path.readlink()) for path, to in real if to in made or _above(to, made) is not None}
@@ -109,7 +115,10 @@ _ALONE = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "
 
 
 def wrapped(command: Sequence[str], confine: Confine) -> list[str]:
-    """Return the `bwrap` command that runs `command` in the sandbox; raise `CannotConfineError` if it cannot."""
+    """Return the `bwrap` command line that runs `command` in the sandbox of `confine`.
+
+    Raise `CannotConfineError` if `bwrap` is not installed, or if a path cannot be mounted.
+    """
     program = shutil.which("bwrap")
     if program is None:
         raise CannotConfineError(
@@ -153,7 +162,7 @@ def _still_there(name: str, path: str) -> str:
 
 
 async def why_it_failed(confine: Confine) -> str | None:
-    """Run an interpreter that does nothing in bubblewrap; return an error text, or `None` if it succeeded."""
+    """Start an interpreter that does nothing in bubblewrap as a test; return an error text, or `None` for success."""
     found = await anyio.run_process(
         wrapped([sys.executable, "-I", "-S", "-c", ""], confine),
         check=False,
@@ -167,7 +176,7 @@ async def why_it_failed(confine: Confine) -> str | None:
 
 
 class Inside:
-    """Processes inside one bubblewrap sandbox, by their process ids outside and inside."""
+    """Running bubblewrap sandbox: kills its processes, and translates their process ids from inside to outside."""
 
     def __init__(self, bwrap: int) -> None:
         self._bwrap = bwrap
@@ -179,7 +188,7 @@ class Inside:
             os.killpg(self._bwrap, signal.SIGKILL)
 
     def pid(self, own: int) -> int | None:
-        """Return the outer process id of a child of the program, given its inner id; `None` if it has ended."""
+        """Return the outer process id of a worker, given its process id in the sandbox; `None` if it has ended."""
         # Process tree: bwrap, its init process in the namespace, the program, its children.
         programs = (pid for init in children_of(self._bwrap) for pid in children_of(init))
         return next((pid for program in programs for pid in children_of(program) if _own_number(pid) == own), None)

@@ -59,7 +59,7 @@ class Confinement:
             raise CannotConfineError(f"{name} has {path!r}, which cannot be had: {error}") from error
 
     def rehearse(self) -> None:
-        """Confine a forked process that does nothing else; raise `CannotConfineError` if the kernel refuses a step."""
+        """Fork a test process and confine it; raise `CannotConfineError` if the kernel refuses a step."""
         heard, told = os.pipe()
         pid = os.fork()
         if not pid:
@@ -83,7 +83,7 @@ class Confinement:
             os._exit(0)
 
     def enter(self, fds: Iterable[int]) -> None:
-        """Confine this process permanently; keep only these open files, and stdin, stdout and stderr."""
+        """Confine this process permanently, and close all its open files except `fds`, stdin, stdout and stderr."""
         # The kernel should kill an untrusted worker first when memory runs out. This protects other processes and is
         # no part of the confinement, so a failure is ignored.
         with suppress(OSError):

@@ -51,14 +51,14 @@ _SCOPES: Final = 0b11
 
 
 class Rule(NamedTuple):
-    """Open file or folder, and the access rights to it and to everything below it."""
+    """Rule of Landlock: an open file or folder, and the access rights to it and to everything below it."""
 
     fd: int
     rights: int
 
 
 def version() -> int:
-    """Return the kernel's Landlock version; 0 for none."""
+    """Return the version of Landlock in the running kernel; 0 if the kernel does not support it."""
     try:
         return syscall(_NAME, _CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1))
     except OSError:
@@ -66,7 +66,10 @@ def version() -> int:
 
 
 def rule(path: str, rights: int) -> Rule:
-    """Open a path for a rule; raise `OSError` if that fails, or if a link has since been put into the path."""
+    """Open a path, and return the rule that grants these access rights to it.
+
+    Raise `OSError` if the path cannot be opened, or if a part of it has been replaced by a link.
+    """
     flags = os.O_CLOEXEC
     if sys.platform == "linux":  # for type checkers; this module is used on Linux only
         flags |= os.O_PATH
@@ -94,7 +97,7 @@ def restrict(rules: Iterable[Rule], at_version: int, *, network: bool) -> None:
 
 
 def _attributes(at_version: int, *, network: bool) -> bytes:
-    """Return a `struct landlock_ruleset_attr` with all restrictions that this version supports."""
+    """Return an encoded `struct landlock_ruleset_attr` with all restrictions that this Landlock version supports."""
     # The kernel rejects unknown bits, so each version gets exactly the rights that it knows. Version 5 adds ioctl on
     # devices.
     files = (1 << (16 if at_version >= 5 else 15)) - 1

@@ -28,12 +28,15 @@ _RESOLVER: Final = ("/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/et
 
 
 def always_readable(modules: Iterable[str | os.PathLike[str]], *, network: bool) -> set[str]:
-    """Return the existing paths with links resolved; `modules` are additional folders to load modules from."""
+    """Return the existing paths that every confined worker may read, with links resolved.
+
+    `modules` are additional folders of modules. `network` adds files that TLS and the resolution of names need.
+    """
     return {os.path.realpath(path) for path in ways_to_readable(modules, network=network)}
 
 
 def ways_to_readable(modules: Iterable[str | os.PathLike[str]], *, network: bool) -> list[str]:
-    """Return the existing paths as programs look them up, links included.
+    """Return the existing paths that every confined worker may read, as programs look them up: links are not resolved.
 
     Entries of `sys.path` are not included. The script's folder, `PYTHONPATH` and editable installations contain a
     program's own files, which may be secrets.
@@ -68,7 +71,10 @@ def _site_packages() -> list[str]:
 
 
 def _loaded_libraries() -> set[str]:
-    """Return the shared libraries of this process, with their whole folder if it is below the interpreter's `lib`."""
+    """Return the paths of the shared libraries that this process has loaded.
+
+    If a library is below the interpreter's `lib`, its whole folder is returned instead.
+    """
     # Other folders stay closed: an extension module of the program may lie beside its `.env`.
     folders = [os.path.realpath(Path(prefix, "lib")) for prefix in (sys.prefix, sys.base_prefix)]
     return {_folder_or_file(Path(path), folders) for path in _mapped()}
@@ -86,6 +92,6 @@ def _mapped() -> set[str]:
 
 
 def _own_packages() -> list[str]:
-    """Return the folders of callboard's two packages, which may be installed as editable."""
+    """Return the folders of the packages `callboard` and `callboard_actors`, which may be editable installations."""
     specs = [find_spec(name) for name in ("callboard", "callboard_actors")]  # finds them without importing
     return [str(Path(spec.origin).parent) for spec in specs if spec is not None and spec.origin is not None]

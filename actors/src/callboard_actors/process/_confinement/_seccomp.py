@@ -76,12 +76,15 @@ NEWEST: Final = 462
 
 
 def always(machine: str) -> dict[str, int]:
-    """Return the system calls that are always allowed; their objects are protected by Landlock or by other calls."""
+    """Return the names and numbers of the system calls that the filter always allows.
+
+    The objects of these calls are protected by Landlock or by the filtering of other calls.
+    """
     return _parsed(_ALWAYS, machine)
 
 
 def conditional(machine: str) -> dict[str, int]:
-    """Return the system calls that depend on their arguments or on the permissions in `Confine`."""
+    """Return the names and numbers of the system calls whose permission depends on arguments or on `Confine`."""
     return _parsed(_CONDITIONAL, machine)
 
 
@@ -145,7 +148,7 @@ _PRCTLS: Final = (2, 3, 15, 16, 21, 23, 38, 39, 41, 42, 50, 51, 54, 55, 56, 0x53
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """Condition on an argument: masked, it equals one of these values."""
+    """Condition on one argument of a system call: its bits under `mask` equal one of `values`."""
 
     argument: int
     values: tuple[int, ...]
@@ -167,7 +170,7 @@ _PRETENDED: Final[Mapping[str, _Alternatives]] = {"setsockopt": ((Test(1, (1,)),
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
-    """Permissions beyond the system calls that every worker may make."""
+    """Groups of system calls that `Confine` permits, beyond the calls that every worker may make."""
 
     network: bool
     processes: bool
@@ -176,7 +179,7 @@ class Allowed:
 
 
 def program(machine: str, pid: int, allowed: Allowed) -> bytes:
-    """Assemble the filter for the process with this id: an array of `struct sock_filter`."""
+    """Return the filter for the process with this id, encoded as an array of `struct sock_filter`."""
     numbers = conditional(machine)
     code = [_beginning(machine)]
     for name, alternatives in _conditions(pid, allowed).items():
@@ -189,7 +192,7 @@ def program(machine: str, pid: int, allowed: Allowed) -> bytes:
 
 @cache
 def _beginning(machine: str) -> bytes:
-    """Return the part of the filter that is the same for every process, which is most of it."""
+    """Return the first instructions of the filter, which are the same for every process and most of the filter."""
     # First the architecture: under another one, the same numbers are other calls. A 32-bit call kills the process.
     code = [_op(_LOAD, _MACHINE_AT), _op(_EQUAL, _AUDIT[machine], 1, 0), _op(_RETURN, _KILL), _op(_LOAD, _NUMBER_AT)]
     if machine == "x86_64":
@@ -241,7 +244,10 @@ def _block(alternatives: _Alternatives, pretended: _Alternatives) -> list[bytes]
 
 
 def _all_hold(tests: Iterable[Test], verdict: int) -> list[bytes]:
-    """Return instructions that end with the verdict if all tests hold, and otherwise continue after the block."""
+    """Return instructions that end the filter with `verdict` if all tests hold.
+
+    Otherwise, the filter continues with the instruction after them.
+    """
     code = [_op(_RETURN, verdict)]
     for test in reversed(tuple(tests)):
         # A matching value jumps over the values after it, and over the jump that leaves the block.
@@ -266,10 +272,10 @@ class _Program(ctypes.Structure):
 
 
 def take_no_new_privileges() -> None:
-    """Ignore set-user-id bits and file capabilities from now on, in this process and its descendants."""
+    """Set `no_new_privs`: set-user-id bits and file capabilities have no effect on this process and its descendants."""
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def install(code: bytes) -> None:
-    """Install the filter permanently for this process and its descendants."""
+    """Install an encoded filter permanently for this process and its descendants."""
     prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(_Program(len(code) // 8, code)))
