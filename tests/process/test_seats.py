@@ -16,6 +16,7 @@ from callboard_actors._engine._frames import HEADER, MAGIC, Kind
 from callboard_actors.process import WorkerDiedError
 
 from . import _bodies as bodies
+from . import _precise
 from ._processes import alive, descendants, only_workers_beside, open_fds, opened, started
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.usefixtures("any_start")]
@@ -39,6 +40,13 @@ async def test_a_seat_is_no_worker_of_the_pool_and_ends_with_its_block() -> None
                     assert pool.pids == workers
             await only_workers_beside(pool, before - set(workers))
         assert open_fds() == fds
+
+
+async def test_context_variables_that_a_preloaded_module_has_set_are_there() -> None:
+    """The same function has to calculate the same in a dedicated worker as in a worker of the pool."""
+    async with opened(preload=[_precise.__name__]) as pool, pool.seat("owner") as seat:
+        assert await pool.run(_precise.precision) == 50
+        assert await seat.run_body(_body(_precise.precision)) == 50
 
 
 async def test_a_cancelled_function_cleans_up_and_is_waited_for(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Command `callboard demo`: introduction, run and result of the demo.
 
-First come the service and the database that its tools use, then the calls to make, the tools, and the run.
+The parts of this module are the service and the database that the tools use, the calls to make, the tools, and the run.
 """
 
 import json
@@ -46,14 +46,14 @@ from callboard.testing import ScriptedModel, calls
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Behaviour of `/item/<n>`: wait for `latency` seconds, then answer with `status`."""
+    """Behaviour of the demo's service for a page: it waits for `latency` seconds, then answers with `status`."""
 
     latency: float
     status: HTTPStatus
 
 
 def answer_for(item: int) -> Answer:
-    """Return the behaviour of `/item/<item>`, the same each time.
+    """Return how the service behaves for the page `/item/<item>`; the same each time.
 
     One in fifty takes about 1.5 s, one in fifty answers 500, one in fifty 503; the others take 20 to 200 ms.
     """
@@ -70,17 +70,20 @@ def answer_for(item: int) -> Answer:
 
 
 class Service:
-    """HTTP server. `/hang` never answers; for `/item/<n>`, see `answer_for()`."""
+    """HTTP server of the demo.
+
+    The page `/hang` never answers; for the pages `/item/<n>`, see `answer_for()`.
+    """
 
     def __init__(self) -> None:
         self.url = ""
         self.served = self.abandoned = 0
-        """Numbers of requests that were answered, and whose client hung up before the answer."""
+        """Number of answered requests, and number of requests whose client hung up before the answer."""
         self.in_flight = self.peak_in_flight = 0
 
     @asynccontextmanager
     async def listening(self) -> AsyncGenerator[None]:
-        """Serve during the block."""
+        """Serve requests on loopback during the block; the address is in `url`."""
         async with (
             await anyio.create_tcp_listener(local_host="127.0.0.1", backlog=1_024) as listener,
             anyio.create_task_group() as connections,
@@ -92,7 +95,7 @@ class Service:
             connections.cancel_scope.cancel()
 
     async def _serve(self, client: ByteStream) -> None:
-        """Serve the requests of one connection, one after the other. Each fits in one packet."""
+        """Serve the requests of one connection, one after the other. Each request fits in one packet."""
         async with client:
             with suppress(EndOfStream, BrokenResourceError):
                 while True:
@@ -105,7 +108,10 @@ class Service:
                     await client.send(f"{head}{body}".encode())
 
     async def _wait(self, client: ByteStream, seconds: float) -> bool:
-        """Wait, and return whether the client is still there; it sends nothing before it has its answer."""
+        """Wait for some seconds; return `True` if the client is still connected, `False` if it has hung up.
+
+        The client sends nothing before it has its answer.
+        """
         self.in_flight += 1
         self.peak_in_flight = max(self.peak_in_flight, self.in_flight)
         with anyio.move_on_after(seconds) as scope, suppress(EndOfStream, BrokenResourceError):
@@ -123,7 +129,10 @@ CITIES = ("Amsterdam", "Berlin", "Lagos", "Lima", "Osaka", "Oslo", "Porto", "Tor
 
 @contextmanager
 def temporary_database(*, rows: int = 5_000) -> Generator[Path]:
-    """Create a file with `rows` orders, the same each time. Blocks: enter it before the event loop starts."""
+    """Create a SQLite file with `rows` orders, the same each time, and yield its path; delete it after the block.
+
+    Blocks the thread: enter it before the event loop starts.
+    """
     rng = random.Random(0)  # noqa: S311  (the same numbers each time)
     orders = ((number, rng.choice(CITIES), rng.randint(100, 50_000)) for number in range(1, rows + 1))
     with tempfile.TemporaryDirectory(prefix="callboard-", ignore_cleanup_errors=True) as directory:
@@ -135,7 +144,10 @@ def temporary_database(*, rows: int = 5_000) -> Generator[Path]:
 
 
 def query_database(path: Path, city: str) -> dict[str, int]:
-    """Return the number and the total amount of a city's orders, in cents, over a new read-only connection."""
+    """Return the number of a city's orders as `count`, and their total amount in cents as `total`.
+
+    Opens a new read-only connection.
+    """
     # A new connection each time: a SQLite connection belongs to its thread, and worker threads come and go.
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
         count, total = connection.execute(
@@ -149,10 +161,10 @@ def query_database(path: Path, city: str) -> dict[str, int]:
 _ONE_HANGS_IN = 25
 _ARCHIVE_PAGES = 12
 _ARCHIVE = 1_000_000
-"""First item of the archive, far from the fetched items."""
+"""Number of the first page of the archive, so large that no fetched page has it."""
 
 TOOLS = ("fetch", "query", "archive")
-"""Names of the tools, in the order of display."""
+"""Names of the demo's tools, in the order in which they are displayed."""
 
 _POLICIES = {
     "fetch": CallPolicy(timeout=1.0, limit=Limit(concurrency=32)),
@@ -162,7 +174,10 @@ _POLICIES = {
 
 
 def make_work(fetches: int) -> Sequence[tuple[str, Mapping[str, object]]]:
-    """Return calls as pairs of tool and arguments, the same each time; one fetch in 25 requests the page that hangs."""
+    """Return the calls of the demo as pairs of tool name and arguments, the same each time.
+
+    One fetch in 25 requests the page that never answers.
+    """
     rng = random.Random(0)  # noqa: S311 (nothing here is secret)
     paths = [f"/item/{number}" for number in range(fetches)]
     for place in rng.sample(range(fetches), fetches // _ONE_HANGS_IN):
@@ -177,7 +192,7 @@ def make_work(fetches: int) -> Sequence[tuple[str, Mapping[str, object]]]:
 
 
 def http_client(*, connections: int = 64) -> AsyncClient:
-    """Return an HTTP client for the service."""
+    """Return an HTTP client for requests to the demo's service, without a timeout of its own."""
     # No timeout in the client: the timeout of the call cancels the request. No proxies: the service is on loopback.
     # httpx2, because httpx takes ten times as long per request.
     limits = Limits(max_connections=connections, max_keepalive_connections=connections)
@@ -185,7 +200,7 @@ def http_client(*, connections: int = 64) -> AsyncClient:
 
 
 def make_node(base_url: str, client: AsyncClient, database: Path) -> ToolNode:
-    """Return a node with the tools, each with a timeout and a queue."""
+    """Return a tools node with the tools of the demo, each with a timeout and a queue."""
 
     async def fetch(path: str) -> str:
         """Fetch a page of the service, by its path."""
@@ -212,40 +227,49 @@ def _read_answers(messages: list[BaseMessage]) -> str:
 # Run: the agent, the view, and cancellation by signals.
 
 _PATIENCE = 1.0
-"""Seconds to wait for the service to notice the closed connections."""
+"""Seconds to wait until the service has noticed that connections were closed."""
 _FETCHES = 300
 
 
 class Session:
-    """Run of an agent with its measurements."""
+    """Run of the demo's agent, with its measurements."""
 
     def __init__(self, tools: Iterable[str] = TOOLS) -> None:
         self.calls = Calls(tools)
         self.wall_clock = 0.0
-        """Seconds of the agent's run, the model's replies included."""
+        """Duration of the agent's run in seconds, including the replies of the model."""
         self.left_over: Sequence[str] = ()
-        """Names of the tasks that were alive right after the agent's run, and not before it."""
+        """Names of tasks that the agent's run left running: alive right after the run, and not before it."""
         self.statistics: Statistics | None = None
         self.messages: Sequence[BaseMessage] = ()
         self.stopped_by: signal.Signals | None = None
 
     async def play(self, service: Service, database: Path, screen: Screen, fetches: int) -> None:
-        """Run the demo to its end, or until SIGINT or SIGTERM."""
+        """Run the agent of the demo to its end, or until SIGINT or SIGTERM."""
+        failure: Exception | None = None
         async with anyio.create_task_group() as watchers:
             with CancelScope() as scope:
                 watchers.start_soon(screen.keep_up)
                 watchers.start_soon(self._cancel_on_signal, scope)
-                async with http_client() as client:
-                    node = make_node(service.url, client, database)
-                    model = ScriptedModel([calls(*make_work(fetches)), _read_answers])
-                    try:
-                        await self.measure(create_react_agent(model, node))
-                    finally:
-                        self.statistics = node.statistics()
-                    with anyio.move_on_after(_PATIENCE):
-                        while service.in_flight:
-                            await anyio.sleep(0.01)
+                try:
+                    await self._play(service, database, fetches)
+                except Exception as error:
+                    failure = error  # raised below: the task group would wrap it in a group
             watchers.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _play(self, service: Service, database: Path, fetches: int) -> None:
+        async with http_client() as client:
+            node = make_node(service.url, client, database)
+            model = ScriptedModel([calls(*make_work(fetches)), _read_answers])
+            try:
+                await self.measure(create_react_agent(model, node))
+            finally:
+                self.statistics = node.statistics()
+            with anyio.move_on_after(_PATIENCE):
+                while service.in_flight:
+                    await anyio.sleep(0.01)
 
     async def _cancel_on_signal(self, scope: CancelScope) -> None:
         # asyncio on Windows cannot receive signals this way; Ctrl-C then raises KeyboardInterrupt.
@@ -256,7 +280,7 @@ class Session:
                 return
 
     async def measure(self, agent: Agent) -> None:
-        """Run an agent, and measure its time and the tasks that it leaves running."""
+        """Run an agent, and store the duration of the run and the names of the tasks that it leaves running."""
         before = set(anyio.get_running_tasks())
         since = anyio.current_time()
         try:
@@ -271,7 +295,7 @@ class Session:
 
 
 def run_demo(options: DemoOptions) -> int:
-    """Run the demo and return the exit code."""
+    """Run the demo, print its result, and return the exit code of the command."""
     console = open_console()
     fetches = options.calls or _FETCHES
     for line in _introduction(fetches, options):

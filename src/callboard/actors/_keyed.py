@@ -59,8 +59,7 @@ class _KeyedActor:
         self.tree.units.append(self.unit)
         self.is_leaving = False
         self.has_left = self.tree.loop.wakeup()
-        self.rests_since = self.tree.loop.now()
-        """Loop time at which it was last idle."""
+        self.rests_since = self.tree.loop.now()  # loop time at which the actor was last idle
 
 
 class KeyedActors:
@@ -73,7 +72,7 @@ class KeyedActors:
     def __init__(self, spec: ChildSpec[Any], on_interrupt: Callable[[BaseException], object]) -> None:
         self.spec = spec
         self.number = next(numbers)
-        """Identity within the process."""
+        """Number of this object, unique within the process."""
         self.loop = current_loop()
         self._context = copy_context()
         """Context of the owner. Actors start in copies of it, not in the context of their first caller."""
@@ -91,7 +90,7 @@ class KeyedActors:
         self._is_closing = False
         self._draining: Draining | None = None
         self._restarts = self._evictions = 0
-        """Restarts of actors that no longer run, and evictions in total."""
+        """Number of restarts of actors that no longer run, and number of all evictions."""
         self._wakeup: Wakeup | None = None
         if spec.snapshots is None:
             self.spec = spec.kept_in(InMemorySnapshots())
@@ -114,7 +113,7 @@ class KeyedActors:
         return cell_for(self.spec, Cell)
 
     def statistics(self) -> ActorStatistics:
-        """Return numbers of running actors, calls, restarts and evictions."""
+        """Return the numbers of running actors, calls, restarts and evictions."""
         here = list(self._alive.values())
         boxes = [cell.mailbox for cell in {*(one.cell for one in here), *self._queue.values()}]
         return ActorStatistics(
@@ -142,7 +141,7 @@ class KeyedActors:
         return list(self._alive)
 
     async def dismiss(self, keys: Collection[Hashable]) -> None:
-        """Stop idle actors by key, and return when they have ended. Any event loop may call this."""
+        """Stop the idle actors with these keys, and return when they have ended. Any event loop may call this."""
         # A copy for each use, here and below: a context cannot be entered twice at the same time.
         gone, context = current_loop().wakeup(), self._context.copy()
         work = partial(self._start_task, partial(self._dismiss, keys, gone.set))
@@ -162,7 +161,7 @@ class KeyedActors:
             then()
 
     async def drain(self, timeout: float) -> Drained:
-        """Finish accepted calls, and refuse new ones from outside the drain."""
+        """Refuse new calls, finish accepted calls, end those that take over `timeout` seconds; return a report."""
         return await self._start_drain().run(timeout)
 
     def _start_drain(self) -> Draining:
@@ -197,7 +196,7 @@ class KeyedActors:
             cell.finish("it was ended")
 
     def rests(self, key: Hashable) -> None:
-        """Handle a key whose actor has ended; for fleets. Any thread may call this."""
+        """Do nothing; a fleet handles the key of an ended actor here. Any thread may call this."""
 
     def _asked(self, cell: Cell) -> None:
         """Start the actor of a cell after a call in any thread; see `Cell.activate`."""
@@ -206,7 +205,7 @@ class KeyedActors:
             cell.finish("its event loop has ended")
 
     def _admit(self, cell: Cell) -> None:
-        """Queue an actor for its start, or turn its calls away."""
+        """Queue the actor of a cell for its start, or settle its calls if the owner is closing."""
         if self._is_closing:
             self._turn_away(cell, "it was ended")
         # An actor in `_alive` takes the call itself; if it is ending, `_end` admits the cell again.
@@ -215,7 +214,7 @@ class KeyedActors:
             self._make_room()
 
     def _turn_away(self, cell: Cell, reason: str) -> None:
-        """Settle the calls of an actor that will not start here."""
+        """Settle the waiting calls of a cell with an error, because its actor will not start here."""
         cell.finish(reason)
 
     def _may_start(self, cell: Cell) -> bool:
@@ -240,11 +239,11 @@ class KeyedActors:
                 self._leave(min(idle, key=lambda one: one.cell.asked))
 
     def _makes_room(self) -> bool:
-        """Return whether an actor is leaving that has no running calls; one with calls may itself wait for room."""
+        """Return whether an actor without running calls is ending; one with running calls may itself wait for room."""
         return any(one.is_leaving and not one.cell.in_hand() for one in self._alive.values())
 
     def _room_for(self, cell: Cell) -> tuple[Sequence[Cell], str]:
-        """Return the cells that fill the cap, and why one must end first; empty if there is room. From any thread."""
+        """Return the cells of all running actors and a reason if `cap` is reached, else `(), ""`. From any thread."""
         alive, cap = list(self._alive.values()), self.spec.cap
         if cap is None or len(alive) < cap or any(one.cell is cell for one in alive):
             return (), ""
@@ -257,7 +256,7 @@ class KeyedActors:
         return resident
 
     def _rests(self, cell: Cell) -> None:
-        """Evict this idle or long-running actor if another key waits for its place."""
+        """Evict the actor of a cell, which is idle or busy for long, if another key waits for its place."""
         resident = self._alive.get(cell.key)
         if resident is None:
             return
@@ -312,7 +311,7 @@ class KeyedActors:
             self._start_task(partial(self._end, resident))
 
     async def _end(self, resident: _KeyedActor) -> None:
-        """Stop a keyed actor, and give its place to the next key."""
+        """Stop a keyed actor, and give its place to the next waiting key."""
         cell = resident.cell
         if not self._is_closing:
             await resident.unit.rest()  # without a time limit: an eviction never cancels a call
@@ -327,7 +326,7 @@ class KeyedActors:
         resident.has_left.set()
 
     async def _evict_idle(self) -> None:
-        """Evict actors that were idle for `idle` seconds, until the owner closes."""
+        """Evict each actor that was idle for `idle` seconds, until the owner closes."""
         idle = self.spec.idle
         assert idle is not None
         while not self._is_closing:
@@ -367,7 +366,7 @@ class KeyedActors:
 
 
 _PAUSE = 0.01
-"""Seconds before a call that did not begin is posted again."""
+"""Seconds to wait before a call is sent again because its key has moved to another process."""
 _LONG = 3600.0
 """Grace of the task that serves a remote call; the handler's own, shorter grace is enforced in the actor."""
 _MOVED = "its key belongs to another process now"
@@ -470,7 +469,7 @@ class FleetCell(Cell):
         super().finish(reason)
 
     def move(self) -> None:
-        """Send all waiting calls to the owner of the key."""
+        """Settle all waiting calls with `KeyMovedError`: their callers send them to the new owner of the key."""
         with self.lock:
             waiting = [*self.mailbox.waiting, *self.urgent]
             self.mailbox.waiting.clear()
@@ -481,7 +480,7 @@ class FleetCell(Cell):
 
 
 class _HandedOn(threading.local):
-    """Delivery that `ask` or `answer` hands on to the `_put` that follows without an await.
+    """Delivery, per thread, that `ask` or `answer` passes to the `_put` that follows without an await.
 
     No other task of the thread comes in between. Other threads, which may ask the same cell, have their own.
     """
@@ -518,18 +517,22 @@ def _called(posting: Delivery, ask: FleetAsk) -> Any:
 
 
 class FleetActors(KeyedActors):
-    """Keyed actors of a fleet, in one process; implements `FleetHost`. Any thread may call what the fleet calls."""
+    """Keyed actors of a fleet in one process; implements `FleetHost`, whose methods any thread may call."""
 
     def __init__(self, spec: ChildSpec[Any], on_interrupt: Callable[[BaseException], object]) -> None:
         assert spec.fleet is not None
         super().__init__(spec, on_interrupt)
         self.name = spec.name
         self._last: dict[Hashable, _Served] = {}
-        """Last remote call of each key that may not be in the mailbox yet."""
+        """Latest remote call of each key, if it may not be in the mailbox yet."""
         self.clean_up = spec.fleet.clean_up
         """Seconds in which a handler must end after its key was lost."""
         # Last: the fleet may call this object as soon as it is admitted.
-        self.membership = spec.fleet.admit(self)
+        try:
+            self.membership = spec.fleet.admit(self)
+        except BaseException:
+            self._is_closing = True  # ends `_evict_idle`: nobody will have this object, and so nobody could close it
+            raise
         if spec.snapshots is None:
             self.spec = spec.kept_in(self.membership.snapshots)
 
@@ -539,13 +542,13 @@ class FleetActors(KeyedActors):
         return cell
 
     def serve(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object] | None:
-        """Start a task that answers a remote call; see `FleetHost`."""
+        """Start a task for a remote call; return its cancel function; `None` if the loop has ended. See `FleetHost`."""
         served = _Served(self.loop, work, self._last, key)
         context = self._context.copy()
         return served.cancel if run_there(self.loop, lambda: context.run(served.start)) else None
 
     async def answer(self, ask: FleetAsk, begin: Begin) -> Any:
-        """Run a remote call; see `FleetHost`."""
+        """Run a call from another process, and return its result; see `FleetHost`."""
         if self.membership.owned(ask.key) is None:
             raise KeyMovedError(_MOVED)
         cell = self.cell(ask.key)
@@ -564,10 +567,7 @@ class FleetActors(KeyedActors):
         return await cell.answer(handler, ask, served)
 
     async def _until_handed_over(self, key: Hashable) -> None:
-        """Hold a remote call until the drained key has been returned to the fleet, then send it to the next owner.
-
-        The call waits here, because its sender would only find the same owner again.
-        """
+        """Wait until the drained key is returned, then raise `KeyMovedError`: before, this owner would be found."""
         while self.membership.owned(key) is not None:
             # Asked again and again: the key can be returned only after the actor and its last call have ended.
             self.rests(key)
@@ -589,7 +589,7 @@ class FleetActors(KeyedActors):
             self._leave(resident)
 
     def rests(self, key: Hashable) -> None:
-        """Return an unused key to the fleet. Any thread may call this."""
+        """Return a key to the fleet if this process has no actor and no calls for it. Any thread may call this."""
         # A cheap test in the caller's thread; `_give_back` tests again in the loop's thread.
         if key not in self._alive:
             run_there(self.loop, partial(self._give_back, key))
@@ -610,7 +610,7 @@ class FleetActors(KeyedActors):
         return cell.ownership is not None
 
     def _turn_away(self, cell: Cell, reason: str) -> None:
-        """Send the calls of a cell to another process, unless its actor is still ending here."""
+        """Return a cell's key and send its calls to the next owner, unless its actor is still ending here."""
         if cell.key not in self._alive:
             assert isinstance(cell, FleetCell)
             # In this order: the moved calls are posted again, and must not find the old ownership.
@@ -629,7 +629,7 @@ class FleetActors(KeyedActors):
         return await draining.run(timeout)
 
     def _hand_over(self) -> None:
-        """Stop the idle actors, to free their keys; the busy ones stop when they become idle."""
+        """Stop the idle actors, so that the fleet gets their keys; busy actors stop when they become idle."""
         for resident in list(self._alive.values()):
             if resident.cell.life is not None and resident.cell.is_idle:
                 self._leave(resident)
@@ -675,7 +675,7 @@ class _Served:
             self.taken()
 
     async def until_its_turn(self) -> None:
-        """Wait until the previous call of the key is in the mailbox, or never will be."""
+        """Wait until the previous remote call of the key is in the mailbox, or never will be."""
         before, self._before = self._before, None  # drops the chain of earlier calls
         if before is not None:
             await before._is_taken.wait()
@@ -697,4 +697,4 @@ class _Served:
 
 
 _serving: ContextVar[_Served | None] = ContextVar("callboard_serving", default=None)
-"""Remote call that the current task answers."""
+"""Remote call that the current task answers; `None` in any other task."""

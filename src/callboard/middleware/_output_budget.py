@@ -1,4 +1,4 @@
-"""`OutputBudget`: show the part of a result that fits, and store the whole for the model to read.
+"""`OutputBudget`: middleware that shows the part of a result that fits, and stores the whole for the model to read.
 
 A result is shortened in the text blocks of its content, at good places such as line breaks.
 """
@@ -39,13 +39,13 @@ from callboard.tools._results import CallNext, Output, entries_in, with_entries
 
 
 class StoreAccess:
-    """Access to stores by their async methods where possible, else by sync methods in at most 16 threads."""
+    """Access to LangGraph stores, by their async methods where possible, else by sync methods in at most 16 threads."""
 
     def __init__(self) -> None:
         self._threads = Threads("a store", 16)
 
     async def batch(self, store: BaseStore, ops: Sequence[PutOp | GetOp]) -> list[Any]:
-        """Return the results of some operations on a store."""
+        """Run operations on a store, and return their results."""
         sync, native = partial(store.batch, ops), partial(store.abatch, ops)
         if isinstance(store, InMemoryStore):
             # Never blocks, so neither a thread nor another event loop is needed.
@@ -60,7 +60,10 @@ class StoreAccess:
 
 
 def _is_at_home(store: BaseStore) -> bool:
-    """Return whether this event loop may await the store. Sync code expects the sync methods to be used."""
+    """Return whether the async methods of a store may be used in this event loop.
+
+    Sync code expects the sync methods to be used.
+    """
     if is_sync_entry() or sniffio.current_async_library() != "asyncio":
         return False
     # A store with a connection of its own works only in the event loop that made it (AsyncBatchedBaseStore).
@@ -72,17 +75,17 @@ Runtime = ToolRuntime[Any, Any]
 
 _NAMESPACE = ("callboard", "outputs")
 _PATIENCE = 10.0
-"""Maximum seconds for storing one text."""
+"""Maximum seconds to store one text."""
 
 _NOT_FOR_STORES = re.compile("[\\0\ud800-\udfff]")
-"""Characters that some stores reject: NUL and lone surrogates."""
+"""Pattern of characters that some stores reject: NUL and lone surrogates."""
 
 _ID_BYTES = 12
-"""96 bits: nobody can guess an id, and a model still copies it without mistakes."""
+"""Random bytes of an id, 96 bits: nobody can guess an id, and a model still copies it without mistakes."""
 
 
 class Outputs:
-    """Texts by id, separate for each conversation thread."""
+    """Whole texts of shortened results by id, separate for each conversation thread."""
 
     def __init__(self, store: BaseStore | None, memory: int) -> None:
         from cachetools import LRUCache  # an extra
@@ -102,20 +105,23 @@ class Outputs:
         return output_id if self._remember((thread, output_id), text) else None
 
     async def find(self, output_id: str, runtime: Runtime) -> str | None:
-        """Return a text, or `None` if this thread has no text with this id. Raises any error of the store."""
+        """Return the text with an id, or `None` if this thread has none. Raises any error of the store."""
         # The thread comes from the configuration, not from the model: an id of another thread finds nothing.
         thread = _thread(runtime.config)
         with self._lock:
             text = self._memory.get((thread, output_id))
         if text is not None or (store := self._store_for(runtime)) is None:
             return text
-        [item] = await self._access.batch(store, [GetOp((*_NAMESPACE, thread), output_id)])
+        refresh = (store.ttl_config or {}).get("refresh_on_read", True)
+        [item] = await self._access.batch(store, [GetOp((*_NAMESPACE, thread), output_id, refresh)])
         return None if item is None else _unpacked(item.value)
 
     async def _stored(self, store: BaseStore, thread: str, output_id: str, text: str) -> bool:
-        """Return whether the store took the text; use at most half of the call's time for it."""
+        """Store a text, and return whether that succeeded. At most half of the call's remaining time is used."""
         try:
-            op = PutOp((*_NAMESPACE, thread), output_id, _packed(text), index=False)
+            # As the `put` of the store itself: an output expires with the store's other values.
+            ttl = (store.ttl_config or {}).get("default_ttl")
+            op = PutOp((*_NAMESPACE, thread), output_id, _packed(text), index=False, ttl=ttl)
             # A slow store must not turn a finished result into a timeout.
             with fail_after(min(_PATIENCE, remaining() / 2)):
                 await self._access.batch(store, [op])
@@ -137,7 +143,10 @@ class Outputs:
 
 
 def _thread(config: RunnableConfig) -> str:
-    """Return the namespace label of a conversation thread: never empty and without a period, which stores reject."""
+    """Return the label of a conversation thread in store namespaces.
+
+    It is never empty and has no period, because stores reject both.
+    """
     thread_id = config.get("configurable", {}).get("thread_id")
     if thread_id is None:
         return "no thread"
@@ -145,7 +154,10 @@ def _thread(config: RunnableConfig) -> str:
 
 
 def _packed(text: str) -> dict[str, str]:
-    """Return a form that every store takes: PostgreSQL rejects NUL in JSON, and UTF-8 rejects lone surrogates."""
+    """Return a text as a value that every store takes.
+
+    PostgreSQL rejects NUL in JSON, and UTF-8 rejects lone surrogates.
+    """
     if _NOT_FOR_STORES.search(text):
         return {"json": json.dumps(text)}
     return {"text": text}
@@ -159,7 +171,7 @@ def _unpacked(value: dict[str, Any]) -> str:
 
 
 def texts_of(content: object) -> list[str]:
-    """Return the texts of a message, one for each text block."""
+    """Return the texts in the content of a message, one for each text block."""
     blocks = content if isinstance(content, list) else [content]
     return [text for block in blocks if (text := _text_of(block)) is not None]
 
@@ -173,7 +185,10 @@ def _text_of(block: object) -> str | None:
 
 
 def with_texts(content: object, texts: list[str]) -> Any:
-    """Return the content with other texts. Text blocks that became empty are removed: providers reject them."""
+    """Return the content of a message with its texts replaced by `texts`, one for each text block.
+
+    Text blocks that became empty are removed, because providers reject them.
+    """
     if isinstance(content, str):
         return texts[0]
     left = iter(texts)
@@ -187,7 +202,10 @@ def with_texts(content: object, texts: list[str]) -> Any:
 
 
 def shown(texts: list[str], head: int, tail: int, line: str) -> list[str]:
-    """Remove the characters between `head` and `tail` of the joined texts, and put the line in their place."""
+    """Return texts without the characters between `head` and `tail`, which are positions in the joined texts.
+
+    `line` is put in the place of the removed characters.
+    """
     parts: list[str] = []
     start, said = 0, False
     for text in texts:
@@ -211,23 +229,23 @@ def _with_line(text: str, line: str) -> str:
 CountTokens = Callable[[str], int]
 
 CHARACTERS_PER_TOKEN = 4
-"""Average for English text, as in `langchain_core.messages.utils.count_tokens_approximately`."""
+"""Average characters per token for English text, as in `langchain_core.messages.utils.count_tokens_approximately`."""
 
 _MOST_CHARACTERS_PER_TOKEN = 8
-"""Characters examined per token of the budget. The bound keeps counting cheap for huge texts."""
+"""Maximum characters that are counted per token of the budget. This keeps counting cheap for huge texts."""
 
 _MOST_TOKENS_PER_CHARACTER = 4
-"""Upper bound: a token of a byte-level tokenizer has at least one byte, and UTF-8 at most four per character."""
+"""Maximum tokens per character: a token of a byte-level tokenizer has at least one byte, a character at most four."""
 
 _NEAR = 5
-"""A line break within the last fifth (1 / 5) of the part that fits is preferred as the place to cut."""
+"""Part (1 / 5) at the end of the text that fits, in which a line break is preferred as the place to cut."""
 
 _LONGEST_CHARACTER = 32
-"""Maximum code points that are kept together; a longer pile of combining accents may be cut."""
+"""Maximum code points that are kept together as one visible character; more combining accents may be cut."""
 
 
 class Measure:
-    """Budget in characters, or in tokens that a function counts."""
+    """Size limit of a shown text, in characters, or in tokens that a function counts."""
 
     def __init__(self, characters: int | None, tokens: int | None, count: CountTokens | None) -> None:
         self._tokens = tokens or 0
@@ -238,7 +256,7 @@ class Measure:
 
     @property
     def page(self) -> int:
-        """Number of characters that usually fit."""
+        """Number of characters that usually fit into the budget."""
         return self._characters if self._count is None else max(1, self._tokens * CHARACTERS_PER_TOKEN)
 
     async def fits(self, text: str) -> bool:
@@ -252,7 +270,7 @@ class Measure:
         return await self.most(size, lambda length: text[:length]) == size
 
     async def most(self, size: int, part: Callable[[int], str], share: int = 1) -> int:
-        """Return the largest number of characters that fits.
+        """Return the largest number of characters of a text that fits into the budget.
 
         `part(n)` is the part of the text with n characters, up to `size`. A `share` of 2 allows half of the budget.
         """
@@ -274,19 +292,25 @@ class Measure:
 
 
 def end_before(text: str, at: int) -> int:
-    """Return a good end at or before `at`: after a line break, or else not within a visible character."""
+    """Return the best position at or before `at` to end a shown text.
+
+    It is after a line break if one is near, and else not within a visible character.
+    """
     line = text.rfind("\n", at - at // _NEAR, at)
     return line + 1 if line >= 0 else _between_characters(text, at, -1)
 
 
 def begin_after(text: str, at: int) -> int:
-    """Return a good beginning at or after `at`."""
+    """Return the best position at or after `at` to begin a shown text, chosen as in `end_before`."""
     line = text.find("\n", at, at + (len(text) - at) // _NEAR)
     return line + 1 if line >= 0 else _between_characters(text, at, +1)
 
 
 def _between_characters(text: str, at: int, step: int) -> int:
-    """Return the nearest position that splits neither a surrogate pair nor a letter from its accent, or `at`."""
+    """Return the nearest position that does not split a visible character, such as a letter and its accent.
+
+    The search goes from `at` in steps of `step`; after too many steps, `at` is returned.
+    """
     place = at
     for _ in range(_LONGEST_CHARACTER):
         if not 0 < place < len(text) or not _belong_together(text[place - 1], text[place]):
@@ -296,7 +320,10 @@ def _between_characters(text: str, at: int, step: int) -> int:
 
 
 def _belong_together(before: str, after: str) -> bool:
-    """Return whether two code points form one visible character: the frequent cases of Unicode's annex 29."""
+    """Return whether two neighbouring code points belong to one visible character.
+
+    Only the frequent cases of Unicode's annex 29 are recognised.
+    """
     return (
         unicodedata.category(after).startswith("M")
         or "\u200d" in (before, after)  # joins emoji
@@ -320,7 +347,7 @@ _DEFAULT = 20_000
 
 
 class OutputBudget(Middleware):
-    """Shortens long results; the whole text is stored, and a tool of the node, `read_output`, reads ranges of it.
+    """Middleware that shortens long results and stores the whole text, which a tool of the node, `read_output`, reads.
 
     One line, which is not counted, replaces the removed text and shows the tool call that reads it. The text belongs to
     the conversation thread. It is kept in `store`, else in the graph's store, else in this process. The budget is for
@@ -382,7 +409,7 @@ class OutputBudget(Middleware):
         self._missing: Missing = missing
 
     def check_tools(self, tools: Collection[str]) -> None:
-        """Raise `ValueError` if the node lacks a tool that is named here."""
+        """Raise `ValueError` if the node lacks a tool that `tools` or `exclude` names."""
         check_tool_names("OutputBudget(tools=...)", self._only or (), tools, self._missing)
         check_tool_names("OutputBudget(exclude=...)", self._exclude, tools, self._missing)
 
@@ -396,7 +423,7 @@ class OutputBudget(Middleware):
         return with_entries(output, lambda entry: cut.get(id(entry), entry))
 
     async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
-        """Shorten an error message that was made outside of all middleware."""
+        """Shorten the message that an error became after it had left all middleware."""
         return await self._message(message, request.runtime) if self._applies_to(request) else message
 
     def _applies_to(self, request: ToolCallRequest) -> bool:
@@ -424,7 +451,7 @@ class OutputBudget(Middleware):
         return message.model_copy(update=update)
 
     async def _ends(self, text: str) -> tuple[int, int]:
-        """Return the end of the shown head and the beginning of the shown tail."""
+        """Return two positions in a long text: the end of the shown head, and the beginning of the shown tail."""
         size = len(text)
         share = 2 if self._keep == "both" else 1
         head = end_before(text, await self._measure.most(size, lambda length: text[:length], share))
@@ -475,7 +502,7 @@ class OutputBudget(Middleware):
 
 
 class _Reader(StructuredTool):
-    """Tool that reads stored texts. No `OutputBudget` shortens its answers."""
+    """Tool with which a model reads stored texts. No `OutputBudget` shortens its answers."""
 
 
 def _reader_tool(name: str, read: Callable[[str, int, int | None, Runtime], Awaitable[str]]) -> BaseTool:
@@ -496,7 +523,7 @@ def _reader_tool(name: str, read: Callable[[str, int, int | None, Runtime], Awai
 
 
 def _with_id(extra: dict[str, Any], output_id: str) -> dict[str, Any]:
-    """Add the output's id for programs, `{"callboard": {"output_id": ...}}`, to the existing entries."""
+    """Return a message's additional data with the id of the stored text, `{"callboard": {"output_id": ...}}`, added."""
     about = extra.get("callboard")
     return {**extra, "callboard": {**(about if isinstance(about, dict) else {}), "output_id": output_id}}
 

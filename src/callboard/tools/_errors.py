@@ -245,7 +245,8 @@ def question_instead(policy: CallPolicy, name: str, args: dict[str, Any], error:
 
     `None` if the policy does not ask a person, or if the outcome is known.
     """
-    if policy.on_unknown != "ask":
+    # An idempotent call of an actor is not asked about: it has run again as often as it may.
+    if policy.on_unknown != "ask" or (policy.idempotent and isinstance(error, ActorDiedError)):
         return None
     if not isinstance(error, (ActorDiedError, EngineError)) or error.ended != "unknown":
         return None

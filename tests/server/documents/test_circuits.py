@@ -174,6 +174,23 @@ async def test_a_process_goes_on_with_what_it_knows_while_the_store_is_away() ->
     assert [await process.call() for process in (knows, new)] == ["run 6", "run 7"]
 
 
+async def test_a_circuit_that_opened_while_the_store_was_away_stays_open_here_for_its_time() -> None:
+    """After the outage the store has no document of it, which says nothing about the tool."""
+    world, tool = MemoryWorld(), Tool(DOWN)
+    store = world.store()
+    process = tool.broken(store)
+    store.is_away = True
+    await opened(process)
+    store.back()
+    await anyio.sleep(2)
+
+    assert await process.call() == "unavailable"
+    assert tool.runs == 2
+    await anyio.sleep(OPEN_FOR)
+    await process.call()
+    assert tool.runs == 3
+
+
 async def test_an_open_circuit_that_the_server_has_forgotten_is_half_open() -> None:
     """The server's memory may be lost; one call tries the tool then."""
     world, tool = MemoryWorld(), Tool(DOWN)

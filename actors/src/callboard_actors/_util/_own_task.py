@@ -12,20 +12,24 @@ _tasks: set[asyncio.Task[None]] = set()
 """Strong references, because the event loop keeps only weak ones."""
 
 
-def spawn(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-    """Start work in the running event loop, with an empty context; the work must not raise."""
+def spawn(work: Callable[[], Coroutine[Any, Any, None]], name: str, context: Context | None = None) -> None:
+    """Start `work` as a background task of the running event loop; it must not raise.
+
+    The task runs in `context`, or in an empty context if that is `None`.
+    """
+    context = Context() if context is None else context
     if sniffio.current_async_library() == "trio":
         import trio
 
-        trio.lowlevel.spawn_system_task(work, name=name, context=Context())
+        trio.lowlevel.spawn_system_task(work, name=name, context=context)
         return
-    task = asyncio.get_running_loop().create_task(work(), name=name, context=Context())
+    task = asyncio.get_running_loop().create_task(work(), name=name, context=context)
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)
 
 
 async def finish(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-    """Run work to its end even if the caller is cancelled; the work must not raise.
+    """Run `work` to its end even if the caller is cancelled; it must not raise.
 
     On asyncio a call whose grace is over is cancelled again, and no shield of anyio withstands that. The work then goes
     on without its caller.

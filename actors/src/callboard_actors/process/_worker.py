@@ -88,10 +88,14 @@ def _try_to_load(name: str, *, forks: bool, complain: bool) -> None:
         os._exit(1)  # the pool starts another zygote without this module
 
 
+_LONGEST_REASON = 100_000
+"""Maximum characters of the text of an error that prevents the start of workers; its frame has a bound of 1 MiB."""
+
+
 def reason_of(error: BaseException) -> bytes:
     """Return the encoded text of an error that prevents the start of workers: its own text, or a traceback."""
     text = str(error) if isinstance(error, FatalError) else "".join(traceback.format_exception(error))
-    return text.encode(errors="replace")
+    return text[-_LONGEST_REASON:].encode(errors="replace")  # the end of a traceback names the error
 
 
 # Calls.
@@ -179,7 +183,10 @@ def _outcome(call: bytes | bytearray, tell: Callable[[dict[str, Any]], None], ba
         if isinstance(reply, Coroutine):
             import anyio
 
-            return anyio.run(_awaited, reply, backend=backend)
+            try:
+                return anyio.run(_awaited, reply, backend=backend)
+            except Exception as error:  # of `anyio.run` itself, such as too many open files for an event loop
+                return encode.raised(error)
     return reply
 
 
@@ -222,7 +229,8 @@ class _Seat:
             # Before any code of the call runs. From here on, the pool treats the call as begun.
             os.pwrite(self._begun_counter, BEGUN_COUNTER.pack(header.number), 0)
             self._calls[header.number] = call = _Call(header.number, body, self)
-            spawn(call.run, "callboard_actors.process call")
+            # In a copy of this context: preloaded modules may have set context variables, such as a decimal precision.
+            spawn(call.run, "callboard_actors.process call", copy_context())
 
     def answer(self, number: int, kind: Kind, body: bytes) -> None:
         """Send the reply of a call, and remove the call from the running ones."""
@@ -255,7 +263,7 @@ class _Call:
             self._cancel()
 
     async def run(self) -> None:
-        """Run the call until its end, or until it is cancelled."""
+        """Run the call in the current task, until it ends or is cancelled."""
         if self._seat.is_trio:
             import trio
 
@@ -337,7 +345,7 @@ class _ReplyWriter:
                 self._send(data)
 
     def reply(self, number: int, kind: Kind, body: bytes) -> None:
-        """Send the reply of a call, and close the call for events."""
+        """Send the reply of a call; events of the call are dropped from then on."""
         if os.getpid() != self._pid:
             os._exit(0)  # a process forked by the call has returned from it; the call is not its own
         with self._lock:

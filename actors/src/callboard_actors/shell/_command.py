@@ -244,7 +244,7 @@ class _Course:
 
     @contextlib.contextmanager
     def _asked_by_signal(self) -> Generator[None]:
-        """Wake `poll` at the end of a process, and at SIGTERM, which ends the command with its grace.
+        """Wake `poll` when a child process ends, or when SIGTERM arrives, which ends the command with its grace.
 
         The pool kills the worker after the grace.
         """
@@ -252,6 +252,8 @@ class _Course:
         former = signal.signal(signal.SIGTERM, self._ask)
         # A handler, because an ignored signal writes no byte.
         former_child = signal.signal(signal.SIGCHLD, lambda *_: None)
+        # The program that opened the pool may block the signal in its threads, and workers inherit that.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         former_fd = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         self._poll.register(woken, select.POLLIN)
         self._woken = woken

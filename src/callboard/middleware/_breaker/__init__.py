@@ -1,1 +1,1 @@
-"""`CircuitBreaker`: calls of a failing tool are refused for a while."""
+"""`CircuitBreaker`: middleware that refuses calls of a failing tool for a while."""

@@ -1,4 +1,4 @@
-"""`CircuitBreaker`: stop calling a failing tool for a while."""
+"""`CircuitBreaker`: middleware that stops calling a failing tool for a while."""
 
 from collections.abc import Callable, Hashable
 from functools import partial
@@ -20,11 +20,11 @@ from callboard.tools._middleware import Middleware, Order, RunningCall, running_
 from callboard.tools._results import CallNext, Output
 
 _NOT_OUTCOMES = (CallRejectedError, CircuitOpenError, CallCancelledError, ToolInvocationError)
-"""Errors that do not count as failures of the tool: its body did not run, or did not run to its end."""
+"""Errors that do not count as failures of the tool, because its body did not run, or did not run to its end."""
 
 
 class CircuitBreaker(Middleware):
-    """Stops calling a tool that keeps failing, and tries it again after a while.
+    """Middleware that stops calling a tool that keeps failing, and tries it again after a while.
 
     Closed, the circuit admits every call and counts outcomes. It opens when at least the share `ratio` of the calls
     within the last `window` seconds failed. While it is open, for `open_for` seconds, calls end at once with
@@ -89,7 +89,7 @@ class CircuitBreaker(Middleware):
         self._circuits = LocalCircuits(self._rules) if shared is None else SharedCircuits(self._rules, shared, name)
 
     def offers(self, tool: BaseTool) -> bool:
-        """Return whether a model should be offered a tool now: `False` while its circuit is open.
+        """Return whether a tool should be offered to a model now; `False` while the tool's circuit is open.
 
         With a `key` function the result is always `True`, because calls with other keys may be admitted. Call it in
         a running event loop.
@@ -97,11 +97,14 @@ class CircuitBreaker(Middleware):
         return self._key is not None or self.state(tool.name) != "open"
 
     def state(self, key: Hashable) -> State:
-        """Return the current state of a key's circuit (by default the tool's name); call it in an event loop."""
+        """Return the current state of the circuit of a key, which is the tool's name by default.
+
+        Call it in a running event loop.
+        """
         return self._circuits.state(key)
 
     def reset(self, key: Hashable = None) -> None:
-        """Close the circuit of a key, or all circuits, and forget all outcomes. Running calls will not count."""
+        """Close the circuit of a key, or all circuits, and forget their outcomes. Calls that run now will not count."""
         self._circuits.reset(key)
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
@@ -160,7 +163,7 @@ class CircuitBreaker(Middleware):
             return str(call["name"])
 
     def _has_failed(self, output: Output) -> bool | None:
-        """Return whether the output counts as a failure; `None` if it counts neither way."""
+        """Return whether the output of a call counts as a failure; `None` if it is neither a failure nor a success."""
         if not isinstance(output, ToolMessage):
             return False
         if self._on_message is not None and self._on_message(output):
@@ -176,7 +179,7 @@ class CircuitBreaker(Middleware):
 
 
 class _BodyRun:
-    """Distinguishes a spent budget from a cancellation; both reach middleware as a cancellation."""
+    """Distinction between a spent budget and a cancellation of a call; both reach middleware as a cancellation."""
 
     __slots__ = ("_before", "_call")
 
@@ -185,6 +188,6 @@ class _BodyRun:
         self._before = 0 if call is None else call.attempts
 
     def took_the_budget(self) -> bool:
-        """Return whether the call's own budget ran out after a body had started within this middleware."""
+        """Return whether the call's own time budget ran out after a body had started within this middleware."""
         call = self._call
         return call is not None and call.attempts > self._before and call.budget_is_spent()

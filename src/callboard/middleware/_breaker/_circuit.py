@@ -1,15 +1,16 @@
-"""Circuits of a breaker: the state machine of one, the circuits of a process, and those of many processes."""
+"""Circuits of a `CircuitBreaker`: the state machine of one circuit, and the circuits of one or many processes."""
 
 import math
 import threading
 from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._loops._current import common_time
-from callboard._records._documents import Document, Found, SharedDocuments, Written
+from callboard._records._documents import Document, Done, Found, SharedDocuments, Written
 from callboard._records._policies import check_count, check_seconds
 from callboard._util._canonical import digest
 from callboard.middleware._asking import ask
@@ -18,7 +19,7 @@ from callboard.middleware._asking import ask
 
 
 _INSTANT = 1e-6
-"""Seconds; two readings of a clock may differ by less."""
+"""Tolerance for comparing times, in seconds; two readings of a clock may differ by less."""
 
 State = Literal["closed", "open", "half-open"]
 
@@ -28,7 +29,7 @@ MOST = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Numbers that decide when a circuit opens and closes; see `CircuitBreaker`."""
+    """Limits that decide when a circuit opens and closes; see the arguments of `CircuitBreaker`."""
 
     ratio: float
     minimum: int
@@ -51,20 +52,33 @@ class Rules:
 
 
 class Ticket(NamedTuple):
-    """Proof of admission of one call: the state in which it was admitted, and whether it is a trial call."""
+    """Ticket of an admitted call: whether it is a trial call, and the number of state changes before its admission."""
 
     changes: int
     is_probe: bool = False
 
 
 class Circuit:
-    """Circuit that is closed, open or half-open; it decides at once and never waits. Callers hold their own lock.
+    """State machine of one circuit: closed, open or half-open. It decides at once and never waits.
 
-    Invariant: an outcome counts only if the state has not changed since the call was admitted. Each ticket therefore
-    carries the number of changes at admission. A slow call from before the circuit opened cannot close it.
+    Callers hold their own lock.
+
+    Invariant: an outcome counts only if the state has not changed since the call was admitted. Each ticket
+    therefore carries the number of changes at admission. A slow call from before the circuit opened cannot close
+    it.
     """
 
-    __slots__ = ("_changes", "_failures", "_inside", "_outcomes", "_probing", "_rules", "_until", "asked_at")
+    __slots__ = (
+        "_changes",
+        "_failures",
+        "_inside",
+        "_outcomes",
+        "_probing",
+        "_rules",
+        "_until",
+        "asked_at",
+        "is_shared",
+    )
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -75,13 +89,15 @@ class Circuit:
         self._changes = 0
         self._inside = 0
         self._probing = 0
-        """Number of running trial calls of the current state."""
+        """Number of running trial calls that were admitted in the current state."""
         self.asked_at = -math.inf
-        """Time at which other processes were last asked about this circuit."""
+        """Time at which the store was last asked whether another process has opened this circuit."""
+        self.is_shared = False
+        """True if the store has, or had, the document of this opening. Otherwise its absence says nothing."""
 
     @property
     def changes(self) -> int:
-        """Number of changes of state."""
+        """Number of state changes so far."""
         return self._changes
 
     def state(self, now: float) -> State:
@@ -90,12 +106,12 @@ class Circuit:
         return "open" if self.wait(now) > 0 else "half-open"
 
     def wait(self, now: float) -> float:
-        """Return the seconds until the next call may be admitted; 0.0 if one may be admitted now."""
+        """Return the seconds until the circuit may admit a call; 0.0 if it may admit one now."""
         left = -math.inf if self._until is None else self._until - now
         return left if left > _INSTANT else 0.0
 
     def before(self, now: float) -> Ticket | None:
-        """Admit a call and return its ticket, or return `None` to refuse it."""
+        """Return the ticket of an admitted call, or `None` if the call is refused."""
         is_probe = self._until is not None
         if is_probe:
             if self.wait(now) > 0 or self._probing >= self._rules.probes:
@@ -105,7 +121,10 @@ class Circuit:
         return Ticket(self._changes, is_probe)
 
     def after(self, ticket: Ticket, now: float, *, failed: bool | None) -> State | None:
-        """Count the outcome of an admitted call (`None`: neither way), and return the new state if it changed."""
+        """Count the outcome of an admitted call, and return the new state if it changed, else `None`.
+
+        `failed` is `None` for an outcome that is neither a failure nor a success.
+        """
         self._inside -= 1
         if ticket.changes != self._changes:
             return None
@@ -119,19 +138,23 @@ class Circuit:
         return self._open(now) if self._fails_too_often() else None
 
     def follow(self, left: float, now: float) -> State | None:
-        """Open for the seconds for which other processes refuse calls, or, with 0, be open no longer.
+        """Take over the state of the circuit in other processes; they refuse calls for `left` more seconds.
 
-        Return "open" if the circuit was not open before. Calls that are running then will not count.
+        With 0, the circuit is open no longer, unless the store never had the document of its opening. Return
+        "open" if the circuit was not open before; calls that are running then will not count.
         """
         if self.wait(now) > 0:
-            self._until = now + left
+            # Without a document that the store once had, 0 only says that it was away when the circuit opened here.
+            if left > 0 or self.is_shared:
+                self._until, self.is_shared = now + left, True
         elif left > 0:
             self._change(now + left)
+            self.is_shared = True
             return "open"
         return None
 
     def idle(self, now: float) -> bool:
-        """Return whether the circuit can be dropped: no running call, and no knowledge that is still valid."""
+        """Return whether the circuit can be dropped: no call is running, and no outcome or state is still valid."""
         known_until = self._until
         if known_until is None and self._outcomes:
             known_until = self._outcomes[-1][0]
@@ -158,6 +181,7 @@ class Circuit:
 
     def _change(self, until: float | None) -> None:
         self._until = until
+        self.is_shared = False
         self._changes += 1
         self._failures = 0
         self._probing = 0
@@ -168,24 +192,24 @@ class Circuit:
 
 
 FEWEST = 64
-"""Number of circuits from which on unused ones are removed."""
+"""Minimum number of circuits in a process at which unused ones are removed."""
 
 
 class Admission(NamedTuple):
-    """Answer of a circuit to one call."""
+    """Decision of a circuit about one call."""
 
     key: Hashable
     circuit: Circuit
     ticket: Ticket | None
-    """`None` if the call is refused."""
+    """Ticket of the call; `None` if the call is refused."""
     wait: float
-    """Seconds until the next call may be admitted, as far as known."""
+    """Seconds until the circuit may admit another call, as far as known."""
     news: State | None
-    """New state that observers have not been told yet, or `None`."""
+    """New state of the circuit that observers have not been told yet, or `None`."""
 
 
 class LocalCircuits:
-    """Circuits of a single process, used from any thread and event loop."""
+    """Circuits by key in a single process, used from any thread and event loop."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -195,11 +219,11 @@ class LocalCircuits:
         self._prune_at = FEWEST
 
     def checked(self, key: Hashable) -> Hashable:
-        """Return the key; any hashable key is valid in one process."""
+        """Return the key unchanged: any hashable key is valid in one process."""
         return key
 
     async def enter(self, key: Hashable, request: ToolCallRequest) -> Admission:
-        """Request admission of a call; never waits."""
+        """Return the decision about a call; never waits."""
         now = common_time()
         with self._lock:
             circuit = self._circuit(key, now)
@@ -208,19 +232,22 @@ class LocalCircuits:
         return Admission(key, circuit, ticket, wait, state if ticket is not None and state == "half-open" else None)
 
     def leave(self, admission: Admission, failed: bool | None) -> State | None:
-        """Count the outcome of an admitted call. A circuit that was reset meanwhile is no longer in the dict."""
+        """Count the outcome of an admitted call, and return the new state of its circuit if it changed, else `None`.
+
+        A circuit that was reset meanwhile is no longer in the dict.
+        """
         assert admission.ticket is not None
         with self._lock:
             return admission.circuit.after(admission.ticket, common_time(), failed=failed)
 
     def state(self, key: Hashable) -> State:
-        """Return the current state of a circuit; needs a running event loop for its clock."""
+        """Return the current state of the circuit of a key; needs a running event loop for its clock."""
         with self._lock:
             circuit = self._circuits.get(key)
             return "closed" if circuit is None else circuit.state(common_time())
 
     def reset(self, key: Hashable) -> None:
-        """Forget a circuit, or all of them; running calls will not count."""
+        """Forget the circuit of a key, or all circuits for `None`; calls that run now will not count."""
         with self._lock:
             if key is None:
                 self._circuits.clear()
@@ -246,19 +273,22 @@ class LocalCircuits:
 
 
 _FRESH = 1.0
-"""Seconds for which calls are decided without asking whether another process has opened the circuit."""
+"""Seconds after a look into the store in which calls are decided without another look."""
 _ON_THE_WAY = 0.1
-"""Seconds by which a document expires early, because it is written later than its circuit opened.
+"""Seconds by which a document expires earlier than its circuit, because it is written later than the circuit opened.
 
-Otherwise a call that waited exactly as long as it was told would find the document once more."""
+Otherwise a call that waited exactly as long as it was told would still find the document.
+"""
 _RESET = "reset"
-"""Mark that makes all documents of a breaker void."""
+"""Mark in the store that makes all documents of a breaker void."""
 _SLACK = 1.0
 """Seconds by which the clock of the store may go back before a document counts as forged."""
 
 
 class SharedCircuits(LocalCircuits):
-    """Circuits that are open in many processes together. Each process counts outcomes and tries the tool by itself.
+    """Circuits by key whose open state is shared by many processes through a store.
+
+    Each process counts outcomes and tries the tool by itself.
 
     The document of an open circuit lives exactly as long as the circuit is open: its remaining life is the whole
     message, so the clocks of the processes need not agree.
@@ -272,12 +302,18 @@ class SharedCircuits(LocalCircuits):
         self._shelf = f"circuits-{digest([name, list(map(float, numbers))])[:32]}"
 
     def checked(self, key: Hashable) -> Hashable:
-        """Return the key; raise `ValueError` if it has no JSON form by which other processes could know it."""
+        """Return the key unchanged.
+
+        Raise `ValueError` if it has no JSON form, because other processes could not recognise it then.
+        """
         self._document(key)
         return key
 
     async def enter(self, key: Hashable, request: ToolCallRequest) -> Admission:
-        """Request admission; wait for the store if it was last asked about this circuit more than a second ago."""
+        """Return the decision about a call.
+
+        It first waits for the store if the last look for this circuit was more than a second ago.
+        """
         now = common_time()
         with self._lock:
             circuit = self._circuit(key, now)
@@ -300,15 +336,28 @@ class SharedCircuits(LocalCircuits):
             return circuit.follow(left, now)
 
     def leave(self, admission: Admission, failed: bool | None) -> State | None:
-        """Count the outcome of an admitted call; if it opens the circuit, tell the store without waiting."""
+        """Count the outcome of an admitted call, and return the new state of its circuit if it changed, else `None`.
+
+        If the circuit opens, the store is told without waiting.
+        """
         news = super().leave(admission, failed)
         if news == "open":
             # With an answer, the change is dropped in an outage. After it, the circuit would open for too long.
-            self._store.change(self._document(admission.key), self._open, _drop)
+            circuit, changes = admission.circuit, admission.circuit.changes
+            self._store.change(self._document(admission.key), self._open, partial(self._stored, circuit, changes))
         return news
 
+    def _stored(self, circuit: Circuit, changes: int, answer: object) -> None:
+        """Mark a circuit as shared after its opening was stored; called in a thread of the store."""
+        with self._lock:
+            if isinstance(answer, Done) and circuit.changes == changes:
+                circuit.is_shared = True
+
     def reset(self, key: Hashable) -> None:
-        """Forget a circuit, or all of them. In other processes open circuits become half-open."""
+        """Forget the circuit of a key, or all circuits for `None`.
+
+        In other processes, open circuits become half-open.
+        """
         super().reset(key)
         if key is None:
             self._store.mark(self._shelf, _RESET)
@@ -318,7 +367,7 @@ class SharedCircuits(LocalCircuits):
     # Rules: they run in a thread of the store.
 
     def _left(self, found: Found) -> tuple[None, float]:
-        """Return the seconds for which a circuit is still open; 0 for a document that is void or forged."""
+        """Return the seconds for which a document says that its circuit is open; 0 for a void or forged document."""
         is_open = found.text == _text_of(found) and found.left <= self._rules.open_for + _SLACK
         return None, max(0.0, found.left) if is_open else 0.0
 
@@ -331,8 +380,5 @@ class SharedCircuits(LocalCircuits):
 
 
 def _text_of(found: Found) -> str:
-    """Return the text of an open circuit: it is void after the next reset of all circuits."""
+    """Return the text of the document for an open circuit. It becomes void at the next reset of all circuits."""
     return f"open {found.marks[0]}"
-
-
-def _drop(_: object) -> None: ...
