@@ -215,7 +215,7 @@ class CallError(CallboardError):
     """
 
     ended: Ended
-    """How the call ended, in one word; also in `additional_kwargs` of the error message for the model."""
+    """Kind of the call's end, in one word; also in `additional_kwargs` of the error message for the model."""
 
     def __init__(self, tool: str, call_id: str | None, sentence: str) -> None:
         self.tool = tool

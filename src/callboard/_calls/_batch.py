@@ -94,7 +94,7 @@ class Batch(Generic[T]):
             _warn_about_left_tasks(left)
 
     def start_beside(self, child: ChildFn, grace: float) -> None:
-        """Start an additional task in the batch, which waits for its end; do nothing if the batch is closed."""
+        """Start an additional task, for whose end the batch waits; do nothing if the batch is closed."""
         if self._nursery is not None and not self.closed:
             self._nursery.start(child, grace)
 

@@ -95,7 +95,7 @@ class Attempt:
         self.places: tuple[AnyGate | Loan, ...] = ()
         """Permits that the attempt holds; a `Loan` is a permit borrowed from an enclosing attempt."""
         self._loans: dict[Hashable, Loan] | None = None
-        """Loans of its permits to nested calls, current and past, by identity of the gate; `None` without loans."""
+        """Loans of the attempt's permits to nested calls, by identity of the gate; `None` before the first loan."""
         self.waits_for: Wait | None = None
         self.stalled: dict[Holder, None] | None = None
         self._handed_over = False  # True once an abandoned thread is responsible for releasing the permits

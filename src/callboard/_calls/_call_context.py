@@ -232,7 +232,7 @@ _MONOTONIC: Final = cast("EventLoop", _Monotonic())
 
 
 class _Reports:
-    """Reporter of a worker: source of the idempotency key, and sender of progress."""
+    """Reporter of a body in a worker: sends its progress, and has the idempotency key of its call."""
 
     def __init__(self, tell: Tell, key: str | None) -> None:
         self._tell = tell

@@ -596,7 +596,7 @@ class SharedPermit:
         return self._stay is not None and self._stay.is_lost
 
     def begin(self) -> None:
-        """Tell the store that the body starts now; the rate counts the start from this moment."""
+        """Tell the store that the body starts now; for the rate, the call starts at this moment."""
         if self._stay is not None:
             self._stay.begin()
 
@@ -611,7 +611,7 @@ class SharedPermit:
 
 
 AnyGate = Gate | SharedPermit
-"""Gate of a limit, as one attempt sees it."""
+"""Gate of a limit of this process, or the permit of one attempt at a shared limit."""
 
 
 class Seeing:

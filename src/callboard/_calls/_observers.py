@@ -38,7 +38,7 @@ _LOOKS = 4
 
 
 class Observers(NamedTuple):
-    """Observers that were registered together."""
+    """Observers of calls, runs and actors that were registered together."""
 
     calls: tuple[Observer, ...] = ()
     runs: tuple[RunObserver, ...] = ()

@@ -24,7 +24,7 @@ class Progress(NamedTuple):
 
     @property
     def facts(self) -> dict[str, object]:
-        """Amounts of the progress report, without the message, which may contain confidential arguments."""
+        """Amounts `done` and `total` by name, if known; without the message, which may be confidential."""
         return {name: value for name, value in (("done", self.done), ("total", self.total)) if value is not None}
 
 
@@ -87,7 +87,7 @@ def _check_amount(name: str, value: object) -> None:
 T = TypeVar("T")
 
 PAUSE = 0.05
-"""Seconds between two deliveries."""
+"""Seconds between two deliveries of progress reports."""
 
 _lock = threading.Lock()
 """Lock of all throttles; shared, because it is held very briefly."""
@@ -98,11 +98,11 @@ class Host(Protocol):
 
     @property
     def closed(self) -> bool:
-        """True if no call and no attempt may start any more."""
+        """True if the batch starts no further call or attempt."""
         ...
 
     def start_beside(self, child: ChildFn, grace: float) -> None:
-        """Start an additional task in the batch, which waits for its end; do nothing if the batch is closed."""
+        """Start an additional task, for whose end the batch waits; do nothing if the batch is closed."""
         ...
 
 

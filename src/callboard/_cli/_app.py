@@ -15,7 +15,10 @@ GROUP = "callboard.commands"
 
 
 def run_foreign(name: str, distribution: str, arguments: list[str]) -> int:
-    """Run a command of another distribution and return its exit code; raise `CommandError` if it is not installed."""
+    """Run a command that another distribution implements, and return its exit code.
+
+    Raises `CommandError` if the distribution is not installed.
+    """
     # The entry point of the same name is a function from the command-line arguments; it may also raise SystemExit.
     found = list(entry_points(group=GROUP, name=name))
     if not found:
@@ -55,7 +58,7 @@ def callboard(
 
 
 def _finish(command: Callable[[], int]) -> None:
-    """Run a command, and exit with its exit code; print a `CommandError` without a traceback."""
+    """Run a command, and exit with the code that it returns; print a `CommandError` without a traceback."""
     from callboard._cli._shown_text import CommandError
 
     try:
@@ -180,7 +183,7 @@ _passed_on = app.command(
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     no_args_is_help=False,
 )
-"""Decorator of a command that another distribution implements: all arguments are passed on, even `--help`."""
+"""Decorator of a command that another distribution implements: it gets all arguments unparsed, even `--help`."""
 
 
 @_passed_on

@@ -1,4 +1,7 @@
-"""Counts of calls by tool and state, and of actors and their asks, from live events or from a recording."""
+"""Counts of calls by tool and state, and counts of actors and their asks.
+
+The counts are made of live events, or of a recording.
+"""
 
 import threading
 from collections import Counter, defaultdict, deque
@@ -16,40 +19,43 @@ from callboard._cli._groups import note_in_short
 from callboard.telemetry import FAILURES, CallPlace, CallTracker, Outcome, Part, RecordedCall, TrackedCall, outcome_of
 
 _WINDOW = 5.0
-"""Seconds over which the rate of calls is an average."""
+"""Length in seconds of the time over which the rate of calls is averaged."""
 _SHORTEST_WINDOW = 0.25
 
 
 @dataclass(slots=True)
 class ToolRow:
-    """Counts and times of the calls of one tool. Durations are in seconds, and include waits."""
+    """Counts and times of the calls of one tool. Durations are in seconds, and include waits in queues."""
 
     states: Counter[str] = field(default_factory=Counter[str])
-    """Open calls by `CallPlace`, ended calls by `Outcome`. A resumed call is counted again."""
+    """Number of calls in each state: open calls by `CallPlace`, ended calls by `Outcome`.
+
+    A resumed call is counted again.
+    """
     waited: float = 0.0
-    """Total time of all ended calls in queues."""
+    """Total time in seconds that all ended calls waited in queues."""
     longest_wait: float = 0.0
-    """Longest time of one call in queues."""
+    """Longest time in seconds that one call waited in queues."""
     durations: list[float] = field(default_factory=list[float])
-    """Durations of ended calls."""
+    """Duration of each ended call, in seconds."""
 
     @property
     def calls(self) -> int:
-        """Number of all calls so far."""
+        """Number of all calls of the tool, open and ended."""
         return self.states.total()
 
     @property
     def open(self) -> int:
-        """Number of calls that have not ended."""
+        """Number of calls of the tool that have not ended."""
         return sum(self.states[place] for place in get_args(CallPlace))
 
     @property
     def failed(self) -> int:
-        """Number of calls that ended in a failure."""
+        """Number of calls of the tool that ended in a failure."""
         return sum(self.states[outcome] for outcome in FAILURES)
 
     def add(self, other: "ToolRow") -> None:
-        """Add the calls of another row."""
+        """Add the counts and times of another row to this row."""
         self.states.update(other.states)
         self.waited += other.waited
         self.longest_wait = max(self.longest_wait, other.longest_wait)
@@ -58,35 +64,38 @@ class ToolRow:
 
 @dataclass(slots=True)
 class ActorRow:
-    """Counts and times of the actors of one name and of their asks. Durations are in seconds."""
+    """Counts and times of all actors with one name, and of their asks. Durations are in seconds."""
 
     waiting: int = 0
-    """Asks in mailboxes."""
+    """Number of asks that wait in mailboxes."""
     running: int = 0
     failed: int = 0
     longest_wait: float = 0.0
-    """Longest time of an ask in a mailbox."""
+    """Longest time in seconds that one ask waited in a mailbox."""
     durations: list[float] = field(default_factory=list[float])
-    """Durations of ended asks, waits included."""
+    """Duration of each ended ask in seconds, waits in mailboxes included."""
     alive: int = 0
-    """Live actors that were seen to start."""
+    """Number of live actors that the observer saw start."""
     changes: Counter[str] = field(default_factory=Counter[str])
-    """Starts, restarts, evictions and other changes, by `ActorPhase`."""
+    """Number of starts, restarts, evictions and other changes, by `ActorPhase`."""
 
     @property
     def asks(self) -> int:
-        """Number of all asks so far."""
+        """Number of all asks of the actors, open and ended."""
         return self.waiting + self.running + len(self.durations)
 
 
 def percentile(durations: list[float], percent: int) -> float | None:
-    """Sort the durations; return the smallest that `percent` of them do not exceed, or `None` without durations."""
+    """Return the smallest duration that at least `percent` of the durations do not exceed.
+
+    Sorts the list in place. Returns `None` for an empty list.
+    """
     durations.sort()  # in place: the next sort of a list that has only grown is linear
     return durations[max(0, ceil(len(durations) * percent / 100) - 1)] if durations else None
 
 
 def total(rows: Iterable[ToolRow]) -> ToolRow:
-    """Return the sum of rows."""
+    """Return the sum of the rows of several tools as a row."""
     added = ToolRow()
     for row in rows:
         added.add(row)
@@ -97,7 +106,7 @@ def total(rows: Iterable[ToolRow]) -> ToolRow:
 
 
 def tool_rows(calls: Iterable[RecordedCall]) -> Sequence[tuple[str, ToolRow]]:
-    """Return the row of each tool in a recording, the tool with the most calls first."""
+    """Return each tool in a recording with its row; the tool with the most calls comes first."""
     rows: defaultdict[str, ToolRow] = defaultdict(ToolRow)
     for call in calls:
         row = rows[call.tool]
@@ -110,7 +119,7 @@ def tool_rows(calls: Iterable[RecordedCall]) -> Sequence[tuple[str, ToolRow]]:
 
 
 def actor_rows(parts: Iterable[Part]) -> Sequence[tuple[str, ActorRow]]:
-    """Return the row of each actor in a recording, the actor with the most asks first."""
+    """Return each actor name in a recording with its row; the name with the most asks comes first."""
     rows: defaultdict[str, ActorRow] = defaultdict(ActorRow)
     for part in parts:
         for ask in part.asks:
@@ -133,23 +142,23 @@ def actor_rows(parts: Iterable[Part]) -> Sequence[tuple[str, ActorRow]]:
 
 
 class ActorCounts:
-    """Observer that counts actors and their asks, by the names of actors."""
+    """Observer that counts actors and their asks, with a row for each actor name."""
 
     def __init__(self) -> None:
         self._rows: dict[str, ActorRow] = {}
         self._asks: dict[int, tuple[float, bool]] = {}
-        """Start time of each open ask by its number, and whether its handler has begun."""
+        """Start time of each open ask, and `True` if its handler has begun, by the number of the ask."""
         self._lives: set[int] = set()
-        """Numbers of the live actors that this observer saw start."""
+        """Numbers of the live actors whose start this observer saw."""
         self._lock = threading.Lock()  # actors may run in event loops of other threads
 
     def rows(self) -> Mapping[str, ActorRow]:
-        """Return the rows by name of actor, as they are now; may be called from any thread."""
+        """Return the current rows by actor name; may be called from any thread."""
         with self._lock:
             return dict(self._rows)
 
     def __call__(self, event: AskEvent | ActorEvent) -> None:
-        """Update the row of an actor with an event."""
+        """Count an event of an ask or of an actor in the row of the actor."""
         with self._lock:
             row = self._rows.setdefault(event.actor, ActorRow())
             if isinstance(event, ActorEvent):
@@ -186,47 +195,53 @@ class ActorCounts:
 
 
 class OpenCall(TrackedCall):
-    """Tracked call with its arguments and its latest note, for the live view."""
+    """Call that has not ended, with its arguments and its latest note, for the live view."""
 
     def __init__(self, begun: CallEvent) -> None:
         super().__init__(begun)
         self.note = ""
-        """Latest note: a decision or a progress report."""
+        """Latest note of the call as a short text: a decision of middleware, or a progress report."""
         self.counted_as: CallPlace | Outcome = "between"
         self._args: object = None if begun.call is None else begun.call.get("args")
 
     @cached_property
     def arguments(self) -> Arguments | None:
-        """Arguments as texts, or `None` if they are unknown."""
+        """Arguments of the call as texts by name, or `None` if they are unknown."""
         return shown_arguments(self._args)
 
 
 class CallCounts(CallTracker[OpenCall, CallEvent]):
-    """Observer that counts all calls of a run by tool. A call counts for the called tool, even if a fallback runs."""
+    """Observer that counts the calls of a run, with a row for each tool.
+
+    A call counts for the tool that was called, even if a fallback runs in its place.
+    """
 
     def __init__(self, tools: Iterable[str]) -> None:
         super().__init__()
         self.rows = {tool: ToolRow() for tool in tools}
         self.actors = ActorCounts()
-        """Separate observer for the actors that the calls ask."""
+        """Observer for the actors that the calls ask; it has to be registered separately."""
         self.took: dict[str | None, float] = {}
-        """Durations of ended calls by call id, waits included."""
+        """Duration of each ended call in seconds, waits included, by the id of the call."""
         self.most_open = 0
         self.queue = 0
-        """Number of calls that wait now."""
+        """Number of calls that wait in queues now."""
         self.longest_queue = 0
         self._began: float | None = None
         self._ends: deque[float] = deque()
-        """Times of the ends in the last five seconds."""
+        """Times at which calls ended, for the last five seconds."""
         self._lock = threading.Lock()  # an agent inside a sync tool runs in another thread with its own event loop
 
     def __call__(self, event: CallEvent) -> None:
-        """Update the rows with an event of a call; may be called from any thread."""
+        """Count an event of a call in the row of its tool; may be called from any thread."""
         with self._lock:
             super().__call__(event)
 
     def rows_at(self, now: float) -> dict[str, ToolRow]:
-        """Return a copy of the rows, in which `longest_wait` includes calls that still wait."""
+        """Return a copy of the rows by tool, at the time `now` of the event loop.
+
+        In the copy, `longest_wait` includes the calls that still wait.
+        """
         rows = dict[str, ToolRow]()
         with self._lock:
             for tool, row in self.rows.items():
@@ -238,22 +253,22 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         return rows
 
     def elapsed(self, now: float) -> float:
-        """Return the seconds since the first call began."""
+        """Return the seconds from the start of the first call until `now`; 0 before the first call."""
         return 0.0 if self._began is None else now - self._began
 
     def rate(self, now: float) -> float:
-        """Return the number of calls that ended per second during the last five seconds."""
+        """Return how many calls ended per second, averaged over the last five seconds."""
         with self._lock:
             while self._ends and self._ends[0] <= now - _WINDOW:
                 self._ends.popleft()
             return len(self._ends) / max(_SHORTEST_WINDOW, min(_WINDOW, self.elapsed(now)))
 
     def slowest(self, number: int) -> tuple[OpenCall, ...]:
-        """Return the oldest open calls, at most `number`."""
+        """Return the calls that have been open for the longest time, oldest first; at most `number` calls."""
         return tuple(self.open.values())[:number]
 
     def begun(self, event: CallEvent) -> OpenCall:
-        """Count a new call."""
+        """Count a new call, and return it as an open call."""
         if self._began is None:
             self._began = event.time
         self.most_open = max(self.most_open, len(self.open) + 1)
@@ -261,30 +276,30 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         return OpenCall(event)
 
     def queued(self, call: OpenCall, event: CallEvent) -> None:
-        """Count a call that joined a queue."""
+        """Count a call as waiting, after it joined a queue."""
         self._count(call, call.place)
 
     def gave_up(self, call: OpenCall, event: CallEvent, since: float) -> None:
-        """Count a call that left its queue without a permit."""
+        """Count a call in its present state, after it left a queue without a permit."""
         self._wait(call, event)
         self._count(call, call.place)
 
     def started(self, call: OpenCall, event: CallEvent, waited_since: float | None) -> None:
-        """Count a call with a running attempt."""
+        """Count a call as running, after an attempt started."""
         self._wait(call, event)
         self._count(call, call.place)
 
     def attempt_ended(self, call: OpenCall, event: CallEvent, since: float) -> None:
-        """Count a call without this attempt, which may outlive the call."""
+        """Count a call in its present state, after one of its attempts ended; an attempt may outlive its call."""
         if not call.ended:
             self._count(call, call.place)
 
     def noted(self, call: OpenCall, event: CallEvent) -> None:
-        """Store the latest note of a call."""
+        """Store the latest note of a call as a short text."""
         call.note = note_in_short(event.what, event.facts, event.message)
 
     def ended(self, call: OpenCall, event: CallEvent) -> None:
-        """Count a finished call under its outcome."""
+        """Count a call under its outcome, after it ended."""
         row = self.rows[call.tool]
         self.took[event.call_id] = event.time - call.began
         row.durations.append(event.time - call.began)
@@ -300,7 +315,7 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         row.longest_wait = max(row.longest_wait, event.queue_wait)
 
     def _count(self, call: OpenCall, now: CallPlace | Outcome) -> None:
-        """Move a call to the count of its present state."""
+        """Count a call in the state `now` and no longer in its former state."""
         before, call.counted_as = call.counted_as, now
         states = self.rows[call.tool].states
         states[before] -= 1

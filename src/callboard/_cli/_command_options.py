@@ -1,4 +1,4 @@
-"""Options of each command, as dataclasses with typer annotations. Imports no implementation of a command."""
+"""Options of each command, as dataclasses with typer annotations; the implementations are not imported."""
 
 import inspect
 from collections.abc import Callable
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Backend(StrEnum):
-    """Event loop to run on."""
+    """Name of the event loop to run on."""
 
     asyncio = "asyncio"
     trio = "trio"
@@ -208,7 +208,7 @@ class TraceOptions:
 
 
 def takes(kind: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
-    """Return a decorator: the command receives its options as one instance of the dataclass `kind`."""
+    """Return a decorator for a command, which then gets all its options as one instance of the dataclass `kind`."""
     # typer reads the signature of the decorated function, so the fields become its parameters.
     hints = get_type_hints(kind, include_extras=True)
     parameters = [

@@ -1,4 +1,4 @@
-"""Tables and labels of calls that fit a given width."""
+"""Tables of names and numbers, and labels of calls, that fit a given width."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -13,14 +13,14 @@ from callboard._cli._shown_text import named, one_line
 # Short labels of calls that distinguish the rows of one table.
 
 Arguments = Mapping[str, str]
-"""Arguments of a call as printable texts, by name."""
+"""Arguments of a call as printable texts, by name of the parameter."""
 
 _CUT = "…"
 _LONGEST_VALUE = 500
 
 
 def middle(text: str, width: int) -> str:
-    """Return a text of at most `width` cells; the middle of a wider text is cut out."""
+    """Return a text of at most `width` cells; if the text is wider, its middle is cut out."""
     if cell_len(text) <= width:
         return text
     if width < 1:
@@ -30,7 +30,10 @@ def middle(text: str, width: int) -> str:
 
 
 def shown_arguments(args: object) -> Arguments | None:
-    """Return the arguments in Python notation, each on one line; `None` if they are unknown."""
+    """Return the arguments of a call in Python notation by name; `None` if they are unknown.
+
+    A value is one line, without the middle part if it is long.
+    """
     if not isinstance(args, Mapping):
         return None
     # Bounded, because a model may send megabytes. Views need only the beginning and the end of a value.
@@ -38,12 +41,12 @@ def shown_arguments(args: object) -> Arguments | None:
 
 
 def call_label(tool: str, args: object, width: int) -> str:
-    """Return a label of one call, not wider than `width` cells."""
+    """Return a label of one call with its tool and arguments, at most `width` cells wide."""
     return call_labels([(tool, shown_arguments(args))], width)[0]
 
 
 def call_labels(calls: Sequence[tuple[str, Arguments | None]], width: int) -> list[str]:
-    """Return a label for each call, given as tool and arguments; none is wider than `width` cells."""
+    """Return a label for each call, at most `width` cells wide; a call is given as its tool and its arguments."""
     # If whole calls do not fit, the labels of a tool show only the arguments in which its calls differ.
     by_tool: defaultdict[str, list[int]] = defaultdict(list)
     for place, (tool, _) in enumerate(calls):
@@ -73,7 +76,7 @@ def _chosen(args: Arguments, short: Mapping[str, Mapping[str, str]]) -> Argument
 
 
 def _without_common(values: Sequence[str], width: int) -> Mapping[str, str]:
-    """Return a short form of each value, without the common beginning and end of long values."""
+    """Return a short form of each value by value, in which the common beginning and end of the values are cut."""
     if len(set(values)) == 1 or max(map(cell_len, values)) <= width // 3:
         return {value: value for value in values}
     start = max(0, _shared(values) - 1)
@@ -84,7 +87,7 @@ def _without_common(values: Sequence[str], width: int) -> Mapping[str, str]:
 
 
 def _shared(texts: Sequence[str]) -> int:
-    """Return the length of the common beginning of all texts."""
+    """Return the number of characters that all texts have in common at their beginning."""
     first, last = min(texts), max(texts)  # a prefix of both is a prefix of every text between them
     return next((place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
 
@@ -114,21 +117,24 @@ T = TypeVar("T")
 
 _GAP = 2
 _NAME = 8
-"""Cells that a name keeps on the narrowest terminal."""
+"""Smallest width of the column with the names, in cells, on the narrowest terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[T]):
-    """Column beside the names. Its width is fixed, so that nothing moves when numbers grow."""
+    """Column of a table beside the column with the names.
+
+    Its width is fixed, so that nothing moves when numbers grow.
+    """
 
     heading: str
     width: int
     worth: int
-    """Priority of the column. If the width is too small, columns of the lowest worth are dropped first."""
+    """Priority of the column. If the table is too wide, columns with the lowest priority are dropped first."""
     cell: Callable[[T], str]
     justify: Literal["left", "right"] = "right"
     grows: bool = False
-    """`True` if the column takes the width that names leave; at most one column may."""
+    """`True` if the column gets the width that the names do not need; at most one column may."""
 
 
 def grid(
@@ -141,9 +147,10 @@ def grid(
     least: int = _NAME,
     ends_in_total: bool = False,
 ) -> Table:
-    """Return a table with a line for each row, none wider than `width` cells.
+    """Return a table with a line for each row, at most `width` cells wide.
 
-    `names` returns the names of the rows, for a width in cells. Columns are dropped so that names keep `least` cells.
+    `names` returns the names of the rows, shortened to a width in cells. If necessary, columns are dropped, so that the
+    names have at least `least` cells. With `ends_in_total`, a rule separates the last row.
     """
     wanted = max(map(cell_len, names(width)), default=0)
     shown = _fitting(columns, width, min(width, max(_NAME, min(least, wanted))))

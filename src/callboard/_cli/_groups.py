@@ -1,4 +1,4 @@
-"""Grouping of a recording's calls by run and batch, and short texts about recordings, runs and notes."""
+"""Calls of a recording, grouped by run and batch, and short texts about recordings, runs and notes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,23 +10,23 @@ from callboard.telemetry import Note, Part, RecordedCall, RecordedRun
 
 _UNITS = "kMGT"
 _UNNAMED = "LangGraph"
-"""Default name of an agent in LangGraph and in `create_react_agent`."""
+"""Name of an agent without a name of its own, in LangGraph and in `create_react_agent`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunOfCalls:
-    """Run with its batches."""
+    """Run in a recording, with its batches of calls."""
 
     number: int | None
-    """Number of the run; `None` for calls without an agent."""
+    """Number of the run in its recording; `None` for the group of calls that no agent made."""
     run: RecordedRun | None
-    """Recorded run; `None` for calls without an agent, and if the beginning of the run was lost."""
+    """Recorded facts about the run; `None` for calls without an agent, and if the beginning of the run was lost."""
     batches: Mapping[int, Sequence[RecordedCall]]
-    """Calls of each batch by its number, in the order of their starts."""
+    """Calls of each batch, by the number of the batch, in the order of their starts."""
 
     @property
     def title(self) -> str:
-        """Heading with the number of the run and its agent."""
+        """Heading of the run for display: its number and the name of its agent."""
         if self.number is None:
             return "calls without an agent"
         agent = self.run.agent if self.run else ""
@@ -35,7 +35,7 @@ class RunOfCalls:
 
 
 def runs_of(part: Part) -> list[RunOfCalls]:
-    """Return the runs of a part in the order of their starts, runs without calls included."""
+    """Return the runs in one part of a recording, in the order of their starts; runs without calls are included."""
     known: dict[int | None, RecordedRun] = {run.number: run for run in part.runs}
     batches: dict[int | None, dict[int, list[RecordedCall]]] = {number: {} for number in known}
     for call in part.calls:
@@ -44,12 +44,15 @@ def runs_of(part: Part) -> list[RunOfCalls]:
 
 
 def end_of(call: RecordedCall, part: Part) -> float:
-    """Return the end time of a call; of an open call, the end of its part."""
+    """Return the end time of a call; if the call has not ended, the end time of its part of the recording."""
     return max(call.start, part.end if call.end is None else call.end)
 
 
 def notes_in_short(call: RecordedCall) -> str:
-    """Return the notes of a call as one text: the latest note of each kind, with a count."""
+    """Return the notes of a call as one text.
+
+    It contains the latest note of each kind, and the number of notes of this kind if there are several.
+    """
     counts: dict[str, int] = {}
     last: dict[str, Note] = {}
     for note in call.notes:
@@ -60,7 +63,10 @@ def notes_in_short(call: RecordedCall) -> str:
 
 
 def note_in_short(what: str, facts: Mapping[str, Any], message: str | None) -> str:
-    """Return a short text of a note: progress of a tool, or a decision of a middleware with its error."""
+    """Return a short text of a note.
+
+    A progress note is shown with its amounts and message, a decision of middleware with its name and error.
+    """
     if what != "progress":
         error = facts.get("error")
         return named(what) + (f": {named(error)}" if isinstance(error, str) else "")
@@ -70,7 +76,7 @@ def note_in_short(what: str, facts: Mapping[str, Any], message: str | None) -> s
 
 
 def _amount(value: object) -> str:
-    """Return a number with three or four digits and a unit of thousands, such as 4.2M."""
+    """Return a number as a text of three or four digits and a unit of thousands, such as 4.2M; other values as text."""
     if not isinstance(value, int | float) or not isfinite(value):
         return named(str(value))
     size, unit = float(value), ""
@@ -82,7 +88,7 @@ def _amount(value: object) -> str:
 
 
 def facts_in_short(note: Note) -> dict[str, str]:
-    """Return the facts and the message of a note as printable texts."""
+    """Return the facts and the message of a note as printable texts, by name of the fact."""
     facts = {**note.facts, **({} if note.message is None else {"message": note.message})}
     return {named(name): printable(_fact(value)) for name, value in facts.items()}
 
@@ -94,7 +100,7 @@ def _fact(value: object) -> str:
 
 
 def statement(part: Part) -> str:
-    """Return a sentence about the recording itself: its cost, and lost events."""
+    """Return a sentence about the quality of one part of a recording: the cost of recording, and lost events."""
     lost = f"{count(part.lost, 'event')} lost" if part.lost else "no events lost"
     closing = part.closing
     if closing is None:
@@ -106,7 +112,7 @@ def statement(part: Part) -> str:
 
 
 def about_part(part: Part) -> str:
-    """Return the time, the versions and the process of a part as one line."""
+    """Return start time, versions and process id of one part of a recording, as a line of text."""
     told: Iterable[str] = (
         f"{part.started.astimezone():%Y-%m-%d %H:%M:%S}" if part.started else "",
         f"callboard {part.callboard}" if part.callboard else "",
@@ -117,7 +123,7 @@ def about_part(part: Part) -> str:
 
 
 def about_run(one: RunOfCalls) -> list[str]:
-    """Return short texts about a run: thread, outcome, questions, model requests and tokens."""
+    """Return short texts about a run: its thread, outcome, error, questions, model requests and tokens."""
     run = one.run
     if run is None:
         return []

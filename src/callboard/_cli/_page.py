@@ -1,4 +1,4 @@
-"""Recording as one self-contained HTML page."""
+"""Recording as one HTML page that contains its scripts and styles."""
 
 import json
 import re
@@ -20,16 +20,19 @@ T = TypeVar("T")
 
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 _ACTIVE = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
-"""Characters that could end the script element of the data, or a line of a script; replaced by JSON escapes."""
+"""JSON escapes for characters that could end the page's script element, or a line of a script."""
 
 _LABEL = 60
-"""Limit of a call's label in cells. The browser shortens it further to fit its row."""
+"""Largest width of a call's label in cells. The browser shortens the label further to fit its row."""
 
 _SCRIPTS = ("viewer_rows.js", "viewer_time.js", "viewer_details.js", "viewer.js")
 
 
 def page(recording: Recording) -> str:
-    """Return the page. No text of the recording is markup, and only this package's scripts may run."""
+    """Return a recording as an HTML page.
+
+    No text of the recording is markup, and only this package's scripts may run.
+    """
     style, script = _file("viewer.css"), "\n".join(map(_file, _SCRIPTS))
     values = {
         # Recordings contain text of models and tools. All of it is in the title and in the JSON; both are escaped, and

@@ -1,4 +1,4 @@
-"""Recording as trace events of Chrome, for ui.perfetto.dev.
+"""Recording in the trace event format of Chrome, for ui.perfetto.dev.
 
 Each run is a process of the trace. Its calls are in lanes, so that overlapping calls are in different lanes; each lane
 is a thread of the trace.
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def lanes(items: Iterable[T], span: Callable[[T], tuple[float, float]]) -> list[tuple[int, T]]:
-    """Assign overlapping items to as few lanes as possible; return (lane, item) pairs ordered by start.
+    """Assign overlapping items to as few lanes as possible; return pairs (lane, item) in the order of starts.
 
     `span` returns the start and the end of an item. Lanes count from 0.
     """
@@ -42,7 +42,7 @@ _FIRST_LANE = 2
 
 
 def perfetto(recording: Recording) -> str:
-    """Return the JSON of a trace, for Perfetto and Chrome."""
+    """Return a recording as JSON in Chrome's trace event format, which Perfetto and Chrome can open."""
     events: list[Event] = []
     process = 0
     for part, offset in _with_offsets(recording):
@@ -53,14 +53,20 @@ def perfetto(recording: Recording) -> str:
 
 
 def _with_offsets(recording: Recording) -> Iterator[tuple[Part, float]]:
-    """Yield each part with the seconds between the first known header and its own."""
+    """Yield each part of a recording with its offset: the seconds from the start of the first part to its own.
+
+    The offset is 0 if a start is unknown.
+    """
     first = next((part.started for part in recording.parts if part.started), None)
     for part in recording.parts:
         yield part, (part.started - first).total_seconds() if part.started and first else 0.0
 
 
 class _Process:
-    """Encoder of one run as a process of the trace; `offset` (seconds) is added to the times of its part."""
+    """Encoder of one run as a process of the trace.
+
+    `offset` is added to the times of the part, in seconds. `several` tells that the recording has several parts.
+    """
 
     def __init__(self, number: int, part: Part, offset: float, *, several: bool) -> None:
         self._number = number
@@ -69,7 +75,7 @@ class _Process:
         self._several = several
 
     def events(self, run: RunOfCalls) -> Iterator[Event]:
-        """Yield the trace events of a run, each track's name before its slices."""
+        """Yield the trace events of a run; the name of each lane comes before the events in it."""
         pid = f" (pid {self._part.pid})" if self._several else ""
         yield self._name("process_name", f"{run.title}{pid}", 0)
         yield self._meta("process_labels", {"labels": ", ".join(about_run(run))}, 0)

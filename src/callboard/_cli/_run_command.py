@@ -1,4 +1,4 @@
-"""Command `callboard run`: send a message to an agent, show its calls, and ask its questions."""
+"""Command `callboard run`: sends a message to an agent, shows its calls, and asks its questions."""
 
 import copy
 import inspect
@@ -54,13 +54,15 @@ from callboard.threads import masked, unanswered
 # Loading of the agent that `MODULE:AGENT` names.
 
 AnyAgent = Agent | Pregel[Any, Any, Any, Any]
-"""Agent of callboard, or a compiled graph of LangGraph: both have the same streaming and resuming interface."""
+"""Agent of callboard, or compiled graph of LangGraph; both have the same methods to stream and to resume runs."""
 
 
 def load_agent(options: RunOptions, portal: BlockingPortal, stack: ExitStack) -> AnyAgent:
-    """Return the named agent, or the agent that the named function returns or opens until `stack` is closed.
+    """Return the agent that the option `agent` names as `module:name`.
 
-    Raises `CommandError` if the name does not exist, or is no agent, or its code fails; the traceback is then printed.
+    If the name is a function, it is called and returns the agent, or a context manager that is open until `stack` is
+    closed. Raises `CommandError` if the name does not exist, or is no agent, or its code fails; the traceback is then
+    printed.
     """
     name = options.agent
     try:
@@ -81,7 +83,7 @@ def load_agent(options: RunOptions, portal: BlockingPortal, stack: ExitStack) ->
 
 
 def print_traceback(error: BaseException) -> None:
-    """Print a traceback to stderr, without the leading frames of this command and of importlib."""
+    """Print the traceback of an error to stderr, without the first frames, which are callboard's and importlib's."""
     told = traceback.TracebackException.from_exception(error)
     own = (str(Path(__file__).parent), str(commands.__file__))
     while told.stack and (told.stack[0].filename.startswith(own) or "importlib" in told.stack[0].filename):
@@ -108,7 +110,10 @@ def _load(name: str, app_dir: Path, portal: BlockingPortal, stack: ExitStack) ->
 
 
 def _offers(module: ModuleType) -> str:
-    """Return a text that lists a module's agents; else its functions without parameters; else all public names."""
+    """Return a text that lists the agents and the functions without parameters of a module.
+
+    If there are none, the text lists all public names.
+    """
     public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
     agents = [name for name, value in public.items() if isinstance(value, Agent | Pregel)]
     makers = [
@@ -137,7 +142,7 @@ def _made(found: Any, name: str, portal: BlockingPortal) -> Any:
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
-    """Return the names of the required parameters."""
+    """Return the names of a function's parameters that have no default."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -149,14 +154,14 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
 # Questions of a run: short texts, and the accepting answer.
 
 _LONGEST_ACTION = 500
-"""Limit of one action in a list, in characters."""
+"""Largest length of one action in the text of a question, in characters."""
 
 _NO_REASON = "Tool execution requires approval"
-"""Default description of an approval request, in callboard and in LangChain; not worth printing."""
+"""Default description of a request for approval, in callboard and in LangChain; it is not printed."""
 
 
 def accepted(question: Interrupt) -> Any:
-    """Return the answer that accepts all actions of a question; `None` if it does not allow that."""
+    """Return the answer that accepts all actions of a question; `None` if the question does not allow that answer."""
     approval = approval_in(question.value)
     if approval is None or any("accept" not in action.allowed for action in approval.actions):
         return None
@@ -165,7 +170,7 @@ def accepted(question: Interrupt) -> Any:
 
 
 def in_short(value: object) -> str:
-    """Return the subject of a question as a text for a list."""
+    """Return a short text of a question: the actions to approve with their reasons, or the value itself."""
     approval = approval_in(value)
     if approval is None:
         return as_text(value)
@@ -177,7 +182,10 @@ def in_short(value: object) -> str:
 # Questions of a run: the dialogue.
 
 ReadLine = Callable[[str, str], str]
-"""Function from a prompt and an editable initial text to the line read; raises EOFError at the end of input."""
+"""Function that prints a prompt and returns the line that the user enters.
+
+Its parameters are the prompt and an initial text to edit. It raises EOFError at the end of input.
+"""
 
 _WHAT_FOR: Mapping[Word, str] = {
     "accept": "run it as it is",
@@ -188,7 +196,7 @@ _WHAT_FOR: Mapping[Word, str] = {
 
 
 def line_reader(console: Console) -> ReadLine:
-    """Return a function that reads lines from the terminal, and writes its prompts to the console."""
+    """Return a function that reads a line from the terminal; it prints the prompt to the console."""
 
     def read(prompt: str, start: str) -> str:
         if not (sys.stdout.isatty() and console.file is sys.stdout):
@@ -216,14 +224,14 @@ def line_reader(console: Console) -> ReadLine:
 
 
 class Asker:
-    """Dialogue that asks the questions of a run one after the other."""
+    """Dialogue on the terminal that asks the questions of a run one after the other."""
 
     def __init__(self, console: Console, read: ReadLine) -> None:
         self._console = console
         self._read = read
 
     def ask(self, questions: Sequence[Interrupt]) -> dict[str, Any]:
-        """Ask all questions, and return the answers by question id; raise EOFError at the end of input."""
+        """Ask all questions, and return the answers by the id of the question; raise EOFError at the end of input."""
         answers: dict[str, Any] = {}
         for number, question in enumerate(questions, start=1):
             self._console.print()
@@ -277,7 +285,10 @@ class Asker:
         return text
 
     def _edited(self, args: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Read edited arguments; return `None` for an empty line, which goes back to the choice."""
+        """Let the user edit the arguments of an action, and return the edited arguments.
+
+        Returns `None` for an empty line, with which the user goes back to the choice of an answer.
+        """
         start = printable(as_json(args))
         while text := self._read("arguments (nothing: go back): ", start).strip():
             try:
@@ -307,7 +318,7 @@ _MODES = ["messages", "updates"]
 
 
 class ThreadRunner:
-    """Thread of an agent, with its runs."""
+    """Runner of an agent on one thread; shows the output of each run."""
 
     def __init__(
         self,
@@ -331,13 +342,16 @@ class ThreadRunner:
         self._cancelled = False
 
     async def standing(self) -> StateSnapshot:
-        """Read and return the state of the thread, without duplicates of open questions."""
+        """Return the current state of the thread; a question that several tasks report is contained once."""
         found: StateSnapshot = await self._agent.aget_state(self._config)
         # Two tasks may report the same question.
         return found._replace(interrupts=tuple({question.id: question for question in found.interrupts}.values()))
 
     async def run(self, given: Any) -> tuple[StateSnapshot, Exception | None]:
-        """Run the agent until it stops, and show its output; raise `CommandError` if it cannot be recorded."""
+        """Run the agent until it stops, and show its output; return the new state and the error of the run, if any.
+
+        `given` is the input of the run. Raises `CommandError` if the run cannot be recorded.
+        """
         before = await self.standing()
         calls = Calls(self._agent.tools.tools_by_name if isinstance(self._agent, Agent) else ())
         calls.asked_for(open_calls(before.values))
@@ -358,7 +372,7 @@ class ThreadRunner:
         return await self.standing(), failure
 
     def cancel(self) -> None:
-        """Cancel the current run and all later ones; calls have their grace."""
+        """Cancel the current run, and each later one at its start; calls have their grace to clean up."""
         self._cancelled = True
         if self._scope is not None:
             self._scope.cancel()
@@ -378,7 +392,7 @@ def _memory() -> InMemorySaver:
 
 
 def open_calls(values: Any) -> list[ToolCall]:
-    """Return the calls of the last reply in a state that have no result."""
+    """Return the calls of the last reply in the values of a state that have no result."""
     return unanswered(_messages(values))
 
 
@@ -390,11 +404,11 @@ def _messages(values: Any) -> Sequence[BaseMessage]:
 DONE, FAILED, WAITING = 0, 1, 3
 
 _LONG = 1000
-"""Limit of a waiting question or call, in characters; long, because a person must read it to decide."""
+"""Largest length of a waiting question or call, in characters; long, because a person must read it to decide."""
 
 
 def run_agent(options: RunOptions) -> int:
-    """Run an agent and return the exit code; raise `CommandError` for an invalid command line."""
+    """Run the command `callboard run` and return its exit code; raise `CommandError` for an invalid command line."""
     _check(options)
     thread_id = options.thread or uuid4().hex[:12]
     path = recording_path(options, thread_id)
@@ -427,7 +441,7 @@ def _check(options: RunOptions) -> None:
 
 
 class _Session:
-    """Dialogue from one message to its answer, with any number of questions in between."""
+    """Dialogue with an agent from one message to its answer, with any number of questions in between."""
 
     def __init__(
         self, options: RunOptions, portal: BlockingPortal, conversation: ThreadRunner, thread_id: str, console: Console
@@ -441,7 +455,7 @@ class _Session:
         self._asker = Asker(console, line_reader(console))
 
     def play(self) -> int:
-        """Run the agent and ask its questions in turn, until the turn is complete; return the exit code."""
+        """Run the agent and ask its questions, until the turn is complete or nobody answers; return the exit code."""
         before = self._wait(self._conversation.standing)
         if self._conversation.is_kept:
             self._say(f"thread {named(self._thread_id)}")
@@ -472,7 +486,10 @@ class _Session:
         return self._go_on(standing) if failure is None else self._failed(standing, failure)
 
     def _go_on(self, standing: StateSnapshot) -> int:
-        """Get answers and continue the run; finish at the end of a turn, or without answers."""
+        """Get answers to the open questions and resume the run, until the turn ends or nobody answers.
+
+        Returns the exit code of the command.
+        """
         if not standing.interrupts and not standing.next:
             return self._finished(standing, DONE)
         goes_on = False
@@ -492,7 +509,7 @@ class _Session:
         return self._finished(standing, WAITING)
 
     def _answers(self, standing: StateSnapshot) -> dict[str, Any]:
-        """Return answers to the open questions, by question id."""
+        """Return the answers from `--yes` and from the user, by the id of the question; empty if nobody answers."""
         answers: dict[str, Any] = {}
         if self._options.yes:
             found = {question.id: accepted(question) for question in standing.interrupts}
@@ -503,7 +520,7 @@ class _Session:
         return answers
 
     def _is_approved(self, standing: StateSnapshot) -> bool:
-        """Ask whether to continue at a breakpoint."""
+        """Return whether the user, or `--yes`, allows the run to continue at a breakpoint."""
         what = f"Stopped before {', '.join(standing.next)}. Go on?"
         for call in open_calls(standing.values):
             self._say(f"call    {call_label(call['name'], call['args'], _LONG)}")

@@ -1,4 +1,4 @@
-"""Output of a run: the streamed text of the model, and the state and results of calls."""
+"""Output of a run on the terminal: the streamed text of the model, and the states and results of calls."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,48 +19,54 @@ from callboard._cli._view import line, live_table, open_calls, picture, supports
 # Calls of a run with their labels and durations.
 
 _ROWS = 12
-"""Limit of open calls with a row each; above it, a table shows numbers per tool."""
+"""Largest number of open calls that have a row each; for more calls, a table shows counts by tool."""
 
 
 class _Reply:
-    """Calls of one reply with their labels, cached for the latest width."""
+    """Calls of one reply of the model with their labels, which are cached for the latest width."""
 
     def __init__(self, calls: Sequence[ToolCall]) -> None:
         self._calls = [(call["name"], shown_arguments(call["args"])) for call in calls]
         self._labels: dict[int, Sequence[str]] = {}
 
     def label(self, place: int, width: int) -> str:
-        """Return the label of the call at a position, for a width in cells."""
+        """Return the label of the call at an index of the reply, at most `width` cells wide."""
         if width not in self._labels:
             self._labels = {width: call_labels(self._calls, width)}
         return self._labels[width][place]
 
 
 class Calls:
-    """Known facts about the calls of a run: their labels, and their counts from an observer."""
+    """Labels and counts of the calls of a run; the counts come from an observer."""
 
     def __init__(self, tools: Iterable[str]) -> None:
         self.counts = CallCounts(tools)
         self._asked: dict[str | None, tuple[_Reply, int]] = {}
 
     def asked_for(self, calls: Sequence[ToolCall]) -> None:
-        """Store the calls of one reply. A graph of LangGraph sends no events, so only its messages name its calls."""
+        """Store the calls of one reply of the model, from which their labels are made.
+
+        A graph of LangGraph sends no events, so only its messages contain the names of its calls.
+        """
         reply = _Reply(calls)
         self._asked.update((call["id"], (reply, place)) for place, call in enumerate(calls))
 
     def took(self, call_id: str | None) -> str:
-        """Return the duration of an ended call as text, waits included; an empty text if the duration is unknown."""
+        """Return the duration of an ended call as text, waits included; an empty text if it is unknown."""
         return duration(self.counts.took[call_id]) if call_id in self.counts.took else ""
 
     def text(self, call_id: str | None, tool: str, width: int) -> str:
-        """Return a label of a call that differs from the labels of the other calls of its reply."""
+        """Return a label of a call, which differs from the labels of the other calls of the same reply."""
         if call_id not in self._asked:
             return call_label(tool, None, width)
         reply, place = self._asked[call_id]
         return reply.label(place, width)
 
     def table(self, now: float, width: int) -> RenderableType:
-        """Return a table of the open calls; `now` is a time of the event loop, `width` is in cells."""
+        """Return the open calls as rows, or as counts by tool if there are many.
+
+        `now` is the time of the event loop, `width` is in cells.
+        """
         calls = self.counts.slowest(_ROWS + 1)
         if len(calls) > _ROWS:
             return live_table(self.counts.rows_at(now).items(), width)
@@ -70,26 +76,26 @@ class Calls:
 # The screen.
 
 _MANY = 20
-"""Limit of calls in one reply: above it, successful calls are not printed one by one."""
+"""Largest number of calls in one reply whose successes are printed one by one."""
 
 _WORD = 8
-"""Cells before the text of a line, as in "done    "."""
+"""Width of the first column of a line in cells, which has the state of a call, such as "done"."""
 _RESULT = 24
-"""Minimum of a shown result, in characters."""
+"""Smallest length to which the result of a call is shortened, in characters."""
 _REASON = 400
-"""Limit of the shown reason of a failure, in characters."""
+"""Largest length of the shown reason of a failed call, in characters."""
 
 _REFRESH = 1 / 8
-"""Seconds between two pictures on a terminal."""
+"""Seconds between two updates of the live view on a terminal."""
 _LINE_EVERY = 1.0
-"""Seconds between two lines without a terminal."""
+"""Seconds between two lines of the live view without a terminal."""
 
 _NOT_THE_ANSWER = frozenset(("tools", "pre_model_hook", "post_model_hook", "generate_structured_response"))
-"""Nodes whose model output is not addressed to the user."""
+"""Names of nodes in which the output of a model is not an answer to the user, and is not printed."""
 
 
 class Screen:
-    """Display of a run's stream, in the modes "messages" and "updates"."""
+    """Display of a run on the console, from the chunks of its stream modes "messages" and "updates"."""
 
     # `known`: ids of messages from before the run, which are not printed again.
 
@@ -104,7 +110,7 @@ class Screen:
         self._live: Live | None = None
 
     def take(self, mode: str, payload: Any) -> None:
-        """Show one chunk of the stream."""
+        """Show one chunk of the run's stream, given as its stream mode and its payload."""
         if mode == "messages":
             self._take_token(*payload)
             return
@@ -113,7 +119,7 @@ class Screen:
                 self._take_message(message)
 
     async def keep_up(self) -> None:
-        """Redraw the open calls until cancelled."""
+        """Redraw the live view of open calls at intervals until cancelled, then remove it."""
         try:
             while True:
                 self._show_calls(anyio.current_time())
@@ -122,7 +128,7 @@ class Screen:
             self.close()
 
     def close(self) -> None:
-        """End the current line, and remove the table."""
+        """Remove the live view of open calls, and end the current line."""
         self._hide_calls()
         self._end_line()
 
@@ -170,14 +176,17 @@ class Screen:
             self._show_result(message)
 
     def _take_reply(self, message: AIMessage) -> None:
-        """Print a complete reply, unless its text was streamed already."""
+        """Print a complete reply of the model, unless its text was streamed already."""
         if message.id is None or message.id not in self._shown:
             self._shown.add(message.id)
             self._say(message.text)
         self._end_line()
 
     def _announce(self, message: AIMessage) -> None:
-        """Print the calls of a reply: numbers for many calls, else one by one if no table shows them."""
+        """Print the calls of a reply.
+
+        Many calls are printed as numbers by tool. Few calls are printed one by one, unless a live view shows them.
+        """
         calls = message.tool_calls
         self._calls.asked_for(calls)
         if len(calls) > _MANY:
@@ -228,7 +237,7 @@ class Screen:
 
 
 def messages_in(update: Any) -> Iterator[BaseMessage]:
-    """Yield the messages in a node's update, nested lists included."""
+    """Yield the messages in the update that a node has returned; an update may be a list of updates."""
     if isinstance(update, list | tuple):
         for one in update:
             yield from messages_in(one)

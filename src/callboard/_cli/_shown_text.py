@@ -1,4 +1,4 @@
-"""Text for a terminal. Output of models and tools is escaped, so that it cannot control the terminal."""
+"""Texts for a terminal. The output of models and tools is escaped, so that it cannot control the terminal."""
 
 import json
 import unicodedata
@@ -7,17 +7,23 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 _JOINERS = "\u200c\u200d"
-"""Zero-width joiner and non-joiner. They are needed inside words of some scripts and inside emoji."""
+"""Zero-width joiner and non-joiner, which `printable()` does not escape.
+
+They are needed inside words of some scripts and inside emoji.
+"""
 
 
 class CommandError(Exception):
-    """Error of a command, with a one-line message for the user."""
+    """Error of a command, which is shown to the user as one line and ends the process with `exit_code`."""
 
     exit_code = 2
 
 
 def printable(text: str) -> str:
-    """Return a text with control and direction characters escaped, except newlines and tabs."""
+    """Return a text in which control characters and characters that change the text direction are escaped.
+
+    Newlines and tabs stay.
+    """
     # Security: an escape sequence could move the cursor and overwrite the call that a person is about to approve. A
     # direction override could show it reversed.
     if text.isascii() and text.isprintable():
@@ -26,7 +32,7 @@ def printable(text: str) -> str:
 
 
 def named(text: str) -> str:
-    """Return a name for one line: as `printable()`, with newlines and tabs escaped too."""
+    """Return a name as printable text in one line: as `printable()`, with newlines and tabs escaped too."""
     # Security: names come from models and databases. A newline in a name could forge a line about another call.
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
@@ -40,34 +46,34 @@ def _escaped(char: str) -> str:
 
 
 def one_line(text: str, length: int) -> str:
-    """Return a text as one line of at most `length` characters; a longer one is cut at its end."""
+    """Return a text as one printable line of at most `length` characters; the end of a longer text is cut off."""
     line = printable(" ".join(text.split()))
     return line if len(line) <= length else f"{line[: max(0, length - 1)]}…"
 
 
 def as_json(value: Any, *, indent: int | None = None) -> str:
-    """Return any value as JSON; values without a JSON form become their `str`."""
+    """Return any value as a JSON text; values that JSON does not have are converted with `str`."""
     plain = to_jsonable_python(value, serialize_unknown=True, inf_nan_mode="strings", bytes_mode="base64")
     return json.dumps(plain, ensure_ascii=False, indent=indent)
 
 
 def as_text(value: object) -> str:
-    """Return a printable text: a string unchanged, any other value as JSON."""
+    """Return any value as a printable text: a string as it is, any other value as JSON."""
     return printable(value if isinstance(value, str) else as_json(value, indent=2))
 
 
 def error_text(error: BaseException) -> str:
-    """Return the type and the text of an error, as in the last line of a traceback."""
+    """Return the type and the message of an error as printable text, as in the last line of a traceback."""
     return printable(f"{type(error).__name__}: {error}")
 
 
 def count(number: int, name: str) -> str:
-    """Return a number and a noun, in the plural if needed."""
+    """Return a text of a number and a noun, such as "2 calls"; the noun is in the plural if needed."""
     return f"{number} {name}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
-    """Return a duration with its unit, below one second in milliseconds."""
+    """Return a duration in seconds as a text with its unit, such as "1.50 s"; below one second in milliseconds."""
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
     return f"{seconds:.2f} s" if seconds < 100 else f"{seconds:,.0f} s"

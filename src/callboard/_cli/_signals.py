@@ -14,11 +14,14 @@ from anyio.from_thread import BlockingPortal
 T = TypeVar("T")
 
 _LOOK_UP = 0.1
-"""Seconds between two wake-ups of a wait. A signal that arrived just before the wait is handled then."""
+"""Seconds between two interruptions of a wait, at which Python runs pending signal handlers.
+
+A signal that arrived just before the wait is handled at the next interruption.
+"""
 
 
 class Stopped(KeyboardInterrupt):
-    """Raised in the main thread by the first SIGINT or SIGTERM."""
+    """Exception that the first SIGINT or SIGTERM raises in the main thread."""
 
     def __init__(self, number: int) -> None:
         self.number = signal.Signals(number)
@@ -26,13 +29,16 @@ class Stopped(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> int:
-        """Exit code that shells use for the signal: 128 plus its number."""
+        """Exit code of a process that a signal has stopped: 128 plus the number of the signal, as in shells."""
         return 128 + self.number
 
 
 @contextmanager
 def stoppable() -> Generator[None]:
-    """Raise `Stopped` in the main thread at the first SIGINT or SIGTERM; end the process at the second."""
+    """Raise `Stopped` in the main thread at the first SIGINT or SIGTERM in the block; end the process at the second.
+
+    Has no effect if the block runs in another thread.
+    """
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set signal handlers
         yield
         return
@@ -55,7 +61,10 @@ def stoppable() -> Generator[None]:
 
 @contextmanager
 def interruptible_input() -> Generator[None]:
-    """Handle signals while the block waits for input, even a signal that arrives just before the wait."""
+    """Make a wait for input in the block interruptible by signals.
+
+    This includes a signal that arrives just before the wait.
+    """
     # Python runs signal handlers between two bytecode instructions. A signal during a wait in C code, such as readline,
     # interrupts the wait, and the handler runs. A signal just before the wait does not: the handler would run only
     # after the next key. So a timer interrupts the wait again and again. Windows has no such timer, and needs none.
@@ -74,7 +83,7 @@ def interruptible_input() -> Generator[None]:
 
 
 def _do_nothing(number: int, _: object) -> None:
-    """Do nothing: the interruption of the wait lets Python run the pending handlers."""
+    """Do nothing: the handler of a timer whose interruption lets Python run the pending signal handlers."""
 
 
 def _end_now(number: int) -> NoReturn:
@@ -87,9 +96,10 @@ def _end_now(number: int) -> NoReturn:
 def wait_for(
     portal: BlockingPortal, task: Callable[[], Awaitable[T]], cancel: Callable[[], object], say: Callable[[str], Any]
 ) -> T:
-    """Run an async function in the event loop. At a signal, cancel it, wait for its end, and raise `Stopped`.
+    """Run an async function in the event loop of a portal, and return its result.
 
-    `cancel` is called in the loop; `say` prints to the user.
+    At a signal, cancel it, wait for its end, and raise `Stopped`. `cancel` is called in the event loop; `say` prints to
+    the user.
     """
     future = portal.start_task_soon(task)
     try:
@@ -103,6 +113,6 @@ def wait_for(
 
 
 def _wait(future: "Future[Any]") -> None:
-    """Wait for a future in short steps, so that signals are handled; see `interruptible_input()`."""
+    """Wait until a future is done, in short steps, so that signals are handled; see `interruptible_input()`."""
     while not wait([future], _LOOK_UP).done:
         pass

@@ -1,4 +1,4 @@
-"""Databases of the option `--db`, and files of recordings."""
+"""Databases that the option `--db` names, and files of recordings."""
 
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
@@ -16,7 +16,10 @@ from callboard.threads import Threads, masked
 
 @contextmanager
 def open_database(where: str, *, must_exist: bool) -> Generator[Threads]:
-    """Open the database at a path or URL for the block; turn storage errors inside the block into `CommandError`."""
+    """Open the database at a path or URL, and close it after the block.
+
+    With `must_exist`, the file of the database has to exist. Storage errors in the block become `CommandError`.
+    """
     try:
         with _threads(where) as threads:
             if must_exist:  # checked before anything connects: SQLite would create the file
@@ -48,13 +51,16 @@ _SQLITE = "sqlite:///"
 
 
 def recording_name(thread_id: str) -> str:
-    """Return the file name of a thread's recording: percent-encoded, so safe on any file system and reversible."""
+    """Return the name of the file for the recording of a thread.
+
+    The thread id is percent-encoded: safe on any file system, and reversible.
+    """
     # `quote` leaves "~", which a shell expands at the beginning of a word.
     return quote(thread_id.encode(errors="surrogatepass"), safe="").replace("~", "%7E") + ".jsonl"
 
 
 def records_dir(db: str) -> Path | None:
-    """Return the directory of a database's recordings, beside its file; `None` for a database without a file."""
+    """Return the directory for the recordings of a database, next to its file; `None` for a database without a file."""
     path = db[len(_SQLITE) :] if db.lower().startswith(_SQLITE) else db
     if not path or "://" in path or path == ":memory:":
         return None
@@ -62,7 +68,10 @@ def records_dir(db: str) -> Path | None:
 
 
 def find_recording(name: str, *, db: str | None, records: Path | None) -> Path:
-    """Return the path of a recording, given a file or a thread name; raise `CommandError` if there is none."""
+    """Return the path of a recording; `name` is the path of a file, or a thread id.
+
+    Raises `CommandError` if there is no such recording.
+    """
     # A file wins over a thread of the same name. `records` wins over the directory beside the database.
     if _is_there(Path(name)):
         return Path(name)
@@ -101,7 +110,7 @@ def _quoted(text: str) -> str:
 
 
 def recording_path(options: RunOptions, thread_id: str) -> Path | None:
-    """Return the recording file of a thread, or `None` for no recording.
+    """Return the path of the file to which the calls of a thread are recorded; `None` for no recording.
 
     Raises `CommandError` if a recording is wanted, but no directory is known.
     """
@@ -116,9 +125,10 @@ def recording_path(options: RunOptions, thread_id: str) -> Path | None:
 
 @contextmanager
 def recorded(path: Path | None, *, capture: bool = False) -> Generator[None]:
-    """Append a recording of the calls inside the block to a file; `None` for no recording.
+    """Record the calls inside the block, and append the recording to a file; `None` for no recording.
 
-    Raises `CommandError` if the file cannot be written, or if a package that finds secrets is missing.
+    With `capture`, arguments and results are recorded, too. Raises `CommandError` if the file cannot be written, or if
+    a package that finds secrets is missing.
     """
     if path is None:
         yield

@@ -1,4 +1,4 @@
-"""Commands `callboard threads` and `callboard show`: print the conversations in a database."""
+"""Commands `callboard threads` and `callboard show`, which print the conversations in a database."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from datetime import datetime
@@ -20,13 +20,13 @@ from callboard._cli._view import open_console, text_width
 from callboard.threads import Exchange, StoredThread
 
 _LABEL = 160
-"""Limit of a call in the last message of a thread, in cells."""
+"""Largest width in cells of a call in the table of threads, where it stands for the last message."""
 
 _STYLES = {"done": "green", "failed": "red", "waits": "yellow", "open": "dim"}
 
 
 def list_threads(options: ThreadsOptions) -> int:
-    """Print a table of the threads, latest first; return the exit code."""
+    """Print a table of the threads in a database, latest first; return the exit code."""
     with open_database(options.db, must_exist=True) as threads:
 
         async def read() -> list[StoredThread]:
@@ -48,7 +48,7 @@ def list_threads(options: ThreadsOptions) -> int:
 
 
 def show_thread(options: ShowOptions) -> int:
-    """Print a conversation with its calls; return the exit code."""
+    """Print one conversation with its calls and their results; return the exit code."""
     with open_database(options.db, must_exist=True) as threads:
         found = _read(partial(threads.read, options.thread, options.at))
     if found is None:
@@ -58,7 +58,7 @@ def show_thread(options: ShowOptions) -> int:
 
 
 def show_history(options: ShowOptions) -> int:
-    """Print a table of the checkpoints of a thread, latest first; return the exit code."""
+    """Print a table of the checkpoints in the history of a thread, latest first; return the exit code."""
     with open_database(options.db, must_exist=True) as threads:
         places = _read(partial(threads.history, options.thread))
     if not places:
@@ -87,7 +87,7 @@ def _no_thread(thread_id: str) -> CommandError:
 
 
 class _Printer:
-    """Printer of one stored conversation: messages, calls and results."""
+    """Printer of one stored conversation: its messages, its calls and their results."""
 
     def __init__(self, console: Console, conversation: StoredThread, *, full: bool) -> None:
         self._console = console
@@ -96,7 +96,7 @@ class _Printer:
         self._length = max(30, (text_width(console) - 16) // 2)
 
     def print(self, last: int | None) -> None:
-        """Print the last messages (`None` for all), then open questions and next nodes."""
+        """Print the last messages of the conversation (`None` for all), then open questions and next nodes."""
         one, messages = self._shown, self._shown.messages
         left_out = max(0, len(messages) - (last or len(messages)))
         told = (
@@ -205,7 +205,7 @@ def _texts(messages: Sequence[BaseMessage]) -> Iterator[str]:
 
 
 def _time(when: str) -> str:
-    """Return a time in the local time zone, to the minute."""
+    """Return a time in ISO format as text in the local time zone, to the minute."""
     try:
         return f"{datetime.fromisoformat(when).astimezone():%Y-%m-%d %H:%M}"
     except ValueError:

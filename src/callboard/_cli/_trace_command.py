@@ -1,4 +1,4 @@
-"""Command `callboard trace`: show a recording, or convert it."""
+"""Command `callboard trace`: shows a recording, or converts it to a page or a trace."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,11 +26,11 @@ from callboard.telemetry import Part, RecordedCall, Recording, read_recording
 # Waterfall chart of a recording, on a terminal or as plain lines: a bar for each call.
 
 _NARROW = 64
-"""Width in cells below which the bar of a call gets its own line."""
+"""Smallest width of the terminal, in cells, at which the bar of a call is in the line with its label."""
 _SHORTEST_NAME = 16
 _SHORTEST_BAR = 10
 _BESIDE_BAR = 30
-"""Cells of a line besides name and bar: indent, outcome, duration and number of attempts."""
+"""Width in cells of a line without label and bar: indent, outcome, duration and number of attempts."""
 _LONGEST_ARGUMENTS = 1000
 _MOMENT = 1e-9
 
@@ -40,19 +40,19 @@ _FAILED = "red"
 
 _GLYPHS = {"waiting": "░", "running": "█", "between": "─"}
 ASCII = {"waiting": ".", "running": "#", "between": "-"}
-"""Characters of a bar."""
+"""Characters of a bar on a terminal without Unicode, by the state of the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Time scale of a bar: maps times to columns."""
+    """Time scale of a bar, which maps times in seconds to columns."""
 
     start: float
     length: float
     width: int
 
     def columns(self, start: float, end: float) -> range:
-        """Return the columns between two times, at least one."""
+        """Return the columns of the bar for the time between `start` and `end`; at least one column."""
         if self.length < _MOMENT:
             return range(1)
         first = min(self.width - 1, max(0, floor((start - self.start) / self.length * self.width)))
@@ -61,7 +61,10 @@ class Scale:
 
 
 def bar(call: RecordedCall, end: float, scale: Scale, glyphs: Mapping[str, str]) -> str:
-    """Return a call as a bar of characters: waits in queues, attempts, and the time between them."""
+    """Return a text of characters that shows the course of a call on a time scale.
+
+    It shows waits in queues, attempts, and the time between them. `end` is the end of the call.
+    """
     cells = [" "] * scale.width
     # Later entries overwrite earlier ones: a running attempt hides a wait of a parallel attempt.
     painted = [(call.start, end, glyphs["between"])]
@@ -74,7 +77,7 @@ def bar(call: RecordedCall, end: float, scale: Scale, glyphs: Mapping[str, str])
 
 
 class Waterfall:
-    """Printer of a recording as bars over time, one line for each call."""
+    """Printer of a recording as a chart over time, with one line and one bar for each call."""
 
     def __init__(self, console: Console, recording: Recording) -> None:
         self._console = console
@@ -89,7 +92,11 @@ class Waterfall:
         self._bar = max(_SHORTEST_BAR, self._width - self._name - _BESIDE_BAR - 2)
 
     def print(self, limit: int | None) -> None:
-        """Print at most `limit` calls (`None` for all) by run and batch, in order; prefer failed, then slow calls."""
+        """Print calls by run and batch, in the order of their starts.
+
+        `limit` is the largest number of calls, `None` for all. If there are more calls, failed calls are selected
+        first, and then the slowest calls.
+        """
         everything = [(call, part) for part in self._recording.parts for call in part.calls]
         shown = everything if limit is None else nsmallest(limit, everything, key=_least_telling)
         wanted = {id(call) for call, _ in shown}
@@ -100,7 +107,7 @@ class Waterfall:
         self._more(len(everything) - len(shown))
 
     def print_slowest(self, limit: int) -> None:
-        """Print the slowest calls, slowest first, with all bars starting in the same column."""
+        """Print the `limit` slowest calls, slowest first; all bars start in the same column and have the same scale."""
         everything = [(call, part) for part in self._recording.parts for call in part.calls]
         shown = nsmallest(limit, everything, key=lambda pair: -_took(*pair))
         longest = _took(*shown[0]) if shown else 0.0
@@ -113,7 +120,7 @@ class Waterfall:
         self._more(len(everything) - len(shown))
 
     def print_summary(self) -> None:
-        """Print a row for each tool and each actor, and the statement of each part about itself."""
+        """Print a row for each tool and each actor, and a sentence about the quality of each part of the recording."""
         if tools := tool_rows(self._recording.calls()):
             self._console.print()
             self._console.print(rows_table("tool", RECORDED_TOOLS, tools, self._width))
@@ -173,7 +180,10 @@ class Waterfall:
         return line
 
     def _tell(self, line: Text, label: str, call: RecordedCall, part: Part) -> None:
-        """Add error, notes, id and arguments of a call beside its bar, or below it on a narrow terminal."""
+        """Add error, notes, id and arguments of a call to its line.
+
+        If the terminal is too narrow for them, they are in lines below it.
+        """
         told = [named(call.error or ""), one_line(notes_in_short(call), _LONGEST_ARGUMENTS), named(call.id or "")]
         text, written = "  ".join(filter(None, told)), _not_in(label, call, part)
         both = "  ".join(filter(None, (text, written)))
@@ -198,7 +208,7 @@ class Waterfall:
 
 
 def _longest_label(recording: Recording, most: int) -> int:
-    """Return the width of the longest label in cells, at most `most`."""
+    """Return the width of the longest label of a recording's calls in cells, at most `most`."""
     longest = 4
     for part in recording.parts:
         for call in part.calls:
@@ -209,12 +219,12 @@ def _longest_label(recording: Recording, most: int) -> int:
 
 
 def _arguments(call: RecordedCall, part: Part) -> Arguments | None:
-    """Return the arguments of a call, only if the header of the recording says that they were captured."""
+    """Return the arguments of a call as texts; `None` unless the recording says that it contains arguments."""
     return shown_arguments(call.args) if part.captures else None
 
 
 def _not_in(label: str, call: RecordedCall, part: Part) -> str:
-    """Return the arguments of a call as text; empty if its label shows all of them."""
+    """Return the arguments of a call as text, or an empty text if the label of the call shows all of them."""
     args = _arguments(call, part)
     whole = call_labels([(call.tool, args)], _LONGEST_ARGUMENTS)[0]
     return "" if whole == label or not args else whole.removeprefix(named(call.tool))
@@ -231,11 +241,11 @@ def _took(call: RecordedCall, part: Part) -> float:
 # The command.
 
 LIMIT = 40
-"""Default limit of calls that are shown one by one."""
+"""Default number of calls that are printed one by one."""
 
 
 def show_recording(options: TraceOptions) -> int:
-    """Show a recording, or write it as a page or for Perfetto; return the exit code."""
+    """Print a recording, or write it as an HTML page or as a trace for Perfetto; return the exit code."""
     path = find_recording(options.recording, db=options.db, records=options.records)
     recording = _narrowed(_read(path), options)
     if options.html:
@@ -265,7 +275,7 @@ def _narrowed(recording: Recording, options: TraceOptions) -> Recording:
 
 
 def _only(part: Part, options: TraceOptions) -> Part:
-    """Return a part with only the wanted calls, and the runs that made them."""
+    """Return a part of a recording with only the calls that the options select, and the runs that made them."""
     wanted = (options.tool,) if options.tool else {call.tool for call in part.calls}
     calls = tuple(call for call in part.calls if call.tool in wanted and (call.failed or not options.failed))
     made = {call.run for call in calls}

@@ -1,4 +1,4 @@
-"""Tables of calls: open calls, numbers of each tool and actor, and the live view of a run."""
+"""Tables of calls: open calls, counts of each tool and actor, and the live view of a run."""
 
 import os
 import sys
@@ -21,9 +21,9 @@ from callboard.telemetry import FAILURES, Outcome
 T = TypeVar("T")
 
 _WHOLE_NAME = 16
-"""Cells that a name keeps before columns are dropped."""
+"""Smallest width of a name in cells; columns are dropped before a name gets narrower."""
 _SHORT_NAME = 8
-"""Cells of a name in the live view, where numbers are worth more."""
+"""Smallest width of a name in the live view, in cells; numbers matter more than names there."""
 
 
 def _number(heading: str, worth: int, number: Callable[[T], int]) -> Column[T]:
@@ -103,7 +103,10 @@ def rows_table(
     least: int = _WHOLE_NAME,
     ends_in_total: bool = False,
 ) -> Table:
-    """Return a table of named rows; the middle of a name that is too wide is cut, because names differ at the end."""
+    """Return a table with a line for each named row, at most `width` cells wide.
+
+    The middle of a name that is too wide is cut, because names differ at the end.
+    """
     shown = list(rows)
 
     def names(room: int) -> list[str]:
@@ -114,16 +117,16 @@ def rows_table(
 
 
 def live_table(rows: Iterable[tuple[str, ToolRow]], width: int) -> Table:
-    """Return a table of the running, waiting, finished and failed calls of each tool, `width` cells wide."""
+    """Return a table with the numbers of running, waiting, finished and failed calls of each tool."""
     return rows_table("tool", _LIVE_TOOLS, rows, width, least=_SHORT_NAME)
 
 
 _ALWAYS_SHOWN: tuple[Outcome, ...] = ("ok", "timeout", "rejected", "error")
-"""Outcomes that have a column even if no call has this outcome."""
+"""Outcomes that have a column in the table of results even if no call has the outcome."""
 
 
 def result_table(counts: CallCounts, width: int) -> Table:
-    """Return a table of the outcomes and durations of each tool's calls, `width` cells wide."""
+    """Return a table with the outcomes and durations of the calls of each tool, and of all tools."""
     all_tools = total(counts.rows.values())
     outcomes = [name for name in get_args(Outcome) if name in _ALWAYS_SHOWN or all_tools.states[name]]
     worths = {name: 9 if name == "ok" else 7 if name in _ALWAYS_SHOWN else 6 for name in outcomes}
@@ -134,18 +137,18 @@ def result_table(counts: CallCounts, width: int) -> Table:
 # List of open calls: label, age, state, time in this state, and latest note.
 
 _ONE_LINE = 72
-"""Width of the narrowest terminal with one line per call, in cells."""
+"""Smallest width of a terminal, in cells, on which an open call is shown in one line."""
 _LABEL = 24
 _INDENT = "  "
 
 
 def lines_of_a_call(width: int) -> int:
-    """Return the number of lines per call on a terminal of that width."""
+    """Return the number of lines in which an open call is shown on a terminal with `width` cells: 1 or 2."""
     return 1 if width >= _ONE_LINE else 2
 
 
 def open_calls(calls: Sequence[OpenCall], now: float, width: int, *, heading: str = "") -> Iterator[RenderableType]:
-    """Yield renderables of the calls: one line per call, or two on a narrow terminal."""
+    """Yield renderables that show open calls: one line for each call, or two lines on a narrow terminal."""
     labels = partial(call_labels, [(call.tool, call.arguments) for call in calls])
     if lines_of_a_call(width) == 1:
         columns: tuple[Column[OpenCall], ...] = (
@@ -174,18 +177,19 @@ def _state_of_call(call: OpenCall) -> str:
 _HEADING = 1
 _BLANK = 1
 _SLOWEST = 10
-"""Limit of shown calls, slowest first."""
+"""Largest number of open calls in the live view, slowest first."""
 _ACTORS_SHOWN = 5
 _ROOM_FOR_ACTORS = 16
-"""Height of the smallest picture that shows actors, in lines."""
+"""Smallest height of a live view that shows actors, in lines."""
 _ON_A_LINE = 12
-"""Limit of tools in the one-line view."""
+"""Largest number of tools in the live view of one line."""
 
 
 def picture(counts: CallCounts, now: float, width: int, height: int) -> RenderableType:
-    """Return totals, a table of tools and the slowest calls, one line lower than the terminal.
+    """Return the live view of a run: totals, a table of tools, and the slowest calls.
 
-    `now` is a time on the clock of the event loop.
+    It is one line lower than the terminal. `now` is a time on the clock of the event loop, `width` is in cells,
+    `height` in lines.
     """
     return Group(*_sections(counts, now, width, height - 1))
 
@@ -212,7 +216,11 @@ def _sections(counts: CallCounts, now: float, width: int, height: int) -> Iterat
 
 
 def _shares(room: int, tools: int, calls: int) -> tuple[int, int]:
-    """Divide `room` lines between tools and calls that want so many; each gets half, and lines left by the other."""
+    """Divide `room` lines between the table of tools and the open calls; return the lines for each.
+
+    `tools` and `calls` are the lines that they need. Each gets half of the lines, and lines that the other does not
+    need.
+    """
     for_calls = room - _BLANK - _HEADING
     of_tools = min(tools, max(room // 2, for_calls - calls))
     of_calls = min(calls, for_calls - of_tools)
@@ -220,7 +228,7 @@ def _shares(room: int, tools: int, calls: int) -> tuple[int, int]:
 
 
 def _at_most(number: int, rows: Mapping[str, ToolRow]) -> Sequence[tuple[str, ToolRow]]:
-    """Return at most `number` rows; the last row adds up all tools without a row of their own."""
+    """Return at most `number` named rows; if there are more tools, the last row is the sum of the others."""
     known = list(rows.items())
     if len(known) <= number:
         return known
@@ -243,7 +251,7 @@ def _head(counts: CallCounts, rows: Mapping[str, ToolRow], now: float) -> list[s
 
 
 def line(counts: CallCounts, now: float) -> str:
-    """Return the numbers of the live view as one line."""
+    """Return the live view of a run as one line of text; `now` is a time on the clock of the event loop."""
     rows = counts.rows_at(now)
     parts = _head(counts, rows, now)
     parts += [_row_line(name, _LIVE_TOOLS, row) for name, row in _at_most(_ON_A_LINE, rows)]
@@ -262,12 +270,12 @@ def _row_line(name: str, columns: Sequence[Column[T]], row: T) -> str:
 # Consoles.
 
 _PLAIN_WIDTH = 160
-"""Width of tables in cells, if the output is not a terminal."""
+"""Width of tables in cells if the output is not a terminal."""
 _WHOLE_LINE = 1000
 
 
 def open_console(*, stderr: bool = False) -> Console:
-    """Return a console without markup, for a stream of any encoding."""
+    """Return a console for stdout or stderr that interprets no markup; the stream may have any encoding."""
     stream: Any = sys.stderr if stderr else sys.stdout
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="backslashreplace")
@@ -279,20 +287,23 @@ def open_console(*, stderr: bool = False) -> Console:
 
 
 def text_width(console: Console) -> int:
-    """Return the width for tables and shortened texts, in cells."""
+    """Return the width of tables and shortened texts on a console, in cells."""
     return console.width if console.is_terminal else _PLAIN_WIDTH
 
 
 def supports_pictures(console: Console) -> bool:
-    """Return whether the console can redraw a live table in place."""
+    """Return whether a console can redraw a live view in place."""
     return console.is_terminal and not console.is_dumb_terminal
 
 
 class QuietlyClosedConsole(Console):
-    """Console for a pipe that may close early, as in `callboard demo | head`. The run continues without output."""
+    """Console for a pipe that may close early, as in `callboard demo | head`.
+
+    The command continues without output.
+    """
 
     def on_broken_pipe(self) -> None:
-        """Discard further output. rich would raise SystemExit in the middle of the run."""
+        """Discard all further output; rich would raise SystemExit in the middle of the run."""
         self.quiet = True
         # The descriptor too: the interpreter flushes stdout at exit, and would fail on the closed pipe.
         nowhere = os.open(os.devnull, os.O_WRONLY)

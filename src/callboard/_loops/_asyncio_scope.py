@@ -168,7 +168,7 @@ class AsyncioScope:
         self._timer = self._loop.call_later(self._grace, self._enforce)
 
     def move(self, deadline: float, *, grace: float | None = None) -> None:
-        """Change the deadline, and the grace if it is given."""
+        """Change the deadline of the scope, and its grace if a new one is given."""
         if self.cancel_called or not self._entered:
             return
         if grace is not None:

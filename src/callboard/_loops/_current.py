@@ -48,7 +48,7 @@ def _nothing() -> None: ...
 
 
 def _runs(loop: EventLoop) -> bool:
-    """Return whether a loop of this thread is the running one, and not an earlier one that has ended."""
+    """Return whether a loop is the running loop of this thread, and not an earlier loop that has ended."""
     try:
         return current_loop() is loop
     except RuntimeError:

@@ -90,7 +90,7 @@ current_timed: ContextVar[Timed | None] = ContextVar("callboard_call", default=N
 
 
 class OutOfTime(NamedTuple):
-    """Reason why a timeout ended an attempt."""
+    """Details of the timeout that ended an attempt."""
 
     seconds: float
     is_idle: bool
@@ -102,7 +102,7 @@ class OutOfTime(NamedTuple):
 
 
 class AttemptClock:
-    """Timeout and idle timeout of one body."""
+    """Clock of the timeout and the idle timeout of one body."""
 
     __slots__ = ("_began", "_grace", "_idle", "_loop", "_scope", "_timed", "_timeout", "_until")
 
@@ -123,7 +123,7 @@ class AttemptClock:
         return math.inf if self._timeout is None else self._loop.now() + self._timeout
 
     async def run(self, body: Callable[[], Awaitable[T]]) -> "T | OutOfTime":
-        """Run the body; return its result, or the reason if a timeout ended it."""
+        """Run the body; return its result, or an `OutOfTime` if a timeout ended it."""
         token = current_timed.set(self._timed)
         try:
             with (limit := TimeLimit(self._scope)):
@@ -138,7 +138,7 @@ class AttemptClock:
         return OutOfTime(self._timeout, False, self._loop.pulse.held_since(self._began), limit.cause)
 
     def hold(self) -> None:
-        """Suspend both timeouts while the body waits for its turn in an engine; only in the loop's thread."""
+        """Suspend both timeouts while the body waits for an engine to start it; only in the loop's thread."""
         self._timed.until = self._until
         if self._idle is not None:
             self._idle.hold()

@@ -66,7 +66,7 @@ class IdleScope:
 
     @property
     def was_idle(self) -> bool:
-        """True if the block was cancelled by the idle deadline and not by the fixed one."""
+        """True if the block was cancelled by the idle deadline and not by the fixed deadline."""
         return self.cancel_called and self._until < self._deadline
 
     @property
@@ -83,7 +83,7 @@ class IdleScope:
         return self._open and self._until == deadline  # exact: the deadline of another scope has other last digits
 
     def move(self, deadline: float, *, grace: float | None = None) -> None:
-        """Change the fixed deadline."""
+        """Change the fixed deadline of the block."""
         self._deadline = deadline
         if not self._is_held:
             self._scope.move(min(self._until, deadline), grace=grace)

@@ -96,7 +96,7 @@ class EventLoop(Protocol):
     offset: float
     """Seconds to add to `now()` to get `time.monotonic()`, the clock that all loops of the process share."""
     pulse: Pulse
-    """Watchdog state of the loop."""
+    """Watchdog state of the loop, which tells whether sync code blocks the loop."""
 
     def now(self) -> float:
         """Return the loop time in seconds; may be called from any thread."""

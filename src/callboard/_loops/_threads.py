@@ -133,7 +133,7 @@ class OwnThread:
         return self._token
 
     def close(self, last: Callable[[], object] | None = None) -> None:
-        """Ask the thread to end after its jobs and then `last`; return at once."""
+        """Ask the thread to end after its jobs and then `last`, a function for it to run; return at once."""
         if last is not None:
             self._jobs.put(partial(_try, last))
         self._jobs.put(None)
@@ -362,7 +362,7 @@ class PerDepth(Generic[T]):
 
     @contextmanager
     def below(self) -> Generator[None]:
-        """Run the block, and everything that it starts, one level deeper."""
+        """Run the block, and the code that it starts, one level deeper in the nesting of calls."""
         token = _held.set((*_held.get(), self))
         try:
             yield

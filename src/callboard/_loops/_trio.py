@@ -196,7 +196,7 @@ class TrioWakeup:
         self._loop = loop
         self._is_set = False
         self._task: trio.lowlevel.Task | None = None
-        """Task that waits; `None` before and after."""
+        """Task that waits for the event; `None` before and after the wait."""
 
     def set(self) -> None:
         if self._loop.is_here():

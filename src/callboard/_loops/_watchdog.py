@@ -119,7 +119,7 @@ class Pulse:
         return None if longest is None else str(longest)
 
     def warn(self) -> None:
-        """Emit one warning for each holder that blocked the loop."""
+        """Emit one warning for each tool or function that blocked the loop."""
         while self.unreported:
             hold = self.unreported.popleft()
             if hold.holder.key not in _warned:
@@ -212,7 +212,7 @@ class _Watchdog:
 
     def __init__(self) -> None:
         self.pulses: dict[Pulse, None] = {}
-        """Loops in which a batch runs; each loop's thread adds and removes its own, in one step."""
+        """Watchdog states of the loops in which a batch runs; each loop's thread adds and removes its own state."""
         self.wanted = threading.Event()
         """Set while the thread checks the loops, or is about to."""
         self._started = False

@@ -22,7 +22,7 @@ from callboard._loops._left_tasks import unmarked
 T = TypeVar("T")
 
 _IDLE = 10.0
-"""Seconds without a job after which a thread ends."""
+"""Seconds without a job after which a worker thread ends."""
 
 Job = Callable[[], Callable[[], object]]
 """Job of a worker thread; returns a function that delivers the result, called when the worker is free again."""
@@ -88,7 +88,7 @@ async def run_in_worker(fn: Callable[[], T], scope: CancelScope) -> T:
 def outcome_in_thread(
     fn: Callable[[], T], token: EventLoopToken, scope: CancelScope
 ) -> tuple[T | None, BaseException | None]:
-    """Call a function in this thread with `anyio.from_thread` enabled; return its value and its error, one `None`."""
+    """Call `fn` in this thread with `anyio.from_thread` enabled; return its value and error, one of them `None`."""
     with claim_worker_thread(token.backend_class, token.native_token):
         threadlocals.current_cancel_scope = scope
         try:

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class Resources:
-    """Context managers that are left together, in reverse order.
+    """Context managers of an actor that are left together, in reverse order.
 
     The exit stack is created at first use: an actor without resources needs 0.8 KB less.
     """
@@ -66,12 +66,12 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Owed(Protocol[T_contra]):
-    """Call that waits for a deferred reply."""
+    """Protocol of a call that waits for its deferred reply."""
 
     title: str
 
     def settle(self, value: T_contra | None, error: BaseException | None) -> bool:
-        """Settle the call; return False if it was settled before."""
+        """Settle the call with a value or an error; return False if it was settled before."""
         ...
 
 
@@ -88,11 +88,17 @@ class Reply(Generic[T]):
         self._title = owed.title
 
     def send(self, value: T) -> bool:
-        """Send the result; return False if the caller waits no more. Raises RuntimeError if it was sent before."""
+        """Send the result; return False if the caller waits no more.
+
+        Raises RuntimeError if a result or an error was sent before.
+        """
         return self._taken().settle(value, None)
 
     def fail(self, error: Exception) -> bool:
-        """Raise an exception in the caller; return False if that waits no more. Raises RuntimeError as `send` does."""
+        """Raise an exception in the caller; return False if the caller waits no more.
+
+        Raises RuntimeError if a result or an error was sent before.
+        """
         if not isinstance(cast("object", error), Exception):
             raise TypeError(f"{self._title}: Reply.fail() takes an exception, such as ValueError('no'); got {error!r}")
         return self._taken().settle(None, error)
@@ -116,7 +122,7 @@ S = TypeVar("S", bound="Actor")
 
 
 CONTROL = "control"
-"""Group of handlers that never wait behind other calls."""
+"""Name of the group of handlers that never wait behind other calls."""
 
 OnCancel = Literal["go_on", "restart"]
 """Effect of a cancelled call on its actor: continue, or restart because its state cannot be trusted."""
@@ -140,11 +146,11 @@ class Handler:
 
     @property
     def title(self) -> str:
-        """Name for errors, such as "Notebook.append"."""
+        """Name of the handler for errors, such as "Notebook.append"."""
         return f"{self.owner}.{self.name}"
 
     def signature(self) -> inspect.Signature:
-        """Return the signature for callers: without `self` and without the reply."""
+        """Return the signature of the handler for callers: without `self` and without the `Reply`."""
         found = inspect.signature(self.fn)
         return found.replace(parameters=list(found.parameters.values())[1 + self.deferred :])
 
@@ -245,7 +251,7 @@ def _check_options(group: object, on_cancel: object, flags: Mapping[str, object]
 
 
 def _marked(fn: Any, make: Callable[..., Handler], body: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return the method for the class body: it runs inside the running actor, and raises elsewhere."""
+    """Return the method that replaces a handler in the class body; it raises unless its actor is running this code."""
     if not inspect.isfunction(fn):
         hint = f"; a group has a name: handler(group={fn!r})" if isinstance(fn, str) else ""
         raise TypeError(f"@handler marks a method of an actor, got {fn!r}{hint}")
@@ -278,7 +284,7 @@ def _marked(fn: Any, make: Callable[..., Handler], body: Mapping[str, Any]) -> C
 
 
 _MARKED = "__callboard_marked__"
-"""Key in a class namespace: all functions marked there, by name. It finds handlers that were overwritten."""
+"""Key of a class namespace under which marked functions are stored by name, to find handlers that were overwritten."""
 
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -318,7 +324,7 @@ class Actor:
     _made_with: tuple[tuple[Any, ...], dict[str, Any]]
     _resources: Resources | None = None
     _in_thread: Callable[[Callable[[], object], str], Awaitable[object]] | None = None
-    """Function that runs sync code with this name in the actor's thread; set while the actor runs."""
+    """Function that runs sync code, given with a name for errors, in the actor's thread; set while the actor runs."""
 
     if not TYPE_CHECKING:
 
@@ -369,19 +375,19 @@ class Actor:
 
 
 living: ContextVar[Actor | None] = ContextVar("callboard_living_actor", default=None)
-"""Actor whose code runs in the current context."""
+"""Actor whose code runs in the current context; `None` outside of actors."""
 
 _OWN = ("start", "stop", "snapshot", "restore", "enter")
 
 
 def made_again(actor: S) -> S:
-    """Return a new instance made with the same arguments, so that no incarnation inherits changed state."""
+    """Return a new actor made with the arguments of `actor`, so that no incarnation inherits changed state."""
     args, kwargs = actor._made_with
     return type(actor)(*args, **kwargs)
 
 
 def keeps_snapshots(cls: type[Actor]) -> bool:
-    """Return whether the class has both `snapshot` and `restore`."""
+    """Return whether an actor class overrides both `snapshot` and `restore`."""
     return cls.snapshot is not Actor.snapshot and cls.restore is not Actor.restore
 
 
@@ -402,7 +408,7 @@ def _handlers_of(cls: type[Actor]) -> dict[str, Handler]:
 
 
 def _check_hidden(cls: type[Actor]) -> None:
-    """Raise an error if another attribute of the class has replaced a handler of the same name."""
+    """Raise TypeError if another attribute of the class has replaced a handler of the same name."""
     for name, fn in vars(cls).get(_MARKED, {}).items():
         there = vars(cls).get(name, fn)
         if there is not fn and getattr(there, "__callboard_handler__", None) is None:
@@ -413,7 +419,7 @@ def _check_hidden(cls: type[Actor]) -> None:
 
 
 def _check_placement(cls: type, name: str, value: object) -> None:
-    """Raise an error if a handler is no plain method, or has a name that Python reserves."""
+    """Raise TypeError if a handler is no plain method, or has a name that Python reserves."""
     title = f"{cls.__name__}.{name}"
     if isinstance(value, (staticmethod, classmethod)):
         raise TypeError(f"{title} is a {type(value).__name__}; a handler is a plain method, with `self`")
@@ -422,7 +428,7 @@ def _check_placement(cls: type, name: str, value: object) -> None:
 
 
 def _check_own(cls: type[Actor]) -> None:
-    """Raise an error if `start`, `stop` and the like are handlers or generators."""
+    """Raise TypeError if `start`, `stop` and the like are handlers or generators."""
     for own in _OWN:
         if own in cls._handlers:
             raise TypeError(f"{cls.__name__}.{own} is called by the actor itself; it cannot be a handler")
@@ -475,11 +481,14 @@ class Lifespan:
     start: float = 30.0
     stop: float = 10.0
     max_age: float | None = None
-    """Age in seconds at which an idle actor is replaced."""
+    """Age in seconds at which an incarnation is replaced, once its actor is idle."""
     max_calls: int | None = None
 
     def cut_short(self, killed: str | None) -> str:
-        """Return why an actor was cancelled before it had stopped: because it was killed, or took too long."""
+        """Return the end of a log line that says why an actor was cancelled before it had stopped.
+
+        `killed` is the reason of a kill; `None` if the actor took too long.
+        """
         if killed is None:
             return f"did not stop within {self.stop:g} s, and was cancelled"
         return f"was cancelled before it had stopped: {killed}"

@@ -31,7 +31,7 @@ class ActorSession:
 
     def __init__(self, keyed_actors: Sequence[KeyedActors], *, owns_actors: bool = True) -> None:
         self.keyed_actors = keyed_actors
-        """Keyed actors, in the order of their child specs."""
+        """Keyed actors of the session, in the order of their child specs."""
         self.loop = current_loop()
         self._owns_actors = owns_actors
         self._engines = AsyncExitStack()
@@ -39,7 +39,7 @@ class ActorSession:
         self._is_closed = False
 
     async def hold(self, engine: Engine, title: str) -> None:
-        """Open an engine, unless it is open here already, until `close`."""
+        """Open an engine until `close`, unless this session has it open; `title` is for errors."""
         if id(engine) in self._held:
             return
         self._refuse_if_closed(title)
@@ -71,12 +71,12 @@ class ActorSession:
 
 
 class ActorSet:
-    """Child specs of an owner, and the session in which their actors run now."""
+    """Child specs of an owner, such as a node, and the session in which their actors run now."""
 
     def __init__(self, specs: Sequence[ChildSpec[Any]], owner: str, *, uses_engines: bool = False) -> None:
         self.specs = specs
         self.is_needed = bool(specs) or uses_engines
-        """Flag: there are actors or engines to open."""
+        """True if the set has actors or engines to open."""
         self._owner = owner
         self._open: ActorSession | None = None
         self._opened_in: EventLoop | None = None
@@ -84,7 +84,7 @@ class ActorSet:
         """KeyboardInterrupt and the like, raised in actors of an open owner; `close` raises the first."""
 
     async def open(self) -> None:
-        """Open a session until `close`, and start the actors that have no keys."""
+        """Start the session that lasts until `close`, open its engines, and start the actors that have no keys."""
         if self._opened_in is not None and not is_over(self._opened_in):
             raise RuntimeError(f"{self._owner} is open already: one `async with` at a time")
         # A session of a loop that has ended cannot be closed any more; its actors ended with the loop.
@@ -105,7 +105,7 @@ class ActorSet:
         self._open = session  # only now: a call during the start must not start a second actor
 
     async def close(self) -> None:
-        """Stop the actors in reverse order."""
+        """Stop the actors of the open session in reverse order, and close its engines."""
         # Before the await: a run that begins meanwhile opens a session of its own.
         session, self._open, self._opened_in = self._open, None, None
         if session is not None:
@@ -114,7 +114,7 @@ class ActorSet:
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:
-        """Open a session for the block, unless one is open. Actors start at their first call."""
+        """Open a session for the block, unless one is open in this loop. Actors start at their first call."""
         known = self.session()
         if not self.is_needed or (known is not None and known.loop is current_loop()):
             yield
@@ -141,7 +141,7 @@ class ActorSet:
         return {} if session is None else {one.spec.name: one.statistics() for one in session.keyed_actors}
 
     def session(self) -> ActorSession | None:
-        """Return the session that the current task uses; `None` for none."""
+        """Return the session that the current task uses; `None` if no session is open."""
         # The session of a run goes first: the run keeps its actors even if the owner is opened meanwhile.
         return _sessions.get().get(self) or self._open
 
@@ -156,7 +156,10 @@ class ActorSet:
 
     @asynccontextmanager
     async def kept_in(self, journal: Journal) -> AsyncGenerator[None]:
-        """Store the states of actors in this journal during the block; first stop actors with another state."""
+        """Store the states of journal actors in `journal` during the block.
+
+        Actors whose state differs from the journal are stopped first; their next call restores them from the journal.
+        """
         session = self.session()
         living = [] if session is None else session.keyed_actors
         here = [(one, kept) for one in living if isinstance(kept := one.spec.snapshots, JournalSnapshots)]
@@ -174,7 +177,7 @@ class ActorSet:
                 kept.close(journal, keyed_actors.alive)
 
     def journal(self) -> Journal:
-        """Return the journal of the current task."""
+        """Return the journal in which the current task stores the states of actors."""
         found = _journals.get().get(self)
         if found is None:
             raise ValueError(
@@ -201,7 +204,7 @@ _sessions: ContextVar[Mapping[ActorSet, ActorSession]] = ContextVar("callboard_a
 
 
 class Keyed(Generic[A]):
-    """References to keyed actors, see `keyed`."""
+    """References to keyed actors by key, as `keyed` yields them."""
 
     def __init__(self, keyed_actors: KeyedActors) -> None:
         self._keyed_actors = keyed_actors
@@ -220,7 +223,7 @@ class Keyed(Generic[A]):
         return await self._keyed_actors.drain(timeout)
 
     def statistics(self) -> ActorStatistics:
-        """Return numbers of running actors, calls, restarts and evictions."""
+        """Return the numbers of running actors, calls, restarts and evictions."""
         return self._keyed_actors.statistics()
 
 

@@ -40,7 +40,7 @@ from callboard.exceptions import ActorDiedError, ActorGoneError, DeadlockError, 
 
 
 class CurrentIncarnation(Protocol):
-    """Current incarnation in a cell. A protocol, because `Incarnation` imports `Cell`."""
+    """Protocol of the incarnation that runs in a cell; needed because `Incarnation` imports `Cell`."""
 
     loop: EventLoop
 
@@ -50,11 +50,11 @@ class CurrentIncarnation(Protocol):
         ...
 
     def wake(self) -> None:
-        """Wake the task to look into the mailbox. Any thread may call this."""
+        """Wake the actor's task, so that it looks into the mailbox. Any thread may call this."""
         ...
 
     def begin_urgent(self) -> None:
-        """Start the messages that bypass the queue. Only in the loop's thread."""
+        """Start the handlers of messages that bypass the queue. Only in the loop's thread."""
         ...
 
 
@@ -70,7 +70,7 @@ class Cell:
     """
 
     child: str
-    """Name in the child spec, shared by all keys."""
+    """Name of the actor in its child spec; all keys share it."""
     kind: type[Actor]
     mailbox: Mailbox
     poison: Poison
@@ -79,9 +79,9 @@ class Cell:
     urgent: OrderedDict[Message, None] = field(default_factory=OrderedDict)
     """Messages that bypass the queue and have not begun."""
     owed: dict[Message, None] = field(default_factory=dict)
-    """Begun messages that the mailbox does not count: they bypassed the queue, or their reply is deferred."""
+    """Begun messages that are not in `mailbox.running`: they bypassed the queue, or their reply is deferred."""
     life: CurrentIncarnation | None = None
-    """Set by `Incarnation` under the lock; `None` during a restart, while messages wait."""
+    """Incarnation that runs now; set by it under the lock. `None` during a restart, while messages wait."""
     gone: str | None = "it has not been started"
     """Reason why the actor will not run again, for errors; `None` while it runs or may be started."""
     state_since: int = 0
@@ -89,27 +89,27 @@ class Cell:
     home: EventLoop | None = None
     """Event loop in which a call starts the actor; `None` if calls do not start it."""
     has_lost_state: bool = False
-    """Flag: the last incarnation ended without saving its state."""
+    """True if the last incarnation ended without saving its state."""
     key: Hashable = None
     """Key of a keyed actor; `None` for others."""
     activate: "Callable[[Cell], None] | None" = None
     """Callback that starts the actor when a call comes and it does not run. Called in the caller's thread."""
     ownership: Ownership | None = None
-    """Ownership of the key in a fleet, set just before the current incarnation begins."""
+    """Ownership of the actor's key in a fleet, set just before the current incarnation begins."""
     room: "Callable[[], tuple[Sequence[Cell], str]] | None" = None
-    """Callback for deadlock detection: cells of which one has to leave before this actor can start, and why."""
+    """Callback for deadlock detection: returns the cells of which one must end before this actor starts, and why."""
     on_rest: Callable[[], object] = lambda: None
-    """Callback of an incarnation that is idle, or has handled many messages without a pause."""
+    """Called when an incarnation is idle, or has handled many messages without a pause."""
     fault: Callable[[Message, str], bool] | None = None
-    """Test hook: return whether the actor dies at this point ("begun" or "done") of a call."""
+    """Test hook: returns whether the actor dies at a point of a call, "begun" or "done"."""
     draining: object | None = None
-    """Drain in progress. Only calls from handlers of actors in the same drain are accepted."""
+    """Drain in progress; `None` without one. Only calls from handlers of actors in the same drain are accepted."""
     asked: int = 0
-    """Number of the last call of this actor, counted over the process."""
+    """Number of the latest call to this actor; calls are numbered across all actors of the process."""
 
     @property
     def name(self) -> str:
-        """Name with the key, for errors."""
+        """Name of the actor with its key, for errors."""
         return self.child if self.key is None else f"{self.child}[{self.key!r}]"
 
     def __repr__(self) -> str:
@@ -162,7 +162,7 @@ class Cell:
             failed = None  # its traceback refers to this frame: a reference cycle
 
     async def _reply_to(self, message: Message) -> Any:
-        """Put a message into the mailbox and wait for its outcome; see `ask`."""
+        """Put a message into the mailbox, wait for its outcome, and return the result; see `ask`."""
         asker = message.asked_by
         if asker is not None:
             # Before the search for a circle: when two calls close a circle at once, at least one search then finds it.
@@ -183,7 +183,7 @@ class Cell:
                 asker.asks.discard(message)
 
     def _put(self, message: Message) -> None:
-        """Put a message into the mailbox and wake the actor, or raise the error of its refusal."""
+        """Put a message into the mailbox and wake the actor; raise an error if the actor refuses the message."""
         if (refusal := self._refusal(message)) is not None:
             raise refusal
         _refuse_standstill(message, self, self.home if self.life is None else self.life.loop)
@@ -217,7 +217,7 @@ class Cell:
             self.finish("its event loop has ended")
 
     def refused_by_drain(self, message: Message) -> Exception:
-        """Return the error of a call that a drained actor does not begin."""
+        """Return the error for a call that the actor refuses because it is being drained."""
         return ActorGoneError(message.title, message.call_id, f"{self.name} is being drained")
 
     def _refusal(self, message: Message) -> PoisonousCallError | None:
@@ -227,7 +227,7 @@ class Cell:
         return None if times is None else PoisonousCallError(message.title, message.call_id, times)
 
     def may_begin(self, message: Message, scope: Scope) -> bool:
-        """Mark a taken message as begun; return False if its caller has gone, or the call is refused as poison."""
+        """Mark a taken message as begun, and return True; return False if it was settled, or is refused as poison."""
         # Checked again: the same call may have crashed the actor while this one waited.
         refusal = self._refusal(message)
         with self.lock:
@@ -243,7 +243,7 @@ class Cell:
         return MailboxFullError(message.title, message.call_id, reason)
 
     def withdraw(self, message: Message, error: BaseException | None = None) -> bool:
-        """Remove a message that has not begun, and settle it; return False if it has begun."""
+        """Remove a message that has not begun, and settle it; return False if its handler has begun."""
         with self.lock:
             if message.state != "waiting" and not message.is_taken_only:
                 return False
@@ -254,7 +254,7 @@ class Cell:
             return True
 
     async def _let_go(self, message: Message) -> None:
-        """End the message of a cancelled caller, and wait until its handler has ended."""
+        """Withdraw the message of a cancelled caller, or cancel its handler and wait until the handler has ended."""
         if self.withdraw(message):
             return
         with self.lock:
@@ -283,7 +283,7 @@ class Cell:
             _log.warning("%s was cancelled, and failed: %s", message.title, type(message.error).__qualname__)
 
     def settle(self, message: Message, value: object, error: BaseException | None) -> bool:
-        """Settle a message; return False if it was settled before."""
+        """Settle a message with a value or an error; return False if it was settled before."""
         with self.lock:
             if message.state == "ended":
                 return False
@@ -295,7 +295,7 @@ class Cell:
         return True
 
     def watched_asks(self) -> tuple[int, ...]:
-        """Return the numbers of the waiting calls that have observers."""
+        """Return the numbers of the calls that wait for this actor and have observers."""
         with self.lock:
             waiting = [*self.mailbox.waiting, *self.urgent]
         return tuple(one.watch.number for one in waiting if one.watch is not None)
@@ -329,7 +329,7 @@ class Cell:
         return not (self.mailbox.running or self.mailbox.waiting or self.owed or self.urgent)
 
     def in_hand(self) -> tuple[Message, ...]:
-        """Return the messages that were taken and have not ended."""
+        """Return the messages that were taken from the queue and have not ended."""
         with self.lock:
             return (*self.mailbox.running, *self.owed)
 
@@ -339,14 +339,20 @@ class Cell:
             return [*self.mailbox.running, *self.owed, *self.mailbox.waiting, *self.urgent]
 
     def next(self, *, only_awaited_here: bool = False) -> Message | None:
-        """Take the next message, or the next that a handler of this actor awaits. Call it under the lock."""
+        """Take the next message from the mailbox; return `None` if none may begin. Call it under the lock.
+
+        With `only_awaited_here`, take only a message that a handler of this actor awaits.
+        """
         message = self.mailbox.next(only_awaited_here=only_awaited_here)
         if message is not None:
             message.state = "running"
         return message
 
     def next_urgent(self, *, only_awaited_here: bool) -> Message | None:
-        """Take a message that bypasses the queue, or one that a handler here awaits. Call it under the lock."""
+        """Take the next message that bypasses the queue; return `None` if there is none. Call it under the lock.
+
+        With `only_awaited_here`, take only a message that a handler of this actor awaits.
+        """
         found = (one for one in self.urgent if not only_awaited_here or one.is_awaited_here)
         message = next(found, None)
         if message is None:
@@ -374,7 +380,7 @@ class Cell:
             message.end(value, error)
 
     def die(self, reason: str) -> None:
-        """End the begun calls with `ActorDiedError`; the others stay in the mailbox for the next incarnation."""
+        """Settle the begun calls with `ActorDiedError`; other calls stay in the mailbox for the next incarnation."""
         with self.lock:
             self.life = None
             # First: a message whose handler has not begun is safe to run in the next incarnation.
@@ -386,7 +392,7 @@ class Cell:
             self.settle(message, None, ActorDiedError(message.title, message.call_id, reason))
 
     def put_back(self, message: Message) -> bool:
-        """Mark a begun message as not begun, for the next incarnation; return False if its caller has gone."""
+        """Mark a begun message as not begun, for the next incarnation; return False if it was cancelled or settled."""
         with self.lock:
             if message.cancel_asked or message.state != "running":
                 return False
@@ -406,7 +412,7 @@ class Cell:
             self.urgent.move_to_end(message, last=False)
 
     def finish(self, reason: str) -> None:
-        """End the actor for good, and settle all of its messages."""
+        """End the actor for good, and settle all of its messages with an error."""
         self.die(f"{self.name} ended: {reason}")
         with self.lock:
             # In one block with clearing the mailbox: see `_put`.
@@ -432,11 +438,14 @@ _REMEDY = (
     "re-entered (@handler(reentrant=True))."
 )
 _PATIENCE = 5.0
-"""Seconds to wait for a circle to dissolve, if a call in it was made by a task that its handler may not await."""
+"""Seconds to wait for a circle of calls to dissolve, if a task that a handler has started made one of the calls."""
 
 
 async def _refuse_circle(message: Message) -> None:
-    """Raise `DeadlockError` if a call would wait for itself, and never begin; return at once in most cases."""
+    """Raise `DeadlockError` if a call would wait for itself, and never begin.
+
+    Usually returns at once. Waits up to `_PATIENCE` seconds if the circle of calls may dissolve.
+    """
     found = circle(message, _needs)
     # A handler may never await a call that its own task makes; then the handler ends first, and there is no circle.
     if found is not None and any(one.is_beside for one in found[1:]):
@@ -463,7 +472,10 @@ async def _wait_a_while(message: Message) -> None:
 
 
 def _needs(message: Message) -> Needs:
-    """Return the messages that must end before this one ends or begins. Any thread may call this."""
+    """Return the messages that must end before a message can begin or, once it has begun, before it can end.
+
+    Any thread may call this.
+    """
     cell = _cell_of(message)
     with cell.lock:
         # A begun message needs the calls that its handler awaits, all of them.
@@ -540,7 +552,7 @@ class Reference:
 
 
 def cell_of(reference: object) -> Cell:
-    """Return the cell of a reference."""
+    """Return the cell of the actor to which a reference refers."""
     if not isinstance(reference, Reference):
         hint = "; this is the description of one" if isinstance(reference, Actor) else ""
         raise TypeError(f"a reference to an actor is needed, got {reference!r}{hint}")
@@ -548,17 +560,20 @@ def cell_of(reference: object) -> Cell:
 
 
 _ASKS = "__callboard_asks__"
-"""Attribute of a reference's method: the handler that it calls."""
+"""Name of the attribute in which a reference's method stores the handler that it calls."""
 
 
 def asked_by(method: object) -> tuple[Cell, Handler] | None:
-    """Return the cell and the handler of a reference's bound method; `None` for another object."""
+    """Return the cell and the handler of a reference's method; `None` for any other object."""
     reference, handler = getattr(method, "__self__", None), getattr(method, _ASKS, None)
     return (cell_of(reference), handler) if isinstance(reference, Reference) and handler is not None else None
 
 
 def reference_to(cell: Cell, kind: type[S]) -> S:
-    """Return a reference with the handlers of the class. Typed as the actor, which has the same handlers."""
+    """Return a reference to the actor of a cell, with the handlers of the class `kind`.
+
+    Typed as the actor, which has the same handlers.
+    """
     return cast("S", _class_for(kind)(cell))
 
 

@@ -62,22 +62,22 @@ class ChildSpec(Generic[A]):
         )
 
     def kept_in(self, snapshots: Snapshots | JournalSnapshots) -> "ChildSpec[A]":
-        """Return a copy that keeps the actor's state in another snapshot store."""
+        """Return a copy of the spec that stores the actor's state in another snapshot store."""
         return replace(self, snapshots=snapshots)
 
     @property
     def is_in_journal(self) -> bool:
-        """Return whether the state is stored in the thread of an agent."""
+        """Return whether the actor's state is stored in the conversation thread of an agent."""
         return self.snapshots == JOURNAL
 
     @property
     def restart_options(self) -> RestartOptions:
-        """Part of the spec that decides about restarts."""
+        """Options of the spec that the restart policy needs."""
         return RestartOptions(self.name, self.restart, self.significant)
 
     @property
     def kind(self) -> type[A]:
-        """Class of the actor."""
+        """Class of the spec's actor."""
         return type(self.actor)
 
 
@@ -106,7 +106,7 @@ def child(
     runs_in: Engine | None = None,
     fleet: Fleet | None = None,
 ) -> ChildSpec[A]:
-    """Return a child spec: an actor with its options, for a supervisor or a node. Each incarnation is made anew.
+    """Return a child spec: an actor with its options, for a supervisor or a node. Each incarnation is a new instance.
 
     Args:
         actor: an actor class, or an instance that describes the actor.
@@ -165,7 +165,7 @@ def child(
 
 
 def _check_life(where: str, spec: ChildSpec[Any]) -> None:
-    """Raise an error for invalid options of a single actor."""
+    """Raise an error for invalid options about the life of an actor."""
     if spec.restart not in RESTARTS:
         raise ValueError(f"{where}: restart is one of {RESTARTS}, got {spec.restart!r}")
     if not isinstance(cast("object", spec.significant), bool):
@@ -249,7 +249,7 @@ def check_grace(spec: ChildSpec[Any], graces: Mapping[str, float | None]) -> Non
 
 
 def check_fleet(spec: ChildSpec[Any], where: str) -> None:
-    """Raise an error for an actor of a fleet used without a key."""
+    """Raise an error if an actor of a fleet is used without a key; `where` says where, for the error."""
     if spec.fleet is not None:
         raise ValueError(
             f"child({spec.name}, fleet=...) lives once for each key, and there is none in {where}; give a node "
@@ -258,7 +258,7 @@ def check_fleet(spec: ChildSpec[Any], where: str) -> None:
 
 
 def check_alone(spec: ChildSpec[Any], where: str) -> None:
-    """Raise an error for a single actor with options of keyed actors."""
+    """Raise an error if an actor that has no keys has options of a keyed actor, `cap` or `fleet`."""
     check_fleet(spec, where)
     if spec.cap is not None and not spec.is_in_journal:
         raise ValueError(
@@ -290,7 +290,7 @@ def _check_arguments(cls: type[Actor], args: tuple[Any, ...]) -> None:
 
 
 def check_store(spec: ChildSpec[Any], where: str) -> None:
-    """Raise an error for an actor outside an agent that stores its state in an agent's journal."""
+    """Raise an error if an actor outside of an agent has the option to store its state in an agent's journal."""
     if spec.is_in_journal:
         raise ValueError(
             f"child({spec.name}, snapshots={JOURNAL!r}) is for the tools of an agent with a checkpointer, and this is "
@@ -299,7 +299,10 @@ def check_store(spec: ChildSpec[Any], where: str) -> None:
 
 
 def spec_of(given: type[A] | A | ChildSpec[A], owner: str = "", **terms: Any) -> ChildSpec[A]:
-    """Return a child spec for an actor, a class or a child spec. `owner` is the function that was given `terms`."""
+    """Return the child spec of an actor or an actor class, with the options `terms`; return a child spec as it is.
+
+    Raises TypeError for a child spec with options; `owner` is the function that got them, for the error.
+    """
     if not isinstance(given, ChildSpec):
         return child(given, **terms)
     if terms:

@@ -28,12 +28,12 @@ from callboard.exceptions import ActorDiedError, ActorGoneError, ActorStartError
 
 
 _ANY_NUMBER = 1_000_000
-"""Limits that never apply: the supervising process has the mailbox, and counts poison."""
+"""Mailbox size and poison limit in the worker, too high to apply: the supervising process applies the real limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Picklable description of an actor."""
+    """Picklable description from which a worker makes an actor."""
 
     name: str
     kind: type[Actor]
@@ -48,7 +48,7 @@ class Description:
 
 
 class _Owed:
-    """Deferred reply that the actor's code will send, from any thread."""
+    """Deferred reply in the worker, which the actor's code will send from any thread."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -56,7 +56,7 @@ class _Owed:
         self._outcome: tuple[Any, BaseException | None] | None = None
 
     def settle(self, value: Any, error: BaseException | None) -> bool:
-        """Set the outcome; return False if it was set before."""
+        """Set the outcome of the reply; return False if it was set before."""
         if self._outcome is not None:
             return False
         self._outcome = value, error
@@ -64,7 +64,7 @@ class _Owed:
         return True
 
     async def outcome(self) -> Any:
-        """Wait for the reply; return its value or raise its error."""
+        """Wait until the reply is sent; return its value or raise its error."""
         await self._wakeup.wait()
         assert self._outcome is not None
         value, error = self._outcome
@@ -74,7 +74,7 @@ class _Owed:
 
 
 class _HostedActor:
-    """Actor in this worker, with its incarnation and its deferred replies."""
+    """Actor that runs in this worker, with its incarnation and its deferred replies."""
 
     def __init__(self, description: Description, lifespan: Lifespan, state: object) -> None:
         mailbox = Mailbox(_ANY_NUMBER, "wait", description.kind.groups)
@@ -82,9 +82,9 @@ class _HostedActor:
         # No supervisor here starts the actor, so it accepts calls from the beginning.
         self.cell.gone = None
         self.owed: dict[str, _Owed] = {}
-        """Deferred replies, by ticket."""
+        """Deferred replies that the supervising process has not fetched, by ticket."""
         self.end = "its task there was cancelled"
-        """Reason of its end, for errors; this value remains if the task was cancelled."""
+        """Reason of the actor's end, for errors; this text remains if its task was cancelled."""
         self._over = Event()
         actor = description.made()
         code = partial(LocalRunner, actor, description.name)
@@ -100,7 +100,10 @@ class _HostedActor:
         self._over.set()
 
     async def ask(self, handler: Handler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Call a handler; raise `EngineError` if this actor has died, but not for an actor that the handler called."""
+        """Call a handler and return its result; raise `EngineError` if this actor has died.
+
+        The error of another actor that has died, which the handler called, is raised unchanged.
+        """
         try:
             with marked():
                 # The supervising process decides which errors are fatal.
@@ -133,7 +136,7 @@ def _found(ident: str, title: str) -> _HostedActor:
 
 
 async def start(ident: str, description: Description, lifespan: Lifespan, state: object) -> None:
-    """Make and start an actor, from a snapshot unless that is `None`."""
+    """Make and start an actor in this worker; `state` is its snapshot, or `None`."""
     hosted = _hosted[ident] = _HostedActor(description, lifespan, state)
     try:
         await hosted.life.has_started(hosted.task)
@@ -143,13 +146,16 @@ async def start(ident: str, description: Description, lifespan: Lifespan, state:
 
 
 async def call(ident: str, name: str, /, *args: Any, **kwargs: Any) -> Any:
-    """Run a handler, and return its result."""
+    """Run a handler of an actor in this worker, and return its result."""
     hosted = _found(ident, name)
     return await hosted.ask(hosted.cell.kind._handlers[name], args, kwargs)
 
 
 async def begin(ident: str, name: str, ticket: str, /, *args: Any, **kwargs: Any) -> None:
-    """Run a deferred handler; its reply is awaited with `reply(ticket)`. Raises the same errors as `call`."""
+    """Run a deferred handler of an actor in this worker; `reply()` waits for its reply, by the ticket.
+
+    Raises the same errors as `call`.
+    """
     hosted = _found(ident, name)
     owed = hosted.owed[ticket] = _Owed(f"{hosted.cell.kind.__name__}.{name}")
     handler = hosted.cell.kind._handlers[name]
@@ -166,7 +172,7 @@ async def begin(ident: str, name: str, ticket: str, /, *args: Any, **kwargs: Any
 
 
 async def reply(ident: str, ticket: str) -> Any:
-    """Wait for a deferred reply."""
+    """Wait for the deferred reply with this ticket; return its value or raise its error."""
     hosted = _found(ident, "reply")
     with marked():
         try:
@@ -176,17 +182,17 @@ async def reply(ident: str, ticket: str) -> Any:
 
 
 async def snapshot(ident: str) -> object:
-    """Take the snapshot of an actor, for its supervisor."""
+    """Return the snapshot of an actor in this worker, for its supervisor."""
     return await _found(ident, "snapshot").life.code.snapshot()
 
 
 async def until_ended(ident: str) -> str:
-    """Wait for the end of an actor; return the reason."""
+    """Wait for the end of an actor in this worker; return the reason as text."""
     return await _found(ident, "until_ended").until_over()
 
 
 async def stop(ident: str) -> None:
-    """Stop an actor, and return when it has ended; do nothing if it is not known."""
+    """Stop an actor in this worker, and return when it has ended; do nothing if it is not known."""
     hosted = _hosted.pop(ident, None)
     if hosted is not None:
         hosted.life.end()
@@ -194,11 +200,11 @@ async def stop(ident: str) -> None:
 
 
 _FOR_THE_KILL = 0.1
-"""Part of the grace in seconds that is reserved for the engine to kill a body that did not end."""
+"""Seconds of a call's grace that are reserved for the engine, to kill a body that did not end."""
 
 
 def grace_there(grace: float) -> float:
-    """Return the grace of a body on an engine in seconds, for the grace of its call in this process."""
+    """Return the grace of a body in the engine, from the grace of its call in this process; both in seconds."""
     return max(0.0, grace - _FOR_THE_KILL)
 
 
@@ -206,7 +212,7 @@ def grace_there(grace: float) -> float:
 
 
 class EngineRunner:
-    """Runner of one incarnation's code in a worker of its own."""
+    """Runner of one incarnation's code in a worker of an engine, which no other incarnation uses."""
 
     def __init__(self, engine: Engine, actor: Actor, name: str, lifespan: Lifespan, on_lost: OnLost) -> None:
         self._engine = engine
@@ -242,7 +248,7 @@ class EngineRunner:
         await resources.enter(beside(self._watch_life))
 
     async def _watch(self) -> None:
-        """Wait for the end of the worker, and note its reason."""
+        """Wait for the end of the worker, and record the reason."""
         assert self._seat is not None
         self._note_end(await self._seat.until_ended())
 
@@ -257,7 +263,7 @@ class EngineRunner:
         self._lose_if_quiet()
 
     def _lose_if_quiet(self) -> None:
-        """Report the loss, unless a call is in progress: its own error is more precise, and is reported instead."""
+        """Report that the actor is lost, unless a call is in progress: its error is more precise, and reports it."""
         if self._ended is not None and not (self._asked or self._is_lost or self._is_stopping):
             self._is_lost = True
             self._on_lost(EngineError(self._name, None, self._ended, ended="unknown"))

@@ -91,11 +91,14 @@ class Incarnation:
         self._is_due = self._is_retired = False
 
     def wake(self) -> None:
-        """Wake the task to look into the mailbox. Any thread may call this."""
+        """Wake the actor's task, so that it looks into the mailbox. Any thread may call this."""
         self._wakeup.set()
 
     def begin_urgent(self) -> None:
-        """Start the messages that bypass the queue; while the actor ends, only if its own handlers await them."""
+        """Start the handlers of messages that bypass the queue.
+
+        While the actor ends, only messages that its own handlers await are started.
+        """
         while self._nursery is not None and not self._is_broken():
             # While the actor ends, the handler that awaits the message still runs inside the nursery's block. So the
             # nursery is still open.
@@ -115,7 +118,7 @@ class Incarnation:
         return self._crash is not None or self._killed is not None
 
     def _is_over(self) -> bool:
-        """Return whether the mailbox loop may end. Without hurry it goes on while a message of the mailbox runs."""
+        """Return whether an ending actor may leave its mailbox loop: at once in a hurry, else when no message runs."""
         return self._is_ending and (self._is_hurried or not self._cell.mailbox.running)
 
     def _is_broken(self) -> bool:
@@ -123,7 +126,7 @@ class Incarnation:
         return self._crash is not None or self._work is None or self._work.cancel_called
 
     def end(self, *, hurry: bool = True) -> None:
-        """Stop after the running handlers; in a hurry, cancel them after `lifespan.stop` seconds."""
+        """Stop the actor after its running handlers; with `hurry`, cancel them after `lifespan.stop` seconds."""
         if not self._is_ending or (hurry and not self._is_hurried):
             self._is_ending, self._is_hurried = True, hurry
             if hurry:
@@ -132,7 +135,7 @@ class Incarnation:
             self.wake()
 
     def kill(self, reason: str, within: float = math.inf) -> None:
-        """Cancel all handlers, and `stop` after `within` seconds; the results of running calls are unknown."""
+        """Cancel all handlers, and cut off `stop` after `within` seconds; the outcome of running calls is unknown."""
         self._killed = self._killed or reason
         self._is_ending = True
         if within < math.inf:
@@ -147,7 +150,7 @@ class Incarnation:
             self._nursery.cancel()
 
     async def has_started(self, task: Spawned) -> None:
-        """Wait for the end of `start`, and raise its error. `task` is the one that runs this incarnation."""
+        """Wait for the end of `start`, and raise its error. `task` is the task of this incarnation."""
         try:
             await self._started.wait()
         except BaseException:
@@ -160,7 +163,7 @@ class Incarnation:
             raise self._failed.pop()  # dropped here: its traceback refers to this frame
 
     async def run(self) -> End:
-        """Start, handle messages and stop; return how it ended. Never raises."""
+        """Start the actor, handle messages and stop it; return how it ended. Never raises."""
         living.set(self.actor)
         started, error = False, None
         try:
@@ -180,7 +183,7 @@ class Incarnation:
         return self._end_of_service(error) if started else self._failed_start(error)
 
     async def _start(self, resources: Resources) -> None:
-        """Start the actor's code within `start_timeout`."""
+        """Start the actor's code within the start timeout of its lifespan."""
         self._outer.move(self.loop.now() + self._lifespan.start)
         await self.code.start(resources, self._snapshot)
         self._outer.move(math.inf)
@@ -216,7 +219,7 @@ class Incarnation:
             self._snapshot = await snapshot_or_none(self._cell.name, self.code.snapshot)
 
     async def _stop(self) -> None:
-        """Answer the calls that did not finish, and run the actor's `stop`."""
+        """Settle the calls that did not finish, and run the actor's `stop`."""
         # All handlers have ended, so callers are answered now and need not wait for `stop`. If other code has cancelled
         # the task, the reason is known only after the resources are closed; `_end_of_service` answers then.
         if not self._is_cancelled():
@@ -270,7 +273,7 @@ class Incarnation:
             raise self._crash
 
     async def _begin(self, message: Message) -> None:
-        """Handle a message here, or start it in the nursery if its handler has a group."""
+        """Run the handler of a message here, or start it in the nursery if it has a group."""
         if message.handler.group is None:
             await self._handle(message)
         else:
@@ -278,7 +281,7 @@ class Incarnation:
             self._nursery.start(partial(self._run_beside, message), message.grace)
 
     async def _wait(self, wakeup: Wakeup) -> None:
-        """Wait for a message, a request to end, or `max_age`."""
+        """Wait for a message, for a request to end, or until the age of the incarnation is `max_age`."""
         # After `max_age` a scope with this deadline would end at once, and the task would never wait.
         if self._retires_at == math.inf or self._is_due:
             await wakeup.wait()
@@ -294,7 +297,7 @@ class Incarnation:
         return self._is_due
 
     async def _run_beside(self, message: Message, scope: Scope) -> None:
-        """Handle a message in a task of the nursery."""
+        """Handle a message in a task of the nursery, side by side with other messages."""
         with scope:
             if self._is_broken():
                 return  # its state is still "taken only", so `Cell.die` puts it back for the next incarnation
@@ -338,7 +341,7 @@ class Incarnation:
                 self._cell.handled(message, value, failed)
 
     async def _kept(self, message: Message, error: BaseException | None = None) -> BaseException | None:
-        """Save the state after a call, failed or not; return the error for its caller, if any."""
+        """Save the state after a call; return the error for the caller, if the call or the save has failed."""
         if self._keep is None or message.handler.group == CONTROL or (error is not None and self._crash is not None):
             return error
         if (failed := await self._keep(self.code.snapshot, message.call_id)) is not None:
@@ -346,7 +349,7 @@ class Incarnation:
         return error or failed
 
     def _dies_at(self, message: Message, point: str) -> bool:
-        """Kill the actor if the test hook says so; return whether it did."""
+        """Kill the actor if the test hook wants it at this point of a call; return whether it was killed."""
         fault = self._cell.fault
         if fault is None or not fault(message, point):
             return False
@@ -362,7 +365,7 @@ class Incarnation:
         return isinstance(bare(error), self.actor.fatal) or not isinstance(error, Exception)
 
     def _end_with_actor(self, message: Message) -> None:
-        """Answer a call whose handler was cancelled because the actor ends, as soon as the result is known.
+        """Settle a call whose handler was cancelled because the actor ends, if the reason of the end is known now.
 
         If the actor itself awaits the call, answer at once: it could not end before it had the answer.
         """
@@ -402,21 +405,21 @@ class Incarnation:
         self._break(error)
 
     def _break(self, error: BaseException) -> None:
-        """Crash the actor: cancel its parallel handlers, and end the mailbox loop."""
+        """Crash the actor with an error: cancel its parallel handlers, and end the mailbox loop."""
         self._crash = self._crash or error
         if self._nursery is not None:
             self._nursery.cancel()
         self.wake()
 
     def _why(self) -> str:
-        """Return the reason of the end, for callers."""
+        """Return the reason of the actor's end as text, for the errors of its callers."""
         name = self._cell.name
         if self._killed is not None:
             return f"{name} was ended: {self._killed}"
         return f"{name} was stopped" if self._crash is None else death_of(name, self._crash)
 
     def _failed_start(self, error: BaseException | None) -> End:
-        """Report a failed start, and return the end."""
+        """Report a failed start to `has_started`, and return the `End` of the incarnation."""
         name = self._cell.name
         # KeyboardInterrupt and SystemExit reach the owner unchanged.
         if error is not None and not isinstance(error, (Exception, self.loop.cancelled_class)):
@@ -434,7 +437,7 @@ class Incarnation:
         return End("never_starts" if failed.never else "not_started", failed)
 
     def _end_of_service(self, error: BaseException | None) -> End:
-        """Answer the remaining calls, and return the end of an actor that had started."""
+        """Settle the remaining calls, and return the `End` of an incarnation that had started."""
         name = self._cell.name
         # `stop` was cut off, perhaps before `_stop` answered the running calls; `die()` may be called twice.
         if error is None and self._outer.cancel_called:
@@ -459,7 +462,7 @@ class Incarnation:
         return isinstance(self._crash, self.loop.cancelled_class)
 
     def _tell_start(self, failed: BaseException | None) -> None:
-        """Report the result of the start."""
+        """Report to `has_started` that the start has succeeded, or failed with an error."""
         on_start, self._on_start = self._on_start, None
         if failed is not None:
             self._failed.append(failed)
@@ -469,7 +472,7 @@ class Incarnation:
 
 
 async def has_ended(task: Spawned) -> None:
-    """Wait for the end of a task. The caller may be cancelled, and still nothing may outlive it."""
+    """Wait for the end of a task, even if the caller is cancelled: the task must not outlive the caller."""
     with current_loop().shield(math.inf):
         await task.wait()
 

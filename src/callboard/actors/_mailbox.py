@@ -43,7 +43,7 @@ class WatchedAsk:
 
     @property
     def number(self) -> int:
-        """Number of the call, unique in the process."""
+        """Number of the actor call, unique in the process."""
         return self._begun.number
 
     def taking(self, on_begin: Callable[[], object] | None) -> Callable[[], None]:
@@ -63,7 +63,7 @@ class WatchedAsk:
             self._tell(self._now("taken", None))
 
     def ended(self, error: BaseException | None) -> None:
-        """Report the end of the call, in the caller's task."""
+        """Report the end of the actor call, in the caller's task."""
         self._tell(self._now("ended", error))
         self._observers = ()
 
@@ -78,7 +78,7 @@ class WatchedAsk:
 
 
 def watched(actor: str, key: Hashable, handler: str, ahead: int, call: SupervisedCall[Any] | None) -> WatchedAsk | None:
-    """Return the watch of a call that begins now; `None` if nobody observes it."""
+    """Return the reporter of an actor call that begins now; `None` if the call has no observers."""
     call = call or current_call()
     observers = current_observers().actors if call is None else call.actor_observers
     if not observers:
@@ -104,13 +104,13 @@ State = Literal["waiting", "running", "deferred", "ended"]
 
 
 class Target(Protocol):
-    """Actor to which a message is sent."""
+    """Protocol of the cell to which a message is sent."""
 
     draining: object | None
-    """Drain in progress, if any."""
+    """Drain in progress; `None` without one."""
 
     def settle(self, message: "Message", value: object, error: BaseException | None) -> bool:
-        """Settle a message; return False if it was settled before."""
+        """Settle a message with a value or an error; return False if it was settled before."""
         ...
 
 
@@ -174,7 +174,7 @@ class Message:
         # A task that a handler has left running asks for itself: nothing waits behind a message that has ended.
         self.asked_by = None if around is None or around.has_ended else around
         self.is_beside = self.asked_by is not None and self.asked_by.runs_beside(loop.task())
-        """Flag: asked by a task that the handler has started, and that the handler may or may not await."""
+        """True if the call comes from a task that a handler has started, and that this handler may or may not await."""
         self.task: int | None = None
         """Number of the task that runs the handler; `None` for a sync handler and before it begins."""
         self.asks: set[Message] = set()
@@ -195,12 +195,12 @@ class Message:
         self.grace = DEFAULT_GRACE if timed is None else timed.grace
 
     def runs_beside(self, task: int) -> bool:
-        """Return whether a task is not the one that runs the handler; false for sync handlers, which always wait."""
+        """Return whether a task differs from the handler's own task; false for sync handlers, which always wait."""
         return self.task not in (None, task)
 
     @property
     def named(self) -> tuple[str, tuple[Any, ...], Mapping[str, Any]]:
-        """Handler name and identifying arguments. Injected arguments are left out: they differ in each call."""
+        """Handler name, and arguments that identify the call; without injected arguments, which differ in each call."""
         if self.named_by is None:
             return self.handler.name, self.args, self.kwargs
         return self.handler.name, (), self.named_by
@@ -217,15 +217,15 @@ class Message:
 
     @property
     def loop_holder(self) -> LoopHolder:
-        """Name of the handler for the warning about a blocked event loop."""
+        """Description of the handler for the warning about a blocked event loop."""
         return LoopHolder(self.handler.title, f"the handler {self.handler.title}")
 
     def ends_actor(self, scope: Scope) -> bool:
-        """Return whether the handler was cancelled by its scope, and the actor must then be restarted."""
+        """Return whether the handler was cancelled by its scope, and its `on_cancel` option demands a restart."""
         return scope.cancel_called and self.handler.on_cancel == "restart"
 
     def settle(self, value: object, error: BaseException | None) -> bool:
-        """Settle this message; return False if it was settled before."""
+        """Settle this message with a value or an error; return False if it was settled before."""
         return self.target.settle(self, value, error)
 
     def end(self, value: object, error: BaseException | None) -> None:
@@ -240,7 +240,7 @@ class Message:
         self.wakeup.set()
 
     def outcome(self) -> Any:
-        """Return the value or raise the error, once: the error is dropped here."""
+        """Return the value of the call or raise its error; call this only once, because the error is dropped here."""
         error, self.error = self.error, None
         if error is None:
             return self.value
@@ -256,11 +256,11 @@ class Message:
 
     @property
     def jumps_queue(self) -> bool:
-        """Return whether the message bypasses the queue: it is a control call, or reentrant and awaited here."""
+        """Return whether the message bypasses the queue: a control call, or a reentrant one that its actor awaits."""
         return self.handler.group == CONTROL or (self.handler.reentrant and self.is_awaited_here)
 
     def ancestors(self) -> "list[Message]":
-        """Return the messages with handlers that wait for this one, the nearest first.
+        """Return the messages whose handlers wait for this message, directly or not, the nearest first.
 
         A message that has ended is no ancestor: nobody waits behind it, although a task that it started may still ask.
         """
@@ -281,11 +281,11 @@ current_message: ContextVar[Message | None] = ContextVar("callboard_message", de
 
 
 _KEPT = 100
-"""Maximum number of counted calls; the least recent is dropped first."""
+"""Maximum number of calls whose crashes are counted; the call with the oldest crash is dropped first."""
 
 
 class Poison:
-    """Crashes of an actor by call. Arguments that are not JSON count by their type alone."""
+    """Number of crashes of an actor by each call. Arguments that are not JSON count by their type alone."""
 
     __slots__ = ("_limit", "times")
 
@@ -316,7 +316,7 @@ def _key(handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
 
 
 def _digest(value: object) -> str:
-    """Return a digest of one argument: of its JSON, or of its type if it has none.
+    """Return a digest of one argument: of its JSON, or of its type if JSON cannot express it.
 
     An argument without JSON must not exempt a call from the count: it could crash its actor for ever.
     """
@@ -331,19 +331,19 @@ def _digest(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Alternatives of a message: it can go on as soon as all messages of one alternative have ended."""
+    """Sets of messages for which a message waits: it can go on as soon as all messages of one set have ended."""
 
     ways: tuple[tuple[Message, ...], ...]
     room: str = ""
-    """Explanation for errors, if the message needs room for its actor."""
+    """Text that says why the message's actor cannot start now, for errors; empty if it can."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """All messages of all alternatives, in order."""
+        """All messages of all sets, in order."""
         return tuple(one for way in self.ways for one in way)
 
     def are_met(self, ended: Container[Message]) -> bool:
-        """Return whether the message can go on after these messages have ended."""
+        """Return whether the waiting message can go on once these messages have ended."""
         return any(all(one in ended for one in way) for way in self.ways)
 
 
@@ -351,7 +351,7 @@ NOTHING = Needs(((),))  # one alternative without messages: always met
 
 
 NeedsOf = Callable[[Message], Needs]
-"""Needs of a message: while it waits, the messages before it; while it runs, the calls that its handler awaits."""
+"""Function from a message to its needs: messages before it in the queue, or calls that its handler awaits."""
 
 
 def circle(asked: Message, needs_of: NeedsOf) -> list[Message] | None:
@@ -376,12 +376,12 @@ def circle(asked: Message, needs_of: NeedsOf) -> list[Message] | None:
 
 
 def room_wanted(chain: Iterable[Message], needs_of: NeedsOf) -> str:
-    """Return why one of the messages has no room for its actor, for errors; an empty text if all have."""
+    """Return the text that says why an actor in the chain cannot start now, for errors; empty if all can."""
     return next((needs.room for one in chain if (needs := needs_of(one)).room), "")
 
 
 def _found(asked: Message, ancestors: frozenset[Message], needs_of: NeedsOf) -> dict[Message, Needs]:
-    """Collect the needs of all messages that this call would wait for, without its ancestors."""
+    """Return the needs of all messages for which this call would wait, without its ancestors."""
     found: dict[Message, Needs] = {}
     todo = [asked]
     while todo:
@@ -395,7 +395,7 @@ def _found(asked: Message, ancestors: frozenset[Message], needs_of: NeedsOf) -> 
 
 
 def _go_on(found: Mapping[Message, Needs]) -> set[Message]:
-    """Return the messages that can end without the ancestors: the least fixed point of `are_met`."""
+    """Return the messages in `found` that can end even if the ancestors do not: the least fixed point of `are_met`."""
     free: set[Message] = set()
     while more := {one for one, needs in found.items() if one not in free and needs.are_met(free)}:
         free |= more
@@ -403,7 +403,7 @@ def _go_on(found: Mapping[Message, Needs]) -> set[Message]:
 
 
 def _way(asked: Message, ancestors: frozenset[Message], found: Mapping[Message, Needs]) -> list[Message]:
-    """Return the shortest path from the call to a message that waits for it."""
+    """Return the shortest path of waits from the call to one of its ancestors; only the call if there is no path."""
     # Breadth first: the shortest chain is the easiest to understand in an error.
     ways = deque([[asked]])
     seen = {asked}
@@ -463,7 +463,10 @@ class Mailbox:
         self.running.pop(message, None)
 
     def next(self, *, only_awaited_here: bool = False) -> Message | None:
-        """Take the message that may begin now; optionally the first that a handler of this actor awaits."""
+        """Take the first waiting message from the queue, and return it; return `None` if it may not begin now.
+
+        With `only_awaited_here`, only messages that a handler of this actor awaits are considered.
+        """
         waiting = (one for one in self.waiting if one.is_awaited_here) if only_awaited_here else iter(self.waiting)
         if (message := next(waiting, None)) is None:
             return None
@@ -477,7 +480,7 @@ class Mailbox:
         return message
 
     def ended(self, message: Message) -> None:
-        """Free the place of a message after its handler has ended."""
+        """Remove a message whose handler has ended, so that the next message may begin."""
         self.running.pop(message, None)
 
     def take_back(self, message: Message) -> None:
@@ -505,7 +508,7 @@ class Mailbox:
 
 
 def check_mailbox(owner: str, size: object, when_full: object) -> None:
-    """Raise an error unless these are valid options of a mailbox."""
+    """Raise an error if the size or the `when_full` policy of a mailbox is invalid; `owner` is for the error."""
     check_count(f"{owner}: mailbox", size, least=1)
     if when_full not in _WHEN_FULL:
         raise ValueError(f"{owner}: when_full is one of {_WHEN_FULL}, got {when_full!r}")

@@ -7,16 +7,16 @@ from typing import Literal, cast, get_args
 from callboard._records._policies import check_seconds
 
 Restart = Literal["permanent", "transient", "temporary"]
-"""Restart type of a child: restarted always; unless it ended in order; never."""
+"""Restart type of a child: restarted always, restarted unless it ended in order, or never restarted."""
 Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]
-"""Children that are restarted with one that ended: none; all; all that were started after it."""
+"""Other children that are restarted together with a child that ended: none, all, or all started after it."""
 AutoShutdown = Literal["never", "any_significant", "all_significant"]
-"""Rule by which the supervisor ends with its significant children: never; with the first; with the last."""
+"""Rule by which a supervisor ends when significant children have ended: never, after the first, or after the last."""
 
 RESTARTS, STRATEGIES, SHUTDOWNS = get_args(Restart), get_args(Strategy), get_args(AutoShutdown)
 
 Ended = Literal["normal", "abnormal", "never_starts"]
-"""End of a child. `never_starts`: another attempt would fail, too."""
+"""Way in which a child ended. `never_starts`: another attempt would fail, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,10 @@ class Backoff:
             raise ValueError(f"Backoff(jitter=...) is a part of the whole, from 0 to 1; got {self.jitter!r}")
 
     def delay(self, restarts: int, chance: float) -> float:
-        """Return the delay in seconds before a restart, counted within the period; `chance` is random, from 0 to 1."""
+        """Return the delay before a restart in seconds, from the number of restarts within the period.
+
+        `chance` is a random number from 0 to 1.
+        """
         if not self.first:
             return 0.0
         try:
@@ -59,7 +62,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class RestartOptions:
-    """Restart-related part of a child spec."""
+    """Options of a child spec that the restart policy needs."""
 
     name: str
     restart: Restart
@@ -68,14 +71,14 @@ class RestartOptions:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Decision: the child stays ended; the others are not affected."""
+    """Decision: the ended child is not restarted, and the other children are not affected."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class StartAgain:
-    """Decision: stop `stops` in reverse order, wait `delay` seconds, then start `starts` in order."""
+    """Decision: stop the children `stops` in reverse order, wait `delay` seconds, then start the children `starts`."""
 
     stops: tuple[int, ...]
     starts: tuple[int, ...]
@@ -122,7 +125,7 @@ class Restarts:
         self._auto_shutdown = auto_shutdown
         self._chance = chance
         self._window: list[tuple[float, int, str | None]] = []
-        """Restarts within the period: time, index of the child, and its poisonous call if known."""
+        """Restarts within the period: time, index of the child, and identity of the call that crashed it, if known."""
         self._away: set[int] = set()
         """Indexes of children that have ended and are not restarted."""
 
@@ -131,7 +134,8 @@ class Restarts:
     ) -> Decision:
         """Return the decision after a child ended by itself: forget it, restart children, or end the supervisor.
 
-        `cause` is the call that crashed it. If that `is_refused` from now on, the crashes by it no longer count.
+        `cause` identifies the call that crashed the child. If this call `is_refused` from now on, its crashes no longer
+        count.
         """
         if how == "never_starts" or not _is_restarted(self._children[index].restart, how):
             return self._stays_away(index)
@@ -163,7 +167,7 @@ class Restarts:
         return Forget(index)
 
     def _others(self, index: int) -> tuple[int, ...]:
-        """Return the children that are stopped because this one has ended."""
+        """Return the indexes of the other children that the strategy stops because this child has ended."""
         if self._strategy == "one_for_one":
             return ()
         first = 0 if self._strategy == "one_for_all" else index

@@ -33,23 +33,23 @@ _NEVER = (FileNotFoundError, NotADirectoryError, PermissionError, ImportError)
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """End of one incarnation."""
+    """Result of one incarnation: how it ended, with its error and its final state."""
 
     how: How
     error: BaseException | None = None
     culprit: str | None = None
-    """Identity of the call that crashed it, if known."""
+    """Identity of the call that crashed the actor, if known."""
     is_refused: bool = False
-    """Flag: this call is refused from now on, so it cannot crash the actor again."""
+    """True if the `culprit` call is refused from now on, so that it cannot crash the actor again."""
     snapshot: object = None
-    """Final state, if it ended in order and keeps snapshots."""
+    """Final state of the actor, if it ended in order and keeps snapshots."""
 
 
 Taken = Callable[[], Awaitable[object]]
 """Function that takes the snapshot of an actor."""
 
 Keep = Callable[[Taken, str | None], Awaitable[Exception | None]]
-"""Function that saves the state after a call with an optional id.
+"""Function that saves the state of an actor after a call; it takes a snapshot function and the id of the call.
 
 Returns an error if the call must fail because its state was not saved.
 """
@@ -58,12 +58,15 @@ _log = logging.getLogger("callboard")
 
 
 def traced() -> bool:
-    """Return whether tracebacks, which show the texts of errors, are logged: at the level DEBUG only."""
+    """Return whether tracebacks are logged: only at the level DEBUG, because they show the texts of errors."""
     return _log.isEnabledFor(logging.DEBUG)
 
 
 async def snapshot_or_none(name: str, taken: Taken) -> object:
-    """Return the snapshot of an actor, or `None` if it fails. A failure is logged, and calls keep their results."""
+    """Return the snapshot of an actor, or `None` if it could not be taken.
+
+    A failure is logged, and calls keep their results.
+    """
     try:
         return await taken()
     except Exception as error:
@@ -73,7 +76,7 @@ async def snapshot_or_none(name: str, taken: Taken) -> object:
 
 
 async def restored(name: str, restore: Callable[[], Awaitable[object]]) -> None:
-    """Restore an actor from its snapshot."""
+    """Restore an actor from its snapshot; raise `ActorStartError` if that fails."""
     try:
         await restore()
     except Exception as error:
@@ -82,14 +85,14 @@ async def restored(name: str, restore: Callable[[], Awaitable[object]]) -> None:
 
 
 def start_failed(name: str, error: BaseException) -> ActorStartError:
-    """Return the error for an actor that failed to start."""
+    """Return the `ActorStartError` for an error that an actor's start has raised."""
     failed = ActorStartError(name, repr(error), never=isinstance(error, _NEVER))
     failed.__cause__ = error
     return failed
 
 
 def death_of(name: str, error: BaseException) -> str:
-    """Return the reason of a crash, for errors."""
+    """Return a text that says by which error an actor died, for the errors of its callers."""
     if not isinstance(error, EngineError):
         return f"{name} died of {error!r}"
     # A worker reports the crash with the actor's name already.
@@ -114,17 +117,20 @@ OnLost = Callable[[Exception], None]
 
 
 class SeatLostError(EngineError):
-    """Error of a handler: the worker of its actor has ended, or the actor in it."""
+    """Raised for a handler if the worker of its actor has ended, or the actor in the worker."""
 
     @classmethod
     def like(cls, error: EngineError) -> "SeatLostError":
-        """Return a copy of an engine's error. Errors of other workers, which a handler may raise, keep their type."""
+        """Return an error of the actor's own worker as a `SeatLostError`.
+
+        Errors of other workers, which a handler may raise, keep their type.
+        """
         ended: Any = error.ended
         return cls(error.tool, error.call_id, error.reason, ended=ended, recurs=error.recurs)
 
     @property
     def never_began(self) -> bool:
-        """Flag: the handler did not begin, and can run in the next incarnation."""
+        """True if the handler did not begin, so that the next incarnation can run it."""
         return self.ended == "unavailable"
 
 
@@ -140,7 +146,7 @@ class ActorRunner(Protocol):
         ...
 
     async def snapshot(self) -> object:
-        """Return the actor's snapshot."""
+        """Return a new snapshot of the actor."""
         ...
 
     async def stop(self) -> None:
@@ -148,7 +154,7 @@ class ActorRunner(Protocol):
         ...
 
     def close(self) -> None:
-        """Release the place where the code ran."""
+        """Release the thread or the worker in which the actor's code ran."""
         ...
 
 
@@ -189,7 +195,7 @@ class LocalRunner:
         return await self._run(self._actor.snapshot)
 
     async def _run(self, fn: Callable[[], object]) -> object:
-        """Run a method of the actor, async in this task, or sync in the thread."""
+        """Run a method of the actor: an async method in this task, a sync method in the actor's thread."""
         # The default `start` and `stop` do nothing and must not start a thread.
         inner = fn.func if isinstance(fn, partial) else fn
         if inspect.iscoroutinefunction(inner) or getattr(inner, "__func__", None) in _DOES_NOTHING:
@@ -208,7 +214,10 @@ class LocalRunner:
         return await run_in_thread(current_loop(), fn, name, self, self._thread, patience=grace)
 
     async def stop(self) -> None:
-        """Run `stop`. If the thread is lost, queue a sync `stop` there, because it closes objects of that thread."""
+        """Run the actor's `stop`.
+
+        If the actor's thread is lost, queue a sync `stop` there, because it closes objects of that thread.
+        """
         fn = self._actor.stop
         if self._is_lost and self._thread is not None and not inspect.iscoroutinefunction(fn):
             self._thread.close(fn)
@@ -217,7 +226,7 @@ class LocalRunner:
             await self._run(fn)
 
     def close(self) -> None:
-        """End the thread after its queued jobs; do not wait for it."""
+        """End the actor's thread after its queued jobs; do not wait for it."""
         if self._thread is not None:
             self._thread.close()
         self._thread = None

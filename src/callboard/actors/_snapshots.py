@@ -14,29 +14,34 @@ from callboard.exceptions import ThreadBusyError
 
 
 class Journal(Protocol):
-    """Store of actor states for one thread, at the place where the thread stands. Any event loop may use it.
+    """Store of actor states for one conversation thread, at the thread's current place in its history.
+
+    Any event loop may use it.
 
     An actor is identified by the name of its child spec and the text of its key.
     """
 
     @property
     def identity(self) -> Hashable:
-        """Identity of the thread within the process."""
+        """Identity of the conversation thread, unique within the process."""
         ...
 
     @property
     def thread_id(self) -> str: ...
 
     def version(self, actor: str, key: str) -> str | None:
-        """Return the version of an actor's stored state; `None` for none."""
+        """Return the version of an actor's stored state; `None` if no state is stored."""
         ...
 
     async def load(self, actor: str, key: str) -> object:
-        """Return the state of an actor; `None` for none."""
+        """Return the stored state of an actor; `None` if no state is stored."""
         ...
 
     def keep(self, actor: str, key: str, snapshot: object, call_id: str | None) -> str:
-        """Replace the state of an actor, and return the new version. It is stored with the result of the call."""
+        """Replace the stored state of an actor, and return the new version.
+
+        The state is stored together with the result of the call.
+        """
         ...
 
 
@@ -46,14 +51,14 @@ class InThread:
 
     identity: Hashable
     text: str
-    """Text of the key, for the journal."""
+    """Text of the user's key, by which the journal identifies the actor."""
     thread_id: str = field(compare=False)  # for the user only: `identity` and `text` identify the actor
     key: Hashable = field(compare=False)
     """Key as the user gave it; `None` for an actor without keys."""
 
     @classmethod
     def of(cls, journal: Journal, key: Hashable) -> "InThread":
-        """Return the key of an actor in the thread of a journal."""
+        """Return the key of an actor in the conversation thread of a journal."""
         return cls(journal.identity, _text(key), journal.thread_id, key)
 
     def __repr__(self) -> str:
@@ -61,7 +66,7 @@ class InThread:
 
 
 def own_key(key: Hashable) -> Hashable:
-    """Return the key as the actor sees it: the user's key, or else the id of the thread."""
+    """Return the key as the actor sees it: the user's key, or else the id of the conversation thread."""
     if not isinstance(key, InThread):
         return key
     return key.thread_id if key.key is None else key.key
@@ -75,7 +80,7 @@ def _text(key: Hashable) -> str:
 
 
 class JournalSnapshots:
-    """Snapshots of keyed actors, each in the journal of its thread while a run has that journal open."""
+    """Snapshot store of keyed actors: uses the journal of each conversation thread while a run has it open."""
 
     def __init__(self) -> None:
         self._open: dict[Hashable, Journal] = {}
@@ -83,7 +88,7 @@ class JournalSnapshots:
         """Version in the journal of each running actor's state; missing if its state is in no journal."""
 
     async def load(self, actor: str, key: Hashable) -> object:
-        """Load the state at the place where the thread stands; return `None` for none."""
+        """Load the state of an actor at the current place of its conversation thread; return `None` for no state."""
         assert isinstance(key, InThread)
         self._versions.pop(key, None)
         journal = self._open.get(key.identity)
@@ -98,7 +103,7 @@ class JournalSnapshots:
     async def keep(
         self, actor: str, key: Hashable, taken: Callable[[], Awaitable[object]], call_id: str | None
     ) -> None:
-        """Take the state of an actor after a call, and store it in its thread."""
+        """Take the snapshot of an actor after a call, and store it in the journal of its conversation thread."""
         assert isinstance(key, InThread)
         # Removed first: if this fails, the actor's state is in no journal, and the next run reverts it.
         self._versions.pop(key, None)
@@ -113,19 +118,19 @@ class JournalSnapshots:
         self._versions.pop(key, None)
 
     def open(self, journal: Journal) -> None:
-        """Store the states of one thread in its journal."""
+        """Use a journal for the states of its conversation thread, until `close`."""
         if journal.identity in self._open:
             raise ThreadBusyError(journal.thread_id, "another run, which uses the same actors")
         self._open[journal.identity] = journal
 
     def close(self, journal: Journal, alive: Collection[Hashable]) -> None:
-        """Close the journal, and drop the versions of actors that do not run."""
+        """Close a journal, and drop the versions of its actors that do not run."""
         del self._open[journal.identity]
         for key in [key for key in list(self._versions) if _is_in(key, journal) and key not in alive]:
             self._versions.pop(key, None)
 
     def strayed(self, actor: str, journal: Journal, alive: Collection[Hashable]) -> list[Hashable]:
-        """Return the keys of running actors whose state differs from that of the thread's place."""
+        """Return the keys of running actors whose state differs from the journal's current state."""
         return [
             key
             for key in alive
@@ -143,7 +148,7 @@ Save = Literal["at_end", "each_call"]
 SAVES = get_args(Save)
 
 InJournal = Literal["journal"]
-"""Marker in place of a store: the state is stored in the agent's thread."""
+"""Marker in place of a snapshot store: the state is stored in the conversation thread of the agent."""
 JOURNAL: InJournal = "journal"
 
 
@@ -154,10 +159,10 @@ class InMemorySnapshots:
         self._kept: dict[tuple[str, Hashable], object] = {}
 
     async def load(self, actor: str, key: Hashable) -> object:
-        """Return a copy of the last saved snapshot; `None` for none."""
+        """Return a copy of the last saved snapshot of an actor; `None` if there is none."""
         return deepcopy(self._kept.get((actor, key)))
 
     async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
-        """Replace the saved snapshot by a copy of this one."""
+        """Replace the saved snapshot of an actor by a copy of this one."""
         # A copy: the snapshot may share objects with the running actor, which later calls change.
         self._kept[actor, key] = deepcopy(snapshot)

@@ -45,18 +45,18 @@ from callboard.exceptions import ActorDiedError, ActorGoneError, ActorStartError
 _log = logging.getLogger("callboard")
 
 _lives = count(1)
-"""Numbers of fresh states, over all actors of the process."""
+"""Source of numbers for actor states that begin without a snapshot; shared by all actors of the process."""
 
 
 OnUnitEnd = Callable[["ActorUnit", End], None]
-"""Callback for a child that was not stopped by its supervisor."""
+"""Callback for a child that has ended without a stop by its supervisor, with its `End`."""
 
 
 C = TypeVar("C", bound=Cell)
 
 
 def cell_for(spec: ChildSpec[Any], kind: type[C]) -> C:
-    """Return a new cell of this class for an actor."""
+    """Return a new cell of the class `kind` for an actor."""
     mailbox = Mailbox(spec.mailbox, spec.when_full, spec.kind.groups)
     return kind(spec.name, spec.kind, mailbox, Poison(spec.poison))
 
@@ -99,7 +99,7 @@ class ActorUnit:
 
     @property
     def reference(self) -> Any:
-        """Reference to the actor."""
+        """New reference to the actor."""
         return reference_to(self.cell, self.spec.kind)
 
     @property
@@ -153,7 +153,7 @@ class ActorUnit:
         self.cell.tell_of_life(phase, self.number, error=error)
 
     def _code(self, actor: Actor) -> Callable[[OnLost], ActorRunner]:
-        """Return a factory for the code runner."""
+        """Return a factory for the runner of the actor's code: local, with a check of its key, or in an engine."""
         engine, ownership = self.spec.runs_in, self.cell.ownership
         if ownership is not None:
             clean_up = math.inf if self.spec.fleet is None else self.spec.fleet.clean_up
@@ -170,7 +170,7 @@ class ActorUnit:
         return actor
 
     async def _live(self, scope: Scope) -> None:
-        """Task of one incarnation: run it, save its state, and report its end."""
+        """Run one incarnation in its task, save its state, and report its end."""
         life = self._life
         assert life is not None
         with scope:
@@ -193,7 +193,7 @@ class ActorUnit:
                 self._on_end(self, end)
 
     async def _loaded(self) -> object:
-        """Load the state for the next incarnation; return `None` for none."""
+        """Load the saved state for the next incarnation; return `None` if there is none."""
         if self._snapshots is None:
             return None
         name, seconds = self.cell.name, self.spec.lifespan.start
@@ -209,13 +209,16 @@ class ActorUnit:
         return TimeLimit(self._loop.scope(self._loop.now() + seconds, 0.0))
 
     async def _keep_in_turn(self, lock: Lock, taken: Taken, call_id: str | None) -> Exception | None:
-        """Take and save the state under a lock: parallel handlers must not overwrite a newer state by an older one."""
+        """Take and save the state under a lock, and return as `_keep` does.
+
+        Parallel handlers must not overwrite a newer state by an older one.
+        """
         # The snapshot must be taken inside the lock, too: otherwise it could be older than the last saved one.
         async with lock:
             return await self._keep(taken, call_id)
 
     async def _keep(self, taken: Taken, call_id: str | None) -> Exception | None:
-        """Save the state after a call; return an error if the call must fail because its state was not saved."""
+        """Save the state after a call; return the error for a call that must fail without the save, else `None`."""
         if not isinstance(self._snapshots, JournalSnapshots):
             if (snapshot := await snapshot_or_none(self.cell.name, taken)) is not None:
                 await self._save(snapshot)
@@ -231,7 +234,7 @@ class ActorUnit:
         return None
 
     def _lost_with_key(self, call_id: str | None) -> Exception | None:
-        """Return an error for a call if its state was not saved because the key was lost."""
+        """Return the error for a call if its state was not saved because the key was lost, else `None`."""
         ownership = self.cell.ownership
         if ownership is None or ownership.is_current:
             return None
@@ -262,7 +265,7 @@ class ActorUnit:
         await self._has_ended()
 
     async def rest(self) -> None:
-        """Stop after all running handlers have ended, without a time limit unless `hurry` is called meanwhile."""
+        """Stop the actor after its running handlers have ended, without a time limit unless `hurry` is called."""
         self._is_stopped = True
         if self._life is not None:
             self._life.end(hurry=False)
@@ -279,12 +282,12 @@ class ActorUnit:
             await has_ended(self._task)
 
     def end(self, reason: str, within: float) -> None:
-        """Cancel all handlers, clean-up within `within` seconds, and prevent a restart."""
+        """Cancel all handlers, with `within` seconds for their clean-up, and prevent a restart of the actor."""
         self._is_stopped = True
         self.kill(reason, within)
 
     def kill(self, reason: str, within: float = math.inf) -> None:
-        """Cancel all handlers; the supervisor handles this as a crash."""
+        """Cancel all handlers, with `within` seconds for their clean-up; the supervisor handles this as a crash."""
         if self._life is not None:
             self._life.kill(reason, within)
 
@@ -296,7 +299,7 @@ class ActorUnit:
 
 
 _LOOK = 0.01
-"""Seconds between two checks for unfinished calls."""
+"""Seconds between two checks for unfinished calls during a drain."""
 
 
 class Draining:
@@ -310,7 +313,7 @@ class Draining:
         """Number of messages that another process of the fleet will run."""
 
     async def run(self, timeout: float) -> Drained:
-        """Wait for accepted calls to finish; end those that do not finish in time."""
+        """Refuse new calls, wait up to `timeout` seconds for accepted ones, end the others; return a report."""
         check_duration("drain(timeout=...)", timeout)
         for cell in self._cells():
             # Before the first count: from here on the number of messages can only grow by calls inside the drain.
@@ -349,7 +352,7 @@ class Draining:
                     self._end(cell, message)
 
     def _end(self, cell: Cell, message: Message) -> None:
-        """End a message, in the thread of its incarnation's loop if there is one."""
+        """End a message during a drain; called in the thread of its incarnation's loop if there is one."""
         reason = f"{cell.name} was drained"
         with cell.lock:
             if message.state == "ended":

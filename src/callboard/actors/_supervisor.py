@@ -70,13 +70,13 @@ class Tree:
         # Set before the first await of a stop: from then on no child is started.
         self._is_stopping = False
         self.restarts = 0
-        """Number of restarts so far."""
+        """Number of restarts of children so far."""
         self._task: Spawned | None = None
         self._due: list[tuple[float, StartAgain]] = []
         """Delayed restarts of single children, by loop time. The delay of one child must not delay the others."""
 
     def child_ended(self, unit: "ActorUnit | Tree", end: End) -> None:
-        """Handle the end of a child that was not stopped by this supervisor."""
+        """Handle the end of a child that this supervisor did not stop."""
         self._ends.append((unit, end))
         self._wake()
 
@@ -85,7 +85,7 @@ class Tree:
             self._wakeup.set()
 
     async def start(self) -> None:
-        """Start the children in order. If one fails, stop the others again."""
+        """Start the children in order. If one child fails, stop the children that have started."""
         self._is_stopping = False
         self._ends.clear()
         self._due.clear()
@@ -124,7 +124,7 @@ class Tree:
             unit.finish(reason)
 
     async def _manage(self, scope: Scope) -> None:
-        """Task of the supervisor: handle the ends of children and delayed restarts until the stop."""
+        """Handle the ends of children and delayed restarts until the stop; runs in the supervisor's task."""
         with scope:
             while not self._is_stopping:
                 if self._ends:
@@ -137,7 +137,7 @@ class Tree:
                     await self._wait(min((when for when, _ in self._due), default=float("inf")))
 
     def _next_due(self) -> StartAgain | None:
-        """Return a delayed restart that is due, and drop the restarts of children that run again."""
+        """Return a delayed restart that is due, or `None`; drop the restarts of children that run again."""
         self._due = [one for one in self._due if not any(self.units[index].is_alive for index in one[1].starts)]
         first = min(self._due, key=lambda one: one[0], default=None)
         if first is None or first[0] > self.loop.now():
@@ -152,7 +152,7 @@ class Tree:
             await wakeup.wait()
 
     async def _child_has_ended(self, unit: "ActorUnit | Tree", end: End) -> None:
-        """Decide about a child that has ended by itself, and act."""
+        """Apply the restart policy to a child that has ended by itself."""
         if end.error is not None and not isinstance(end.error, Exception):
             await self._end_all(end.error)  # KeyboardInterrupt and SystemExit are raised by the owner
             return
@@ -199,7 +199,7 @@ class Tree:
             next_one = await self._try_again(next_one)
 
     async def _try_again(self, again: StartAgain) -> StartAgain | None:
-        """Stop and start children; return the next restart if one of them does not start."""
+        """Stop and start children once; return the next restart if one of them does not start, else `None`."""
         await self._stop_units([self.units[index] for index in again.stops])
         for index in set(again.stops) - set(again.starts):
             self.units[index].finish("it was stopped with another one, and is not restarted")
@@ -237,7 +237,7 @@ class Tree:
             await self._wait(until)
 
     async def _end_all(self, error: BaseException | None) -> None:
-        """End the supervisor from within its own task, and report it to the owner."""
+        """End the supervisor from within its own task, and report the end to the owner."""
         if self._is_stopping:
             return
         # Not `stop()`: it waits for `_manage`, the task in which this runs.
@@ -406,7 +406,7 @@ class Supervisor:
         return await Draining(f"the supervisor {self.name!r}", lambda: cells).run(timeout)
 
     def tree(self, on_end: OnEnd) -> Tree:
-        """Return a new tree, not started, with new children; for a block, or for the supervisor around this one."""
+        """Return a new `Tree` with new children, not started, for a block or for the supervisor around this one."""
         tree = Tree(self.name, self._make_restarts, on_end)
         for one in self._children:
             tree.units.append(
@@ -416,7 +416,7 @@ class Supervisor:
 
 
 class _Running(AbstractAsyncContextManager[A]):
-    """Context manager returned by `running`; explains the mistake of calling a handler on it."""
+    """Context manager that `running` returns; calling a handler on it raises an error that explains the mistake."""
 
     def __init__(self, spec: ChildSpec[A]) -> None:
         self._spec = spec
@@ -445,7 +445,9 @@ class _Running(AbstractAsyncContextManager[A]):
 
 
 def running(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AbstractAsyncContextManager[A]:
-    """Run one actor for the duration of an `async with` block, which receives a reference. `terms` are for `child`.
+    """Run one actor for the duration of an `async with` block, which receives a reference to it.
+
+    `terms` are options for `child`.
 
     Raises `ActorStartError` if the actor does not start, and `SupervisorError` at the end of the block, which is
     cancelled, if the actor ends too often.
@@ -468,7 +470,7 @@ def _checked(children: object) -> "list[ChildSpec[Any] | Supervisor]":
 
 
 def _check_child(spec: ChildSpec[Any]) -> None:
-    """Raise an error for options that are for other owners of an actor."""
+    """Raise an error for options of a child that only keyed actors, nodes, agents or fleets support."""
     if (spec.key, spec.cap, spec.idle) != (None, None, None):
         raise ValueError(f"child({spec.name}): key, cap and idle are for a node, or for keyed(...)")
     if (spec.intensity, spec.period) != (INTENSITY, PERIOD):

@@ -1,4 +1,4 @@
-"""Agent as a compiled LangGraph graph: attributes and drawing of the agent, and `as_graph()`.
+"""Attributes that an agent has in common with compiled LangGraph graphs, its drawing, and `as_graph()`.
 
 `as_graph()` serves code that checks `isinstance(x, Pregel)`. Its graph has the agent's nodes, edges and schemas, and
 passes runs, reads and changes of a thread on to the agent.

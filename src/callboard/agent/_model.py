@@ -251,10 +251,11 @@ _lent: ContextVar[BaseChatModel | None] = ContextVar("callboard_agent_model", de
 
 
 def agent_model() -> BaseChatModel | None:
-    """Return the chat model, without tools, of the agent that runs the current call; of nested agents, the innermost.
+    """Return the chat model, without tools, of the agent that runs the current call; `None` if there is none.
 
-    Returns `None` outside of an agent of callboard and in a process of an engine. Returns `None` also if the agent
-    chooses its model for each step. The same holds for a model that is not a chat model with bound tools and settings.
+    With nested agents, it is the model of the innermost agent. Returns `None` outside of an agent of callboard and in a
+    process of an engine. Returns `None` also if the agent chooses its model for each step. The same holds for a model
+    that is not a chat model with bound tools and settings.
     """
     return _lent.get()
 

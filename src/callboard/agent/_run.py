@@ -108,7 +108,7 @@ NEEDS_MORE_STEPS = "Sorry, need more steps to process this request."
 
 
 class Run:
-    """Run of an agent on a thread, from its input to its end or its next stop."""
+    """Run of an agent on a thread, from its input until the agent is done or waits for a person."""
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
@@ -122,7 +122,7 @@ class Run:
         self.interrupts: list[Interrupt] = []
         """Open questions at which the run stopped; empty while it runs."""
         self.has_stopped = False
-        """`True` if the run waits for a person, with or without a question."""
+        """`True` if the run stopped at a breakpoint or at a question, and waits for a person."""
         self._whole: list[BaseMessage] = []
         """Conversation after the last repair, or the last check that found nothing to repair."""
 

@@ -75,7 +75,7 @@ class RunContext:
         self.plan = plan
         self.tools = NodeAccess(plan.tools)
         self.by_call = plan.version == "v2"
-        """`True` if streams show each call as a task of its own."""
+        """`True` if streams and snapshots show each call as a task of its own (version "v2")."""
         self.thread = thread
         self.config = config
         self.runtime = runtime

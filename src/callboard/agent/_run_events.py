@@ -35,7 +35,7 @@ class RunReporter:
         self.questions = 0
         """Number of open questions at the end of the run."""
         self.result: object = None
-        """State at the end of the run."""
+        """Values of the state at the end of the run; `None` before, and after a failure."""
         self._observers = observers
         self._info = info
         self._loop = loop

@@ -1,4 +1,4 @@
-"""Middleware around a tool call, for `ToolNode(middleware=[...])`.
+"""Middleware that runs around each tool call, for `ToolNode(middleware=[...])`.
 
 Each middleware gets the request of a call, and a function that runs the rest of the chain. Your own derives from
 `Middleware`, or is a plain function.

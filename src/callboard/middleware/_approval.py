@@ -1,4 +1,4 @@
-"""`RequireApproval`: a person approves a call, with its arguments, before it runs.
+"""`RequireApproval`: middleware by which a person approves a call, with its arguments, before it runs.
 
 The question has a digest of the tool and its arguments. An approval counts only for a call with the same digest.
 """
@@ -50,7 +50,7 @@ def approved_arguments() -> Mapping[str, object] | None:
 
 @contextmanager
 def agreed(args: Mapping[str, object]) -> Generator[None]:
-    """Make the approved arguments available to the code within the block."""
+    """Store the arguments that a person approved, for `approved_arguments()` within the block."""
     token = _approved.set(deepcopy(args))
     try:
         yield
@@ -62,13 +62,16 @@ def agreed(args: Mapping[str, object]) -> Generator[None]:
 
 
 def digest_of(tool: BaseTool, args: Mapping[str, Any]) -> str:
-    """Return the digest of a tool and its arguments; raise `ValueError` if an argument has no JSON form."""
+    """Return a digest of a tool and its arguments, to which an approval is bound.
+
+    Raise `ValueError` if an argument has no JSON form.
+    """
     # Argument names that begin with "%" are escaped within "args"; these three fixed names need no escape.
     return digest({"args": args, "name": tool.name, "runs": runs_in(tool)})
 
 
 def runs_in(tool: BaseTool) -> str:
-    """Return the names of the tool's class and function, the same in any process.
+    """Return the names of a tool's class and of its function, as one text; it is the same in any process.
 
     The tool's name alone would not do: middleware may replace a tool by another tool of the same name.
     """
@@ -77,7 +80,7 @@ def runs_in(tool: BaseTool) -> str:
 
 
 AnswerType = Literal["accept", "edit", "response", "ignore"]
-"""The `type` of a `HumanResponse`."""
+"""Kind of a person's answer: the `type` of a `HumanResponse`."""
 
 ANSWERS: tuple[AnswerType, ...] = get_args(AnswerType)
 FIELDS: dict[AnswerType, str] = {
@@ -86,14 +89,14 @@ FIELDS: dict[AnswerType, str] = {
     "response": "allow_respond",
     "ignore": "allow_ignore",
 }
-"""Field of a `HumanInterruptConfig` that allows each answer."""
+"""Field of a `HumanInterruptConfig` that allows an answer, by the kind of the answer."""
 
 Step = tuple[str, ToolCallRequest | ToolMessage]
-"""Decision as one word for observers, and the request to run, or the message that answers instead."""
+"""Decision about a call: one word for observers, and the request to run or the message that answers instead."""
 
 
 class ApprovalRequest(HumanInterrupt):
-    """`HumanInterrupt` with the digest to which its answer is bound."""
+    """LangGraph's `HumanInterrupt` with the digest of the call that it asks about."""
 
     digest: str
     """Digest of the tool and its arguments."""
@@ -134,7 +137,7 @@ _SHAPES: dict[AnswerType, tuple[type, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Question to a person before a call runs."""
+    """Question to a person about one call, before the call runs."""
 
     request: ToolCallRequest
     tool: BaseTool
@@ -142,7 +145,7 @@ class Question:
     config: HumanInterruptConfig
 
     def ask(self, description: str) -> Step:
-        """Interrupt the run with the question, or return the decision if the run was resumed with an answer."""
+        """Interrupt the run with this question, or return the decision if the run was resumed with an answer."""
         value = ApprovalRequest(
             action_request=deepcopy(self._shown),
             config=self.config.copy(),
@@ -175,7 +178,7 @@ class Question:
         return [answer for answer, field in FIELDS.items() if self.config.get(field)]
 
     def understood(self, answer: Any, check: Callable[[Any], Any]) -> Step | None:
-        """Return the decision that an answer makes, or `None` if its question was about other arguments.
+        """Return the decision that an answer makes; `None` if the answer belongs to a question about other arguments.
 
         Raise `ValueError` if the answer is not allowed.
         """
@@ -221,7 +224,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Pydantic type that validates an answer, and the JSON schema that a client may show as a form."""
+    """Form for a person's answer: a pydantic type that validates it, and the JSON schema that a client may show."""
 
     type: type[BaseModel]
     json_schema: dict[str, Any]
@@ -232,7 +235,10 @@ _asking: ContextVar[Question] = ContextVar("callboard_asking")
 
 @cache
 def _form(allowed: tuple[AnswerType, ...]) -> Form:
-    """Return the form for these answers. It is cached, so its validator finds the question in a context variable."""
+    """Return the form for the allowed kinds of answers.
+
+    It is cached for all questions, so its validator finds the present question in a context variable.
+    """
     shapes = tuple(_SHAPES[answer][0] for answer in allowed)
     shape: Any = shapes[0] if len(shapes) == 1 else Annotated[Union[shapes], Discriminator("type")]  # noqa: UP007
 
@@ -246,7 +252,10 @@ def _form(allowed: tuple[AnswerType, ...]) -> Form:
 
 
 def _declined(call: ToolCall, reason: str | None) -> str:
-    """Return the refusal for the model, in LangChain's wording, which models know from training."""
+    """Return the text with which a model reads that a person rejected its call.
+
+    It has LangChain's wording, which models know from training.
+    """
     if reason:
         return f"User rejected the tool call for `{call['name']}` with reason: {reason}"
     return (
@@ -256,7 +265,7 @@ def _declined(call: ToolCall, reason: str | None) -> str:
 
 
 def _check_arguments(tool: BaseTool, args: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for the person who edited the call if the arguments are invalid."""
+    """Raise `ValueError` if a person has edited the arguments of a call, and they do not fit the tool."""
     schema = tool.tool_call_schema
     if not inspect.isclass(schema) or not issubclass(schema, BaseModel):
         return  # a JSON schema, which is not checked here
@@ -273,7 +282,7 @@ Predicate = Callable[[ToolCallRequest], bool]
 
 
 class RequireApproval(Middleware):
-    """Asks a person before a call runs, with LangGraph's `interrupt()`.
+    """Middleware that asks a person before a call runs, with LangGraph's `interrupt()`.
 
     The question is a list of one `HumanInterrupt`, the answer a `HumanResponse`, or a list of one. An answer approves
     one tool and one set of arguments, by a digest; if the arguments have changed since, the person is asked again.
@@ -295,7 +304,7 @@ class RequireApproval(Middleware):
 
     order = Order("approval")
     needs_checkpointer = True
-    """An agent needs a checkpointer to keep the questions until they are answered."""
+    """`True`: an agent needs a checkpointer, which keeps the questions until they are answered."""
 
     def __init__(
         self,
@@ -325,7 +334,7 @@ class RequireApproval(Middleware):
         check_tool_names("RequireApproval(tools=...)", self._rules, tools, self._missing)
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
-        """Ask the person, then run the call or answer it as the person decided.
+        """Ask the person; then run the call, or answer it, as the person decided.
 
         Raises:
             GraphInterrupt: with the question, while it has no answer.
@@ -367,7 +376,7 @@ class RequireApproval(Middleware):
 
 
 def _without_forged(request: ToolCallRequest, tool: BaseTool) -> ToolCallRequest:
-    """Return the request without values that the model wrote for injected arguments."""
+    """Return a request without the values that the model wrote for injected arguments."""
     call = request.tool_call
     args = written_args(call, injected_args(tool))
     return request if len(args) == len(call["args"]) else request.override(tool_call={**call, "args": args})
@@ -375,7 +384,10 @@ def _without_forged(request: ToolCallRequest, tool: BaseTool) -> ToolCallRequest
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """Allowed answers, and predicates that all must be true for a call to need approval."""
+    """Rule for the calls of a tool: the allowed answers, and predicates of the calls that need approval.
+
+    A call needs approval if all predicates are true.
+    """
 
     config: HumanInterruptConfig
     when: Predicate | None
@@ -401,7 +413,7 @@ def _checked(name: str, config: Mapping[str, object]) -> HumanInterruptConfig:
 
 
 def _rules_of(tools: Any, default: _Rule) -> dict[str, _Rule | None]:
-    """Return the rule of each tool by name; `None` if its calls need no approval."""
+    """Return the option `tools` as a dict from tool name to rule; `None` in it stands for calls without approval."""
     if tools is None:
         return {}
     if isinstance(tools, str) or not isinstance(tools, Collection) or not all(isinstance(one, str) for one in tools):

@@ -1,4 +1,4 @@
-"""Changes of shared documents that a call waits for."""
+"""Access of a call to documents in a shared store: the call waits until its change is done."""
 
 from typing import TypeVar
 
@@ -13,7 +13,11 @@ T = TypeVar("T")
 
 
 async def ask(store: SharedDocuments, document: Document, rule: Rule[T], request: ToolCallRequest) -> Done[T] | None:
-    """Apply a rule to a document and wait for the answer; `None` if the call should continue without the store."""
+    """Change a document of a store by a rule, and return the result.
+
+    Return `None` if the store cannot be reached, and the call should continue without it. Raise `CallRejectedError`
+    if the call must not run then.
+    """
     answered = wakeup()
     answers: list[Done[T] | Away | Exception] = []
 
@@ -36,7 +40,10 @@ async def ask(store: SharedDocuments, document: Document, rule: Rule[T], request
 
 
 def check_store(whose: str, store: object, **needs_one: object) -> None:
-    """Raise `TypeError` if `store` is not a document store, and `ValueError` for options that need a store."""
+    """Raise `TypeError` if the option `shared` is not a document store.
+
+    Raise `ValueError` if it is missing, and an option in `needs_one` is given.
+    """
     if store is None:
         if given := [option for option, value in needs_one.items() if value is not None]:
             raise ValueError(f"{whose}({given[0]}=...) is for what many processes share; give it a store: shared=...")

@@ -1,4 +1,4 @@
-"""`Fallback`: when a tool fails, answer with another tool, a fixed value or a function."""
+"""`Fallback`: middleware that answers with another tool, a fixed value or a function when a tool fails."""
 
 import dataclasses
 import inspect
@@ -23,10 +23,10 @@ from callboard.tools._results import CallNext, Output, is_output, with_entries
 T = TypeVar("T")
 
 _THREADS = 256
-"""Number of threads of one alternative."""
+"""Maximum number of threads of one alternative that is a sync function."""
 
 Failure = Exception | ToolMessage
-"""Reason why an alternative is needed: an error, or a message that counts as a failure."""
+"""Failure for which an alternative is needed: an error, or a message that counts as a failure."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Value:
 
 
 Alternative = str | BaseTool | Value | Callable[[ToolCallRequest, Any], object]
-"""Name of a tool of the node, a tool that is hidden from the model, a fixed value, or a function."""
+"""Alternative for a tool: the name of a tool of the node, a tool hidden from the model, a `Value`, or a function."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,14 +50,14 @@ class OtherTool:
 
     name: str
     tool: BaseTool | None = None
-    """The tool itself, or `None` for the node's tool of this name."""
+    """Tool to call, or `None` for the node's tool of this name."""
 
     async def answer(self, request: ToolCallRequest, call_next: CallNext, failure: Failure) -> Output:
         call = cast("ToolCall", {**request.tool_call, "name": self.name})
         return await call_next(request.override(tool_call=call, tool=self.found(request)))
 
     def found(self, request: ToolCallRequest) -> BaseTool:
-        """Return the tool to call; raise `ValueError` if the node has no tool of this name."""
+        """Return the tool to call for a request; raise `ValueError` if the node has no tool of this name."""
         if self.tool is not None:
             return self.tool
         tools = {tool.name: tool for tool in request.runtime.tools}
@@ -65,7 +65,7 @@ class OtherTool:
         return tools[self.name]
 
     def check(self, instead_of: str, names: Collection[str]) -> None:
-        """Raise `ValueError` if the alternative is a tool of the node and the node does not have it."""
+        """Raise `ValueError` if the alternative names a tool of the node, and the node does not have it."""
         if self.tool is None and self.name not in names:
             raise ValueError(
                 f"Fallback({{{instead_of!r}: {self.name!r}}}): {no_such('tool', self.name, names)} "
@@ -91,7 +91,7 @@ class Function:
 
 
 def alternatives(name: str, given: object) -> tuple[OtherTool | Function, ...]:
-    """Return the alternatives of the tool `name`, in the order in which they are tried."""
+    """Return the alternatives that are `given` for the tool `name`, in the order in which they are tried."""
     several = given if isinstance(given, (list, tuple)) else [given]
     if not several:
         raise ValueError(f"Fallback({{{name!r}: []}}) has no alternative in it; leave {name!r} out")
@@ -134,7 +134,10 @@ def _in_thread(fn: Callable[..., object]) -> Callable[..., Awaitable[object]]:
 
 
 def signed(output: Output, call: ToolCall, by: str) -> Output:
-    """Return the output with the name of the call that the model made, and with the alternative's name added."""
+    """Return the output of an alternative as that of the call that the model made.
+
+    Its message gets the name of the called tool, and a record of the alternative's name.
+    """
 
     def entry(given: Any) -> Any:
         # A `Command` may carry messages of other calls; only the message of this call is renamed.
@@ -148,7 +151,7 @@ def signed(output: Output, call: ToolCall, by: str) -> Output:
 
 
 class Fallback(Middleware):
-    """Answers with an alternative when a tool fails.
+    """Middleware that answers with an alternative when a tool fails.
 
     Alternatives are tried in order, until one has an answer or the call's time is used up. If none has, the first
     failure stands, with the other errors in its notes. Interrupts, cancellations and invalid arguments are not
@@ -201,7 +204,7 @@ class Fallback(Middleware):
         self._missing: Missing = missing
 
     def check_tools(self, tools: Collection[str]) -> None:
-        """Raise `ValueError` if the node lacks a tool that is named here, as a key or as an alternative."""
+        """Raise `ValueError` if the node lacks a tool that `instead_of` names, as a key or as an alternative."""
         check_tool_names("Fallback", self._alternatives, tools, self._missing)
         for name in self._alternatives.keys() & tools:
             for other in self._alternatives[name]:
@@ -209,7 +212,10 @@ class Fallback(Middleware):
                     other.check(name, tools)
 
     def covers(self, tool: BaseTool) -> bool:
-        """Return whether a tool has alternatives. If so, it is offered even while a `CircuitBreaker` refuses it."""
+        """Return whether a tool has alternatives.
+
+        If so, the tool is offered to models even while a `CircuitBreaker` refuses it.
+        """
         return tool.name in self._alternatives
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
@@ -234,7 +240,7 @@ class Fallback(Middleware):
         return await self._instead(request, call_next, cast("ToolMessage", output)) or output
 
     async def _instead(self, request: ToolCallRequest, call_next: CallNext, failure: Failure) -> Output | None:
-        """Return the output of the first alternative that succeeds, or `None`."""
+        """Return the output of the first alternative that succeeds, or `None` if none does."""
         for other in self._alternatives[request.tool_call["name"]]:
             # Checked before each one: an alternative may use up the time of the next.
             if remaining() <= 0:

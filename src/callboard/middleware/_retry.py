@@ -1,4 +1,4 @@
-"""`Retry`: run a failed call again after a pause."""
+"""`Retry`: middleware that runs a failed call again after a pause."""
 
 import inspect
 import math
@@ -28,20 +28,20 @@ from callboard.tools._middleware import Middleware, Order, running_call
 from callboard.tools._results import CallNext, Output
 
 When = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
-"""Errors that a middleware handles: an exception type, a tuple of types, or a predicate of the error."""
+"""Option for the errors that a middleware handles: an exception type, a tuple of types, or a predicate of the error."""
 
 ASKS_TOO_LATE = "the question comes after a body has run, and the answer runs that body again"
-"""Reason why a person must be asked outside of middleware that may run a second body."""
+"""Error text for a question to a person that comes from inside of middleware which may run a second body."""
 _NEVER_RAN = (CallRejectedError, CircuitOpenError, ActorGoneError)
-"""Errors of calls whose body did not run. Such a call may be retried whatever the tool does."""
+"""Errors of calls whose body did not run. Such a call may be retried, whatever its tool does."""
 _LONGEST_ASKED = 86_400.0
-"""Maximum seconds to wait at a server's request; a longer wait is a mistake, or meant to block the caller."""
+"""Maximum seconds to wait because a server asks for it; a longer wait is a mistake, or meant to block the caller."""
 _FINAL = (PoisonousCallError,)
-"""Errors of calls that would be refused again each time."""
+"""Errors that are never retried, because the call would be refused again each time."""
 
 
 class Retry(Middleware):
-    """Runs a failed call again, with exponential backoff and full jitter.
+    """Middleware that runs a failed call again, with exponential backoff and full jitter.
 
     The pause before attempt n + 1 is random, between 0 and `initial * factor ** (n - 1)` seconds, at most `maximum`;
     see "Exponential Backoff And Jitter", AWS Architecture Blog, 2015. A server's `Retry-After` is a lower bound; if it
@@ -99,10 +99,10 @@ class Retry(Middleware):
         self._any_tool = any_tool
         self._rng = rng or random.Random()  # noqa: S311 (jitter is no secret)
         self._told: set[str] = set()
-        """Names of tools for which the warning was given."""
+        """Names of tools about which a warning was given already."""
 
     def check_policies(self, policies: Mapping[str, CallPolicy]) -> None:
-        """Warn if no tool of a node may be retried."""
+        """Warn if `Retry` has no effect, because no tool of a node may be retried."""
         spared = self._any_tool or self._attempts == 1 or _only_of_calls_that_never_ran(self._on)
         if (
             not spared
@@ -172,7 +172,10 @@ class Retry(Middleware):
 
 
 def _only_of_calls_that_never_ran(on: When) -> bool:
-    """Return whether `on` names only errors of calls that never ran; a predicate may match others."""
+    """Return whether `on` consists only of errors of calls whose body never ran.
+
+    A predicate counts as such, because it may match others.
+    """
     kinds = on if isinstance(on, tuple) else (on,)
     return all(not isinstance(kind, type) or issubclass(kind, _NEVER_RAN) for kind in kinds)
 
@@ -193,13 +196,13 @@ def check_on_message(name: str, on_message: object) -> None:
 
 
 def matches(on: When, error: Exception) -> bool:
-    """Return whether `on` matches an error."""
+    """Return whether the option `on` of a middleware matches an error."""
     if isinstance(on, (type, tuple)):
         return isinstance(error, on)
     return on(error)
 
 
 def _left() -> float:
-    """Return the seconds left in the call's budget, which also covers pauses."""
+    """Return the seconds left in the call's time budget, which also covers pauses."""
     with waiting():
         return remaining()

@@ -1,4 +1,4 @@
-"""`Supervise`: supervision of the tool calls of LangChain's own agent."""
+"""`Supervise`: middleware of LangChain that supervises the tool calls of LangChain's own agent."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ except ImportError as error:
 
 
 class Supervise(AgentMiddleware[Any, Any, Any]):
-    """Gives the tool calls of `langchain.agents.create_agent` timeouts, limits, budgets, middleware and spans.
+    """LangChain middleware that gives an agent's tool calls timeouts, limits, budgets, callboard middleware and spans.
 
     Use it as `create_agent(model, tools, middleware=[Supervise(timeout=30.0)])`. The agent, its graph and the execution
     of its tools stay LangChain's, on asyncio. Limits hold for all calls of this object together. In the agent's list,
@@ -101,7 +101,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Item]]
     ) -> Item:
-        """Supervise a call of an agent that runs in an event loop."""
+        """Supervise a tool call of an agent that runs in an event loop."""
 
         async def body(attempt: Attempt, request: ToolCallRequest) -> Item:
             attempt.scope = scope_in_task(request.runtime.config, request.tool_call["id"])
@@ -114,7 +114,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
             )
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Item]) -> Item:
-        """Supervise a call of an agent that runs sync; middleware after this one runs in a worker thread."""
+        """Supervise a tool call of an agent that runs sync; middleware after this one runs in a worker thread."""
 
         async def body(attempt: Attempt, request: ToolCallRequest) -> Item:
             attempt.scope = scope_in_task(request.runtime.config, request.tool_call["id"])
@@ -130,7 +130,10 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         return cast("Item", call.result)
 
     def _around(self, request: ToolCallRequest) -> BatchContext:
-        """Return the context of the batch; the tool's description is added only if somebody observes."""
+        """Return the context in which a request's call is supervised.
+
+        The tool's description is added only if an observer is active.
+        """
         around, tool = batch_context(chunks_for(runtime_of(request.runtime.config))), request.tool
         if not around.observers.calls:
             return around
@@ -139,7 +142,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         return around._replace(describe=lambda _: description, shown=lambda call: shown(call, around.run))
 
     def _check_names(self, request: ToolCallRequest) -> None:
-        """Raise `ValueError` for options about tools that the agent lacks; its tools are known only in a run."""
+        """Raise `ValueError` if options name tools that the agent lacks. The agent's tools are known only in a run."""
         # Other middleware may put a tool into the request that is not in the agent's list.
         tools = [*request.runtime.tools, *([request.tool] if request.tool is not None else [])]
         names = frozenset(tool.name for tool in tools)
@@ -155,7 +158,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
 
 @dataclass(frozen=True, slots=True)
 class _Setup:
-    """Objects that a `Supervise` prepares once for all its calls."""
+    """Objects that a `Supervise` makes once and uses for all its calls."""
 
     supervision: Supervision
     chain: Chain | None
@@ -163,25 +166,25 @@ class _Setup:
     plans: ToolFacts[Plan]
 
     def terms(self, request: ToolCallRequest) -> CallOptions:
-        """Return the policy of the request's tool, and the limits of the call."""
+        """Return the policy and the limits of the call of a request."""
         return self.supervision.terms(request.tool_call, context=partial(context_of, request))
 
     def sync_tool(self, request: ToolCallRequest) -> BaseTool | None:
-        """Return the request's tool if it is sync and so needs a thread, else `None`."""
+        """Return the tool of a request if it is sync, and so needs a thread; otherwise `None`."""
         tool = request.tool
         return tool if tool is not None and self.plans.of(tool).takes_thread else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """Way in which the agent runs a request: from its event loop, or from a thread."""
+    """Way in which the agent runs the tool of a request: in its event loop, or in a thread."""
 
     body: Callable[[Attempt, ToolCallRequest], Coroutine[Any, Any, Item]]
     takes_thread: Callable[[ToolCallRequest], bool]
 
 
 class _AgentCall(SupervisedCall[Item]):
-    """Supervised call of an agent: middleware, attempts, and the conversion of errors."""
+    """Supervised tool call of an agent: runs middleware and attempts, and converts errors to messages."""
 
     __slots__ = ("_request", "_setup", "_way")
 
@@ -223,7 +226,10 @@ class _AgentCall(SupervisedCall[Item]):
         return output
 
     def _without_key(self, error: NoKeyError, request: ToolCallRequest) -> ToolMessage:
-        """Answer a call whose key function failed: with invalid arguments if they are, else raise its error."""
+        """Return the error message for a call with invalid arguments, which made the key function of a limit fail.
+
+        If the arguments are valid, raise the error of the key function.
+        """
         call, tool = request.tool_call, request.tool
         try:
             if tool is not None:
@@ -246,7 +252,10 @@ def _check_arguments(plan: Plan, request: ToolCallRequest) -> None:
 
 
 def _answer_in(request: ToolCallRequest) -> ToolMessage | None:
-    """Return the message that the call already has; an older message with the same id belongs to another call."""
+    """Return the message with which the call of a request is answered already, or `None`.
+
+    An older message with the same id belongs to another call.
+    """
     return answer_of(request.tool_call, messages_in(request.state, "messages"))
 
 

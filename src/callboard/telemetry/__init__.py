@@ -1,4 +1,4 @@
-"""Telemetry of calls, runs and actors: OpenTelemetry spans and metrics, log lines, recordings.
+"""OpenTelemetry spans and metrics, log lines and recordings of calls, agent runs and actors.
 
 Tracing, Metrics, Logs    observers; active by themselves once the application has an SDK, or sets a log level
 setup                     sets up an OpenTelemetry SDK and log lines for an application without them

@@ -12,7 +12,7 @@ from pydantic_core import to_jsonable_python
 from callboard.telemetry._names import CAPTURE_VARIABLE, CAPTURING
 
 Redactor = Callable[[Any], Any]
-"""Function from a value of plain JSON types to the same value without its secrets."""
+"""Function that returns a value of plain JSON types without its secrets."""
 
 MAX_LENGTH = 8192
 """Default limit of one captured value, in characters."""
@@ -21,7 +21,7 @@ _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"
 
 
 class Capture:
-    """Filter between arguments and results on one side, and exporters and files on the other; options of `Tracing`."""
+    """Filter for arguments and results before they reach exporters or files; its options are those of `Tracing`."""
 
     def __init__(
         self, wanted: bool | None = None, redact: Redactor | bool = True, max_length: int = MAX_LENGTH
@@ -35,7 +35,7 @@ class Capture:
         self._max_length = max_length
 
     def value(self, value: object) -> Any:
-        """Return a value as plain JSON types, redacted, at full length."""
+        """Return a value in plain JSON types, with secrets removed, at full length."""
         try:
             plain = to_jsonable_python(_plain(value), fallback=_named)
             return to_jsonable_python(self._redactor(plain), fallback=_named)  # the redactor may return any type
@@ -43,13 +43,16 @@ class Capture:
             return _not_captured(error)
 
     def short(self, value: object) -> Any:
-        """Return a value as `value()` does; if it is too long, return its JSON text, cut."""
+        """Return a value as `value()` does; if its JSON text is too long, return that text, cut."""
         found = self.value(value)
         text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
         return found if len(text) <= self._max_length else self._cut(text)
 
     def text(self, value: object) -> str:
-        """Return a value redacted, as one text of bounded length: a string unchanged, any other type as JSON."""
+        """Return a value as one text of bounded length, with secrets removed.
+
+        A string is returned as such, a value of any other type as JSON.
+        """
         found = self.value(value)
         return self._cut(sendable(found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)))
 
@@ -59,7 +62,10 @@ class Capture:
         return f"{text[: self._max_length]}… ({len(text)} characters)"
 
     def error_text(self, error: BaseException) -> str:
-        """Return the text of an error, redacted and cut. The `__str__` of a user-defined error may raise."""
+        """Return the text of an error, cut and with secrets removed.
+
+        The `__str__` of a user-defined error may raise; the text says so then.
+        """
         try:
             said = str(error)
         except Exception as another:
@@ -81,7 +87,7 @@ def _redactor(redact: Redactor | bool) -> Redactor:
 
 
 def sendable(text: str) -> str:
-    """Return a text without lone surrogates: one of them makes an exporter drop the whole export batch."""
+    """Return a text without lone surrogates. With one of them, an exporter would drop the whole export batch."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -102,7 +108,7 @@ def _named(value: object) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return the content of LangChain and LangGraph objects as dicts, lists and texts, readable in a trace."""
+    """Return LangChain and LangGraph objects in a value as dicts, lists and texts, which are readable in a trace."""
     if isinstance(value, ToolMessage):
         return value.content
     if isinstance(value, Command):
@@ -117,14 +123,14 @@ def _plain(value: object) -> object:
 
 
 def result_of(output: object) -> object:
-    """Return the output of a call; of a list with one element, that element."""
+    """Return the output of a call; for a list with one element, return that element."""
     if isinstance(output, list) and len(output) == 1:
         return output[0]
     return output
 
 
 def messages_of(value: object) -> Sequence[BaseMessage]:
-    """Return the messages in a state, in a run's input or in a model request."""
+    """Return the messages in a value: the state of a graph, the input of a run, or a model request."""
     found: Any = value
     if isinstance(value, dict):
         found = value.get("llm_input_messages") or value.get("messages")
@@ -135,12 +141,12 @@ def messages_of(value: object) -> Sequence[BaseMessage]:
 
 
 def _is_pair(value: tuple[object, ...]) -> bool:
-    """Return whether a tuple is one message in the form (role, text)."""
+    """Return whether a tuple is a message in the form (role, text), not a sequence of messages."""
     return len(value) == 2 and all(isinstance(one, str) for one in value)
 
 
 def _read(value: Any) -> BaseMessage | None:
-    """Return a message given in any form that LangChain accepts; `None` for anything else."""
+    """Return a message that is given in any form that LangChain accepts; `None` for any other value."""
     try:
         return convert_to_messages([value])[0]
     except Exception:  # the state belongs to the application: any type may stand under "messages"
@@ -148,7 +154,7 @@ def _read(value: Any) -> BaseMessage | None:
 
 
 def _message(message: BaseMessage) -> dict[str, object]:
-    """Return a message in the form of the OpenTelemetry conventions: a role and its parts."""
+    """Return a message as a dict in the form of the OpenTelemetry conventions: a role and its parts."""
     parts: list[dict[str, object]] = []
     if isinstance(message, ToolMessage):
         parts.append({"type": "tool_call_response", "id": message.tool_call_id, "response": message.content})
@@ -167,5 +173,5 @@ def _message(message: BaseMessage) -> dict[str, object]:
 
 
 def conversation(value: object) -> list[dict[str, object]]:
-    """Return the messages in a value, in the form of the OpenTelemetry conventions."""
+    """Return the messages in a value, each as a dict in the form of the OpenTelemetry conventions."""
     return [_message(message) for message in messages_of(value)]

@@ -1,4 +1,4 @@
-"""Default observers: spans and metrics if the application has an OpenTelemetry SDK, logs if it set a log level."""
+"""Observers that are active by default: spans and metrics if there is an OpenTelemetry SDK, logs if a level is set."""
 
 import logging
 from functools import cache
@@ -11,12 +11,12 @@ from callboard.telemetry._identity import ByIdentity
 
 _NOBODY = Observers()
 _over: set[ByIdentity] = set()
-"""Providers that `end()` has shut down. OpenTelemetry's API cannot replace them, so they are still the global ones."""
+"""Providers that `end()` has shut down. They are still the global ones, because OpenTelemetry cannot replace them."""
 _calls, _all = logging.getLogger(LOGGER), logging.getLogger("callboard")
 
 
 def default_observers(kinds: frozenset[str]) -> Observers:
-    """Return the default observers of a batch or run that starts now.
+    """Return the observers that are active by default for a batch or run that starts now.
 
     Args:
         kinds: kinds of observers that are active already ("spans", "metrics", "logs"); they are left out.
@@ -33,17 +33,20 @@ def default_observers(kinds: frozenset[str]) -> Observers:
 
 
 def is_set_up(provider: Any) -> bool:
-    """Return whether a provider is a real SDK provider that was not shut down."""
+    """Return whether a provider of tracers or meters is a real one of an SDK, and was not shut down."""
     return not is_noop(provider) and (not _over or ByIdentity(provider) not in _over)
 
 
 def is_noop(provider: Any) -> bool:
-    """Return whether a provider is the no-op default of the OpenTelemetry API."""
+    """Return whether a provider is the no-op default of the OpenTelemetry API, which records nothing."""
     return type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
 
 
 def end(provider: Any) -> None:
-    """Shut down a provider. It remains the global one, because OpenTelemetry's API accepts only one per process."""
+    """Shut down a provider of tracers or meters.
+
+    It remains the global one, because OpenTelemetry's API accepts only one per process.
+    """
     _over.add(ByIdentity(provider))
     provider.shutdown()
 

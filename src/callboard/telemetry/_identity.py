@@ -1,4 +1,4 @@
-"""Identity of objects as dict keys."""
+"""Dict keys that compare objects by identity."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ByIdentity:
-    """Dict key that compares an object by identity. Logfire's providers are dataclasses without a hash."""
+    """Dict key that stands for one object, compared by identity. Logfire's providers are dataclasses without a hash."""
 
     one: Any
 

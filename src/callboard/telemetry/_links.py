@@ -1,4 +1,4 @@
-"""Span contexts as text: links from a resumed call to the interrupted one, and propagation between processes."""
+"""Span contexts as text, for links from a resumed call to the interrupted one, and for other processes."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -10,13 +10,16 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 CALL = context.create_key("callboard-call")
 RUN = context.create_key("callboard-run")
-"""Context keys of the span of the current call and of the current run."""
+"""Keys of OpenTelemetry's context under which the spans of the current call and of the current run are stored."""
 
 _W3C = TraceContextTextMapPropagator()
 
 
 def mark() -> str | None:
-    """Return the spans of the current call and run as text. A resumed call or run links to them."""
+    """Return the contexts of the spans of the current call and run as one text (a mark), or `None` without any span.
+
+    A resumed call or run links to these spans.
+    """
     found = [context.get_value(key) for key in (CALL, RUN)]
     if not any(isinstance(span, Span) for span in found):
         return None
@@ -24,13 +27,16 @@ def mark() -> str | None:
 
 
 def link_to_call(left: str | None) -> list[Link]:
-    """Return a link to the call that left a mark, or to its run if the call had no span."""
+    """Return a list with a link to the call span in a mark; empty if the mark has no span.
+
+    If the call had no span, the link is to the span of its run.
+    """
     # A call may be stored as begun together with the model's reply, before it has a span. Its mark has only the run.
     return _links(left, 0) or _links(left, 1)
 
 
 def link_to_run(left: str | None) -> list[Link]:
-    """Return a link to the run that left a mark."""
+    """Return a list with a link to the run span in a mark; empty if there is none."""
     return _links(left, 1)
 
 
@@ -42,7 +48,10 @@ def _as_text(span: object) -> str:
 
 
 def _links(left: str | None, position: int) -> list[Link]:
-    """Return the link in one part of a mark, or none: a mark read from a database may be damaged."""
+    """Return a list with a link to the span at one position of a mark.
+
+    It is empty without such a span: a mark that was read from a database may be damaged.
+    """
     parts = (left or "").split(" ")
     if len(parts) != 2:
         return []
@@ -52,7 +61,7 @@ def _links(left: str | None, position: int) -> list[Link]:
 
 
 def carrier() -> dict[str, str]:
-    """Return the current trace context and baggage as text, by the configured propagators.
+    """Return the current trace context and baggage as a dict of texts, written by the configured propagators.
 
     The default propagator writes a W3C `traceparent`. Send the dict where a context variable cannot go: in the
     environment of a worker process, the `_meta` of a request to an MCP server, the headers of a message. The receiver
@@ -65,7 +74,7 @@ def carrier() -> dict[str, str]:
 
 @contextmanager
 def continued(carried: Mapping[str, object] | None) -> Generator[None]:
-    """Attach the trace context that `carrier` returned: spans begun inside the block continue its trace.
+    """Attach a trace context that `carrier` returned; spans begun inside the block continue its trace.
 
     Args:
         carried: the received entries; unknown ones are ignored. `None` and unreadable entries mean no trace.
@@ -79,7 +88,7 @@ def continued(carried: Mapping[str, object] | None) -> Generator[None]:
 
 
 def ids() -> dict[str, str]:
-    """Return the trace id and span id of the current span, for log lines; empty without a span."""
+    """Return a dict with the trace id and the span id of the current span, for log lines; empty without a span."""
     found = trace.get_current_span().get_span_context()
     if not found.is_valid:
         return {}

@@ -1,4 +1,4 @@
-"""Log lines of calls, runs and actors: structlog events in the standard library's logging."""
+"""Observers that write log lines of calls, runs and actors: structlog events in the standard library's logging."""
 
 import logging
 import sys
@@ -63,7 +63,7 @@ _LIVES: Mapping[ActorPhase, tuple[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class _OpenRun:
-    """Open run with its start time and its bound logger."""
+    """Run of an agent that has not ended, with its start time and its bound logger."""
 
     since: float
     log: Any
@@ -80,7 +80,7 @@ class _Call(TrackedCall):
 
 
 class Logs(ObserverSet):
-    """Log lines of calls, runs and actors, on the logger "callboard.calls".
+    """Set of observers that write log lines of calls, runs and actors to the logger "callboard.calls".
 
     Each line has an event name and fields. structlog passes them to the standard library's logging as the message and
     the `extra` of a record. Any handler of the application receives them. Setting a level is enough to get them:
@@ -99,7 +99,7 @@ class Logs(ObserverSet):
 
 
 class _Calls(CallTracker[_Call, CallEvent]):
-    """Observer that writes the lines about calls."""
+    """Observer that writes the log lines about calls."""
 
     def __init__(self, log: Any) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class _Calls(CallTracker[_Call, CallEvent]):
 
 
 class _Runs(RunTracker[_OpenRun]):
-    """Observer that writes the lines about runs."""
+    """Observer that writes the log lines about runs of agents."""
 
     def __init__(self, log: Any) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class _Runs(RunTracker[_OpenRun]):
 
 
 class _Actors:
-    """Observer that writes the lines about actors."""
+    """Observer that writes the log lines about actors."""
 
     def __init__(self, log: Any) -> None:
         self._log = log
@@ -179,7 +179,10 @@ def _of_run(run: RunInfo | None) -> dict[str, Any]:
 
 
 def _ids() -> dict[str, str]:
-    """Return the ids of the current span; empty if OpenTelemetry was never imported, so that no span can exist."""
+    """Return a dict with the trace id and the span id of the current span.
+
+    It is empty if OpenTelemetry was never imported, because no span can exist then.
+    """
     if "opentelemetry.trace" not in sys.modules:
         return {}
     from callboard.telemetry._links import ids

@@ -29,13 +29,16 @@ from callboard.telemetry._tracker import (
 
 
 class ActorMetrics:
-    """Observer that measures actors. Attributes name the child, never the key: keys are unbounded in number."""
+    """Observer that measures actors and their asks.
+
+    Attributes name the child, never the key of an actor, because keys are unbounded in number.
+    """
 
     def __init__(self, meter: Meter) -> None:
         self._open: dict[int, tuple[float, bool]] = {}
-        """Start time of each unfinished ask by its number, and whether it is still in a mailbox."""
+        """Start time of each unfinished ask, and whether it is still in a mailbox, by the number of the ask."""
         self._lives: set[int] = set()
-        """Numbers of the live actors that this observer saw start."""
+        """Numbers of the actors that this observer saw start, and that are still alive."""
         # An actor may be older than this observer. Its end must not be counted: the counter would drop below zero.
         self._length = meter.create_up_down_counter(names.MAILBOXES, "{ask}", "Asks in mailboxes.")
         self._alive = meter.create_up_down_counter(names.ACTORS_ALIVE, "{actor}", "Actors that live.")
@@ -47,7 +50,7 @@ class ActorMetrics:
         )
 
     def __call__(self, event: AskEvent | ActorEvent) -> None:
-        """Record one event of an ask or of an actor."""
+        """Measure one event of an ask or of an actor."""
         if isinstance(event, ActorEvent):
             self._lived(event)
         elif event.phase == "begun":
@@ -88,7 +91,7 @@ def _about(event: AskEvent) -> dict[str, str]:
 
 
 def histogram(meter: Meter, name: str, unit: str, buckets: Iterable[float], text: str) -> metrics.Histogram:
-    """Return a histogram with advisory buckets; a view in the application's SDK may override them."""
+    """Return a new histogram of a meter with advisory buckets; a view in the application's SDK may override them."""
     return meter.create_histogram(name, unit, text, explicit_bucket_boundaries_advisory=list(buckets))
 
 
@@ -96,11 +99,11 @@ def histogram(meter: Meter, name: str, unit: str, buckets: Iterable[float], text
 
 
 _UNKNOWN = "_OTHER"
-"""Value that the conventions use for attribute values of unbounded number."""
+"""Value that replaces the name of an unknown tool: a model can invent any number of names."""
 
 
 class _Call(TrackedCall):
-    """Tracked call with the attributes of its tool."""
+    """Tracked call with the metric attributes of its tool."""
 
     __slots__ = ("about", "name")
 
@@ -113,7 +116,7 @@ class _Call(TrackedCall):
 
 @dataclass(slots=True)
 class _OpenRun:
-    """Open run with its counts so far."""
+    """Run of an agent that has not ended, with its counts so far."""
 
     since: float
     asked: float = 0.0
@@ -139,7 +142,7 @@ class Metrics(ObserverSet):
 
 
 class _Calls(CallTracker[_Call, CallEvent]):
-    """Observer that measures calls and their waits in queues."""
+    """Observer that measures calls and their waiting times in queues."""
 
     def __init__(self, meter: Meter) -> None:
         super().__init__()
@@ -252,7 +255,7 @@ class _Runs(RunTracker[_OpenRun]):
 
 
 def with_error(attributes: dict[str, str], error: BaseException | None) -> dict[str, str]:
-    """Return attributes with the error type added, if the error counts as a failure."""
+    """Return metric attributes with the error type added, if the error counts as a failure."""
     if error is None or not is_failure(error):
         return attributes
     return {**attributes, names.ERROR_TYPE: error_type(error)}

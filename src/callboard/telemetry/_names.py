@@ -1,4 +1,4 @@
-"""Names that leave the process: spans, attributes, events, metrics, environment variables.
+"""Names that other programs see: of spans, attributes, events, metrics, and environment variables.
 
 `gen_ai.*` and `error.type` are names of the OpenTelemetry conventions for generative AI (development status, read in
 2026). OpenTelemetry's package of constants marks its copies as moved, so they are literals in this module. Names that
@@ -6,11 +6,11 @@ the conventions lack begin with `callboard.`; `docs/reference/telemetry.md` expl
 """
 
 SCOPE = "callboard"
-"""Name of the tracer and of the meter."""
+"""Name of callboard's OpenTelemetry tracer and meter."""
 
 CAPTURE_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 CAPTURING = frozenset(("span_only", "span_and_event", "true"))
-"""Values of the variable, in lower case, that put arguments and results on spans."""
+"""Values of the environment variable, in lower case, that put arguments and results on spans."""
 
 # Operations
 EXECUTE_TOOL = "execute_tool"
@@ -83,7 +83,7 @@ ACTOR_STOPPED = "callboard.actor.stopped"
 ACTOR_EVICTED = "callboard.actor.evicted"
 
 PREFIX = "callboard."
-"""Prefix of the notes of a middleware and of their facts: event `callboard.retry` with `callboard.pause`."""
+"""Prefix for the notes of a middleware and their facts: event `callboard.retry` with attribute `callboard.pause`."""
 MESSAGE = "callboard.message"
 
 # Metrics
@@ -127,4 +127,4 @@ PROVIDERS = {
     "mistralai": "mistral_ai",
     "xai": "x_ai",
 }
-"""Names of providers that differ: from LangChain's name to the conventions' name."""
+"""Names of model providers in the conventions, by LangChain's name, where the two differ."""

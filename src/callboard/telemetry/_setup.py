@@ -1,4 +1,4 @@
-"""Set-up of OTLP export and log lines, for applications without an OpenTelemetry SDK of their own."""
+"""`setup`: OTLP export and log lines for applications without an OpenTelemetry SDK of their own."""
 
 import logging
 import os
@@ -18,13 +18,13 @@ LogFormat = Literal["console", "json"]
 
 
 class Telemetry(AbstractContextManager["Telemetry"]):
-    """Handle of the telemetry that `setup` started. End it with `shutdown()`, or use it as a `with` block."""
+    """Handle of the telemetry that `setup` started; end it with `shutdown()`, or use it as a `with` block."""
 
     def __init__(self, ends: ExitStack) -> None:
         self._ends = ends
 
     def shutdown(self) -> None:
-        """Export the pending spans and metrics, and remove the observers and the log handler."""
+        """Export the pending spans and metrics, stop observing, and remove the log handler."""
         self._ends.close()
 
     def __exit__(self, *_: object) -> None:
@@ -43,7 +43,7 @@ def setup(
     capture: bool | None = None,
     redact: Redactor | bool = True,
 ) -> Telemetry:
-    """Observe every call of the process, and send spans and metrics over OTLP (HTTP).
+    """Observe every call of the process, and send spans and metrics over OTLP (HTTP); return a handle to end this.
 
     The providers of an application's own SDK are used unchanged. OpenTelemetry's environment variables apply.
 
@@ -82,7 +82,10 @@ def _provider(
     endpoint: str | None,
     headers: dict[str, str] | None,
 ) -> Any:
-    """Return the global provider if it is set up or not wanted, else a new one, which `ends` shuts down."""
+    """Return the provider of traces or metrics to use: the global one if it is set up, or export is turned off.
+
+    Otherwise return a new provider, which `ends` shuts down.
+    """
     provider: Any = trace.get_tracer_provider() if signal == "traces" else metrics.get_meter_provider()
     if is_set_up(provider) or os.environ.get(f"OTEL_{signal.upper()}_EXPORTER") == "none":
         return provider
@@ -145,7 +148,7 @@ def _add_handler(ends: ExitStack, kind: str, level: int | str) -> None:
 
 
 def formatter(kind: str) -> logging.Formatter:
-    """Return the formatter of callboard's log lines: "console" or "json"."""
+    """Return a `logging.Formatter` for callboard's log lines; `kind` is "console" or "json"."""
     shared: list[Any] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,

@@ -1,4 +1,4 @@
-"""OpenTelemetry spans of agent runs, model requests, calls, attempts and asks of actors.
+"""Observers that make OpenTelemetry spans of agent runs, model requests, calls, attempts and asks of actors.
 
 A restart or another change of an actor is a span event of each open ask that it affects. If other instrumentation
 makes a span for a model request, callboard makes none: a span processor of the SDK detects it.
@@ -42,7 +42,10 @@ Attributes = dict[str, Any]
 
 
 def about_model(model: object) -> dict[str, Any]:
-    """Return the attributes of a model (provider, name, parameters) from the description that LangSmith uses."""
+    """Return the span attributes of a model: provider, name, parameters.
+
+    They come from the description that LangChain models give to LangSmith.
+    """
     describe: Callable[[], Mapping[str, Any]] = getattr(_bare(model), "_get_ls_params", dict)
     try:
         found = dict(describe())
@@ -60,12 +63,15 @@ def about_model(model: object) -> dict[str, Any]:
 
 
 def provider_named(name: object) -> str:
-    """Return the conventions' name of a provider that LangChain names."""
+    """Return the name of a model provider in the OpenTelemetry conventions, from its name in LangChain."""
     return names.PROVIDERS.get(name, name) if isinstance(name, str) and name else "unknown"
 
 
 def about_reply(reply: AIMessage | None, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a request and its reply. The reply fills in a model name that the request lacks."""
+    """Return the span attributes of a model request and its reply, from those of the request (`asked`).
+
+    The reply fills in a model name that the request lacks.
+    """
     attributes = dict(asked)
     if reply is None:
         return attributes
@@ -89,7 +95,7 @@ def about_reply(reply: AIMessage | None, asked: Mapping[str, Any]) -> dict[str, 
 
 
 def _bare(model: object) -> object:
-    """Return the chat model inside bindings and sequences."""
+    """Return the chat model that is wrapped in LangChain's bindings and sequences."""
     for _ in range(8):
         if isinstance(model, RunnableBinding):
             model = model.bound
@@ -105,15 +111,15 @@ def _bare(model: object) -> object:
 
 _REQUESTS = frozenset((names.CHAT, "generate_content", "text_completion"))
 _KINDS = (("openinference.span.kind", "LLM"), ("llm.request.type", "chat"), ("traceloop.span.kind", "llm"))
-"""Attributes by which older instrumentations, from before the conventions, mark the span of a model request."""
+"""Span attributes by which instrumentations older than the conventions mark a model request."""
 
 
 @dataclass(slots=True)
 class _Request:
-    """Model request that is not answered yet."""
+    """Model request of a run that is not answered yet."""
 
     since: int
-    """Start, in nanoseconds since 1970."""
+    """Start time of the request, in nanoseconds since 1970."""
     given: str | None
     was_seen: bool = False
     """`True` if another instrumentation made a span for the request."""
@@ -121,13 +127,13 @@ class _Request:
 
 
 class ForeignSpanProcessor:
-    """Span processor of one provider that notices model-request spans made by other instrumentation."""
+    """Span processor, added to one provider, that notices spans of other instrumentation for model requests."""
 
     def __init__(self) -> None:
         self._key = context.create_key("callboard-model-request")
 
     def following(self, request: _Request) -> Context:
-        """Return the current context with the request attached; spans begun in it are inspected."""
+        """Return the current context with a model request attached; spans that begin in this context are inspected."""
         return context.set_value(self._key, request)
 
     def on_start(self, span: Any, parent_context: Context | None = None) -> None:
@@ -150,11 +156,14 @@ class ForeignSpanProcessor:
 
 
 _known: dict[ByIdentity, ForeignSpanProcessor] = {}
-"""Processors by provider: the SDK cannot remove a processor, so each provider gets one at most."""
+"""Span processors by provider. Each provider gets one at most, because the SDK cannot remove a processor."""
 
 
 def processor_of(provider: object) -> ForeignSpanProcessor:
-    """Return the span processor of a provider, and add it at first use. A provider without an SDK takes none."""
+    """Return callboard's span processor for a provider; add it to the provider at the first use.
+
+    A provider without an SDK takes no span processors.
+    """
     found = _known.get(ByIdentity(provider))
     if found is None:
         found = _known[ByIdentity(provider)] = ForeignSpanProcessor()
@@ -173,7 +182,10 @@ def _is_request(attributes: Any) -> bool:
 # Spans of calls and attempts
 
 _WITHOUT_ARGUMENTS = (CallCancelledError, CallTimeoutError, CircuitOpenError, DeadlineExceededError)
-"""Errors whose text never contains arguments. A rejection is not among them: its text contains the key of a limit."""
+"""Errors whose text never contains arguments, so that spans may have it.
+
+A rejection is not among them: its text contains the key of a limit.
+"""
 
 
 class _Call(TrackedCall):
@@ -189,7 +201,10 @@ class _Call(TrackedCall):
 
 
 class CallSpans(CallTracker[_Call, CallEvent]):
-    """Observer that makes the spans. Events arrive in the task of the call, so the spans are current in that task."""
+    """Observer that makes the spans of calls and attempts.
+
+    Events arrive in the task of the call, so the spans are current in that task.
+    """
 
     def __init__(self, tracer: Tracer, capture: Capture) -> None:
         super().__init__()
@@ -292,7 +307,7 @@ def _of_run(run: RunInfo) -> Attributes:
 
 
 def failed(span: Span, error: BaseException, capture: Capture) -> None:
-    """Mark a span as failed, unless its error is an interrupt.
+    """Mark a span as failed by an error; do nothing for an interrupt.
 
     The error's text may contain arguments, so it is exported only if arguments are.
     """
@@ -314,7 +329,7 @@ def failed(span: Span, error: BaseException, capture: Capture) -> None:
 
 
 def _fact(value: object) -> Any:
-    """Return a fact of a note as a valid value of a span attribute."""
+    """Return a fact of a note in a type that is valid for a span attribute."""
     if isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value):
@@ -330,7 +345,7 @@ _TOKENS = (names.INPUT_TOKENS, names.OUTPUT_TOKENS)
 
 @dataclass(slots=True)
 class _OpenRun:
-    """Open run with its span and its token counts so far."""
+    """Run of an agent that has not ended, with its span and its token counts so far."""
 
     span: Span
     token: Token[Context]
@@ -340,7 +355,7 @@ class _OpenRun:
 
 
 class RunSpans(RunTracker[_OpenRun]):
-    """Observer that makes the spans, in the task that sends the event.
+    """Observer that makes the spans of agent runs and model requests, in the task that sends the event.
 
     The span of a model request is made after the request, with its start time set back. Only then is it known whether
     the model, or another instrumentation, has made a span of the same request.
@@ -426,7 +441,7 @@ class RunSpans(RunTracker[_OpenRun]):
 
 
 class ActorSpans:
-    """Observer that makes one span per ask. The span is current in the asking task and in the handler.
+    """Observer that makes one span for each ask of an actor. It is current in the asking task and in the handler.
 
     The lifetime of an actor has no span, because it may last for days. Instead, a change of the actor is added as
     a span event to each open ask that the change affects.
@@ -438,7 +453,7 @@ class ActorSpans:
         self._open: dict[int, tuple[Span, Token[Context]]] = {}
 
     def __call__(self, event: AskEvent | ActorEvent) -> None:
-        """Begin, annotate or end the span that an event is about."""
+        """Begin the span of an ask, add an event to it, or end it, as an event of an ask or an actor says."""
         if isinstance(event, ActorEvent):
             self._lived(event)
         elif event.phase == "begun":
@@ -476,7 +491,7 @@ class ActorSpans:
 
 
 class Tracing(ObserverSet):
-    """Spans of the OpenTelemetry conventions for generative AI, through any tracer provider.
+    """Set of observers that make spans by the OpenTelemetry conventions for generative AI, with any tracer provider.
 
     callboard makes spans by itself once the application has set up an SDK. Make an instance for other settings.
 

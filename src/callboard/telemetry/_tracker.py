@@ -1,4 +1,4 @@
-"""State of each call and run, followed from its events, and outcomes of calls and runs.
+"""State and outcome of each call and run, followed from its events.
 
 Spans, metrics, logs, recordings and the live view all build on this tracker, so they agree about every call.
 """
@@ -24,14 +24,14 @@ Outcome = Literal["ok", "timeout", "deadline", "rejected", "error", "interrupted
 `interrupted`: the call asked a person a question; it resumes with the answer."""
 
 FAILURES: tuple[Outcome, ...] = ("timeout", "deadline", "rejected", "error", "cancelled")
-"""Outcomes that count as failures. `interrupted` is none, because the call resumes."""
+"""Outcomes of a call or run that count as failures. `interrupted` is not one, because the call resumes."""
 
 CallPlace = Literal["between", "waiting", "running"]
-"""State of a call. `between`: before its queue, or in the pause before another attempt."""
+"""State of a running call. `between`: it is before its queue, or in the pause before another attempt."""
 
 
 class _TrackedEvent(Protocol):
-    """Event as a `CallTracker` reads it: a `CallEvent`, or a line of a recording."""
+    """Properties of an event that a `CallTracker` reads, of a `CallEvent` or of a line of a recording."""
 
     @property
     def phase(self) -> CallPhase: ...
@@ -46,7 +46,7 @@ class _TrackedEvent(Protocol):
 
 
 class TrackedCall:
-    """State of one call, as far as its events are known; made of its first event."""
+    """State of one call, as far as its events are known. It is made from the first event of the call."""
 
     __slots__ = ("attempt", "began", "ended", "number", "running", "since", "tool", "waiting")
 
@@ -55,18 +55,18 @@ class TrackedCall:
         self.tool = begun.tool
         """Name of the called tool, also while a fallback runs in its place."""
         self.began = self.since = begun.time
-        """Times when the call began, and when it entered its present state."""
+        """Times when the call began (`began`), and when it entered its present state (`since`)."""
         self.attempt = 0
-        """Number of the latest attempt."""
+        """Number of the latest attempt; 0 before the first one."""
         self.waiting: tuple[tuple[str, float], ...] = ()
-        """Queued attempts: the tool of each, and the time since when it waits."""
+        """Attempts that wait in a queue, each as the name of its tool and the time since when it waits."""
         self.running: dict[int, float] = {}
         """Start times of running attempts by number; middleware may run several at once."""
         self.ended = False
 
     @property
     def place(self) -> CallPlace:
-        """State of the call. A call with both waiting and running attempts counts as running."""
+        """Present state of the call. A call with both waiting and running attempts counts as running."""
         if self.running:
             return "running"
         return "waiting" if self.waiting else "between"
@@ -86,7 +86,7 @@ class CallTracker(Generic[C, E]):
 
     def __init__(self) -> None:
         self.open: dict[int, C] = {}
-        """Open calls by number, oldest first."""
+        """Records of the calls that have not ended, by number, the oldest first."""
         # Ended calls with attempts that still run, such as abandoned threads. Their last attempt's end removes them.
         self._left_behind: dict[int, C] = {}
         self._steps: Mapping[CallPhase, Callable[[C, E], None]] = {
@@ -99,7 +99,7 @@ class CallTracker(Generic[C, E]):
         }
 
     def __call__(self, event: E) -> None:
-        """Update the record of a call with an event, and call the hook of the event's phase."""
+        """Handle an event of a call: update the record of the call, and then call the hook for the event's phase."""
         if event.phase == "begun":
             self.open[event.number] = self.begun(event)
         elif (call := self.open.get(event.number)) is not None:
@@ -108,26 +108,26 @@ class CallTracker(Generic[C, E]):
             self._attempt_ended(call, event)
 
     def begun(self, event: E) -> C:
-        """Return the record of a call that has begun."""
+        """Return a new record for a call that has begun."""
         raise NotImplementedError
 
     def queued(self, call: C, event: E) -> None:
-        """React to an attempt that joined a queue."""
+        """Handle an attempt of a call that joined a queue."""
 
     def gave_up(self, call: C, event: E, since: float) -> None:
-        """React to an attempt that left its queue without a permit; it waited since `since`."""
+        """Handle an attempt that left its queue without a permit of the limit; `since` is the time when it joined."""
 
     def started(self, call: C, event: E, waited_since: float | None) -> None:
-        """React to the start of an attempt; it waited since `waited_since`, `None` without a queue."""
+        """Handle the start of an attempt; `waited_since` is the time when it joined a queue, `None` without a queue."""
 
     def attempt_ended(self, call: C, event: E, since: float) -> None:
-        """React to the end of an attempt that began at `since`; its call may have ended before."""
+        """Handle the end of an attempt that began at the time `since`; its call may have ended before."""
 
     def noted(self, call: C, event: E) -> None:
-        """React to a note: a decision about the call, or a progress report."""
+        """Handle a note of a call: a decision about it, or a progress report."""
 
     def ended(self, call: C, event: E) -> None:
-        """React to the end of a call; its record still lists attempts that wait or run."""
+        """Handle the end of a call; its record still lists the attempts that wait or run."""
 
     def _queued(self, call: C, event: E) -> None:
         if not (call.waiting or call.running):
@@ -170,7 +170,7 @@ class CallTracker(Generic[C, E]):
 
 
 class ObserverSet:
-    """Base class of the observers that make one kind of output, such as spans."""
+    """Base class of a set of observers that together make one kind of output, such as spans."""
 
     observers: Observers
 
@@ -194,7 +194,7 @@ class RunTracker(Generic[R]):
         self.open: dict[int, R] = {}
 
     def __call__(self, event: RunEvent) -> None:
-        """Call the hook of an event's phase with the record of its run."""
+        """Handle an event of a run: call the hook for its phase, with the record of the run."""
         number = event.run.number
         if event.phase == "begun":
             self.open[number] = self.begun(event)
@@ -209,21 +209,24 @@ class RunTracker(Generic[R]):
             self.ended(run, event)
 
     def begun(self, event: RunEvent) -> R:
-        """Return the record of a run that has begun."""
+        """Return a new record for a run that has begun."""
         raise NotImplementedError
 
     def asked(self, run: R, event: RunEvent) -> None:
-        """React to a request to the model."""
+        """Handle a request of a run to its model."""
 
     def answered(self, run: R, event: RunEvent) -> None:
-        """React to the model's reply, or to the failure of the request."""
+        """Handle the model's reply to a request, or the failure of the request."""
 
     def ended(self, run: R, event: RunEvent) -> None:
-        """React to the end of a run."""
+        """Handle the end of a run."""
 
 
 def _leave(call: TrackedCall, tool: str) -> float | None:
-    """Remove the first queued attempt of a tool; return when it was queued, or `None` if none is."""
+    """Remove the first waiting attempt of a tool from the record of a call.
+
+    Return the time when the attempt was queued, or `None` if no attempt of this tool waits.
+    """
     # Attempts that wait have no number yet, so they are told apart by tool only, first in, first out.
     waiting = call.waiting
     for place, (name, since) in enumerate(waiting):
@@ -237,7 +240,7 @@ def _leave(call: TrackedCall, tool: str) -> float | None:
 
 
 def outcome_of(error: BaseException | None) -> Outcome:
-    """Return the outcome of a call, attempt or run that ended with this error, or without one (`None`)."""
+    """Return the outcome of a call, attempt or run from the error that ended it; `None` stands for no error."""
     if error is None or isinstance(error, ParentCommand):  # a Command for the parent graph is a result
         return "ok"
     if isinstance(error, GraphBubbleUp):
@@ -254,12 +257,15 @@ def outcome_of(error: BaseException | None) -> Outcome:
 
 
 def outcome_of_run(event: RunEvent) -> Outcome:
-    """Return the outcome of a run. A run that stopped with open questions is interrupted, without an error."""
+    """Return the outcome of a run from its last event.
+
+    A run that stopped with open questions is interrupted, without an error.
+    """
     return "interrupted" if event.questions else outcome_of(event.error)
 
 
 def is_failure(error: BaseException) -> bool:
-    """Return whether an error counts as a failure; an interrupt does not."""
+    """Return whether an error counts as a failure in telemetry; an interrupt does not."""
     return outcome_of(error) in FAILURES
 
 
@@ -270,9 +276,10 @@ def is_cancellation(error: BaseException) -> bool:
 
 
 def error_type(error: BaseException) -> str:
-    """Return the value of `error.type`: an outcome or a class name, so few different values and no error text.
+    """Return the value of the attribute `error.type` for an error: the outcome, or the name of the error's class.
 
-    An exception group has the type of its first error. Built-in errors have their bare name, others the full name.
+    It has few different values, and never contains the error's text. An exception group has the type of its first
+    error. Built-in errors have their bare name, others the full name.
     """
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

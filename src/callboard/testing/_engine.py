@@ -134,7 +134,7 @@ class _Running:
 
 
 class _FakeSeat(_Running):
-    """Worker reserved for one owner, with the bodies that run in it."""
+    """Fake worker that is reserved for one owner, with the bodies that run in it."""
 
     def __init__(self, run: "Callable[[Body, set[_Running]], Awaitable[Any]]") -> None:
         super().__init__()

@@ -16,12 +16,12 @@ _kept: list[int] = []
 
 
 def add(one: int, other: int = 1) -> int:
-    """Return a sum: the simplest body."""
+    """Return the sum of two numbers: the simplest body."""
     return one + other
 
 
 async def add_later(one: int, other: int = 1) -> int:
-    """Return a sum after a short wait."""
+    """Return the sum of two numbers after a short wait."""
     await anyio.sleep(0.001)
     return one + other
 

@@ -93,7 +93,7 @@ def _ids(messages: Iterable[BaseMessage]) -> Iterable[str]:
 
 
 def as_chunks(message: AIMessage) -> list[AIMessageChunk]:
-    """Split a message as a provider streams it: one chunk per word, then one chunk per tool call."""
+    """Return the chunks of a message as a provider streams it: one chunk per word, then one per tool call."""
     content = message.content
     # Content blocks stay whole: providers split them in too many different ways.
     parts = re.findall(r"\s*\S+|\s+$", content) if isinstance(content, str) else [content]

@@ -53,7 +53,7 @@ class WorkerDiedError(EngineError):
 
 
 class ResultLostError(EngineError):
-    """Raised if a call finished in its worker with all its effects, but its result or exception could not be transferred.
+    """Raised if a call finished in its worker with all its effects, but its result or exception could not be sent back.
 
     `ended` is "finished".
     """

@@ -58,7 +58,7 @@ class Kind(IntEnum):
     ENDED = 11
     """Reply for a call without result and exception, in JSON: "unknown" or "unavailable", the reason, "recurs"."""
     SEAT = 12
-    """Request for a dedicated worker process with this title. Here and in the next three, the number is that worker's."""
+    """Request for a dedicated worker process with this title. The number of this kind and the next three is its own."""
     SEATED = 13
     """The dedicated worker has started."""
     LEAVE = 14

@@ -119,7 +119,7 @@ class EngineLifecycle(Generic[S]):
                     opening.resources.abandon()
 
     def here(self, title: str, call_id: str | None = None) -> S:
-        """Return the resources in this event loop; raise ActorGoneError if the engine is not open here."""
+        """Return the engine's resources in this event loop; raise ActorGoneError if the engine is not open."""
         opening = self._by_loop.get(current_token())
         if opening is not None:
             return opening.resources
@@ -134,7 +134,7 @@ class EngineLifecycle(Generic[S]):
         raise ActorGoneError(title, call_id, reason)
 
     def all(self) -> list[S]:
-        """Return the resources in all event loops."""
+        """Return the engine's resources in all event loops."""
         return [opening.resources for opening in list(self._by_loop.values())]
 
 

@@ -109,7 +109,10 @@ def has_more_values(reply: bytes, most: int) -> bool:
 
 
 def without_escapes(reply: bytes) -> Iterator[bytes]:
-    """Yield pieces of JSON without escaped backslashes and quotes, so that each quote left delimits a text."""
+    """Yield pieces of a JSON text without its escaped backslashes and quotes.
+
+    Each quote that is left begins or ends a string.
+    """
     at = 0
     while at < len(reply):
         end = at + _PIECE

@@ -25,7 +25,7 @@ class Replies(NamedTuple):
 
 
 def replies(*, is_plain: bool) -> Replies:
-    """Return the functions that encode replies as pickles; with `is_plain`, as JSON, for workers that are not trusted."""
+    """Return the functions that encode replies as pickles, or as JSON if `is_plain` (for workers without trust)."""
     if not is_plain:
         return Replies(returned, raised)
     # Imported only if needed; the zygote of confined workers has loaded it.
@@ -133,7 +133,7 @@ def remade(cls: type[BaseException], args: tuple[Any, ...], state: Mapping[str, 
 
 
 def _survives_pickle(error: BaseException) -> bool:
-    """Return whether the exception survives a default pickle and unpickle."""
+    """Return whether default pickling and unpickling restore the exception."""
     try:
         found = pickle.loads(pickle.dumps(error, pickle.HIGHEST_PROTOCOL))  # noqa: S301 - it is our own
     except Exception:  # sent in parts instead
@@ -142,7 +142,10 @@ def _survives_pickle(error: BaseException) -> bool:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickler for exceptions that default pickling cannot restore; `known` holds the reduced exceptions by id."""
+    """Pickler for exceptions that default pickling cannot restore.
+
+    `known` holds, by id, the exceptions that were already taken apart for the pickle.
+    """
 
     def __init__(self, file: io.BytesIO, known: dict[int, tuple[BaseException, _Reduced | None]]) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)

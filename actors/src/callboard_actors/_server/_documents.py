@@ -25,12 +25,12 @@ from callboard_actors._util._numbers import check_seconds
 
 @dataclass(frozen=True, slots=True)
 class StoredDocument:
-    """Document as the server has it.
+    """Document as it was read from the server, with the numbers of the marks that were requested.
 
     Args:
-        version: of the document; "" for none.
-        text: of the document; `None` if it does not exist, is too large, or was not written by this package.
-        left: seconds until it expires.
+        version: version of the document; "" if it does not exist.
+        text: text of the document; `None` if it does not exist, is too large, or was not written by this package.
+        left: seconds until the document expires.
         marks: numbers of the requested marks.
         now: the server's time, in seconds.
     """
@@ -58,7 +58,7 @@ class Swap:
 
 
 class DocumentsTransport(Connection, Protocol):
-    """Connection of one process to a server of documents.
+    """Connection of one process to a server that stores documents.
 
     All operations raise `AwayError` if the server cannot be reached, and `StorageError` if it refuses. After an
     `AwayError` from `write` or `mark`, the change may or may not have arrived. Documents come in the order of their
@@ -66,15 +66,15 @@ class DocumentsTransport(Connection, Protocol):
     """
 
     async def read(self, documents: Sequence[Document]) -> Sequence[StoredDocument]:
-        """Read documents and their marks; missing marks are created."""
+        """Read documents and the numbers of their marks; missing marks are created."""
         ...
 
     async def write(self, swaps: Sequence[Swap]) -> Sequence[bool]:
-        """Write documents that have not changed since they were read; return for each whether it was written."""
+        """Write those documents that have not changed since they were read; return for each whether it was written."""
         ...
 
     async def mark(self, documents: Sequence[Document]) -> None:
-        """Set marks."""
+        """Set marks, which increases the number of each."""
         ...
 
 
@@ -83,7 +83,7 @@ class DocumentsTransport(Connection, Protocol):
 
 @dataclass(slots=True, eq=False)
 class PendingChange:
-    """Pending change: a rule to apply to a document, and the caller's callback, if one waits."""
+    """Rule that is to be applied to a document, and the callback of the caller that waits for its answer, if any."""
 
     document: Document
     rule: Rule[Any]
@@ -92,7 +92,7 @@ class PendingChange:
     is_over: bool = False
 
     def answer(self, answer: Done[Any] | Away | Exception) -> None:
-        """Answer the waiting caller; a second answer is dropped."""
+        """Pass the answer to the waiting caller, if any; a second answer is dropped."""
         if not self.is_over:
             self.is_over = True
             if self.on_answer is not None:
@@ -100,7 +100,7 @@ class PendingChange:
 
 
 class ChangeGroup:
-    """All pending changes of one document, in order."""
+    """All pending changes of one document, in the order of their requests."""
 
     def __init__(self, changes: Iterable[PendingChange]) -> None:
         self.changes = list(changes)
@@ -110,7 +110,10 @@ class ChangeGroup:
         self._says: list[tuple[PendingChange, Done[Any] | Exception]] = []
 
     def follow(self, stored: StoredDocument) -> Written | None:
-        """Apply the rules in order, each to the result of the one before; return the new text, if it changes."""
+        """Apply the rules in order, each to the result of the one before; return the text to write.
+
+        `None` means that nothing is to be written.
+        """
         # Each rule sees only the marks that it has asked for.
         numbers = dict(zip(self.document.marks, stored.marks, strict=True))
         text, left, written = stored.text, stored.left, None
@@ -132,7 +135,7 @@ class ChangeGroup:
         return written if is_change else None
 
     def answer(self) -> None:
-        """Give all callers the answers of their rules, now that the text is written."""
+        """Pass the answers of all rules to their callers, because the text is now at the server."""
         for change, says in self._says:
             change.answer(says)
 
@@ -161,7 +164,7 @@ _MOST_KEPT = 10_000
 
 
 class DocumentsClient(BackgroundClient[DocumentsTransport]):
-    """Documents client: applies rules to documents for all callers of this process."""
+    """Client of one process for documents on a server: applies the rules of all callers in this process."""
 
     def __init__(self, line: Callable[[], DocumentsTransport], where: str, *, patience: float, away: WhileAway) -> None:
         self.going_on = _GOING_ON[away]
@@ -173,12 +176,12 @@ class DocumentsClient(BackgroundClient[DocumentsTransport]):
         super().__init__(line, where, patience, _logger)
 
     def change(self, change: PendingChange) -> None:
-        """Apply a rule to a document; may be called from any thread."""
+        """Queue a rule that is to be applied to a document; may be called from any thread."""
         if not self.post(lambda: self._enter(change)):
             change.answer(self.closed())
 
     def mark(self, document: Document) -> None:
-        """Set a mark at the server; may be called from any thread."""
+        """Queue a mark that is to be set at the server; may be called from any thread."""
         self.post(lambda: self._marks.update({document: None}))
 
     def _enter(self, change: PendingChange) -> None:
@@ -232,7 +235,7 @@ class DocumentsClient(BackgroundClient[DocumentsTransport]):
             raise
 
     async def _go(self, line: DocumentsTransport) -> None:
-        """Do one round of changes."""
+        """Take changes from the queue and process them in one round; put back the changes that must be repeated."""
         taken = [self._changes.popleft() for _ in range(min(_AT_ONCE, len(self._changes)))]
         undone = [one for one in taken if not one.is_over]
         try:
@@ -276,7 +279,7 @@ class DocumentsClient(BackgroundClient[DocumentsTransport]):
         self._answer_waiting(lambda change: change.answer(StorageError(error.where, error.reason)))
 
     def _answer_waiting(self, answer: Callable[[PendingChange], None]) -> None:
-        """Answer the waiting callers; keep the changes without a caller."""
+        """Call `answer` for each change with a waiting caller; keep the other changes in the queue."""
         for change in self._changes:
             if change.on_answer is not None:
                 answer(change)
@@ -296,7 +299,7 @@ T = TypeVar("T")
 
 
 class DocumentStore(ClientStore[DocumentsClient]):
-    """Store of shared documents. `RedisDocuments` documents the options."""
+    """Store of documents that many processes share on a server. `RedisDocuments` documents the options."""
 
     def __init__(
         self,
@@ -317,7 +320,7 @@ class DocumentStore(ClientStore[DocumentsClient]):
 
     @abstractmethod
     def _line(self) -> Callable[[], DocumentsTransport]:
-        """Return a function that makes a connection to the server, and does not refer to this store."""
+        """Return a function that makes a connection to the server. The function must not refer to this store."""
 
     def _new_client(self) -> DocumentsClient:
         return DocumentsClient(self._line(), self._where, patience=self._patience, away=self._away)
@@ -334,11 +337,14 @@ class DocumentStore(ClientStore[DocumentsClient]):
         on_answer: Callable[[Done[T] | Away | Exception], object] | None = None,
         /,
     ) -> None:
-        """Apply a rule to a document without waiting; may be called from any thread."""
+        """Request the application of a rule to a document, and do not wait for it; may be called from any thread.
+
+        `on_answer` is called with the answer of the rule, with an outage, or with an error.
+        """
         self._client().change(PendingChange(document, rule, on_answer))
 
     def mark(self, shelf: str, name: str, /) -> None:
-        """Set a mark without waiting; may be called from any thread."""
+        """Request that a mark is set at the server, and do not wait for it; may be called from any thread."""
         self._client().mark(Document(shelf, name))
 
 

@@ -18,7 +18,7 @@ C = TypeVar("C", bound=BackgroundClient[Any])
 
 
 class ServerStore(ABC):
-    """Store on a server: checked URL and prefix. A subclass names its server, and where its client comes from."""
+    """Store on a server, with a checked URL and prefix. Subclasses name the server and make the clients."""
 
     server: str
     schemes: tuple[str, ...]
@@ -35,7 +35,10 @@ class ServerStore(ABC):
         self._prefix = prefix
 
     def _check_url(self, url: object) -> str:
-        """Return the URL without its password; raise an error if it cannot be used, or if the extra is missing."""
+        """Check the URL, and return it without its password.
+
+        Raise an error if the URL cannot be used, or if the extra with the server's driver is not installed.
+        """
         remedy = f"give it one such as {self.examples}"
         parts = split_url(self._whose, url, remedy)
         host = parts.netloc.rpartition("@")[2]
@@ -73,7 +76,7 @@ class ClientStore(ServerStore, Generic[C]):
 
     @abstractmethod
     def _new_client(self) -> C:
-        """Make a client for this process; called with the lock held. The client must not refer to the store."""
+        """Make a client for this process; called with the lock held. The client must not refer to this store."""
 
     def _client(self) -> C:
         with self._lock:
@@ -85,7 +88,7 @@ class ClientStore(ServerStore, Generic[C]):
             return client
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the options only; a copy gets its own client and counts as one more process at the server."""
+        """Return the options only: a copy gets its own client, and counts as one more process at the server."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_current")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -113,17 +116,17 @@ def split_url(whose: str, url: object, remedy: str) -> SplitResult:
 
 
 def check_prefix(whose: str, prefix: object) -> None:
-    """Raise ValueError for a prefix that may not stand before stored names."""
+    """Raise ValueError for a prefix that cannot be part of the names under which a store keeps its data."""
     if not is_name(prefix):
         raise ValueError(f"{whose}(prefix=...) is {NAME_RULE}, got {prefix!r}")
 
 
 def check_away(whose: str, away: object, policies: tuple[object, ...]) -> None:
-    """Raise ValueError for a value that is no policy for calls during an outage."""
+    """Raise ValueError if `away` is not one of the policies for calls during an outage."""
     if away not in policies:
         raise ValueError(f"{whose}(away=...) is one of {policies}, got {away!r}")
 
 
 def is_name(value: object) -> bool:
-    """Return whether a value may be part of a key: no separators, and short enough for every server."""
+    """Return whether a value is a text that every server accepts as part of a key: short, and without separators."""
     return isinstance(value, str) and _NAME.fullmatch(value) is not None

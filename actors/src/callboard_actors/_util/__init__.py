@@ -1,6 +1,6 @@
-"""Helpers of several rooms that belong to none of them.
+"""Small helpers that several packages of this distribution use.
 
-Each file stands alone, and none imports another one; read a file when another room uses it.
+Each file stands alone, and none imports another one; read a file when another package uses it.
 
 - Packages and commands: `_on_demand.py`, `_extras.py`, `_command_app.py`.
 - Checks of options: `_numbers.py`, `_environment.py`.

@@ -13,7 +13,7 @@ class Backend(StrEnum):
 
 
 def command_app() -> typer.Typer:
-    """Return a command without options yet, with the same help as `callboard`."""
+    """Return a Typer application without commands, with the same help option as `callboard`."""
     return typer.Typer(
         add_completion=False,
         rich_markup_mode="markdown",

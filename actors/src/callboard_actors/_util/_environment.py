@@ -4,7 +4,10 @@ from collections.abc import Mapping
 
 
 def variables(where: str, given: object) -> dict[str, str]:
-    """Return environment variables as strings; raise TypeError or ValueError before any process is started."""
+    """Check environment variables that a user gives, and return them; raise TypeError or ValueError for wrong ones.
+
+    `where` names the user's option in errors.
+    """
     if not isinstance(given, Mapping):
         # The errors show names and types only: values may be secret keys.
         raise TypeError(f"{where} is a mapping of names to texts, got one of type {type(given).__name__}")

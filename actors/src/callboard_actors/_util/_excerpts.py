@@ -1,4 +1,4 @@
-"""Output for a model: the head and the tail of it, as text without escape sequences."""
+"""Output of commands and Python code for a model: head and tail, as text without escape sequences."""
 
 import re
 from codecs import getincrementaldecoder
@@ -24,7 +24,7 @@ _SHOWN = 16
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Output, or its head and tail."""
+    """Output of a program, or its head and tail if it is long."""
 
     head: bytes
     left_out: int
@@ -37,7 +37,7 @@ class Excerpt:
         return len(self.head) + self.left_out + len(self.tail)
 
     def text(self) -> str:
-        """Return the text for a model; empty if there was no output."""
+        """Return the output as text for a model; empty if there was no output."""
         if _is_binary(self.head[:_LOOKED_AT]) or _is_binary(self.tail[:_LOOKED_AT]):
             begin = (self.head or self.tail)[:_SHOWN].hex(" ")
             return f"[binary output, {self.size:,} bytes, is not shown; it begins with {begin}]"
@@ -59,7 +59,7 @@ def clean(text: str) -> str:
 
 
 def _without_struck(text: str) -> str:
-    """Apply backspaces: each removes the character before it in its line."""
+    """Apply the backspaces in a text: each removes the character before it in its line."""
     left: list[str] = []
     for run in _RUNS.findall(text):
         if run[0] != "\x08":
@@ -73,12 +73,12 @@ def _without_struck(text: str) -> str:
 
 
 def _decoded(data: bytes, *, is_cut: bool = False) -> str:
-    """Decode UTF-8; leave out an incomplete character at the end of data that was cut."""
+    """Decode UTF-8 data; if the data was cut, leave out an incomplete character at its end."""
     return _DECODER("replace").decode(data, final=not is_cut)
 
 
 def _without_cut_begin(data: bytes) -> bytes:
-    """Return the data without the rest of a UTF-8 character at its beginning."""
+    """Return data without the remaining bytes of an incomplete UTF-8 character at its beginning."""
     return data[:4].lstrip(_CONTINUATION) + data[4:]
 
 

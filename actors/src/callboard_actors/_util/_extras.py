@@ -9,7 +9,7 @@ def needs(whose: str, package: str, *, extra: str) -> None:
     Args:
         whose: the user's expression that needs it, such as "RedisLimits(...)".
         package: name of the module.
-        extra: of `callboard-actors`.
+        extra: name of the extra of `callboard-actors`.
     """
     try:
         import_module(package)

@@ -9,14 +9,20 @@ LONGEST: Final = 30 * 86_400.0
 
 
 def check_counts(whose: str, options: Iterable[tuple[str, object, int]]) -> None:
-    """Raise ValueError for an option (name, value, least) that is not a whole number, or less than its least."""
+    """Raise ValueError for an option that is not a whole number, or is less than its minimum.
+
+    Each option is given as its name, its value and its minimum.
+    """
     for option, number, least in options:
         if isinstance(number, bool) or not isinstance(number, int) or number < least:
             raise ValueError(f"{whose}({option}={number!r}) is a whole number, at least {least}")
 
 
 def check_durations(whose: str, *, may_be_zero: bool = False, **options: object) -> None:
-    """Raise ValueError or TypeError for an option that is not a positive, finite number of seconds."""
+    """Raise ValueError or TypeError for an option that is not a positive, finite number of seconds.
+
+    With `may_be_zero`, zero is allowed, too.
+    """
     for option, seconds in options.items():
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
             raise TypeError(f"{whose}({option}={seconds!r}) is a number of seconds")
@@ -25,7 +31,10 @@ def check_durations(whose: str, *, may_be_zero: bool = False, **options: object)
 
 
 def check_seconds(whose: str, options: Iterable[tuple[str, object, float]], longest: float = LONGEST) -> None:
-    """Raise for an option (name, value, least) that is not a number of seconds from its least to `longest`."""
+    """Raise TypeError or ValueError for an option that is not a number of seconds from its minimum to `longest`.
+
+    Each option is given as its name, its value and its minimum.
+    """
     for option, value, least in options:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"{whose}({option}=...) is a number of seconds, got {value!r}")

@@ -6,7 +6,10 @@ from typing import Any
 
 
 def on_demand(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a `__getattr__` for a package, from a table of attribute names and their modules."""
+    """Return a `__getattr__` for a package that imports attributes at first use.
+
+    `homes` maps the name of each attribute to the module that has it.
+    """
 
     def get(name: str) -> Any:
         if name not in homes:

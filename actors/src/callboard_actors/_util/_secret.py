@@ -13,7 +13,7 @@ _REMEDY = "`python -c 'import secrets; print(secrets.token_hex())'` makes one"
 
 
 def secret_from(file: str | os.PathLike[str] | None, *, forget: bool = False) -> bytes:
-    """Return the secret from a file, or else from the environment, without surrounding white space.
+    """Return the shared secret from a file, or else from the environment, without surrounding white space.
 
     With `forget`, remove the variable from the environment, so that child processes do not inherit it. Raise
     `ValueError` if there is no secret or it is too short.
@@ -30,26 +30,26 @@ def secret_from(file: str | os.PathLike[str] | None, *, forget: bool = False) ->
 
 
 def checked(secret: bytes, name: str) -> bytes:
-    """Return the secret, or raise `ValueError` if it is too short; the error does not contain it."""
+    """Return the secret; raise `ValueError` if it is too short. The error names the secret, and does not contain it."""
     if len(secret) < _SHORTEST:
         raise ValueError(f"{name} has {len(secret)} bytes, and {_SHORTEST} are the least; {_REMEDY}")
     return secret
 
 
 def nonce() -> str:
-    """Return a random number that was never used before, as text."""
+    """Return a random hexadecimal text that was never used before."""
     return secrets.token_hex(32)
 
 
 def proof(secret: bytes, *parts: str) -> str:
-    """Return the proof of having the secret, for these parts in this order."""
+    """Return the HMAC of these texts, in this order, as hexadecimal text: it proves that the sender has the secret."""
     # Each part with its length: otherwise different parts with the same concatenation would share a proof.
     said = b"".join(len(part).to_bytes(4, "big") + part.encode() for part in parts)
     return mac(secret, b"callboard worker" + said).hex()  # the prefix keeps other uses of the same secret apart
 
 
 def mac(secret: bytes, said: bytes) -> bytes:
-    """Return the HMAC-SHA256 of some bytes.
+    """Return the HMAC-SHA256 of `said` under the secret.
 
     The secret is hashed first. HMAC pads short keys with zeros, so a secret and the same secret with NUL bytes at its
     end would be the same key.
@@ -58,7 +58,7 @@ def mac(secret: bytes, said: bytes) -> bytes:
 
 
 def is_proved(claim: object, secret: bytes, *parts: str) -> bool:
-    """Return whether a text is the HMAC of these parts under the secret; takes the same time for any text."""
+    """Return whether `claim` is the proof of these texts under the secret; takes the same time for any claim."""
     if not isinstance(claim, str) or not claim.isascii():
         return False
     return hmac.compare_digest(claim.encode(), proof(secret, *parts).encode())

@@ -1,4 +1,4 @@
-"""Conversion of HTML to Markdown by `markdownify`, with a size limit; loaded with the first page."""
+"""Conversion of HTML to Markdown by `markdownify`, with a size limit; imported when the first page is converted."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ _Base: Any = MarkdownConverter  # its type stubs are incomplete
 
 
 class TooLongError(Exception):
-    """The Markdown would become much longer than the page."""
+    """Raised if the Markdown of a page would become much longer than the page."""
 
 
 class Converter(_Base):  # type: ignore[misc]

@@ -37,9 +37,9 @@ class Rules:
     networks: tuple[Network, ...]
     """Networks whose addresses are allowed even if they are not public."""
     private: bool
-    """True if every address is allowed."""
+    """True if every address is allowed, also private ones."""
     allowed: str
-    """Sentence for a model about the allowed hosts."""
+    """Sentence that tells a model which hosts are allowed."""
 
     def check(self, url: str) -> str:
         """Return the URL in its normal form; raise ValueError if it is not allowed.
@@ -96,7 +96,7 @@ def _network(written: str) -> Network | None:
 # Connections.
 
 _HEAD_START = 0.25
-"""Seconds before the next address is tried in parallel (RFC 8305, section 5)."""
+"""Seconds that an attempt to connect may take before the next address is tried in parallel (RFC 8305, section 5)."""
 _Connect = Callable[[str], Awaitable[AsyncNetworkStream]]
 
 

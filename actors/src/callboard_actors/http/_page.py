@@ -1,4 +1,4 @@
-"""Response to a request, as far as it was read, with its media type, charset and text."""
+"""`Page`: response to an HTTP request, as far as it was read, with its media type, charset and text."""
 
 import codecs
 import json
@@ -29,7 +29,7 @@ _OF_THE_WEB = re.compile(
     r"(us-)?ascii|utf-?(8|16)(-?[lb]e)?|iso-?8859-?\d+|latin-?\d+|windows-?\d+|cp\d+|big5(-hkscs)?|euc-?(jp|kr)|gbk"
     r"|gb2312|gb18030|hz-gb-2312|shift[_-]?jis|sjis|iso-2022-jp|koi8-?[ru]|macintosh|tis-620"
 )
-"""Charsets that web pages use. Some other codecs of Python take time that grows with the square of the text."""
+"""Pattern of the charsets that are decoded. Some other codecs of Python take quadratic time."""
 _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _LOOKED_AT = 2048
 _LONGEST_TYPE = 1024
@@ -70,7 +70,10 @@ def is_text(media_type: str, data: bytes) -> bool:
 
 
 def decoded(data: bytes, charset: str | None) -> str:
-    """Return a body as text, with the server's charset if any; undecodable bytes become replacement characters."""
+    """Return a body as text; undecodable bytes become replacement characters.
+
+    `charset` is the one that the server names, if any.
+    """
     mark = next((name for mark, name in _MARKS if data.startswith(mark)), None)
     declared = _DECLARED.search(data[:_LOOKED_AT])
     for name in (mark, charset, "utf-8", None if declared is None else declared[1].decode("ascii")):
@@ -207,7 +210,7 @@ class Page:
 
     @property
     def ok(self) -> bool:
-        """True if the status is one of success."""
+        """True if the HTTP status is one of success (200 to 299)."""
         return 200 <= self.status < 300
 
     @property
@@ -234,7 +237,7 @@ class Page:
         return json.loads(self.text)
 
     async def readable(self, limiter: anyio.CapacityLimiter | None = None) -> str:
-        """Return the page as a reader sees it: HTML as Markdown, JSON with line breaks, any other text unchanged.
+        """Return the body as a reader sees it: HTML as Markdown, JSON with line breaks, any other text unchanged.
 
         Args:
             limiter: of the worker threads that parse HTML and JSON; by default that of the event loop.

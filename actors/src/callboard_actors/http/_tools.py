@@ -187,7 +187,7 @@ class HttpTools(Actor):
         self._description = HttpClient(**client)
 
     async def start(self) -> None:
-        """Open the client in the actor's own task, which also closes it."""
+        """Open the HTTP client in the actor's own task, which also closes it."""
         self._readers = anyio.CapacityLimiter(_READERS)
         self._client = await self.enter(self._description)
 

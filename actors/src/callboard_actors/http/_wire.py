@@ -1,4 +1,4 @@
-"""Sending of a request, and reading of its response within limits of time and size."""
+"""Sending of an HTTP request, and reading of its response, within limits of time and size."""
 
 import logging
 import math

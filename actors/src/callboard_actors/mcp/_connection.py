@@ -36,7 +36,7 @@ from callboard_actors.mcp._tools import EndlessListError, list_tools, repeated_n
 _server_log = logging.getLogger("callboard.mcp")
 
 IDEMPOTENCY_KEY = "callboard/idempotency-key"
-"""Key of the idempotency key in the `_meta` of a request. The protocol reserves names with a prefix for extensions."""
+"""Name of the field for the idempotency key in `_meta`. The protocol reserves names with a prefix for extensions."""
 
 _LEVELS = {"notice": logging.INFO, "alert": logging.CRITICAL, "emergency": logging.CRITICAL}
 """Log levels of MCP that Python's `logging` does not have, and the Python level used for each."""
@@ -45,7 +45,7 @@ _MOST = 2000
 
 
 def meta_of_call() -> types.RequestParamsMeta:
-    """Return the metadata of the current call: its trace context and its idempotency key."""
+    """Return the `_meta` for the request of the current call: its trace context and its idempotency key."""
     told: dict[str, object] = {**carrier()}
     with suppress(RuntimeError, ValueError):  # not called by a tool, or with arguments that have no JSON form
         told[IDEMPOTENCY_KEY] = idempotency_key()
@@ -67,7 +67,7 @@ def _amount(value: float | None) -> float | None:
 
 
 async def log_message(server: str, params: types.LoggingMessageNotificationParams) -> None:
-    """Log a message of the server to the logger `callboard.mcp`."""
+    """Write a log message of the server to the logger `callboard.mcp`."""
     level = _LEVELS.get(params.level) or logging.getLevelNamesMapping()[params.level.upper()]
     if _server_log.isEnabledFor(level):
         text = params.data if isinstance(params.data, str) else json.dumps(params.data, default=str)
@@ -102,7 +102,7 @@ class Catalog:
     def __init__(self) -> None:
         self.tools: dict[str, types.Tool] = {}
         self.unfit: Mapping[str, str] = {}
-        """Reasons why some tools were left out."""
+        """Reasons why tools were left out of the list, by tool name."""
         self.failure = ""
 
 
@@ -126,7 +126,7 @@ class Answer:
 
 
 class Connection(Actor):
-    """Connection to an MCP server, which lives as long as its session.
+    """Actor that keeps one connection to an MCP server; it lives as long as the session with the server.
 
     The SDK's client is entered and left in the actor's task, whichever task calls, because its cancel scopes belong to
     one task. If the session is lost, the actor fails, and its supervisor starts it again.
@@ -203,7 +203,7 @@ class Connection(Actor):
         return ActorStartError(self._plan.name, reason, never=never)
 
     async def stop(self) -> None:
-        """Close the session, and end the server's process if there is one."""
+        """Close the session with the server, and end the server's process if there is one."""
         self._watchers.cancel_scope.cancel()
 
     @handler(group="calls")

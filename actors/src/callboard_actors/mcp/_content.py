@@ -34,7 +34,7 @@ class McpToolError(ToolException):
 
 
 def content_and_artifact(result: types.CallToolResult) -> tuple[list[Block], McpArtifact | None]:
-    """Return a tool's result as content for the model and an artifact for programs, or `None` without one.
+    """Return two values for a tool's result: content for the model, and an artifact for programs (`None` without one).
 
     Raise `McpToolError` if the server reports a failure.
     """

@@ -1,4 +1,4 @@
-"""MCP over streamable HTTP, in which a failed request ends only its own call.
+"""Client transport for MCP over streamable HTTP, in which a failed request ends only its own call.
 
 The SDK treats a failed request as the end of the connection, and of all calls on it. This transport turns a failure
 into an error response to that request. The response tells whether the server may have seen the request.
@@ -152,7 +152,7 @@ class _Client(httpx2.AsyncClient):
     """
 
     _is_known = False
-    """`True` once the server has answered."""
+    """`True` once the server has answered a request."""
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         try:

@@ -164,7 +164,7 @@ class Link:
 
     @property
     def is_lost(self) -> bool:
-        """`True` once nothing more can be received."""
+        """`True` once the connection is lost: no more messages can be received."""
         return self._lost.is_set()
 
     def lose(self, reason: str) -> None:
@@ -257,7 +257,7 @@ class _WatchedStream(ObjectReceiveStream[Any]):
 
     @property
     def last_context(self) -> Any:
-        """Context of the sender of the last message, if the transport knows it."""
+        """Context variables of the task that sent the last message; `None` if the transport does not know them."""
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> Any:

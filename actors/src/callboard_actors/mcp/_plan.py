@@ -1,4 +1,4 @@
-"""Target of a connection (a command, a URL, or an object of the SDK), and options of connections to it."""
+"""Targets of connections to MCP servers (a command, a URL, or an object of the SDK), and options of the connections."""
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager

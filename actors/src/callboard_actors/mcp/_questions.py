@@ -1,4 +1,4 @@
-"""Answers to a server's requests: by a person through an interrupt, a function, a model, or a refusal.
+"""Answers to requests that a server makes: by a person through an interrupt, a function, a model, or a refusal.
 
 Servers of 2026 ask in rounds: a server answers a call with requests, and the call is repeated with the answers. Servers
 of 2025 ask during a call, which stays open until a person answers (`HeldCall`). `Questions` serves both.
@@ -131,7 +131,7 @@ _RESPONSES: TypeAdapter[dict[str, types.InputResponse]] = TypeAdapter(dict[str, 
 
 
 Send = Callable[[types.InputResponses | None, str | None], Awaitable[types.CallToolResult | types.InputRequiredResult]]
-"""Function that sends the call, with answers to the server's requests and the state of the last response."""
+"""Function that sends a call; it gets the answers to the server's last requests, and its `requestState`."""
 Respond = Callable[[types.InputRequest, dict[str, Any]], Awaitable[types.InputResponse]]
 """Function that answers a request; the second argument is stored with the question if a person must be asked."""
 
@@ -332,7 +332,7 @@ class Questions:
     _waiting: dict[str, HeldCall] = field(default_factory=dict[str, HeldCall])
     """Open calls by token whose callers were interrupted to ask a person."""
     _seekers: int = 0
-    """Number of questions whose call is not known yet."""
+    """Number of questions of the server for which the call that caused them is still searched."""
     _changed: anyio.Event = field(default_factory=anyio.Event)
 
     @property

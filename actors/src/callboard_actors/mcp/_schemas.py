@@ -28,11 +28,11 @@ from callboard_actors.mcp._content import McpToolError
 # Forms, and the values that people fill in.
 
 _ELSEWHERE = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "$id", "$schema", "patternProperties"})
-"""Keywords that refer to other schemas, or change the rules. The protocol's forms are flat and need none."""
+"""Keywords that a form may not use: they refer to other schemas, or change the rules. The protocol's forms are flat."""
 
 
 def check_form(schema: dict[str, Any], server: str) -> None:
-    """Raise `McpToolError` for a form that refers to other schemas, or is not a valid schema."""
+    """Raise `McpToolError` if the schema of a form refers to other schemas, or is not valid."""
     flat = {key: value for key, value in schema.items() if key != "$schema"}
     if word := _first_of(_ELSEWHERE, flat):
         raise McpToolError(f"The MCP server {server!r} asks by a form with {word!r}, which no form may have.")

@@ -44,7 +44,7 @@ T = TypeVar("T")
 # Lost sessions, which are reported to each conversation once.
 
 _KEPT = 4096
-"""Maximum number of remembered conversations; the least recently used is forgotten."""
+"""Maximum number of conversations whose session is remembered; the least recently used is forgotten."""
 
 
 class SeenSessions:
@@ -98,7 +98,7 @@ def check_options(name: object, prefix: object, key: object, bounds: object, of_
 _log = logging.getLogger("callboard")
 
 KeyOf = Callable[[RunnableConfig], Hashable]
-"""Function of a run's config that returns the key of the connection for its calls."""
+"""Function from the LangChain config of a run to the key of the connection for the calls of the run."""
 
 _TRIES = 3
 """Maximum number of connections that a call tries, if each is lost before the call was sent."""
@@ -238,7 +238,7 @@ class McpServer:
 
     @property
     def tools(self) -> list[BaseTool]:
-        """Offered tools of the last listing, for a `ToolNode` or a model; `RuntimeError` if the server is not open."""
+        """Tools that are offered to models, as last listed; raise `RuntimeError` if the server is not open."""
         self._open()
         wanted = self._choice.of(list(self._catalog.tools.values()))
         tools = [as_langchain_tool(tool, prefix=self._prefix, call=self._call_of_model) for tool in wanted]
@@ -249,11 +249,11 @@ class McpServer:
         return tools
 
     def get_tools(self) -> list[BaseTool]:
-        """Return `tools`; LangChain's toolkits have this method, and `ToolNode([server])` calls it."""
+        """Return the offered tools; the method of LangChain's toolkits, which `ToolNode([server])` calls."""
         return self.tools
 
     async def list_tools(self) -> list[types.Tool]:
-        """List all tools of the server again, as the protocol describes them.
+        """List all tools of the server again, in the protocol's form.
 
         Raises:
             ActorStartError: with the reason, if the server cannot be used.
@@ -286,7 +286,7 @@ class McpServer:
     # Resources and prompts. Reading has no effects, so it is repeated after a lost connection.
 
     async def list_resources(self, *, key: Hashable = None) -> list[types.Resource]:
-        """List the resources, over the connection of a key if each has its own.
+        """List the server's resources; `key` chooses the connection, if there is one for each key.
 
         Raises:
             ActorGoneError: if there is no connection.
@@ -304,13 +304,16 @@ class McpServer:
         return [as_blob(one) for one in contents]
 
     async def list_prompts(self, *, key: Hashable = None) -> list[types.Prompt]:
-        """List the prompts, as the protocol describes them; argument and errors are those of `list_resources`."""
+        """List the server's prompts in the protocol's form; argument and errors are those of `list_resources`."""
         return await self._use("list_prompts", list_prompts, key)
 
     async def get_prompt(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, key: Hashable = None
     ) -> list[HumanMessage | AIMessage]:
-        """Fill in a prompt and return its messages; values that are no texts are converted."""
+        """Ask the server to fill arguments into a prompt, and return its messages.
+
+        Arguments that are no texts are converted.
+        """
         messages = await self._use("get_prompt", partial(fill_in, name=name, arguments=arguments or {}), key)
         return [prompt_message(one) for one in messages]
 

@@ -49,7 +49,7 @@ Outgoing = MemoryObjectSendStream[SessionMessage]
 async def stdio_transport(
     argv: Sequence[str], link: Link, *, env: Mapping[str, str], cwd: str | None, max_message: int, grace: float
 ) -> AsyncGenerator[tuple[Incoming, Outgoing]]:
-    """Start a server, and end it with all processes that it has started.
+    """Start the process of an MCP server, and end it, with all processes that it has started, at the end of the block.
 
     `max_message` is the maximum size of a message in bytes. `grace` is the time in seconds to end after stdin is
     closed, and again after SIGTERM. Raise `OSError` if the command cannot be started.

@@ -32,11 +32,11 @@ _T = TypeVar("_T")
 _TAKEN_BY_ALL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Pattern of tool names that every model provider accepts."""
 _PAGES = 100
-"""Maximum number of pages of a list."""
+"""Maximum number of pages of a server's list."""
 
 
 class EndlessListError(Exception):
-    """Raised if a list of a server has too many items or pages."""
+    """Raised if a server's list (of tools, resources or prompts) has too many items or pages."""
 
 
 async def list_tools(client: Any) -> list[types.Tool]:
@@ -200,7 +200,7 @@ async def fill_in(client: Client, *, name: str, arguments: Mapping[str, Any]) ->
 
 
 def as_blob(contents: Contents) -> Blob:
-    """Convert the contents of a resource to LangChain's blob."""
+    """Convert the contents of a resource to a blob of LangChain, with the URI in its metadata."""
     data = contents.text if isinstance(contents, types.TextResourceContents) else base64.b64decode(contents.blob)
     return Blob.from_data(data, mime_type=contents.mime_type, metadata={"uri": contents.uri})
 

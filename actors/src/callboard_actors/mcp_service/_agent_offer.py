@@ -30,7 +30,7 @@ _OF_OURS: Final = re.compile("[0-9a-f]{32}")
 
 
 class AgentOffer:
-    """Agent served as one tool.
+    """Agent that is served to MCP clients as one tool.
 
     An agent with a checkpointer keeps its conversations, and a client may continue one by its thread id. An agent
     without one gets a checkpointer in memory, because questions need it; each thread is deleted after its call.
@@ -47,7 +47,7 @@ class AgentOffer:
         self._tool = _tool(tool, description or f"Ask the agent {tool!r}.", keeps=self._keeps)
 
     def tools(self) -> list[types.Tool]:
-        """Return the one tool that stands for the agent."""
+        """Return a list with the one tool that stands for the agent."""
         return [self._tool]
 
     def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> Begun:
@@ -99,7 +99,7 @@ class AgentCall:
         self._arguments = arguments
         self._keeps = keeps
         self._name = str(arguments.get("thread_id") or uuid4().hex) if keeps else uuid4().hex
-        """Thread id as the client knows it."""
+        """Thread id of the conversation, as the client knows it."""
         self._thread_id = caller.own_name(self._name)
         self._questions: list[FormQuestion] = []
 

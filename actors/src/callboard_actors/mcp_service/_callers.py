@@ -45,7 +45,7 @@ class Caller:
 
     @property
     def thread_id(self) -> str | None:
-        """Thread id of the client's calls; `None` if the client cannot be told apart from other clients."""
+        """Thread id for the calls of the client; `None` if the client cannot be told apart from other clients."""
         # A digest, because thread ids appear in logs and traces, and a session id is a credential.
         if self.principal is None and self.session is None:
             return None
@@ -113,7 +113,7 @@ def _principal_of(request: Request) -> str | None:
 
 
 def _key_in(context: Context) -> str | None:
-    """Return the idempotency key of a request, or `None`."""
+    """Return the idempotency key that the client has put into a request, or `None`."""
     given: object = (context.meta or {}).get(IDEMPOTENCY_KEY)
     return given if isinstance(given, str) and given else None
 

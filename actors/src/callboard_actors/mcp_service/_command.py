@@ -1,4 +1,4 @@
-"""Options of `callboard mcp`. The implementation is imported only when the command runs."""
+"""Command line of `callboard mcp`. The implementation is imported only when the command runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +13,7 @@ app = command_app()
 
 
 def main(args: list[str]) -> None:
-    """Run the command with its arguments. Entry point of `callboard mcp`."""
+    """Run `callboard mcp` with these command-line arguments."""
     app(args=args, prog_name="callboard mcp")
 
 

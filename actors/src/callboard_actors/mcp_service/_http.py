@@ -98,7 +98,7 @@ class _Endpoint:
         self._none_left = anyio.Event()
 
     async def serve(self, *, task_status: TaskStatus[None]) -> None:
-        """Run the session manager of the SDK until `close()`."""
+        """Answer requests, by the SDK's session manager, until `close()` is called."""
         # A new manager each time: a manager runs only once, but an application may be started again.
         sessions = StreamableHTTPSessionManager(self._service.server(), security_settings=self._security)
         self._closing = anyio.Event()
@@ -177,7 +177,7 @@ _log = logging.getLogger("callboard")
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address can be reached only from this machine."""
+    """Return whether a host (a name or an address) can be reached only from this machine."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -175,7 +175,7 @@ def _place(caller: Caller) -> RunnableConfig:
 
 @dataclass(slots=True, eq=False)
 class NodeCall:
-    """Call of one tool of a node."""
+    """Call of one tool of a `ToolNode` for an MCP client."""
 
     node: ToolNode
     call: ToolCall

@@ -22,7 +22,7 @@ _WHAT_FOR: Final = {
 
 
 class DeclinedError(Exception):
-    """Raised if the user declines a question for which "declined" is not a possible answer."""
+    """Raised if the user declines to answer a question that must have an answer."""
 
 
 class InvalidAnswerError(Exception):
@@ -68,7 +68,7 @@ def asked(questions: Sequence[Interrupt]) -> list[FormQuestion]:
 
 
 def with_complaint(form: types.ElicitRequest, complaint: str) -> types.ElicitRequest:
-    """Return a copy of a form that begins with a complaint about the last answer."""
+    """Return a copy of a form whose text begins with a complaint about the last answer."""
     params = form.params
     return form.model_copy(update={"params": params.model_copy(update={"message": f"{complaint}\n\n{params.message}"})})
 
@@ -287,6 +287,6 @@ class Dialogue:
         return asking
 
     async def give_up(self, why: str) -> types.CallToolResult:
-        """Abandon the call, and return a failed result with the reason."""
+        """Abandon the call, and return an error result with the reason `why`."""
         await self.work.forget()
         return failed(why)

@@ -106,7 +106,7 @@ def _blocks(content: str | Sequence[str | dict[Any, Any]]) -> Iterator[types.Con
 
 
 def _block(block: Mapping[Any, Any]) -> types.ContentBlock:
-    """Return a content block of LangChain as one of MCP; a block without a counterpart becomes JSON text."""
+    """Convert a content block of LangChain to one of MCP; a block without a counterpart becomes JSON text."""
     kind = block.get("type")
     if kind == "text" and isinstance(block.get("text"), str):
         return types.TextContent(text=block["text"])

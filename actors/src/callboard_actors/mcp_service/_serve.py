@@ -21,7 +21,7 @@ from callboard_actors.mcp_service._stdio import StdioConnection, claimed_stdio, 
 from callboard_actors.mcp_service._token import Token, check_token, take_token
 
 Transport = Literal["stdio", "http"]
-"""Transport: stdio for the client that started this process, or HTTP for any client."""
+"""Name of a transport: "stdio" for the client that started this process, "http" for any client."""
 
 HOST: Final = "127.0.0.1"
 PORT: Final = 8000
@@ -29,7 +29,7 @@ PORT: Final = 8000
 
 _PATH: Final = "/mcp"
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
-"""Names of the loopback interface."""
+"""Host names of the loopback interface, which clients on this machine use."""
 _ANYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - for comparison only
 _log = logging.getLogger("callboard")
 

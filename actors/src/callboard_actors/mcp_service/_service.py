@@ -70,7 +70,7 @@ Served = ToolNode | Agent | Sequence[Tool] | Tool | Callable[[], AbstractAsyncCo
 
 
 class Service:
-    """Service of a node, an agent or tools for MCP clients, independent of the transport.
+    """MCP server for a node, an agent or tools, independent of the transport.
 
     Raise TypeError for an object that cannot be served. Raise ValueError for tools with arguments that only a graph
     provides, equal tool names, and an empty list of tools.

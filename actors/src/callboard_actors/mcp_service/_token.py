@@ -8,7 +8,7 @@ TOKEN = "CALLBOARD_MCP_TOKEN"  # noqa: S105 - the name of a variable
 """Environment variable with the token of `callboard mcp`."""
 
 Token = str | Mapping[str, str]
-"""One token that all clients send, or a mapping from client names to their tokens."""
+"""Bearer token that all clients send, or a mapping from client names to their tokens."""
 
 
 def check_token(token: Token | None) -> None:

@@ -25,7 +25,7 @@ class _OnPostgres(ServerStore):
 
 
 class PostgresLimits(_OnPostgres, LimitStore):
-    """Store of limits in PostgreSQL, for applications that have a database and no Redis.
+    """Store of limits in PostgreSQL, for applications with a database and no Redis.
 
     The first process creates tables and functions named `callboard_limits_...`, in the first schema of the search path;
     it needs the right to. The tables are unlogged: nothing in them has to survive a crash.
@@ -42,7 +42,7 @@ class PostgresLimits(_OnPostgres, LimitStore):
 
 
 class PostgresDocuments(_OnPostgres, DocumentStore):
-    """Store of open circuits and of results in PostgreSQL, for applications that have a database and no Redis.
+    """Store of open circuit breakers and cached results in PostgreSQL, for applications with a database and no Redis.
 
     The first process creates a table and functions named `callboard_documents...`, in the first schema of the search
     path; it needs the right to. The table is unlogged: nothing in it has to survive a crash.
@@ -59,7 +59,7 @@ class PostgresDocuments(_OnPostgres, DocumentStore):
 
 
 class PostgresFleet(_OnPostgres, FleetStore):
-    """Fleet of processes that share one database, for applications that have no Redis.
+    """Fleet of processes that share one PostgreSQL database, for applications that have no Redis.
 
     The first process creates tables and functions named `callboard_fleet_...`, in the first schema of the search path;
     it needs the right to. Other options and errors are those of `callboard_actors.redis.RedisFleet`.

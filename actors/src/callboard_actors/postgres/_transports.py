@@ -35,7 +35,10 @@ _NEVER = (errors.InvalidPassword, errors.InvalidAuthorizationSpecification, erro
 
 
 def check_url(whose: str, url: str) -> None:
-    """Raise ValueError for a URL that PostgreSQL cannot parse; other texts of the parser may contain a password."""
+    """Raise ValueError for a URL that PostgreSQL cannot parse.
+
+    Most texts of the parser are left out of the error, because they may contain a password.
+    """
     try:
         conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
@@ -44,7 +47,7 @@ def check_url(whose: str, url: str) -> None:
 
 
 class PostgresConnection:
-    """Connection of one process to a server, and a second one if a subclass names notification channels."""
+    """Connection of one process to PostgreSQL, and a second one if a subclass names notification channels."""
 
     what: str
     """Noun for the stored data, for errors."""
@@ -65,7 +68,7 @@ class PostgresConnection:
         self._hearing: Any = None
 
     def _channels(self) -> Sequence[str]:
-        """Return the channels of this client."""
+        """Return the names of the notification channels that this client listens on."""
         return ()
 
     async def open(self, client: str) -> None:
@@ -94,7 +97,7 @@ class PostgresConnection:
             raise
 
     async def _make(self) -> None:
-        """Run the script unless its last function exists."""
+        """Create the tables and functions by running the script, unless its last function exists."""
         connection = self._saying
         if connection.info.server_version < _LEAST * 10_000:
             version = connection.info.server_version // 10_000
@@ -152,7 +155,10 @@ class PostgresConnection:
 
 
 def _within(lease: int) -> float:
-    """Return half a lease given in microseconds, and at least a second: the lease can still be renewed after it."""
+    """Return the seconds to wait for an answer: half of the lease, and at least one second.
+
+    `lease` is in microseconds. After this time, the lease can still be renewed.
+    """
     return max(1.0, lease / 2e6)
 
 
@@ -172,7 +178,7 @@ WITH gone AS (
 
 
 class PostgresLimitsTransport(PostgresConnection):
-    """Two connections of one process to a server of limits."""
+    """Two connections of one process to a PostgreSQL server that keeps limits."""
 
     what = "limits"
     whose = "PostgresLimits"
@@ -183,7 +189,7 @@ class PostgresLimitsTransport(PostgresConnection):
         return [f"callboard_{self._client}"]
 
     async def open(self, client: str) -> None:
-        """Open both connections, and delete the gates that nobody uses."""
+        """Open both connections, and delete the stored gates that no process uses."""
         await super().open(client)
         with self._errors():
             await self._saying.execute(_FORGET)
@@ -228,7 +234,7 @@ _PATIENCE = 2.0
 
 
 class PostgresDocumentsTransport(PostgresConnection):
-    """Connection of one process to a server of documents."""
+    """Connection of one process to a PostgreSQL server that stores documents."""
 
     what = "documents"
     whose = "PostgresDocuments"
@@ -291,7 +297,7 @@ _AT_ONCE = 500
 
 
 class PostgresFleetTransport(PostgresConnection):
-    """Connections of one member to a server; see `FleetTransport` for the operations."""
+    """Connections of one fleet member to PostgreSQL; see `FleetTransport` for the operations."""
 
     what = "the keys of a fleet"
     whose = "PostgresFleet"

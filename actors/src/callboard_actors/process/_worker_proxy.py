@@ -79,7 +79,7 @@ async def until_loaded(reader: FrameReader, settings: Settings) -> None:
 
 
 class WorkerProxy:
-    """Worker process, on the pool's side.
+    """Worker process as the pool sees it: its sockets and files, its calls, and its exit status.
 
     Its sockets and files are closed when it has ended and no call uses them any more.
 
@@ -136,7 +136,7 @@ class WorkerProxy:
             opened.pop_all()
 
     def fds(self) -> list[int]:
-        """Return the file descriptors to pass to the worker at its start."""
+        """Return the file descriptors to pass to the worker at its start: socket, output pipe and begun counter."""
         return [self._theirs.fileno(), self._their_output, self._begun_counter]
 
     def begin(self, pid: int | None) -> None:

@@ -95,7 +95,7 @@ class _Child:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """Worker that was reaped; its end is reported when its children have ended, or at `tell_at`."""
+    """Worker that has ended and was reaped. Its end is reported when its children have ended, or at `tell_at`."""
 
     number: int
     exitcode: int

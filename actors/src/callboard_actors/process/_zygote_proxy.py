@@ -170,7 +170,7 @@ class ZygoteProxy:
         await self._until_ended()
 
     def break_off(self) -> None:
-        """Kill a zygote that does not obey, with all its descendants; `listen` sees its end."""
+        """Kill a zygote that does not react to commands, with all its descendants; `listen` sees its end."""
         if self._process.poll() is not None:
             return
         if self._inside is None:
@@ -181,7 +181,7 @@ class ZygoteProxy:
         self._kill()
 
     def kill(self) -> None:
-        """Kill the zygote and its workers without waiting for the event loop."""
+        """Kill the zygote and its workers without using the event loop, which may be closed."""
         if self._inside is None:
             self._kill_groups()
         self._close_control()

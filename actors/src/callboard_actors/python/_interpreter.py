@@ -173,7 +173,7 @@ class TimeLimit:
         self.end()
 
     def end(self) -> None:
-        """End the time limit, so that it interrupts nothing more; may be called again if the first call was interrupted."""
+        """End the time limit, so that nothing is interrupted any more; may be called again if it was interrupted."""
         with self._lock:
             self._is_over = True
             interrupted, self._is_interrupted = self._is_interrupted, False
@@ -245,7 +245,7 @@ def _members(exceptions: Iterable[traceback.TracebackException] | None) -> Itera
 
 
 def shown(value: object, most: int) -> str:
-    """Return the `repr` of a value, or a note if it fails."""
+    """Return the `repr` of a value, cut to `most` characters, or a note if `repr` raises an error."""
     try:
         text = repr(value)
         if type(text) is not str:
@@ -332,7 +332,7 @@ class Capture:
         sys.stdout, sys.stderr = self._stream(1), self._stream(2)
 
     def _stream(self, fd: int) -> TextIO:
-        """Return the text stream for a file descriptor, which all cells share; make a new one if a cell has changed it."""
+        """Return the text stream that all cells share for a file descriptor; a new one if a cell has changed it."""
         stream = self._streams.get(fd)
         if stream is None or not _is_restored(stream):
             stream = self._streams[fd] = _new_stream(fd)

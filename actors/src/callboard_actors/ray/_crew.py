@@ -198,7 +198,7 @@ class Crew:
             self._idle.put(host)
 
     async def run_body(self, body: Body) -> Any:
-        """Run a body on an idle Ray actor, which runs no other body meanwhile; return its result or raise its exception."""
+        """Run a body on an idle Ray actor, which runs no other body meanwhile; return the result of the body."""
         host = await self.take(body)
         try:
             return await host.run_body(body)

@@ -34,7 +34,7 @@ class Host:
         self._threads = ThreadPoolExecutor(_THREADS, "callboard")
 
     async def hello(self) -> dict[str, str]:
-        """Return the versions of callboard and Python here. As the first call, it also shows that the Ray actor lives."""
+        """Return the versions of callboard and Python. As the first call, it also shows that the Ray actor lives."""
         return versions()
 
     async def watch(self) -> None:

@@ -54,7 +54,7 @@ class RedisLimits(_OnRedis, LimitStore):
 
 
 class RedisDocuments(_OnRedis, DocumentStore):
-    """Store of open circuits and of results in Redis, for all processes that use the same server.
+    """Store of open circuit breakers and cached results in Redis, for all processes that use the same server.
 
     For `callboard.middleware.CircuitBreaker(shared=...)` and `Cache(shared=...)`; one object may serve several of them.
     Only the server's clock counts. Documents are JSON under digests as names: neither arguments nor keys are stored.
@@ -77,7 +77,7 @@ class RedisDocuments(_OnRedis, DocumentStore):
 
 
 class RedisFleet(_OnRedis, FleetStore):
-    """Fleet of processes that share one server: of each key, one actor lives, in one of the processes.
+    """Fleet of processes that share one server: each key has one actor, which lives in one of the processes.
 
     The first asker owns the key until its actor goes or its process ends. Asks of other processes, and their replies,
     go through the server, pickled and signed with the secret. A process without a heartbeat for `lease` seconds counts

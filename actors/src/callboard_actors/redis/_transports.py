@@ -54,7 +54,7 @@ _AT_ONCE = 500
 
 
 def check_options(whose: str, url: str) -> None:
-    """Raise ValueError for a database that is no number, or an option that may not be set or that Redis lacks."""
+    """Raise ValueError for a URL whose database is no number, or with an option that may not be set or is unknown."""
     parts = urlsplit(url)
     database = parts.path.strip("/")
     if parts.scheme != "unix" and database and not database.isdecimal():
@@ -72,7 +72,7 @@ def check_options(whose: str, url: str) -> None:
 
 
 class RedisConnection:
-    """Connection of one process to a server, with notification channels if a subclass names some."""
+    """Connection of one process to a Redis server, with notification channels if a subclass names some."""
 
     what: str
     """Noun for the stored data, for errors."""
@@ -105,7 +105,7 @@ class RedisConnection:
         self._pubsub: Any = None
 
     def _channels(self) -> Sequence[str]:
-        """Return the channels of this client."""
+        """Return the names of the notification channels that this client subscribes to."""
         return ()
 
     async def open(self, client: str) -> None:
@@ -137,7 +137,7 @@ class RedisConnection:
         self._run_id = server["run_id"]
 
     async def _run(self, calls: Sequence[Sequence[object]]) -> list[Any]:
-        """Run the script once for each call in one round trip; each run is atomic by itself.
+        """Run the script once for each call, all in one round trip; return the results. Each run is atomic by itself.
 
         A call is the number of keys, the keys, and other arguments. After an `AwayError`, the runs may have happened.
         """
@@ -186,7 +186,7 @@ _PARTS = ("meta", "queue", "held", "clients", "lanes", "starts")
 
 
 class RedisLimitsTransport(RedisConnection):
-    """Connection of one process to a server of limits."""
+    """Connection of one process to a Redis server that keeps limits."""
 
     what = "limits"
     script = "_step.lua"
@@ -244,7 +244,7 @@ def _answer_of(found: list[Any]) -> Answer:
 
 
 class RedisDocumentsTransport(RedisConnection):
-    """Connection of one process to a server of documents."""
+    """Connection of one process to a Redis server that stores documents."""
 
     what = "documents"
     script = "_documents.lua"
@@ -295,7 +295,7 @@ def _document_of(found: list[Any]) -> StoredDocument:
 
 
 class RedisFleetTransport(RedisConnection):
-    """Connections of one member to a server; see `FleetTransport` for the operations."""
+    """Connections of one fleet member to a Redis server; see `FleetTransport` for the operations."""
 
     what = "the keys of a fleet"
     script = "_fleet.lua"

@@ -357,7 +357,7 @@ class Link:
             await seat.gone.wait()
 
     async def part(self) -> None:
-        """Cancel all calls and dedicated workers on the worker, wait for their ends within the grace, and disconnect."""
+        """Cancel all calls and dedicated workers on the worker, wait for their ends within the grace, and close."""
         connection = self._connection
         if connection is None:
             return

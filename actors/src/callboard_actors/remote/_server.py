@@ -317,7 +317,7 @@ class Server:
         self._seats_left += 1
 
     async def listen(self) -> Address:
-        """Start to listen; return the address with its actual port, or raise `OSError` if the address cannot be used."""
+        """Start to listen; return the address with its actual port, or raise `OSError` if it cannot be used."""
         host, port = self._door.address
         self._multi = await anyio.create_tcp_listener(local_host=host, local_port=port, backlog=_BACKLOG)
         found: int = self._multi.extra(SocketAttribute.local_port)  # noqa: S610 - no Django

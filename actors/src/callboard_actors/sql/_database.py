@@ -149,7 +149,7 @@ class SqlDatabase(Actor):
         return bool(await block.__aexit__(kind, error, traceback))
 
     async def start(self) -> None:
-        """Open the database, and check what its role may do.
+        """Open the database, and check the permissions of its role.
 
         Raises:
             SqlError: if the database does not exist, or its role may do too much.

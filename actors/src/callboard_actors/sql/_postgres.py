@@ -41,7 +41,7 @@ from callboard_actors.sql._work import Job, Once, Parameters
 _SHORT = {16, 20, 21, 23, 26, 700, 701, 1082, 1083, 1114, 1184, 1186, 1266, 2950}
 """Type numbers (OIDs) of types whose values are short: booleans, numbers, dates and times, UUIDs.
 
-Values of all other types are cut by the server, and arrive as text.
+The server cuts long values of most other types; these arrive as text (see `Column.cut`).
 """
 _NUMERIC = 1700
 BYTES = 17
@@ -88,7 +88,7 @@ def _value(begin: Any, length: int | None) -> object:
 # Statements.
 
 DECLARE = "DECLARE callboard NO SCROLL CURSOR FOR "
-"""Text before a query, which makes it the query of a cursor."""
+"""Text that is put before a query to make it the query of a cursor."""
 _NAMED = re.compile(r"(?<![:\w]):(\w+)")
 """Pattern of a possible parameter `:name`. In `x::int` it finds none, in `:id::int` it finds `id`."""
 _SENT = re.compile(r"%\((\w+)\)s|%%")
@@ -224,7 +224,7 @@ _TIMES: dict[str, type[Loader]] = {
     "interval": IntervalLoader,
 }
 _WITHOUT_DAYS = (b"year", b"mon")
-"""Units of an interval without a fixed number of days."""
+"""Names of interval units without a fixed number of days: years and months."""
 _PLAIN = (str, bytes, int, float, decimal.Decimal, dt.date, dt.time, dt.timedelta, uuid.UUID, dict, type(None))
 """Types of values that every checkpointer can store, and that can be read without a database driver."""
 
@@ -405,7 +405,7 @@ class PostgresBackend:
 
     @contextmanager
     def _transaction(self, job: Job, mode: str) -> Generator[sqlalchemy.Connection]:
-        """Open a transaction that is rolled back unless the block commits."""
+        """Open a transaction during the block. It is rolled back unless the block commits it."""
         try:
             with self._engine.connect() as connection:
                 driver = _driver(connection)
@@ -502,7 +502,7 @@ def _send(driver: psycopg.Connection[Any], text: str, query: Query) -> psycopg.C
 
 
 def _columns(driver: psycopg.Connection[Any], query: Query) -> list[Column]:
-    """Return the columns of a query without running it."""
+    """Return the names and types of a query's columns, without running the query."""
     _send(driver, DECLARE + query.text, query)
     described = driver.execute("FETCH 0 FROM callboard").description or ()
     driver.execute("CLOSE callboard")
@@ -558,7 +558,7 @@ def _errors(driver: psycopg.Connection[Any], query: Query, job: Job) -> Generato
 
 
 def _make_table(driver: psycopg.Connection[Any], table: str) -> None:
-    """Create the table of executed calls; a role that may not create tables can use an existing one."""
+    """Create the table of executed calls; a role that may not create tables can use an existing table."""
     found = driver.execute("SELECT to_regclass(quote_ident(%s)) IS NOT NULL", [table]).fetchone()
     if not found or not found[0]:
         columns = "(key text PRIMARY KEY, changed bigint, at timestamptz NOT NULL DEFAULT now())"

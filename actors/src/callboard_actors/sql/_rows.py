@@ -50,7 +50,7 @@ _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Beginning of a value that is longer than allowed."""
+    """Value that is longer than allowed, as its beginning and its length."""
 
     begin: str | bytes
     length: int
@@ -117,13 +117,13 @@ class Rows(Sequence[Mapping[str, Any]]):
 
     columns: tuple[str, ...]
     values: tuple[tuple[Any, ...], ...]
-    """Rows as tuples, for results with duplicate column names."""
+    """Rows as tuples; needed for results with duplicate column names."""
     more: bool = False
     """True if there are rows beyond the limits."""
     changed: int | None = None
     """Number of rows inserted, updated or deleted, if the database reports it."""
     note: str = ""
-    """Additional sentence for a model."""
+    """Additional sentence about the result for a model; "" without one."""
 
     def __len__(self) -> int:
         return len(self.values)

@@ -39,7 +39,7 @@ _TELLING_PRAGMAS = {
     "table_list",
     "table_xinfo",
 }
-"""Pragmas that describe a schema and set nothing."""
+"""Pragmas that are allowed: they describe a schema and set nothing."""
 _HARMFUL_FUNCTIONS = {"fts3_tokenizer", "load_extension", "readfile", "writefile", "edit", "regexp"}
 
 _OWN_PREFIX = "sqlite_"
@@ -110,7 +110,7 @@ class Guard:
 
     @contextmanager
     def transaction(self, driver: sqlite3.Connection) -> Generator[None]:
-        """Commit the block's changes, or roll all of them back."""
+        """Run the block in a transaction: commit its changes, or roll all of them back after an error."""
         self._execute(driver, "BEGIN IMMEDIATE")
         try:
             yield

@@ -17,7 +17,7 @@ from callboard.guards._redact._detectors import Detector, Span, spans_of
 
 
 def _keys(*forms: tuple[str, str]) -> str:
-    """Return a pattern for words that consist of one of these pairs of beginning and rest."""
+    """Return a pattern for service keys; `forms` are pairs of patterns: the fixed beginning of a key, and its rest."""
     return "(?a)(?:" + "|".join(rf"{head}(?<![\w-]{head}){rest}(?![\w-])" for head, rest in forms) + ")"
 
 
@@ -237,4 +237,7 @@ CREDENTIALS = (
 )
 
 CREDENTIALS_ON_DEMAND = (Detector("high_entropy", _random_texts),)
-"""Detectors that must be chosen by name: random-looking text may as well be a hash or an image."""
+"""Detectors of credentials that are off unless chosen by name.
+
+Random-looking text may as well be a hash or an image.
+"""

@@ -219,11 +219,14 @@ def _literal_detector(secrets: Sequence[str]) -> list[Detector]:
 
 
 LONGEST = 65_536
-"""Maximum characters of a stored value; a longer secret is hidden but cannot be restored."""
+"""Maximum characters of a value that a vault stores; a longer secret gets a token, but cannot be restored."""
 
 
 class Vault(Protocol):
-    """Storage for the values of tokens, separate for each conversation. Several tasks may use it at once."""
+    """Storage for the values that tokens stand for, separate for each conversation.
+
+    Several tasks may use it at once.
+    """
 
     async def put(self, thread_id: str, values: Mapping[str, str]) -> None:
         """Store values by their tokens. A token that is known already always has the same value."""
@@ -398,7 +401,10 @@ class Redact(Middleware):
         return hidden
 
     async def restore(self, value: Any, *, thread_id: str = "") -> Any:
-        """Return a copy of a value with this conversation's tokens replaced by values, for the owner of the data."""
+        """Return a copy of a nested value in which this conversation's tokens are replaced by values.
+
+        It is meant for the owner of the data.
+        """
         restored, _ = await self._opened(value, thread_id)
         return restored
 
@@ -450,7 +456,7 @@ class Redact(Middleware):
         return request, {**known.values, **values}
 
     def _divided(self, call: ToolCall) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the arguments of a call in two dicts: those that get tokens, and those that get values."""
+        """Return two dicts with the arguments of a call: arguments that get tokens, and arguments that get values."""
         args, revealed = call["args"], self._reveal.get(call["name"], ())
         shown = {name: value for name, value in args.items() if revealed is None or name in revealed}
         return ({name: args[name] for name in args.keys() - shown.keys()} if shown else args), shown

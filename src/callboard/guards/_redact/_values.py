@@ -1,4 +1,4 @@
-"""Copies of nested values and exceptions in which functions replaced every string.
+"""Replacement of all strings in nested values and exceptions by functions, with copies of what changes.
 
 Exceptions are changed in place if possible, so that their types stay.
 """
@@ -39,7 +39,7 @@ _IDENTITY = frozenset(("id", "tool_call_id", "type", "name", "status"))
 def walked(
     value: Any, text: Text, named: Named | None = None, error: Callable[[BaseException], BaseException] | None = None
 ) -> Any:
-    """Return a copy of a value in which functions replaced every string; an unchanged part stays the same object.
+    """Return a copy of a nested value in which functions replaced every string; unchanged parts stay the same objects.
 
     Walked are dicts (keys, too), lists, tuples, sets, dataclasses, pydantic models, messages and LangGraph's `Command`,
     `Send` and `Interrupt`. Long whole numbers are treated as strings. Ids and names of messages stay, and so does any

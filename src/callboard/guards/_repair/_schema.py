@@ -83,7 +83,10 @@ class Shape:
         return steps
 
     def faults(self, value: object) -> list[Path]:
-        """Return the places where a value is wrong; raise `TooManyChoicesError` if that takes too long."""
+        """Return the places where a value does not fit the schema.
+
+        Raise `TooManyChoicesError` if that takes too long.
+        """
         token = _choices.set(iter(range(_MAX_CHOICES)))
         try:
             return [place for error in self._validator.iter_errors(value) for place in _places(error)]
@@ -181,7 +184,7 @@ _choices: ContextVar[Iterator[int]] = ContextVar("callboard_schema_choices")
 
 
 def _validator_of(schema: Schema) -> Any:
-    """Return a validator for the draft that a schema names, or for 2020-12."""
+    """Return a `jsonschema` validator for the draft that a schema names, or for draft 2020-12."""
     # From an extra; `contract_of()` has checked that it is installed.
     from jsonschema import Draft202012Validator, validators
     from referencing import Registry
@@ -293,7 +296,7 @@ class Contract:
 
     @cached_property
     def shape(self) -> Shape:
-        """Shape of valid arguments, from the tool's schema."""
+        """Shape of valid arguments, read from the tool's schema."""
         return Shape(_json_schema(self._schema), self.injected)
 
     def faults(self, args: Args) -> tuple[Path, ...]:
@@ -360,7 +363,7 @@ def copied(value: Any) -> Any:
 
 
 def is_small(value: object) -> bool:
-    """Return whether a value is JSON, and small enough to be validated several times."""
+    """Return whether a value has JSON types only, and is small enough to be validated several times."""
     nodes = chars = 0
     # An explicit stack: the model may nest deeper than Python's recursion limit.
     stack: list[tuple[Any, int]] = [(value, 0)]

@@ -74,7 +74,7 @@ def renamed(value: Mapping[str, Any], schema: Schema) -> dict[str, str]:
 
 
 def is_wrapper(name: str, tool: str) -> bool:
-    """Return whether models use a name to wrap all arguments of a tool."""
+    """Return whether a name is one under which models wrap all arguments: "input", or the tool's name."""
     return len(name) <= _MAX_WORD and fold(name) in {*_WRAPPERS, fold(tool)}
 
 

@@ -35,7 +35,7 @@ _MOST = 2048
 
 
 class Target(NamedTuple):
-    """Parts of a URL that decide whether it may be fetched."""
+    """Checked URL with the parts that decide where it leads."""
 
     url: str
     """URL, newly written in ASCII, with scheme and host in lower case, and no dot at the end of the host."""
@@ -85,7 +85,7 @@ class Url:
             object.__setattr__(self, "hosts", frozenset(_pattern(host) for host in self.hosts))
 
     def check(self, value: object) -> str | None:
-        """Return the URL, newly written; return `None` for `None`.
+        """Return the checked URL, newly written; return `None` for `None`.
 
         Raises:
             RefusedError: a `ValueError` with the reason, if the URL is not allowed.

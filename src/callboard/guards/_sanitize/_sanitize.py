@@ -114,7 +114,10 @@ class Refused:
 
 @dataclass(slots=True, kw_only=True)
 class Walk:
-    """Walk through the arguments of one call; call `arguments` once."""
+    """Walk that cleans the arguments of one call, and collects pending checks and refusals.
+
+    `arguments()` is called once.
+    """
 
     rules: Rules
     text: Text
@@ -125,7 +128,7 @@ class Walk:
     """Checks that the caller must run, the innermost first."""
     refused: list[Refused] = field(default_factory=list[Refused])
     cleaned: set[str] = field(default_factory=set[str])
-    """Names of the arguments in which something was changed."""
+    """Names of the arguments in which the walk or a check changed something."""
     _around_refused: set[Place] = field(default_factory=set[Place])
     _size: int = 0
 
@@ -220,7 +223,7 @@ class Walk:
 
 
 class _TooMuchError(Exception):
-    """Raised inside the walk to stop it: the arguments are too large or too deeply nested."""
+    """Raised inside of a `Walk` to stop it, because the arguments are too large or too deeply nested."""
 
 
 def dotted(place: Place, max_chars: int = 120) -> str:
@@ -351,7 +354,7 @@ class Sanitize(Middleware):
         return clean
 
     def _about(self, name: str, tool: BaseTool | None) -> "_Facts":
-        """Return the rules and injected parameters of a tool, cached because reading annotations takes time."""
+        """Return the rules and injected arguments of a tool; cached, because reading annotations takes time."""
         if tool is None:
             return _Facts(self._rules_of(name, {}), frozenset())
         return self._facts.of(tool)
@@ -441,7 +444,10 @@ async def _settle(due: Due, walk: Walk) -> None:
 
 
 def _reason(error: Exception, rule: object) -> RefusedError:
-    """Return the refusal for an error of a check, without the value and cleaned for the model."""
+    """Return the refusal that follows from an error of a check.
+
+    Its text is cleaned for the model, and does not quote the refused value.
+    """
     if isinstance(error, RefusedError):
         return error
     name = getattr(rule, "__name__", type(rule).__name__)

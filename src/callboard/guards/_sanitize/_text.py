@@ -36,7 +36,7 @@ _SOMETIMES = re.compile(f"[{_JOINERS}{_PRESENTATION}]")
 _PIECE = 20_000
 """Maximum characters per search. A search holds the GIL, so a long one would stall the event loop from a thread."""
 _VIRAMA = 9
-"""Canonical combining class of a virama."""
+"""Unicode's canonical combining class of a virama, a sign after which joiners are needed."""
 _MARKS = 30
 """Maximum combining marks in a row: the Stream-Safe Text Format (UAX 15, section 13). Sorting more of them takes
 quadratic time."""
@@ -53,7 +53,7 @@ class RefusedError(ValueError):
 
 
 def strip_invisible(text: str) -> str:
-    """Return a text without everything that its reader would not see.
+    """Return a text without the characters and sequences that its reader would not see.
 
     Removed are escape sequences with their content (ECMA-48: colours, titles, links, cursor movements) and control
     characters except tab, line feed and carriage return. Also removed are the characters that Unicode ignores by

@@ -29,7 +29,7 @@ _MARKER = re.compile(r"\[\s*(?=(?:end\s+of\s+)?untrusted\b)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """Rules for the results of tools, and for their error messages, beside the removal of invisible characters.
+    """Rules for cleaning the results and error messages of tools; invisible characters are always removed.
 
     Args:
         max_chars: maximum characters of a message's text; a note replaces the rest. `None` for any length.
@@ -52,7 +52,7 @@ class Results:
             object.__setattr__(self, "fence", tool_names("Results(fence=...)", self.fence))
 
     def check_tools(self, tools: Collection[str], missing: Missing) -> None:
-        """Raise `ValueError` if the node lacks a tool that `fence` names."""
+        """Raise `ValueError` if the node lacks a tool that the option `fence` names."""
         if not isinstance(self.fence, bool):
             check_tool_names("Results(fence=...)", self.fence, tools, missing)
 

@@ -1,1 +1,1 @@
-"""`Cache`: results of calls, kept for equal calls."""
+"""`Cache`: middleware that reuses the results of identical calls."""

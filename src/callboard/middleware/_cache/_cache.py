@@ -1,4 +1,4 @@
-"""`Cache`: reuse the result of an identical call, finished or still running.
+"""`Cache`: middleware that reuses the result of an identical call, finished or still running.
 
 The key of a call contains the identity of the code that its tool runs.
 """
@@ -43,7 +43,7 @@ from callboard.tools._results import CallNext, Output
 
 
 class _Identity:
-    """Hashable wrapper of any object, equal only to a wrapper of the same object."""
+    """Hashable wrapper of any object; it equals only another wrapper of the same object."""
 
     __slots__ = ("_of",)
 
@@ -58,13 +58,16 @@ class _Identity:
 
 
 def body_of(tool: BaseTool) -> Hashable:
-    """Return the tool's function or, if it has none, the identity of the tool object."""
+    """Return a hashable key for the code of a tool.
+
+    It is the tool's function or, if it has none, the identity of the tool object.
+    """
     fn = getattr(tool, "coroutine", None) or getattr(tool, "func", None)
     return fn if inspect.isroutine(fn) else _Identity(tool)
 
 
 def is_function_alone(body: Hashable) -> bool:
-    """Return whether a body is a plain function without a closure, so that it depends on its arguments only.
+    """Return whether the body of a tool is a plain function without a closure, which depends on its arguments only.
 
     Such a function does the same in all processes that run the same program. A closure could hold a user or client.
     """
@@ -72,32 +75,35 @@ def is_function_alone(body: Hashable) -> bool:
 
 
 CacheKey = Callable[[ToolCallRequest], Hashable] | Callable[[ToolCallRequest, CallContext], Hashable]
-"""Function that returns the key of a call's result. Calls with equal keys share a result; `None`: do not cache."""
+"""Function that returns the key of a call's result, or `None` for a call that is not cached.
+
+Calls with equal keys share a result.
+"""
 
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 _OWN_AFFAIRS = {"rejected", "deadline", "cancelled"}
-"""Values of `ended` that say nothing about an identical call, which may have more time or a free permit."""
+"""Endings of a call (`ended`) that say nothing about an identical call, which may have more time or a free permit."""
 
 
 class _Key(NamedTuple):
-    """Key of a result: calls with equal keys share one."""
+    """Key of a result in the cache. Calls with equal keys share one result."""
 
     tool: str
     body: Hashable
-    """The code that runs: two tools may have the same name, such as tools made for two users."""
+    """Code that the tool runs: two tools may have the same name, such as tools made for two users."""
     value: Hashable
 
 
 _Flight = Flight[_Key, ToolMessage]
 
 _led: ContextVar[tuple[_Flight, ...]] = ContextVar("callboard_led", default=())
-"""Flights that the current task leads. To wait for one of them would be to wait for itself: a deadlock."""
+"""Flights that the current task leads. It must not wait for one of them: it would wait for itself, a deadlock."""
 
 
 class Cache(Middleware):
-    """Reuses the results of identical calls, and runs identical simultaneous calls once.
+    """Middleware that reuses the results of identical calls, and runs identical simultaneous calls once.
 
     Only messages with the status "success" are kept, never errors and commands. A call that finds an identical one
     running waits for it, and shares its result or error. If that one ends for a reason of its own (cancelled,
@@ -163,11 +169,11 @@ class Cache(Middleware):
         self._threads = Threads("Cache")
 
     def check_tools(self, tools: Collection[str]) -> None:
-        """Raise `ValueError` if the node does not have a tool that `tools` names."""
+        """Raise `ValueError` if the node lacks a tool that `tools` names."""
         check_tool_names("Cache(tools)", self._tools, tools, self._missing)
 
     def invalidate(self, tool: str, args: Mapping[str, object] | None = None, *, key: Hashable = None) -> None:
-        """Forget results of a tool. Results of calls that are running now are not kept, and no new call joins them.
+        """Forget results of a tool. Results of calls that run now are not kept, and later calls do not wait for them.
 
         May be called from any thread. With a shared store, later calls of all processes see the change; those of other
         processes a round trip later, or when the server is back.
@@ -191,7 +197,7 @@ class Cache(Middleware):
         self._local.forget(lambda kept: kept.tool == tool and (key is None or kept.value == key))
 
     def clear(self) -> None:
-        """Forget all results, under the same rules as `invalidate`."""
+        """Forget all results of all tools, under the same rules as `invalidate`."""
         if self._stored is not None:
             self._stored.forget(None)
         self._local.forget(lambda _: True)
@@ -263,7 +269,10 @@ class Cache(Middleware):
             del turn  # breaks a reference cycle: the error's traceback refers to this frame
 
     async def _find_stored(self, key: _Key, request: ToolCallRequest) -> Hit[ToolMessage] | Begun | None:
-        """Return the stored result, or the state for storing this call's result; `None` if the store is not used."""
+        """Return the result in the shared store, or what `_store` needs to store the result of this call.
+
+        Return `None` if the store is not used for this call.
+        """
         if self._stored is None or (self._key_function is None and not self._is_known_by_its_name(key)):
             return None
         # Hashing a long key takes a while, so it runs in a thread.
@@ -274,7 +283,7 @@ class Cache(Middleware):
         return await self._stored.find(document, request)
 
     async def _store(self, begun: Begun, message: ToolMessage) -> None:
-        """Store a result for all processes, unless it has no JSON form."""
+        """Write the result of a call to the shared store, unless it has no JSON form."""
         assert self._stored is not None
         text = None
         with suppress(CutOffError):  # the result exists: a cancellation during the conversion must not lose it
@@ -285,12 +294,12 @@ class Cache(Middleware):
             self._stored.keep(begun, text)
 
     async def _for_call(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
-        """Return a deep copy of a message, as the answer to this call."""
+        """Return a deep copy of a cached message, with the id of this call."""
         copy = partial(message.model_copy, update={"tool_call_id": request.tool_call["id"], "id": None}, deep=True)
         return await self._threads.run(copy) if has_many(message) else copy()
 
     async def _to_share(self, output: Output) -> ToolMessage | Turn:
-        """Return a private copy of the leader's result for its followers, or why it cannot be shared."""
+        """Return a copy of the leader's result for its followers, or an instruction to them if it cannot be shared."""
         if not isinstance(output, ToolMessage):
             # A `Command` changes the state of its own graph run, so every call needs its own.
             return Turn.ALONE
@@ -311,7 +320,7 @@ class Cache(Middleware):
             return Turn.ALONE
 
     async def _key(self, request: ToolCallRequest) -> _Key | None:
-        """Return the key of the call's result, or `None` if the call must run."""
+        """Return the key of the call's result in the cache, or `None` if the call must run."""
         tool = request.tool
         name = request.tool_call["name"]
         if name not in self._tools or not isinstance(tool, BaseTool):
@@ -342,7 +351,10 @@ class Cache(Middleware):
             raise
 
     def _depends_on_more(self, name: str, tool: BaseTool) -> bool:
-        """Return whether the tool receives values beside its arguments, which a key of arguments cannot cover."""
+        """Return whether a tool receives other values besides its arguments.
+
+        If so, equal arguments do not mean equal results.
+        """
         if self._is_alone.of(tool):
             return False
         note("cache_skipped", reason="depends on more than its arguments")
@@ -350,7 +362,7 @@ class Cache(Middleware):
         return True
 
     def _is_known_by_its_name(self, key: _Key) -> bool:
-        """Return whether the tool's name identifies the same code in all processes, as far as that can be seen."""
+        """Return whether the name of a tool stands for the same code in all processes, as far as the code shows."""
         if is_function_alone(key.body):
             return True
         note("cache_skipped", reason="is not known by its name")
@@ -370,7 +382,7 @@ class Cache(Middleware):
 def _canonical(
     args: Mapping[str, object], encoded: Callable[[Mapping[str, object]], str] = _ENCODER.encode
 ) -> str | None:
-    """Return the arguments as JSON with sorted keys, or `None` if they have no JSON form."""
+    """Return the arguments of a call as JSON with sorted keys, or `None` if they have no JSON form."""
     try:
         return encoded(args)
     except (TypeError, ValueError, RecursionError):
@@ -378,7 +390,10 @@ def _canonical(
 
 
 def _in_steps(args: Mapping[str, object]) -> str:
-    """Return the same JSON as `encode`. That one holds the GIL until it is done, and so stalls the event loop."""
+    """Return the arguments of a call as JSON, encoded in small steps.
+
+    The encoder's `encode` holds the GIL until it is done, and so stalls the event loop.
+    """
     return "".join(_ENCODER.iterencode(args))
 
 

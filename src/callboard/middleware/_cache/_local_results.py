@@ -1,7 +1,7 @@
-"""Results that identical calls of one process share, and single flight of running calls. Independent of tools.
+"""Results that identical calls in one process share, where identical simultaneous calls run once (single flight).
 
-All decisions are plain functions under a thread lock, and no `await` happens while the lock is held. Followers of one
-flight may wait in different event loops and threads.
+This module knows nothing of tools. All decisions are plain functions under a thread lock, and no `await` happens while
+the lock is held. Followers of one flight may wait in different event loops and threads.
 """
 
 import copy
@@ -20,14 +20,14 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Turn(Enum):
-    """Instruction to a follower that gets no result."""
+    """Instruction to a follower (a waiting call) that gets no result."""
 
     LEAD = "the leader ended for reasons of its own: run, for all who wait"
     ALONE = "the result cannot be shared: run for yourself"
 
 
 class Hit(NamedTuple, Generic[T]):
-    """A kept result, and its age in seconds."""
+    """Kept result of an earlier call, and its age in seconds."""
 
     result: T
     age: float
@@ -35,7 +35,7 @@ class Hit(NamedTuple, Generic[T]):
 
 @dataclass(slots=True, eq=False)
 class Flight(Generic[K, T]):
-    """Call that runs for all identical calls. The followers wait, in FIFO order."""
+    """Call that runs for all identical calls. These are its followers and wait for its result, in FIFO order."""
 
     key: K
     followers: "dict[Follower[K, T], None]" = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Flight(Generic[K, T]):
 
 @dataclass(slots=True, eq=False)
 class Follower(Generic[K, T]):
-    """Call that waits for the result of a flight."""
+    """Call that waits for the result of an identical running call (a flight)."""
 
     flight: Flight[K, T]
     wakeup: Wakeup
@@ -54,13 +54,16 @@ class Follower(Generic[K, T]):
         self.wakeup.set()
 
     def take_turn(self) -> T | Exception | Turn:
-        """Return the result or instruction, once. It is removed here, because an error's traceback may refer back."""
+        """Return the result, error or instruction that this follower got. Call it once.
+
+        It is removed from the follower, because the traceback of an error may refer back to it.
+        """
         turn, self.turn = self.turn, Turn.ALONE
         return turn
 
 
 class LocalResults(Generic[K, T]):
-    """Results by key, and one flight for each key that is being found out.
+    """Kept results by key, and one flight for each key whose call is running.
 
     Invariant: a registered flight always has exactly one leader, running or just instructed, until `land()`. If the
     leader is gone and nobody was instructed, all followers would wait for ever.
@@ -76,7 +79,7 @@ class LocalResults(Generic[K, T]):
         self._lock = threading.Lock()
 
     def enter(self, key: K) -> Hit[T] | Flight[K, T] | Follower[K, T]:
-        """Return the kept result, else a new flight for the caller to lead, else a place in an existing flight."""
+        """Return the kept result for a key, or a new flight that the caller leads, or a place in the running flight."""
         with self._lock:
             self._read_clock()
             kept = self._kept.get(key)
@@ -91,7 +94,10 @@ class LocalResults(Generic[K, T]):
             return follower
 
     async def turn(self, follower: Follower[K, T]) -> T | Exception | Turn:
-        """Wait for the result of a flight. A caller that gets `Turn.LEAD` must land the flight."""
+        """Wait for the result of a flight, and return it, or the error or instruction for this follower.
+
+        A caller that gets `Turn.LEAD` must call `land()` for the flight.
+        """
         try:
             with waiting():
                 await follower.wakeup.wait()
@@ -102,14 +108,17 @@ class LocalResults(Generic[K, T]):
         return follower.take_turn()
 
     def leave(self, follower: Follower[K, T]) -> None:
-        """Stop waiting; if this follower was already made the leader, make the next one the leader."""
+        """Remove a follower that waits no longer.
+
+        If it was already made the leader, the next follower becomes the leader.
+        """
         with self._lock:
             # Absent from `followers` means that it was told something; only a lead has to be passed on.
             if follower.flight.followers.pop(follower, self) is self and follower.turn is Turn.LEAD:
                 self._pass_on(follower.flight)
 
     def land(self, flight: Flight[K, T], turn: T | Exception | Turn, *, keep: bool) -> None:
-        """Give the followers the result of a flight that the caller leads.
+        """End a flight that the caller leads, and give its result to the followers.
 
         `Turn.LEAD` goes to the first follower only, while the others keep waiting; any other value goes to all. With
         `keep` the result is kept for later calls, unless it was invalidated while the call ran.
@@ -127,7 +136,10 @@ class LocalResults(Generic[K, T]):
                 follower.told(turn)
 
     def forget(self, which: Callable[[K], bool]) -> None:
-        """Drop results. Running flights are not kept afterwards, and get no new followers. Call from any thread."""
+        """Drop kept results; called from any thread.
+
+        Results of running flights are not kept, and these flights get no new followers.
+        """
         with self._lock:
             for key in [key for key in self._kept if which(key)]:
                 del self._kept[key]
@@ -147,7 +159,7 @@ class LocalResults(Generic[K, T]):
             first.told(Turn.LEAD)
 
     def _end(self, flight: Flight[K, T]) -> bool:
-        """Remove a flight; return `False` if an invalidation or a newer flight already removed it."""
+        """Remove a running flight; return `False` if an invalidation or a newer flight removed it before."""
         if self._flights.get(flight.key) is not flight:
             return False
         del self._flights[flight.key]
@@ -155,7 +167,7 @@ class LocalResults(Generic[K, T]):
 
 
 def raised_again(error: Exception) -> Exception:
-    """Return a copy of an error for another call to raise, so that each call has its own notes and traceback."""
+    """Return a copy of an error, for another call to raise. Each call so has its own notes and traceback."""
     try:
         again = _copied(error)
     except Exception:

@@ -24,15 +24,15 @@ class _Result(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     marks: list[int]
-    """Invalidation marks when it was written. If they differ now, nobody may use the result."""
+    """Invalidation marks of the store when the result was written. If they differ now, the result must not be used."""
     at: Annotated[float, Field(allow_inf_nan=False)]
-    """Time at which it was written, by the store's clock."""
+    """Time at which the result was written, by the store's clock."""
     message: str | None
-    """JSON of the message; `None` if the result was invalidated."""
+    """JSON of the result's message; `None` if the result was invalidated."""
 
 
 def result_of(found: Found) -> _Result | None:
-    """Return the validated document; `None` if it is absent, invalid, or made obsolete by a mark."""
+    """Return the result in a document; `None` if it is absent, invalid, or made void by a mark."""
     if found.text is None:
         return None
     try:
@@ -43,7 +43,7 @@ def result_of(found: Found) -> _Result | None:
 
 
 def message_of(text: str) -> ToolMessage | None:
-    """Return the message of a JSON text, or `None` if the text is not valid."""
+    """Return the tool message in a JSON text, or `None` if the text is not valid."""
     try:
         return ToolMessage.model_validate_json(text)
     except Exception:  # LangChain's validators may raise any error for unexpected input
@@ -51,7 +51,10 @@ def message_of(text: str) -> ToolMessage | None:
 
 
 def json_of(message: ToolMessage) -> str | None:
-    """Return the JSON of a message without its call's ids; `None` if reading it back gives a different message."""
+    """Return a tool message as JSON, without the ids of its call.
+
+    Return `None` if reading the JSON would give a different message.
+    """
     bare = message.model_copy(update={"tool_call_id": "", "id": None})
     try:
         text = bare.model_dump_json(warnings="error")
@@ -63,7 +66,7 @@ def json_of(message: ToolMessage) -> str | None:
 
 
 def _is_plain(value: object) -> bool:
-    """Return whether JSON keeps all types: exact built-in types only, and only text keys.
+    """Return whether JSON keeps all types in a value: it has only exact built-in types, and all keys are text.
 
     Comparing values is not enough: an instance of a subclass may equal the plain value that comes back.
     """
@@ -86,20 +89,20 @@ def _is_plain(value: object) -> bool:
 
 
 _ALL = "all"
-"""Mark that makes all results of the cache invalid."""
+"""Mark in the store that makes all results of a cache invalid."""
 _LONGEST_CALL = 3600.0
-"""Seconds for which the store remembers that a single result was invalidated: calls that began before take less."""
+"""Seconds for which the store remembers that one result was invalidated. Calls that began before take less."""
 
 
 class Begun(NamedTuple):
-    """Call that runs because the store had no result, and the state of the store when it began."""
+    """Call that runs because the store had no result: its document, and the state of the store when it began."""
 
     document: Document
     found: Found
 
 
 class StoredResults:
-    """Results that are kept in a store; used from any thread and event loop."""
+    """Results of calls in a document store; used from any thread and event loop."""
 
     def __init__(self, store: SharedDocuments, name: object, version: object, ttl: float, size: int) -> None:
         self._store = store
@@ -108,7 +111,10 @@ class StoredResults:
         self._size = size
 
     async def find(self, document: Document, request: ToolCallRequest) -> Hit[ToolMessage] | Begun | None:
-        """Return the stored result, or what `keep` needs after the call; `None` if the store cannot be reached."""
+        """Return the stored result of a call or, if there is none, what `keep` needs after the call.
+
+        Return `None` if the store cannot be reached.
+        """
         done = await ask(self._store, document, _look, request)
         if done is None:
             note("cache_skipped", reason="the store is away")
@@ -116,7 +122,7 @@ class StoredResults:
         return Begun(document, done.value) if isinstance(done.value, Found) else done.value
 
     def text_of(self, message: ToolMessage) -> str | None:
-        """Return the JSON of a message to store; `None` if JSON changes it, or it is too large for the store."""
+        """Return a message as JSON for the store; `None` if JSON changes it, or it is too large for the store."""
         text = json_of(message)
         if text is None:
             return None
@@ -125,11 +131,14 @@ class StoredResults:
         return text if len(document.encode()) <= self._store.largest else None
 
     def keep(self, begun: Begun, text: str) -> None:
-        """Store the result of a call, unless it was invalidated while the call ran; never waits."""
+        """Store the result of a call as JSON (`text`), unless it was invalidated while the call ran; never waits."""
         self._store.change(begun.document, partial(self._kept, begun.found, text))
 
     def document_of(self, tool: str, value: Hashable) -> Document | None:
-        """Return the document for a call's result; `None` if its key has no JSON form for other processes."""
+        """Return the name of the document for a call's result.
+
+        Return `None` if the key has no JSON form, by which other processes would find the document.
+        """
         try:
             name = digest([tool, value])
         except ValueError:
@@ -137,7 +146,7 @@ class StoredResults:
         return Document(self._shelf, name, (_ALL, _mark_of(tool)))
 
     def forget(self, tool: str | None, value: Hashable = None) -> None:
-        """Make results invalid for all processes, those of running calls included; never waits."""
+        """Make results invalid for all processes, also those of calls that run now; never waits."""
         if tool is None:
             self._store.mark(self._shelf, _ALL)
         elif value is None:
@@ -167,7 +176,10 @@ def _look(found: Found) -> tuple[None, Hit[ToolMessage] | Found]:
 
 
 def _forgotten(found: Found) -> tuple[Written, None]:
-    """Leave a document without a message: deleting it would let a running call store its older result."""
+    """Return a document without a message, to be written in place of an invalid result.
+
+    If the document was deleted instead, a running call could store its older result.
+    """
     result = _Result(marks=list(found.marks), at=found.now, message=None)
     return Written(text=result.model_dump_json(), lives=_LONGEST_CALL), None
 

@@ -1,4 +1,4 @@
-"""Recorder: an observer that writes all events of calls, runs and actors to a file, in its own writer thread.
+"""`Recorder`: observer that writes all events of calls, runs and actors to a file, in its own writer thread.
 
 `docs/reference/recording.md` describes the format.
 """
@@ -43,7 +43,7 @@ class Records:
         self._capture = capture
 
     def of_call(self, event: CallEvent, time: float) -> Line:
-        """Return the line of an event of a call; `time` in seconds since the header."""
+        """Return the line for an event of a call; `time` is in seconds since the header."""
         phase = event.phase
         line: Line = {"t": time, "event": phase, "call": event.number}
         if phase == "begun":
@@ -78,7 +78,7 @@ class Records:
             line["args"] = self._capture.short(event.call.get("args"))
 
     def of_run(self, event: RunEvent, time: float) -> Line:
-        """Return the line of an event of a run; `time` in seconds since the header."""
+        """Return the line for an event of a run; `time` is in seconds since the header."""
         line: Line = {"t": time, "event": f"run_{event.phase}", "run": event.run.number}
         if event.phase == "begun":
             return line | _run_begun(event)
@@ -91,7 +91,7 @@ class Records:
         return _with_error(line | _about_request(event), event.error)
 
     def of_actor(self, event: AskEvent | ActorEvent, time: float) -> Line:
-        """Return the line of an event of an ask or of an actor; `time` in seconds since the header."""
+        """Return the line for an event of an ask or of an actor; `time` is in seconds since the header."""
         if isinstance(event, ActorEvent):
             line: Line = {"t": time, "event": f"actor_{event.phase}", "actor": event.actor}
             return _with_error(line | self._key(event.key), event.error)
@@ -138,11 +138,11 @@ def _with_error(line: Line, error: BaseException | None) -> Line:
 _log = logging.getLogger("callboard")
 
 BOUND = 16 * 1024 * 1024
-"""Default limit of unwritten data, in bytes."""
+"""Default limit for data that is not written yet, in bytes."""
 
 
 class Recorder:
-    """Recorder of the calls, runs and asks that are started inside its `with` block, as lines of JSON.
+    """Observer that records the calls, runs and asks started inside its `with` block, as lines of JSON in a file.
 
     A full or missing disk is logged once, and does not affect calls.
 
@@ -279,14 +279,14 @@ class Recorder:
         self._writer.offer(data)
 
     def _tell_gap(self) -> None:
-        """Write a line that counts the events dropped since the last kept line."""
+        """Write a line with the number of events that were dropped since the last written line."""
         if self._gap:
             gap, self._gap = self._gap, 0
             self._writer.offer(_as_line({"t": self._now(), "event": "lost", "events": gap}))
 
 
 class _Writer:
-    """Bounded buffer of lines with the thread that writes them. Closes its file at the end.
+    """Bounded buffer of lines, and the thread that writes them to a file. It closes the file at the end.
 
     The caller of `offer` and `has_room` lets one thread at a time call them.
     """
@@ -314,7 +314,10 @@ class _Writer:
         return not self._failed and self._offered - self._done + size <= self._bound
 
     def wait_for_room(self, size: int, patience: float) -> bool:
-        """Block the caller until the buffer has room, the disk has failed, or `patience` seconds are over."""
+        """Block the caller until the buffer has room for `size` bytes, and return whether it has.
+
+        The wait also ends when the disk has failed, or `patience` seconds are over.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._failed or self.has_room(size), patience)
         return self.has_room(size)
@@ -327,7 +330,10 @@ class _Writer:
                 self._changed.notify_all()
 
     def close(self, closing: Callable[[int], bytes]) -> None:
-        """Write the buffered lines and the closing line; wait for the disk for 10 seconds at most."""
+        """Write the buffered lines and the closing line, which `closing` returns.
+
+        Wait for the disk for 10 seconds at most.
+        """
         with self._changed:
             self._closing = closing
             self._changed.notify_all()
@@ -346,7 +352,10 @@ class _Writer:
             self._give_up(error)
 
     def _next(self) -> bytes | None:
-        """Wait for lines and return all of them; `None` after `close()` if the buffer is empty."""
+        """Wait until there are lines in the buffer; remove and return all of them, joined.
+
+        Return `None` after `close()` if the buffer is empty.
+        """
         with self._changed:
             self._sleeps = True
             self._changed.wait_for(lambda: self._lines or self._closing is not None)

@@ -1,4 +1,4 @@
-"""Reader of recordings: builds runs, calls and asks of actors from the lines of a file.
+"""Reader of recordings: makes runs, calls and asks of actors from the lines of a file.
 
 Any field of a line may be missing or damaged, so each is checked. `docs/reference/recording.md` describes the format.
 """
@@ -35,7 +35,7 @@ from callboard.telemetry._tracker import CallTracker, TrackedCall
 Event = Mapping[str, Any]
 
 _FOREVER = 1e12
-"""Limit of a plausible time, in seconds. Larger values and NaN count as damage."""
+"""Maximum plausible time, in seconds. Larger values and NaN count as damage."""
 
 Text = Annotated[str | None, BeforeValidator(lambda value: None if value is None else str(value))]
 Name = Annotated[str, BeforeValidator(lambda value: "" if value is None else str(value))]
@@ -43,7 +43,7 @@ Seconds = Annotated[float, Field(gt=-_FOREVER, lt=_FOREVER, allow_inf_nan=False)
 
 
 class _Line(BaseModel):
-    """Line of a recording. Unknown fields are ignored: a later version may add some."""
+    """Line of a recording. Unknown fields are ignored, because a later version may add some."""
 
     model_config = ConfigDict(strict=True)
 
@@ -71,7 +71,7 @@ class _HeaderLine(_Line):
 
 
 class _CallLine(_Timed):
-    """Line about a call, with the attributes that `CallTracker` reads."""
+    """Line about a call, with the attributes that a `CallTracker` reads from an event."""
 
     phase: CallPhase = Field(alias="event")
     number: int = Field(alias="call")
@@ -108,7 +108,7 @@ class _AskLine(_Timed):
 
 
 class _CountLine(_Line):
-    """Line that counts lost events, or closes a part."""
+    """Line with counts: of lost events, or of all events at the end of a part."""
 
     events: int = 0
     lost: int = 0
@@ -128,7 +128,7 @@ _LINES: Mapping[str, type[_Line]] = {
 
 
 def _damage(error: ValidationError) -> str:
-    """Return a text about the first damaged field of a line."""
+    """Return an error text about the first damaged field of a line."""
     found = error.errors(include_url=False)[0]
     name = found["loc"][0]
     value = None if found["type"] == "missing" else found["input"]
@@ -140,7 +140,7 @@ def _damage(error: ValidationError) -> str:
 
 
 class _Call(TrackedCall):
-    """Tracked call with its finished waits, finished attempts and notes."""
+    """Tracked call with its finished waits in queues, its finished attempts and its notes."""
 
     __slots__ = ("known", "notes", "over", "waits")
 
@@ -150,7 +150,7 @@ class _Call(TrackedCall):
         self.known = RecordedCall(start=begun.time, **known)
         self.waits: list[Wait] = []
         self.over: list[RecordedAttempt] = []
-        """Finished attempts."""
+        """Attempts of the call that have ended."""
         self.notes: list[Note] = []
 
     def built(self, asks: Sequence[RecordedAsk]) -> RecordedCall:
@@ -167,7 +167,7 @@ class _Call(TrackedCall):
 
 
 class _Calls(CallTracker[_Call, _CallLine]):
-    """Tracker that also keeps finished calls."""
+    """Tracker of calls that also keeps the finished ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -228,7 +228,10 @@ class PartBuilder:
         self._closing: Closing | None = None
 
     def take(self, event: Event) -> None:
-        """Add an event; raise ValidationError for a damaged field. Events of unknown names or calls are ignored."""
+        """Add an event, given as the JSON object of its line; raise ValidationError for a damaged field.
+
+        Events of unknown names or unknown calls are ignored.
+        """
         # Ignoring them is needed: a later version may add events, and a full buffer may have dropped a beginning.
         kind = _LINES.get(str(event.get("event")))
         if kind is None:
@@ -251,7 +254,7 @@ class PartBuilder:
             self._lost += line.events
 
     def built(self) -> Part:
-        """Return the part made of all events so far."""
+        """Return the `Part` made of all events that were taken."""
         header, closing = self._header, self._closing
         asks: defaultdict[int | None, list[RecordedAsk]] = defaultdict(list)
         for ask in self._asks.values():
@@ -301,7 +304,7 @@ class PartBuilder:
 
 
 def _fields(line: _Line, *names: str) -> dict[str, Any]:
-    """Return the fields of a line that a record has under the same names."""
+    """Return the named fields of a line, as arguments for a record that has fields of the same names."""
     return {name: getattr(line, name) for name in names}
 
 
@@ -355,7 +358,10 @@ def _parts(path: Path, lines: Iterable[bytes]) -> Iterator[Part]:
 
 
 def _events(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[int, Event]]:
-    """Yield numbered events. Skip half a line at the end of a part, left by a killed process; else raise ValueError."""
+    """Yield each event with the number of its line; raise ValueError for a damaged line.
+
+    Half a line at the end of a part is skipped, because a killed process leaves one.
+    """
     # A killed process leaves half a line at the end of the file. A recorder that appends ends this line and writes its
     # header next. So a damaged line is an error unless the file ends, or a header follows: judge it on the next line.
     damaged = 0

@@ -1,4 +1,4 @@
-"""Records of a recording: runs, calls, attempts and asks of actors, each with its times.
+"""Contents of a recording: runs, calls, attempts and asks of actors, each with its times.
 
 Times are seconds since the header of the part. An `end` of `None` means: still open when the recording ended.
 """
@@ -14,17 +14,17 @@ from callboard.telemetry._tracker import FAILURES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """The wait of an attempt in a queue."""
+    """Time that an attempt waited in a queue."""
 
     start: float
     end: float | None = None
     error: str | None = None
-    """Type of the error that ended the wait without a permit of the limit; `None` if the attempt got one."""
+    """Type of the error that ended the wait; `None` if the attempt got a permit of the limit, or still waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedAttempt:
-    """Attempt: one execution of a call's body."""
+    """Attempt of a call: one execution of the body of its tool."""
 
     number: int
     start: float
@@ -34,13 +34,13 @@ class RecordedAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Decision of a middleware or of the supervision, or a progress report of a tool."""
+    """Note about a call: a decision of a middleware or of the supervision, or a progress report of a tool."""
 
     time: float
     what: str
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     message: str | None = None
-    """Text of a progress report, if arguments and results were captured."""
+    """Text of a progress report; `None` if arguments and results were not captured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,23 +51,23 @@ class RecordedAsk:
     actor: str
     handler: str
     start: float
-    """Time of arrival in the mailbox."""
+    """Time when the ask arrived in the mailbox."""
     taken: float | None = None
-    """Time when the handler began."""
+    """Time when the handler began; `None` if it did not begin."""
     end: float | None = None
     call: int | None = None
     """Number of the tool call that asked; `None` for asks from other code."""
     ahead: int = 0
-    """Number of asks that were ahead in the mailbox."""
+    """Number of asks that were before this one in the mailbox when it arrived."""
     outcome: str | None = None
     error: str | None = None
     key: str | None = None
-    """Key of a keyed actor, if arguments and results were captured."""
+    """Key of the actor, if it is one of several by key, and arguments and results were captured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCall:
-    """Tool call, from the start of its task."""
+    """Tool call, with its times from the start of its task."""
 
     number: int
     batch: int
@@ -80,13 +80,13 @@ class RecordedCall:
     outcome: str | None = None
     error: str | None = None
     waited: float = 0.0
-    """Seconds in queues, in total over all attempts."""
+    """Seconds that the call waited in queues, in total over all attempts."""
     resumes: str | None = None
     waits: tuple[Wait, ...] = ()
     attempts: tuple[RecordedAttempt, ...] = ()
     notes: tuple[Note, ...] = ()
     asks: tuple[RecordedAsk, ...] = ()
-    """Asks of actors made by the call."""
+    """Asks of actors that the call made."""
     args: Any = None
     result: Any = None
 
@@ -98,21 +98,21 @@ class RecordedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """Request to a model with facts of its reply."""
+    """Request to a model, with facts about the model's reply."""
 
     start: float
     end: float | None = None
     model: str | None = None
     error: str | None = None
     calls: int = 0
-    """Number of tool calls in the reply."""
+    """Number of tool calls in the model's reply."""
     input_tokens: int | None = None
     output_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """Run of an agent."""
+    """Run of an agent, with its requests to models."""
 
     number: int
     start: float
@@ -130,7 +130,7 @@ class RecordedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorChange:
-    """Change in the life of an actor: started, restarted, failed, died, stopped or evicted."""
+    """Change of an actor: it was started, restarted, stopped or evicted, or it failed or died."""
 
     time: float
     actor: str
@@ -141,7 +141,7 @@ class ActorChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closing:
-    """Closing line of a recorder: its counts and costs."""
+    """Closing line of a recording, with the recorder's own counts and costs."""
 
     events: int = 0
     lost: int = 0
@@ -153,7 +153,7 @@ class Closing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Content of a recording from one header line to the next: the events of one recorder."""
+    """Part of a recording file, from one header line to the next: the events of one recorder."""
 
     started: datetime | None
     end: float
@@ -162,18 +162,18 @@ class Part:
     calls: tuple[RecordedCall, ...]
     """Calls in the order in which they began."""
     asks: tuple[RecordedAsk, ...] = ()
-    """Asks of actors by tool calls and by other code, in the order in which they began."""
+    """Asks of actors, made by tool calls or by other code, in the order in which they began."""
     lives: tuple[ActorChange, ...] = ()
-    """Changes in the lives of actors, in order."""
+    """Starts, restarts, failures and ends of actors, in order."""
     callboard: str = ""
     python: str = ""
     pid: int = 0
     captures: bool = False
     """`True` if arguments and results were captured."""
     lost: int = 0
-    """Number of events that are missing because they could not be written."""
+    """Number of events that are missing from the file because they could not be written."""
     closing: Closing | None = None
-    """Closing line; `None` if the process or the disk failed before the line was written."""
+    """Closing line of the recorder; `None` if the process or the disk failed before it was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Client of one fleet member: keeps its lease, and lends the connection to other parts; and the protocol of a server.
+"""Client of one fleet member, which renews its lease and sends its requests; and the protocol of a server.
 
 The client's thread renews the lease and receives replies even while the event loops of the process, asyncio or trio,
 are busy.
@@ -22,7 +22,7 @@ from callboard_actors._util._boot_clock import now
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """Owner of a key at the moment."""
+    """Present owner of a key, as the server reports it."""
 
     owner: str = ""
     """Id of the member that owns the key; "" if no member does."""
@@ -33,7 +33,7 @@ class Owned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Owner of a key as far as the asker knows; a message to it is accepted only if that is still true."""
+    """Owner of a key, as far as the asker knows. The server accepts a message to it only while it owns the key."""
 
     gate: str
     owner: str
@@ -45,7 +45,7 @@ class Common:
     """Settings that must be equal in all members of a fleet.
 
     Args:
-        lease: in microseconds.
+        lease: length of the lease in microseconds.
         seal: fingerprint of the secret.
     """
 
@@ -55,11 +55,11 @@ class Common:
 
     @property
     def written(self) -> str:
-        """Text under which the server stores these settings, to compare them."""
+        """Text of these settings, which the server stores to compare the settings of members."""
         return f"{self.lease}:{self.seal}"
 
     def refusal(self, where: str, written: str) -> StorageError:
-        """Return the error for a member with settings other than the stored ones."""
+        """Return the error for a member with other settings than `written`, the text that the server has stored."""
         lease = int(written.partition(":")[0])
         if lease == self.lease:
             return StorageError(where, "has other processes of this fleet with another secret. Give all the same one.")
@@ -71,7 +71,7 @@ class Common:
 
 
 class FleetTransport(Connection, Protocol):
-    """Connections of one member to a server.
+    """Connections of one member of a fleet to a server.
 
     Every operation may be repeated if its answer was lost, and does no harm when it arrives twice.
     All operations raise `AwayError` if the server cannot be reached, and `StorageError` if it refuses.
@@ -85,11 +85,11 @@ class FleetTransport(Connection, Protocol):
         ...
 
     async def own(self, gate: str) -> Owned:
-        """Acquire a key that has no owner; return the owner that the key then has."""
+        """Acquire a key if it has no owner; return the owner that the key then has."""
         ...
 
     async def still(self, addresses: Sequence[Address]) -> Sequence[bool]:
-        """Return, for each address, whether that member still owns the key under the same token."""
+        """Return for each address whether its member still owns the key under the same token."""
         ...
 
     async def send(self, to: Address, number: int, ask: str, frame: bytes) -> bool:
@@ -104,11 +104,14 @@ class FleetTransport(Connection, Protocol):
         ...
 
     async def begin(self, gate: str, token: int, ask: str) -> bool:
-        """Mark an ask to this member as begun; return False if it was recalled, or if the key has another owner."""
+        """Mark an ask that was sent to this member as begun.
+
+        Return False if its sender has recalled it, or if the key has another owner.
+        """
         ...
 
     async def recall(self, owner: str, ask: str, marker: bytes) -> bool:
-        """Ensure that an ask never begins; return False if it may have begun.
+        """Ensure that a sent ask never begins; return False if it may have begun.
 
         In that case the marker is put into the asker's own mail, behind any reply to the ask that is already there.
         """
@@ -154,7 +157,7 @@ _AT_ONCE = 16
 
 
 class FleetClient(BackgroundClient[FleetTransport]):
-    """Client that keeps a member registered at the server, and lends its connection to other parts of the member.
+    """Client that keeps a member registered at the server, and sends requests for the other parts of the member.
 
     Args:
         member: the member's id.
@@ -199,7 +202,10 @@ class FleetClient(BackgroundClient[FleetTransport]):
         super().__init__(line, where, patience, _logger, client=member)
 
     def is_safe(self, era: int) -> bool:
-        """Return whether keys acquired in an era cannot have another owner yet; may be called from any thread."""
+        """Return whether no other member can own keys that this member acquired in the era `era`.
+
+        May be called from any thread.
+        """
         return self._lease.is_safe(era)
 
     @property
@@ -209,11 +215,11 @@ class FleetClient(BackgroundClient[FleetTransport]):
 
     @property
     def is_up(self) -> bool:
-        """Return whether the server can be reached, as far as known."""
+        """Return whether the server can be reached, as far as is known."""
         return self._line is not None and self._up.is_set()
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Start a task in the client's loop; called in the client's thread."""
+        """Start a task in the client's event loop; called in the client's thread."""
         self._start(work).add_done_callback(self._log_bug)
 
     def _start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> "asyncio.Task[T]":
@@ -227,7 +233,10 @@ class FleetClient(BackgroundClient[FleetTransport]):
             _logger.error("%s: a bug of callboard", self.where, exc_info=error)
 
     async def in_thread(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run work in the client's thread, for a task of any event loop; raise StorageError if the client ends."""
+        """Run work in the client's thread and return its result; raise StorageError if the client ends.
+
+        May be called by a task of any event loop.
+        """
         done = wakeup()
         ended: list[asyncio.Task[T]] = []
 
@@ -245,7 +254,9 @@ class FleetClient(BackgroundClient[FleetTransport]):
         return task.result()
 
     async def on_transport(self, work: Callable[[FleetTransport], Awaitable[T]]) -> T:
-        """Send a request and repeat it until it is answered; raise StorageError if it is refused. Client's thread only.
+        """Send a request, repeat it until the server answers, and return the answer. Client's thread only.
+
+        Raise StorageError if the server refuses the request.
 
         A request may therefore arrive more than once: each operation of `FleetTransport` tolerates that.
         """
@@ -327,7 +338,10 @@ class FleetClient(BackgroundClient[FleetTransport]):
         self._line = self._broken = None
 
     async def hang_up(self, line: FleetTransport) -> None:
-        """Close the connection when no request uses it: one on a closed Redis client would open a new connection."""
+        """Close the connection after its running requests have ended.
+
+        A request on a closed Redis client would open a new connection.
+        """
         # All slots acquired means that no request is running.
         for _ in range(_AT_ONCE):
             await self._room.acquire()
@@ -336,7 +350,7 @@ class FleetClient(BackgroundClient[FleetTransport]):
         await line.close()
 
     async def _watch_lease(self) -> None:
-        """Give up all keys in time if the lease cannot be renewed."""
+        """Give up all keys in time whenever the lease cannot be renewed; runs as long as the client."""
         while True:
             if self._lease.is_lost():
                 self._lose(f"{self.where} could not be reached for too long")

@@ -73,7 +73,10 @@ class Lease:
         self._is_member = False
 
     def is_safe(self, era: int) -> bool:
-        """Return whether keys acquired in an era cannot have another owner yet; may be called from any thread."""
+        """Return whether no other member can own keys that this member acquired in the era `era`.
+
+        May be called from any thread.
+        """
         # Three reads without a lock. The era is read last: a late answer to a heartbeat loses all keys and then renews
         # the lease for a new era, and an old era that was compared before that would be taken for safe.
         return self._is_member and self.safe_for() > 0 and era == self.era
@@ -87,7 +90,7 @@ class Lease:
         return self._is_member and self.safe_for() <= 0
 
     def lose(self) -> None:
-        """Note that this member owns no key any more."""
+        """Record that this member owns no key any more, and begin a new era."""
         self._is_member = False
         self.era += 1
 

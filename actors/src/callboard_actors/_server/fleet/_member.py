@@ -41,7 +41,7 @@ _WHAT: dict[Kind, What] = {Kind.VALUE: "value", Kind.RAISED: "raised", Kind.LOST
 
 
 class Answers:
-    """Server side of remote asks: runs them in the actors of this process. Belongs to the fleet client's thread."""
+    """Receiver of asks from other members: runs them in the actors of this process, in the fleet client's thread."""
 
     def __init__(self, host: FleetHost, router: Router) -> None:
         self._host = host
@@ -52,7 +52,7 @@ class Answers:
         self._heard: dict[str, int] = {}
 
     def hear(self, message: Message) -> None:
-        """Handle an ask, or the cancellation of one."""
+        """Handle a message of another member, which is an ask or the cancellation of an ask."""
         if message.what == "cancel":
             if (cancel := self._cancels.get(message.ask)) is not None:
                 cancel()
@@ -120,7 +120,10 @@ class Answers:
         return _WHAT[kind], said
 
     async def _begin(self, message: Message, asked: AskContents) -> bool:
-        """Ask the server for permission to begin; the server gives it to one process, or to none after a recall."""
+        """Ask the server whether an ask may begin here, and return its answer.
+
+        The server allows this to one process only, and to no process after the sender has recalled the ask.
+        """
         try:
             return await self._router.client.in_thread(partial(self._ask_to_begin, message, asked))
         except StorageError:
@@ -158,7 +161,7 @@ class Answers:
 
     @property
     def is_quiet(self) -> bool:
-        """Return whether every ask that arrived here has its reply."""
+        """Return whether every ask that has arrived at this process has its reply."""
         return not self._cancels
 
 
@@ -173,7 +176,7 @@ _TO_LEAVE = 5.0
 
 
 class Member:
-    """Member of a fleet, for the actors of one kind."""
+    """Membership of this process in a fleet, for the actors of one kind."""
 
     def __init__(
         self, host: FleetHost, line: Callable[[], FleetTransport], where: str, signer: Signer, **seconds: float
@@ -199,7 +202,7 @@ class Member:
         )
 
     async def leave(self) -> None:
-        """Leave the fleet: own no key any more, and send no asks."""
+        """Leave the fleet: refuse new asks, send the last replies, and give up all keys."""
         self._router.is_left = True  # new asks fail from here on, while those that run may still be answered
         with anyio.move_on_after(_TO_LEAVE):
             # Replies that are still to be sent need the server; without it, waiting is of no use.
@@ -231,13 +234,16 @@ class KeptStates:
         self._signer = signer
 
     async def load(self, actor: str, key: Hashable) -> object:
-        """Return the state that was saved last; `None` if there is none."""
+        """Return the state of an actor that was saved last; `None` if there is none."""
         gate = gate_of(actor, key)
         found = await self._on_transport(lambda line: line.load(gate))
         return None if found is None else self._signer.opened(gate, found)
 
     async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
-        """Save a state in place of the one before; raise StorageError if this process no longer owns the key."""
+        """Save the state of an actor in place of the former state.
+
+        Raise StorageError if this process no longer owns the key.
+        """
         gate, held = gate_of(actor, key), self._router.held(key)
         if held is None:
             raise self._not_kept(actor, key, "this process owns its key no more")
@@ -263,7 +269,7 @@ VARIABLE = "CALLBOARD_FLEET_SECRET"
 
 
 class FleetStore(ServerStore):
-    """Fleet, as one process knows it. `RedisFleet` documents the options."""
+    """Fleet of processes that share a server, as one of them uses it. `RedisFleet` documents the options."""
 
     def __init__(
         self,
@@ -294,11 +300,11 @@ class FleetStore(ServerStore):
 
     @property
     def clean_up(self) -> float:
-        """Seconds that an owner has to end its running code after it gave up a key."""
+        """Seconds in which an owner that has given up a key must end the code that runs for the key."""
         return self._lease * CLEAN_UP
 
     def admit(self, host: FleetHost, /) -> Member:
-        """Make the actors of one kind in this process a member of the fleet; returns at once."""
+        """Make this process a member of the fleet, for the actors of one kind; return at once."""
         # The actor's name is part of what is signed: a message for one kind of actors is invalid for another.
         signer = Signer(self._secret, f"{self._prefix}/{host.name}")
         return Member(host, self._line(), self._where, signer, lease=self._lease, patience=self._patience)

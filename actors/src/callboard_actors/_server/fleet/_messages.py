@@ -39,11 +39,11 @@ class AskContents(NamedTuple):
 
 
 class ForgedError(Exception):
-    """Raised for bytes that no member of the fleet has signed, or that were signed for another place."""
+    """Raised for bytes that no member of the fleet has signed, or that were signed for another receiver or state."""
 
 
 class Signer:
-    """Signer of messages and states: a signature is valid for one fleet and one place only."""
+    """Signer of messages and states: a signature is valid for one fleet, and for one receiver or one state only."""
 
     def __init__(self, secret: bytes, fleet: str) -> None:
         self._key = mac(secret, f"callboard fleet {fleet}".encode())
@@ -72,7 +72,12 @@ def fingerprint(secret: bytes) -> str:
 
 
 def gate_of(actor: str, key: Hashable) -> str:
-    """Return the server's name for a key: a digest that shows nothing of it; raise ValueError if it is not portable."""
+    """Return the name of a key at the server: a digest that does not reveal the key.
+
+    Raise ValueError for a key that has no JSON form.
+
+    Raise ValueError for a key that is not the same value in every process.
+    """
     return f"{actor}/{digest(key)[:32]}"
 
 

@@ -31,7 +31,10 @@ State = Literal["queued", "sent", "here", "taken", "done"]
 
 
 class RoutedAsk:
-    """Ask of this process, created in the task that waits for it. Its state belongs to the client's thread."""
+    """Ask of this process on its way to the owner of its key; created in the task that waits for it.
+
+    Its state belongs to the client's thread.
+    """
 
     def __init__(
         self, ask: FleetAsk, withdraw: "Callable[[RoutedAsk], object]", on_taken: "Callable[[RoutedAsk], object]"
@@ -60,23 +63,26 @@ class RoutedAsk:
         self._news.set()
 
     def say(self, word: object) -> None:
-        """Pass on an event of the running handler; `None` means that the handler has begun."""
+        """Pass an event of the running handler to the waiting task; `None` means that the handler has begun."""
         self._words.append(word)
         self._news.set()
 
     def settle(self, kind: str, reply: bytes) -> None:
-        """Finish the ask with the owner's reply."""
+        """Finish the ask with the reply of the key's owner."""
         # The reply is set before `set`, which wakes the task that reads it.
         self._reply, self.state = (kind, reply), "done"
         self._news.set()
 
     def fail(self, error: Exception) -> None:
-        """Finish the ask with an error of this process."""
+        """Finish the ask with an error that arose in this process."""
         self._failed, self.state = error, "done"
         self._news.set()
 
     async def is_here(self) -> bool:
-        """Wait until the ask may run here, or has an outcome from another process; see `Delivery`."""
+        """Wait until the ask may run here, or has an outcome from another process; return whether it may run here.
+
+        See `Delivery`.
+        """
         try:
             await self._until_settled()
         except BaseException:
@@ -116,7 +122,7 @@ class RoutedAsk:
             self._on_taken(self)
 
     def outcome(self) -> Any:
-        """Return or raise the outcome at the other process; see `Delivery`."""
+        """Return the result, or raise the exception, that another process has sent for the ask; see `Delivery`."""
         assert self._reply is not None
         kind, reply = self._reply
         body = Body(fn=_nothing, title=self.ask.title, call_id=self.ask.call_id)
@@ -146,7 +152,7 @@ class HeldKey:
 
 
 class Route:
-    """Route of asks to one key.
+    """Route of this process's asks to the owner of one key: the known owner, the queue, and the sent asks.
 
     `held`, `queue`, `is_unwanted` and `is_busy` change under the router's lock; the rest in the client's thread.
     """
@@ -175,11 +181,11 @@ class Route:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether the route can be dropped without losing anything."""
+        """Return whether the route can be dropped, because it has no asks and no ownership."""
         return not (self.held or self.queue or self.sent or self.is_busy)
 
     def queue_again(self, asks: Iterable[RoutedAsk]) -> None:
-        """Put asks back into the queue; all asks then wait in the order in which they were made."""
+        """Put sent asks back into the queue; all asks in it then have the order in which they were made."""
         for one in asks:
             one.state = "queued"
         self.queue = deque(sorted([*asks, *self.queue], key=lambda one: one.order))
@@ -228,7 +234,10 @@ class Router:
         self.is_left = False
 
     def post(self, ask: FleetAsk) -> RoutedAsk:
-        """Queue an ask for the owner of its key; called from any thread, in the task that waits for the ask."""
+        """Queue an ask for the owner of its key, and return the routed ask.
+
+        Called from any thread, in the task that waits for the ask.
+        """
         posted = RoutedAsk(ask, self._withdraw, self._note_taken)
         with self._lock:
             if self.is_left:
@@ -259,13 +268,13 @@ class Router:
             return self._route(key)
 
     def held(self, key: Hashable) -> HeldKey | None:
-        """Return how this process owns a key; `None` if it does not. May be called from any thread."""
+        """Return this process's ownership of a key; `None` if it does not own the key. Called from any thread."""
         route = self._routes.get(key)
         held = None if route is None else route.held
         return held if held is not None and held.is_current else None
 
     def give_back(self, key: Hashable) -> None:
-        """Give up a key; may be called from any thread."""
+        """Give up a key, so that another process may own it; may be called from any thread."""
         with self._lock:
             route = self._routes.get(key)
             if route is None or route.held is None:
@@ -280,18 +289,18 @@ class Router:
         self.client.post(lambda: self.client.start(lambda: self.free(route.gate, held.token)))
 
     def note_begun(self, gate: str, token: int, ask: str) -> None:
-        """Note that an ask of another process begins here; runs in the client's thread."""
+        """Record that an ask of another process begins here; runs in the client's thread."""
         self._unanswered.setdefault((gate, token), set()).add(ask)
 
     def note_answered(self, gate: str, token: int, ask: str) -> None:
-        """Note that the reply to an ask of another process is in the outbox; runs in the client's thread."""
+        """Record that the reply to an ask of another process is in the outbox; runs in the client's thread."""
         asks = self._unanswered.get((gate, token), set())
         asks.discard(ask)
         if not asks:
             self._unanswered.pop((gate, token), None)
 
     async def free(self, gate: str, token: int) -> None:
-        """Give the key up at the server, after the replies to all asks that began here were sent.
+        """Give up a key at the server, after the replies to all asks that began here were sent.
 
         An asker that finds its key without this owner counts an ask without a reply as unknown.
         """
@@ -304,7 +313,7 @@ class Router:
         await self.client.on_transport(lambda line: line.give_back(gate, token))
 
     def lose_all(self, reason: str) -> None:
-        """Give up all keys that are owned here, such as when the lease was lost."""
+        """Give up all keys that this process owns, because another process may own them."""
         for route in list(self._routes.values()):
             if route.held is not None:
                 self.lose(route.key, route.held, reason)
@@ -334,7 +343,7 @@ class Router:
             one.fail(StorageError(error.where, error.reason))
 
     def see_to(self, route: Route) -> None:
-        """Start to process the queue of a key, unless that is under way."""
+        """Start a task that processes the queue of a key, unless one is running."""
         with self._lock:
             if route.is_busy or not (route.queue or route.is_suspect):
                 return
@@ -487,7 +496,10 @@ class Router:
                 one.fail(_ended(one))
 
     def note_beat(self) -> None:
-        """Check the owners of sent asks after a heartbeat, unless the last check is under way."""
+        """After a heartbeat, start to check that the receivers of sent asks still own the keys.
+
+        Do nothing if the last check is still running.
+        """
         if not self._is_looking:
             self._is_looking = True
             self.client.start(self._look_after_sent)
@@ -510,7 +522,7 @@ class Router:
             self._is_looking = False
 
     def hear(self, message: Message) -> None:
-        """Handle a message about an ask of this process."""
+        """Handle a message of another member about an ask of this process."""
         found = self._sent.get(message.ask)
         if found is None:
             return  # late: the ask has had its outcome
@@ -570,7 +582,7 @@ class Router:
 
     @property
     def is_quiet(self) -> bool:
-        """Return whether the server has all messages of this member."""
+        """Return whether the server has received all messages of this member."""
         return not self._outbox
 
     def frame(self, to: str, what: What, ask: str, said: object = None) -> bytes:

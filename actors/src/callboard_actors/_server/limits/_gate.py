@@ -1,4 +1,4 @@
-"""Gate: one limit, or one key of it, as one process knows it, with its permits and the changes to report to the server.
+"""Gate: the state of one limit, or of one key of a limit, in one process: permits, and changes for the server.
 
 Decides, and never waits. All of it runs in the client's thread, except `Gate.is_safe` and parts of `LocalPermit`.
 """
@@ -24,7 +24,7 @@ _LONGEST_SILENCE = 60_000_000
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Numbers of a limit as the server keeps them; times in microseconds."""
+    """Numbers that define a limit, as the server stores them; times are in microseconds."""
 
     concurrency: int | None
     queue: int | None
@@ -34,26 +34,26 @@ class Numbers:
 
     @staticmethod
     def of(limit: Limit, lease: float) -> "Numbers":
-        """Return the numbers of a limit whose processes count as dead after `lease` seconds without a heartbeat."""
+        """Return the numbers of a limit; a process counts as dead after `lease` seconds without a heartbeat."""
         rate = limit.rate
         calls, per = (None, 0) if rate is None else (rate.calls, round(rate.per * 1e6))
         return Numbers(limit.concurrency, limit.queue, calls, per, round(lease * 1e6))
 
     @property
     def text(self) -> str:
-        """Text of the numbers for errors; also the form in which the server compares them."""
+        """Text of these numbers, which errors show and by which the server compares them."""
         rate = "None" if self.calls is None else f"Rate({self.calls}, per={self.per / 1e6:g})"
         return f"concurrency={self.concurrency}, queue={self.queue}, rate={rate}, lease={self.lease / 1e6:g}"
 
     @property
     def silence(self) -> int:
-        """Microseconds after a server's start without new permits, so that earlier holders can report theirs first."""
+        """Microseconds after a server's start in which it gives no permits, so that holders can report theirs first."""
         return max(self.lease, min(self.per, _LONGEST_SILENCE))
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """Change of one permit, as a process reports it.
+    """Change of one permit, as a process reports it to the server.
 
     `enter` requests a permit, `leave` releases it or leaves the queue, `begin` is the start of the body. A full report
     has `wait` for a call that already had a place in the queue, and `hold` for a call with a permit.
@@ -69,14 +69,17 @@ class Op:
 
     @property
     def written(self) -> tuple[str, str, str, str, int]:
-        """Fields for the server. A held permit is written as "pause" as long as its body has not started."""
+        """Fields of the change, as the server reads them.
+
+        A held permit is written as "pause" as long as its body has not started.
+        """
         kind = "pause" if self.kind == "hold" and not self.begun else self.kind
         return kind, self.id, self.tenant, self.spot, self.token
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Changes of one process at one gate: one limit, or one key of it."""
+    """Message of one process to the server, with the changes at one gate."""
 
     gate: str
     numbers: Numbers
@@ -96,17 +99,17 @@ class Answer:
     other: str = ""
     """Numbers that other processes use for this limit, if they differ; the step was not applied."""
     opens_in: float | None = None
-    """Seconds until the passing of time alone may give a waiting call its permit."""
+    """Seconds until a waiting call may get a permit even if no other call ends, as with a rate; `None` for never."""
     granted: dict[str, int] = field(default_factory=dict[str, int])
-    """Fencing tokens of the new permits, or of all if they were asked for, by permit id."""
+    """Fencing tokens of the new permits, or of all permits if the step has asked for all, by permit id."""
     queued: dict[str, str] = field(default_factory=dict[str, str])
-    """Places in the queue, by permit id."""
+    """Places of waiting calls in the queue, by permit id."""
     full: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """Number of running and of waiting calls for each refused request, by permit id."""
 
 
 class LimitsTransport(Connection, Protocol):
-    """Connection of one process to a server of limits."""
+    """Connection of one process to a server that keeps limits."""
 
     async def say(self, steps: Sequence[Step]) -> Sequence[Answer]:
         """Send steps to the server, and return its answer to each.
@@ -118,7 +121,7 @@ class LimitsTransport(Connection, Protocol):
         ...
 
     def heard(self) -> AsyncIterator[tuple[str, str, int]]:
-        """Yield permits that were granted after the answer to their request: gate, permit id and token."""
+        """Yield the permits that the server grants to waiting calls, as gate, permit id and fencing token."""
         ...
 
 
@@ -144,7 +147,7 @@ class Phase(Enum):
 
 
 class LocalPermit:
-    """Permit from its request to its release.
+    """Permit of one call of this process, from its request to its release.
 
     `phase`, `token`, `spot` and `failure` are written in the client's thread. `begin`, `leave` and `is_lost` may be
     called from any thread.
@@ -173,7 +176,7 @@ class LocalPermit:
         return self.phase in (Phase.NEW, Phase.ASKED, Phase.WAITING)
 
     def grant(self, token: int | None) -> None:
-        """Give the permit to the waiting call; the token is `None` for the local share."""
+        """Give the permit to the waiting call; the token is `None` for a permit of the local share."""
         self.phase = Phase.HELD
         self.token = token
         # Last: the waiting call reads phase and token as soon as this wakes it.
@@ -181,7 +184,7 @@ class LocalPermit:
 
     @property
     def is_lost(self) -> bool:
-        """Return whether another process may have the permit by now; called before the body begins, from any thread."""
+        """Return whether another process may have this permit by now; called before the body begins, in any thread."""
         if self.phase is not Phase.HELD or self.token is None:
             return self._was_lost
         return self.gate is not None and not self.gate.is_safe()
@@ -191,13 +194,13 @@ class LocalPermit:
         self.phase = Phase.GONE
 
     def refuse(self, failure: str | Exception) -> None:
-        """End the request with a failure instead of a permit."""
+        """End the request with this failure instead of a permit, and wake the waiting call."""
         self.phase = Phase.GONE
         self.failure = failure
         self._on_answer()
 
     def begin(self) -> None:
-        """Mark the call's body as begun; may be called from any thread."""
+        """Record that the body of the call begins; may be called from any thread."""
         # At once, in the caller's thread; see `is_begun`.
         self.is_begun = True
         self.post(self._begin)
@@ -218,7 +221,10 @@ class LocalPermit:
 
 
 class Share:
-    """Share of one process among several. Rounded down, so that all shares together never exceed the limit."""
+    """Share of a limit that one process may use during an outage of the server.
+
+    It is rounded down, so that the shares of all processes together never exceed the limit.
+    """
 
     def __init__(self, processes: int) -> None:
         self._processes = processes
@@ -226,7 +232,7 @@ class Share:
         self._starts: dict[str, deque[float]] = {}
 
     def check(self, limit: Limit) -> None:
-        """Raise ValueError for a limit too small to be shared among the processes."""
+        """Raise ValueError for a limit that is too small to give each process a share."""
         counts = {"concurrency": limit.concurrency, "rate": None if limit.rate is None else limit.rate.calls}
         for name, count in counts.items():
             if count is not None and count < self._processes:
@@ -236,7 +242,7 @@ class Share:
                 )
 
     def allows(self, gate: str, numbers: Numbers, held: int, now: float) -> bool:
-        """Return whether one more call may begin; if so, count it as begun."""
+        """Return whether the share allows one more call to begin; if so, count it as begun."""
         if numbers.concurrency is not None and held >= numbers.concurrency // self._processes:
             return False
         if numbers.calls is None:
@@ -250,7 +256,7 @@ class Share:
 
 
 class Gate:
-    """Permits of one process at one limit, or at one key of it."""
+    """State of one limit, or of one key of a limit, in this process: its permits, and the changes to report."""
 
     def __init__(self, name: str, numbers: Numbers, where: str, clock: Callable[[], float] = now) -> None:
         self.name = name
@@ -283,7 +289,7 @@ class Gate:
         self._owes_word = False
 
     def is_over(self, now: float) -> bool:
-        """Return whether this process has been done with the gate for so long that the server has forgotten it, too."""
+        """Return whether the gate can be dropped: it has no permits, and the server has forgotten this process, too."""
         has_more = self.stays or self._ops or self._owes_word or self._look_at < math.inf
         return not has_more and now > self._over_at
 
@@ -305,7 +311,7 @@ class Gate:
         return self._clock() < self._safe_until
 
     def _lose(self) -> None:
-        """Drop granted permits with no running body: the lease has ended, and other processes may have them."""
+        """Drop granted permits whose bodies have not begun: the lease has ended, and other processes may have them."""
         for stay in list(self.stays.values()):
             # A body that runs cannot be undone, so its permit stays. Local shares (no token) have no lease.
             if stay.phase is Phase.HELD and stay.token is not None and not stay.is_begun:
@@ -315,7 +321,7 @@ class Gate:
         self.forget_line()
 
     def note_heard(self, id: str, token: int) -> None:
-        """Handle a permit that the server granted to a waiting call; the call may have left meanwhile.
+        """Handle the server's grant of a permit to a waiting call; the call may have left the queue meanwhile.
 
         A process that was stopped also reads grants that the server has since given to other processes.
         """
@@ -328,7 +334,7 @@ class Gate:
         return None
 
     def forget_line(self) -> None:
-        """Send everything again: how much the server has received is unknown."""
+        """Prepare to report everything again, because the server may not have received what was sent."""
         self._epoch = ""
         unheard = [*self._unheard, *self._ops]
         # Only starts must survive. The full report replaces all other changes, releases by omission.
@@ -342,7 +348,7 @@ class Gate:
                 stay.phase = Phase.NEW
 
     def due(self, now: float) -> float:
-        """Return the loop time at which the next step must be sent."""
+        """Return the loop time at which this gate must send its next step to the server."""
         if self._ops:
             return -math.inf
         # A full report is due at once, unless the server has other numbers: then after a pause.
@@ -352,7 +358,7 @@ class Gate:
         return min(self._look_at, self._beat_at if self.stays else max(self._over_at, now))
 
     def step(self, now: float) -> Step:
-        """Return the changes to send to the server now."""
+        """Return the step to send to the server now; its changes are removed from the queue."""
         if not self.is_safe():
             self._lose()
         # Before sending: the lease must end here before it ends at the server.
@@ -384,7 +390,10 @@ class Gate:
         return min(max(_AT_ONCE, least), len(self._ops))
 
     def _everything(self) -> list[Op]:
-        """Return the full report for a server that knows nothing: starts, permits held, calls waiting, new requests."""
+        """Return the full report, for a server that knows nothing of this process.
+
+        It has the starts, the held permits, the waiting calls and the new requests.
+        """
         stays = list(self.stays.values())
         held = [Op("hold", one.id, token=one.token or 0, begun=one.begun) for one in stays if one.phase is Phase.HELD]
         waited = [Op("wait", one.id, spot=one.spot) for one in stays if one.is_waiting and one.spot]
@@ -436,7 +445,7 @@ class Gate:
                 stay.phase = Phase.WAITING
 
     def _tell_left(self, id: str, spot: str) -> None:
-        """Report again that a call has left, now that its place in the queue is known."""
+        """Report again that a call has left the queue, because its place in the queue became known only now."""
         for op in self._ops:
             if op.id == id and op.kind == "leave":
                 self._ops.remove(op)
@@ -467,7 +476,7 @@ class Gate:
         self.refuse(lambda _: StorageError(self._where, reason + "."))
 
     def refuse(self, failure: Callable[[LocalPermit], str | Exception]) -> None:
-        """Raise a failure in all waiting calls of this gate."""
+        """Fail all waiting calls of this gate; `failure` returns the error of each call."""
         for stay in [one for one in self.stays.values() if one.is_waiting]:
             del self.stays[stay.id]
             stay.refuse(failure(stay))

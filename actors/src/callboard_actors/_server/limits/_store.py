@@ -22,7 +22,7 @@ _GOING_ON = {"wait": "calls wait", "refuse": "calls are refused", "local": "a lo
 
 
 class LimitsClient(BackgroundClient[LimitsTransport]):
-    """Limits client: requests permits from the server for all calls of this process.
+    """Client of one process for limits on a server: requests permits for all calls of this process.
 
     A cancelled call leaves at once, without a round trip. All changes that accumulate during one round trip are sent
     together in the next one.
@@ -47,7 +47,7 @@ class LimitsClient(BackgroundClient[LimitsTransport]):
         super().__init__(line, where, patience, _logger)
 
     def ask(self, gate: str, wanted: PermitRequest, on_answer: Callable[[], object]) -> LocalPermit:
-        """Request a permit; may be called from any thread."""
+        """Request a permit, and return it without waiting for the server; may be called from any thread."""
         stay = LocalPermit(wanted, on_answer, self.post)
         if not self.post(lambda: self._enter(gate, stay)):  # closed by another thread meanwhile
             stay.refuse(self.closed())
@@ -123,7 +123,7 @@ _MOST: Final = 1_000_000
 
 
 class LimitStore(ClientStore[LimitsClient]):
-    """Store of shared limits. `RedisLimits` documents the options; `_check` below checks them."""
+    """Store of limits that many processes share. `RedisLimits` documents the options; `_check` below checks them."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class LimitStore(ClientStore[LimitsClient]):
 
     @abstractmethod
     def _line(self) -> Callable[[], LimitsTransport]:
-        """Return a function that makes a connection to the server, and does not refer to this store."""
+        """Return a function that makes a connection to the server. The function must not refer to this store."""
 
     def _new_client(self) -> LimitsClient:
         seconds = {"patience": self._patience, "lease": self._lease}
@@ -152,11 +152,11 @@ class LimitStore(ClientStore[LimitsClient]):
 
     @property
     def name(self) -> str | None:
-        """Name of all limits kept here; `None` if each has the name of its tool or node."""
+        """Name of all limits in this store; `None` if each limit has the name of its tool or node."""
         return self._name
 
     def check(self, limit: Limit, /) -> None:
-        """Raise ValueError for a limit that cannot be kept here."""
+        """Raise ValueError for a limit that this store cannot keep."""
         counts = {"concurrency": limit.concurrency, "queue": limit.queue}
         if limit.rate is not None:
             counts["rate"] = limit.rate.calls
@@ -169,13 +169,16 @@ class LimitStore(ClientStore[LimitsClient]):
             self._share.check(limit)
 
     def ask(self, wanted: PermitRequest, on_answer: Callable[[], object], /) -> LocalPermit:
-        """Request a permit without waiting; may be called from any thread."""
+        """Request a permit, and return it without waiting for the server; may be called from any thread.
+
+        `on_answer` is called when the permit was granted or refused.
+        """
         name = self._name or _storable(wanted.name)
         return self._client().ask(f"{name}/{wanted.key}" if wanted.key else name, wanted, on_answer)
 
 
 def _storable(name: str) -> str:
-    """Return a name that every server accepts, for a name chosen by others, such as that of a tool."""
+    """Return a name that every server accepts: the given name, such as that of a tool, or a hash of it."""
     if len(name) <= 200 and name.isprintable() and name.isascii():
         return name
     return f"sha256:{hashlib.sha256(name.encode(errors='backslashreplace')).hexdigest()}"
