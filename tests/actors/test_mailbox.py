@@ -7,7 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.actors._mailbox import NOTHING, Mailbox, Needs, Poison, check_mailbox, circle, room_wanted
+from callboard import ActorEvent, AskEvent, observe
+from callboard._loops._current import current_loop
+from callboard.actors._mailbox import (
+    NOTHING,
+    Mailbox,
+    Message,
+    Needs,
+    Poison,
+    check_mailbox,
+    circle,
+    room_wanted,
+    watched,
+)
 
 
 @dataclass(eq=False)
@@ -241,3 +253,59 @@ def test_arguments_that_are_not_json_count_by_their_type() -> None:
     poison.has_ended("read", (object(),), {})
     assert poison.refuses("read", (object(),), {}) == 1
     assert poison.refuses("read", (Poison(1),), {}) is None
+
+
+# Messages and their events, in an event loop
+
+
+def real_message() -> Any:
+    handler: Any = Handler("reads")
+    handler.title, handler.name = "Notebook.read", "read"
+    target: Any = None
+    terms = {"title": "read", "call_id": "1", "passes": None, "on_begin": None, "watch": None}
+    return Message(target, handler, (1,), {"a": 2}, loop=current_loop(), **terms)
+
+
+async def test_a_new_message_waits_without_task_scope_and_outcome() -> None:
+    one = real_message()
+    assert (one.state, one.task, one.scope, one.value, one.error, one.fate) == ("waiting", *[None] * 5)
+    assert one.named == ("read", (1,), {"a": 2})
+    assert one.loop_holder == ("Notebook.read", "the handler Notebook.read", one.loop_holder.remedy)
+
+
+async def test_a_message_is_taken_only_until_its_handler_has_a_scope() -> None:
+    one = real_message()
+    assert not one.is_taken_only
+    one.state = "running"
+    assert one.is_taken_only
+    one.scope = one.loop.scope(1.0, 1.0)
+    assert not one.is_taken_only
+
+
+async def test_only_another_task_than_that_of_the_handler_runs_beside_it() -> None:
+    one = real_message()
+    assert not one.runs_beside(5)  # a sync handler has no task, and its caller always waits
+    one.task = 5
+    assert (one.runs_beside(5), one.runs_beside(6)) == (False, True)
+
+
+async def test_an_ask_that_nobody_observes_has_no_watch() -> None:
+    assert watched("Notebook", None, "read", 0, None) is None
+
+
+async def test_the_begin_of_a_handler_is_told_unless_its_ask_has_ended() -> None:
+    """The notice of the begin comes from the actor's thread, and may be late."""
+    events: list[AskEvent | ActorEvent] = []
+    begun: list[str] = []
+    with observe(lambda _: None, actors=events.append):
+        watch, late = (watched("Notebook", "key", "read", 0, None) for _ in range(2))
+    assert watch is not None
+    assert late is not None
+    watch.taking(lambda: begun.append("begun"))()
+    watch.ended(None)
+    late.ended(ValueError("it was withdrawn"))
+    late.taking(None)()
+    assert begun == ["begun"]
+    told = [(event.phase, event.number) for event in events]
+    first, second = watch.number, late.number
+    assert told == [("begun", first), ("begun", second), ("taken", first), ("ended", first), ("ended", second)]
