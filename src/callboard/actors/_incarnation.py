@@ -273,7 +273,7 @@ class Incarnation:
             raise self._crash
 
     async def _begin(self, message: Message) -> None:
-        """Run the handler of a message here, or start it in the nursery if it has a group."""
+        """Run a message's handler in this task, or in a nursery task if the handler belongs to a group."""
         if message.handler.group is None:
             await self._handle(message)
         else:

@@ -285,7 +285,7 @@ _KEPT = 100
 
 
 class Poison:
-    """Number of crashes of an actor by each call. Arguments that are not JSON count by their type alone."""
+    """Crash counts of one actor, by call (handler and arguments). A non-JSON argument is identified by its type."""
 
     __slots__ = ("_limit", "times")
 

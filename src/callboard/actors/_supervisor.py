@@ -119,7 +119,7 @@ class Tree:
             await unit.stop()
 
     def finish(self, reason: str) -> None:
-        """Settle the waiting calls of all children, because they will not run again."""
+        """End all children for good; their waiting calls fail with an error."""
         for unit in self.units:
             unit.finish(reason)
 
@@ -406,7 +406,7 @@ class Supervisor:
         return await Draining(f"the supervisor {self.name!r}", lambda: cells).run(timeout)
 
     def tree(self, on_end: OnEnd) -> Tree:
-        """Return a new `Tree` with new children, not started, for a block or for the supervisor around this one."""
+        """Return a new `Tree` with new children, not yet started; `on_end` is called if the tree ends by itself."""
         tree = Tree(self.name, self._make_restarts, on_end)
         for one in self._children:
             tree.units.append(

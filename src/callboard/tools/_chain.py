@@ -224,7 +224,7 @@ def unbounded(run: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
 
 
 class Chain:
-    """Chain of middleware, the outermost first, with their `aerror_message` methods.
+    """Chain of middleware around calls (outermost first), with their `aerror_message` methods for error messages.
 
     Interrupts and parent commands from inside always leave the chain, even if a middleware catches them.
     """

@@ -263,7 +263,7 @@ class ToolBatch:
         return around._replace(run=run, describe=self.setup.description, shown=lambda call: self.setup.shown(call, run))
 
     def terms(self, request: ToolCallRequest) -> CallOptions:
-        """Return the policy and the limits for a request of the middleware; key functions get the request's context."""
+        """Return the call options for a request that middleware may have changed; key functions read its context."""
         return self.setup.supervision.terms(request.tool_call, self._wide, partial(context_of, request))
 
     def _outcome(self, supervised: Sequence[SupervisedCall[Output]]) -> Any:
@@ -429,7 +429,7 @@ class _BatchCall(SupervisedCall[Output]):
         return cast("Output", await setup.supervision.run(self, around, setup.at_override, untouched))
 
     async def _given(self, request: ToolCallRequest) -> Output:
-        """Run the call that an override has passed on, and return its output.
+        """Run the call with the request that a `ToolNode` subclass's override has passed on; return its output.
 
         Errors become messages at the same places as in LangGraph.
         """

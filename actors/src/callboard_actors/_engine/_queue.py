@@ -67,7 +67,7 @@ class Idle(Generic[_Worker]):
         return call.worker
 
     def take_spare(self) -> _Worker | None:
-        """Remove and return an idle worker beyond the number that may be taken at a time; `None` if there is none."""
+        """Remove and return one idle worker if the queue has more workers than `most`; return `None` otherwise."""
         return self._workers.pop() if self._workers and len(self._workers) + len(self._taken) > self._most else None
 
     def __contains__(self, worker: object) -> bool:

@@ -74,7 +74,7 @@ class DocumentsTransport(Connection, Protocol):
         ...
 
     async def mark(self, documents: Sequence[Document]) -> None:
-        """Set marks, which increases the number of each."""
+        """Increase the number of each mark, so that a later read shows that the mark was set."""
         ...
 
 

@@ -66,7 +66,7 @@ class Allowance:
 
     @property
     def seconds(self) -> float:
-        """Seconds from the beginning to the present deadline, which `renew()` may still change."""
+        """Seconds from the start of the request to its current deadline; `renew()` may move the deadline."""
         return self._scope.deadline - self._begin
 
     def renew(self) -> None:

@@ -165,7 +165,7 @@ _NO_CONVERSATION: Final = (
 
 
 def _place(caller: Caller) -> RunnableConfig:
-    """Return the LangChain config of a call, with the thread id of its client, and the call name for retries."""
+    """Return the LangChain config of a call: a thread id, and the call name, if any, for idempotency keys."""
     # A client without an identity gets a random thread id per call, so that it finds no state of other clients.
     place: dict[str, Any] = {"thread_id": caller.thread_id or uuid4().hex}
     if caller.call_name is not None:

@@ -1,4 +1,4 @@
-"""Execution of one command in a worker, until it ends, times out, or must end. None of its processes is left then.
+"""Execution of one command in a worker until it ends, times out or is stopped. Then none of its processes is left.
 
 The worker adopts orphans, so all processes that the command has started are its descendants in /proc.
 """

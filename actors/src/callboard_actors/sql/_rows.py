@@ -58,7 +58,7 @@ class Cut:
 
 
 def kept(value: object, most: int) -> object:
-    """Return a value as a result contains it: unchanged if it is short, else its beginning as a text.
+    """Return a value of a query result; if it is longer than `most`, return its beginning as text instead.
 
     The beginning has at most `most` characters or bytes, and a note with the full length.
     """
