@@ -9,8 +9,9 @@ Let L be the lease, S = SAFE * L and C = CLEAN_UP * L. `t` is the owner's clock 
    Two clocks that differ by 100 in a million differ by 1.5 ms after a lease of 15 s; the next owner needs a round trip.
 2. *The owner's clock does not stand still.* It is CLOCK_BOOTTIME where there is one: it counts while the process is
    stopped and while the machine sleeps. (A virtual machine that is paused from outside is a gap, see below.)
-3. *After `t + S` nothing begins.* Every handler checks `is_safe` immediately before. A save checks it before it waits
-   for the connection; if it arrives late, the server refuses it by its token.
+3. *After `t + S` no handler and no `start` begins.* Every handler checks `is_safe` immediately before; `stop` still
+   runs, within C. A save checks it before it waits for the connection; if it arrives late, the server refuses it by its
+   token.
 4. *After `t + S` everything is cancelled.* The actor's loop is told at once; L / 15 is left for that. (99 of 100
    threads that wake another thread's loop took under 35 ms, on two cores with a load of 7; the shortest lease leaves
    67 ms.) Running code is cancelled, its grace is at most C, and after C it is cancelled again until it ends.
@@ -20,8 +21,11 @@ Let L be the lease, S = SAFE * L and C = CLEAN_UP * L. `t` is the owner's clock 
 6. *A draining or leaving owner* gives a key back after the actor has ended, its state has been saved, and all replies
    are at the server.
 
-No lease closes the following gaps. Each lasts less than L, and the token protects a resource meanwhile:
+No lease closes the following gaps, of which only the last is bounded by L. The token protects a resource meanwhile:
 
+- A server that has lost data without a restart (`FLUSHALL`), or a PostgreSQL standby that was promoted and was not
+  synchronous. A machine without CLOCK_BOOTTIME that sleeps.
+- A process that exits while its actors run: it frees its keys at once, and code in daemon threads may run a little on.
 - Code that does not end when it is cancelled: sync handlers, code that blocks its event loop.
 - A save to a store of the user's own (`snapshots=`): its `save` has to compare the token.
 - A process that is stopped after it checked `is_safe` and before its write arrives. The same holds for a process on a
@@ -39,6 +43,11 @@ then on the resource refuses the old owner. The page one-owner-per-key.md shows 
 Why these numbers: C is a third, so that the usual grace of 5 s fits into the usual lease of 15 s; a longer grace is
 refused when a node is built, and cut otherwise. Heartbeats are sent each L / 4, and each has L / 4 to be answered:
 a heartbeat that hangs is given up at L / 2, which leaves L / 10 to try again on a new connection before S.
+
+Where each step is: 1 `own` and `beat` in `redis/_fleet.lua` and `postgres/_fleet.sql`. 2 `_util/_boot_clock`. 3
+`LeasedRunner` in callboard's `actors/_runner`, through `HeldKey.is_current`; `KeptStates.save` in `_member`. 4
+`_watch_lease` in `_client`, `Router.lose`, `FleetActors._lose`, `Incarnation.kill`. 5 `renew`, and the era in
+`Router._find_owner`. 6 `KeyedActors._end`, `Router.free`.
 """
 
 from collections.abc import Callable
