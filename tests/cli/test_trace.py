@@ -183,7 +183,7 @@ def test_what_is_no_recording_is_refused(project: Project) -> None:
         ("oslo", "oslo.jsonl"),
         ("Oslo-2_b.c", "Oslo-2_b.c.jsonl"),
         ("../etc/passwd", "..%2Fetc%2Fpasswd.jsonl"),
-        ("a b~%", "a%20b~%25.jsonl"),
+        ("a b~%", "a%20b%7E%25.jsonl"),
         ("Ærø\ud800", "%C3%86r%C3%B8%ED%A0%80.jsonl"),
     ],
 )

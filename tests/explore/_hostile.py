@@ -274,12 +274,13 @@ def a_damaged_database_says_so(plan: Damage) -> list[str]:
 
 @cache
 def _whole() -> Path:
-    from tests.agent.test_damaged_databases import GO, THREAD, agent_on
+    from tests.agent._savers import AT, QUESTION
+    from tests.agent.test_damaged_databases import agent_on
 
     file = Path(tempfile.mkdtemp(), "agent.db")
     agent = agent_on(file)
-    agent.invoke(GO, THREAD)
-    agent.invoke(GO, THREAD)
+    agent.invoke(QUESTION, AT)
+    agent.invoke(QUESTION, AT)
     anyio.run(agent.aclose)
     return file
 

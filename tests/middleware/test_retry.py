@@ -216,7 +216,7 @@ async def test_a_server_that_says_when_is_obeyed(recorder: Recorder) -> None:
         ("-5", 0, 0),
         ("soon", 0, 0),
         (None, 0, 0),
-        (email.utils.formatdate(time.time() + 3600, usegmt=True), 3000, 3601),
+        ("in an hour", 3000, 3601),
         ("Fri, 31 Dec 99999999999999999999 23:59:59 GMT", 0, 0),
         ("Fri, 31 Dec 9999 23:59:59 +99999999999999", 0, 0),
     ],
@@ -224,6 +224,8 @@ async def test_a_server_that_says_when_is_obeyed(recorder: Recorder) -> None:
 )
 def test_the_header_is_read_in_all_its_forms(header: str | None, least: float, most: float) -> None:
     """RFC 9110 allows seconds or a date. An invalid header must not replace the error of the call by its own."""
+    if header == "in an hour":  # from now: a long run of tests begins the test much later than it makes this table
+        header = email.utils.formatdate(time.time() + 3600, usegmt=True)
     error = ValueError("503")
     error.response = SimpleNamespace(headers={"Retry-After": header} if header else {})  # type: ignore[attr-defined]
 
