@@ -6,6 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -126,12 +127,16 @@ def test_interrupt_uses_three_keys_and_the_scratchpad_as_our_calls_do() -> None:
 
     told: list[tuple[str, list[Any]]] = []
 
-    def accept(key: str, answers: list[Any]) -> None:
-        told.append((key, answers))
+    class Owner:
+        around = forward = graphs = None
+        run = ""
+
+        def accepted(self, key: str, answers: list[Any]) -> None:
+            told.append((key, answers))
 
     def asked(answers: list[Any] | None, times: int) -> list[Any]:
-        scratchpad = CallScratchpad(None, answers, accept, "call-1", None)
-        token = var_child_runnable_config.set(call_config({}, {}, "call:1", scratchpad, None))
+        scratchpad = CallScratchpad(Owner(), "call-1", "call:1", answers)
+        token = var_child_runnable_config.set(call_config({}, {}, scratchpad))
         try:
             return [interrupt(f"{number}?") for number in range(times)]
         finally:
@@ -156,7 +161,8 @@ def test_the_call_scratchpad_is_a_whole_pregel_scratchpad() -> None:
 
     from callboard._langgraph import CallScratchpad
 
-    made = CallScratchpad(None, None, None, "call-1", None)  # type: ignore[arg-type]
+    owner: Any = SimpleNamespace(around=None, forward=None, graphs=None, run="")
+    made = CallScratchpad(owner, "call-1", "call:1")
     assert isinstance(made, PregelScratchpad)
     assert {field.name for field in fields(PregelScratchpad)} == {
         "step",

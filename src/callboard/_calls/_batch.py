@@ -64,7 +64,7 @@ class Batch(Generic[T]):
         self._pulse = loop.pulse
         self._pulse.begin()
         # A drain reads these sets to find the calls whose outcome is unknown when it ends them.
-        around = operations()
+        around = operations.get()
         self._live.add(self)
         for operation in around:
             operation.batches.add(self)

@@ -347,8 +347,11 @@ class SupervisedCall(Timed, Generic[T]):
         limiters: Sequence[AnyLimiter],
         around: BatchContext,
     ) -> None:
-        until = around.until if policy.budget is None else _end(policy, around)
-        super().__init__(around.loop, until, DEFAULT_GRACE if policy.grace is None else policy.grace)
+        # The fields of `Timed`, without its constructor: one is made for each call.
+        self.loop = around.loop
+        self.until = around.until if policy.budget is None else _end(policy, around)
+        self.grace = DEFAULT_GRACE if policy.grace is None else policy.grace
+        self._cleanup_until = None
         self.call = call
         self.policy = policy
         self.attempts = 0
@@ -502,7 +505,9 @@ class SupervisedCall(Timed, Generic[T]):
         terms: "CallOptions | None" = None,
     ) -> R:
         """Run a body once: wait for its permits, start it, and cancel it when its timeout is over."""
-        if self._is_over():
+        # `_is_over` without its frame: it is asked for each call.
+        batch = self._batch
+        if (batch is not None and batch.closed) or self.loop.is_cancelled() or cleaning_up.get():
             await self._raise_over()
         call, policy, limiters = terms or (self.call, self.policy, self._limiters)
         attempt = Attempt(self, call, threads)

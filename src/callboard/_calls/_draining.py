@@ -64,10 +64,10 @@ class Operation:
         self._scope = self.loop.scope(math.inf, grace)
 
     def __enter__(self) -> Self:
-        around = _around.get()
+        around = operations.get()
         self.whole.admit(self, around)  # may raise: before any state that `__exit__` would have to undo
         self.has_entered = True
-        self._token = _around.set((*around, self))
+        self._token = operations.set((*around, self))
         self._scope.__enter__()
         return self
 
@@ -79,7 +79,7 @@ class Operation:
             # trio's scope also returns True for a block that ended normally after a cancellation.
             was_ended = self._scope.__exit__(kind, error, traceback) and error is not None
         finally:
-            _around.reset(self._token)
+            operations.reset(self._token)
             self.whole.left(self, was_ended=was_ended)
         return was_ended
 
@@ -213,7 +213,7 @@ class InFlight:
 
     def _begun(self) -> _Round:
         with self._lock:
-            left = self._all.difference(_around.get())  # without the caller's own operations: they cannot end first
+            left = self._all.difference(operations.get())  # without the caller's own operations: they cannot end first
             # Such a loop could neither finish nor cancel its operations: refuse before anything has changed.
             if any(stands_still(one.loop) for one in left):
                 raise RuntimeError(
@@ -244,12 +244,8 @@ def report_drain(what: str, report: Drained) -> None:
         _log.log(logging.WARNING if report.ended else logging.INFO, "%s was drained: %s", what, report)
 
 
-_around: ContextVar[tuple[Operation, ...]] = ContextVar("callboard_under_way", default=())
-
-
-def operations() -> tuple[Operation, ...]:
-    """Return the operations that the running code belongs to, the outermost first."""
-    return _around.get()
+operations: ContextVar[tuple[Operation, ...]] = ContextVar("callboard_under_way", default=())
+"""Operations that the running code belongs to, the outermost first."""
 
 
 class EngineOperations:

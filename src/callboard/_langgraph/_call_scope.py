@@ -7,7 +7,7 @@ their way to the streams and callbacks of the outer graph.
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 from uuid import uuid4
 
 from langchain_core.callbacks import BaseCallbackManager
@@ -49,30 +49,11 @@ _RUN_NAME: Final = "callboard_run"
 """Key in `configurable` for a run name, for callers such as `mcp_service` that repeat a batch in another thread."""
 
 
-class RunName:
-    """Name of a run, which makes the namespaces of its calls unique among all runs.
+def name_of_run(conf: Mapping[str, Any], *, is_named: bool) -> str:
+    """Return the name of a run, which makes the namespaces of its calls unique among all runs.
 
-    It is computed only when it is read: most batches never need it.
-
-    `conf` is the `configurable` around the calls; `is_named` tells that their namespaces are unique already. `known` is
-    the name in a stored ledger.
+    `conf` is the `configurable` around the calls; `is_named` tells that their namespaces are unique already.
     """
-
-    __slots__ = ("_conf", "_is_named", "_known")
-
-    def __init__(self, conf: Mapping[str, Any], *, is_named: bool, known: str | None) -> None:
-        self._conf = conf
-        self._is_named = is_named
-        self._known = known
-
-    @property
-    def text(self) -> str:
-        if not self._known:
-            self._known = _name_of_run(self._conf, is_named=self._is_named)
-        return self._known
-
-
-def _name_of_run(conf: Mapping[str, Any], *, is_named: bool) -> str:
     around = conf.get(CONFIG_KEY_SCRATCHPAD)
     if isinstance(around, CallScratchpad):
         return around.run
@@ -139,64 +120,63 @@ def without_ids(namespace: str) -> str:
     return NS_SEP.join(part.partition(NS_END)[0] for part in namespace.split(NS_SEP))
 
 
+class CallOwner(Protocol):
+    """Batch of calls, as seen by the scratchpads of its calls."""
+
+    around: PregelScratchpad | None
+    """Scratchpad of the outer task; `None` outside of a graph."""
+    forward: Send | None
+    """Receives all writes of the calls except accepted answers; `None` outside of a graph."""
+    graphs: GraphNames | None
+
+    @property
+    def run(self) -> str:
+        """Unique name of the run of the batch."""
+        ...
+
+    def accepted(self, key: str, answers: list[Any]) -> None:
+        """Receive all accepted answers of the call with this key, after each further one."""
+
+
 class CallScratchpad(PregelScratchpad):
     """LangGraph scratchpad of one tool call: counters and answers for `interrupt()` and for nested graphs.
 
     A subclass of `PregelScratchpad`, because Pregel checks the type. Its counters are methods and start at 0 for each
     call. One is created for every call, so creation must be cheap.
 
-    `accept` receives, under `key`, all accepted answers of the call after each further one; `forward` receives all
-    other writes of the call. `digests` has for each answer the digest of the only question that it may answer, or
-    `None`. `question` is the question that the last answer belongs to. `run` is the unique name of the run of the
-    call's batch.
+    `digests` has for each answer the digest of the only question that it may answer, or `None`. `question` is the
+    question that the last answer belongs to.
     """
 
-    __slots__ = (
-        "_accept",
-        "_asked",
-        "_digests",
-        "_forward",
-        "_key",
-        "_namespace",
-        "_question",
-        "_resume",
-        "_run",
-        "_subgraphs",
-        "around",
-        "graphs",
-    )
+    __slots__ = ("_asked", "_digests", "_key", "_namespace", "_owner", "_question", "_resume", "_subgraphs")
 
     def __init__(
         self,
-        around: PregelScratchpad | None,
-        resume: list[Any] | None,
-        accept: Callable[[str, list[Any]], None],
+        owner: CallOwner,
         key: str,
-        forward: Send | None,
+        namespace: str,
+        resume: list[Any] | None = None,
         *,
         digests: Sequence[str | None] = (),
         question: object = None,
-        namespace: str = "",
-        graphs: GraphNames | None = None,
-        run: RunName | None = None,
     ) -> None:
-        self._run = run
+        self._owner = owner
+        self._key = key
+        self._namespace = namespace
+        self._resume = resume
         self._digests = digests
         self._question = question
-        self._namespace = namespace
-        self.graphs = graphs
-        self.around = around
-        self._resume = resume
-        self._accept = accept
-        self._key = key
-        self._forward = forward
         self._asked = self._subgraphs = 0
 
     __setattr__ = object.__setattr__  # the parent is a frozen dataclass, but the counters below change
 
     @property
     def run(self) -> str:
-        return "" if self._run is None else self._run.text
+        return self._owner.run
+
+    @property
+    def graphs(self) -> GraphNames | None:
+        return self._owner.graphs
 
     @property
     def name(self) -> object:
@@ -205,11 +185,11 @@ class CallScratchpad(PregelScratchpad):
 
     @property
     def step(self) -> int:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]
-        return 0 if self.around is None else self.around.step
+        return 0 if (around := self._owner.around) is None else around.step
 
     @property
     def stop(self) -> int:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]
-        return 0 if self.around is None else self.around.stop
+        return 0 if (around := self._owner.around) is None else around.stop
 
     @property
     def resume(self) -> list[Any]:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -218,7 +198,7 @@ class CallScratchpad(PregelScratchpad):
         return self._resume
 
     def call_counter(self) -> int:
-        return 0 if self.around is None else self.around.call_counter()
+        return 0 if (around := self._owner.around) is None else around.call_counter()
 
     def interrupt_counter(self) -> int:
         self._asked += 1
@@ -227,8 +207,8 @@ class CallScratchpad(PregelScratchpad):
     def subgraph_counter(self) -> int:
         number = self._subgraphs
         self._subgraphs += 1
-        if self.graphs is not None:
-            self.graphs.started(self._namespace, number)
+        if (graphs := self._owner.graphs) is not None:
+            graphs.started(self._namespace, number)
         return number
 
     def get_null_resume(self, consume: bool = False) -> None:
@@ -259,9 +239,9 @@ class CallScratchpad(PregelScratchpad):
         """Store the answers that the call has accepted; pass all other writes on to the outer task."""
         for channel, value in writes:
             if channel == RESUME:
-                self._accept(self._key, list(value))
-            elif self._forward is not None:
-                self._forward([(channel, value)])
+                self._owner.accepted(self._key, list(value))
+            elif (forward := self._owner.forward) is not None:
+                forward([(channel, value)])
 
 
 def scope_of(config: RunnableConfig) -> CallScratchpad | None:
@@ -312,26 +292,21 @@ def next_is_asked(config: RunnableConfig) -> bool:
     return scope is not None and scope.next_is_asked()
 
 
-def call_config(
-    config: RunnableConfig,
-    conf: Mapping[str, Any],
-    namespace: str,
-    scratchpad: CallScratchpad,
-    resume_map: Mapping[str, Any] | None,
-) -> RunnableConfig:
-    """Return the LangGraph config for one call of a batch.
+def with_answers(conf: Mapping[str, Any], answers: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a `configurable` with answers of persons by interrupt id, for the graphs inside of calls."""
+    return {**conf, CONFIG_KEY_RESUME_MAP: answers}
 
-    `conf` is the batch's `configurable`; `resume_map` has answers for graphs inside of the call.
-    """
-    keys: dict[str, Any] = {
+
+def call_config(config: RunnableConfig, conf: Mapping[str, Any], scratchpad: CallScratchpad) -> RunnableConfig:
+    """Return the LangGraph config for one call of a batch; `conf` is the batch's `configurable`."""
+    keys = {
         **conf,
         CONFIG_KEY_SCRATCHPAD: scratchpad,
         CONFIG_KEY_SEND: scratchpad,
-        CONFIG_KEY_CHECKPOINT_NS: namespace,
+        CONFIG_KEY_CHECKPOINT_NS: scratchpad._namespace,
     }
-    if resume_map:
-        keys[CONFIG_KEY_RESUME_MAP] = resume_map
-    return cast("RunnableConfig", {**config, CONF: keys})
+    called: Any = {**config, CONF: keys}
+    return called  # type: ignore[no-any-return]  # `cast` would be one more function for each call
 
 
 # Streams and callbacks of the outer graph
@@ -347,6 +322,9 @@ def config_for_calls(config: RunnableConfig) -> tuple[RunnableConfig, GraphNames
     In the config, the outer graph's stream, writer and callback handlers receive LangGraph's namespaces. Each graph
     that a call starts must be registered in the mapping. The mapping is `None` outside of a graph.
     """
+    conf = config.get(CONF, {})
+    if CONFIG_KEY_CHECKPOINT_NS not in conf and CONFIG_KEY_SCRATCHPAD not in conf:
+        return config, None  # outside of a graph
     graphs, is_ours = _graphs_of(config)
     if graphs is not None and is_ours:
         config = _with_stream(_with_handlers(config, graphs), graphs)

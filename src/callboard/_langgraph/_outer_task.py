@@ -52,7 +52,10 @@ def merged_configs(*configs: RunnableConfig | None) -> RunnableConfig:
 
 def runtime_of(config: RunnableConfig) -> Runtime[Any]:
     """Return LangGraph's runtime of the outer graph; outside of a graph, an empty runtime."""
-    return runtime_in(config.get(CONF, {})) or NO_RUNTIME
+    runtime = config.get(CONF, {}).get(CONFIG_KEY_RUNTIME)
+    if runtime is None:
+        return NO_RUNTIME
+    return runtime if runtime.__class__ is Runtime else runtime_in(config[CONF]) or NO_RUNTIME
 
 
 def runtime_in(conf: Mapping[str, Any]) -> Runtime[Any] | None:

@@ -4,7 +4,7 @@ A send is a node that runs with an input of its own beside the other nodes of a 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count, pairwise
 from typing import Annotated, Any, NotRequired, cast
 
@@ -192,7 +192,7 @@ class Sent:
             )
         if requested.state is not None:
             return requested
-        return replace(requested, calls=each_without_answer(requested.calls, messages))
+        return requested._replace(calls=each_without_answer(requested.calls, messages))
 
     def tasks(self, messages: Sequence[BaseMessage], messages_key: str) -> list[str]:
         """Return the names of the send's tasks: one for each of its calls, or one for a send without calls."""

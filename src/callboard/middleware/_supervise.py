@@ -33,7 +33,7 @@ from callboard.tools._middleware import check_policies, check_tools, shown_by, t
 from callboard.tools._middleware_hooks import Missing, check_missing
 from callboard.tools._plan import Plan, ToolFacts, inject, plan_for
 from callboard.tools._results import Item, messages_in
-from callboard.tools._supervision import OnFailure, Supervision
+from callboard.tools._supervision import OnFailure, Supervision, run_judged
 from callboard.tools._tool_batch import chunks_for
 from callboard.tools._unanswered import answer_of
 
@@ -196,7 +196,7 @@ class _AgentCall(SupervisedCall[Item]):
 
     async def run(self) -> Item:
         setup = self._setup
-        return await setup.supervision.run(self, self._answer, setup.errors.after_middleware, self._reworked)
+        return await run_judged(self, self._answer, setup.errors.after_middleware, self._reworked)
 
     async def _reworked(self, message: ToolMessage, failed: OnFailure) -> ToolMessage:
         chain = self._setup.chain

@@ -12,6 +12,8 @@ from callboard.telemetry._identity import ByIdentity
 _NOBODY = Observers()
 _over: set[ByIdentity] = set()
 """Providers that `end()` has shut down. They are still the global ones, because OpenTelemetry cannot replace them."""
+_silent: set[type] = set()
+"""Classes of no-op providers that were found."""
 _calls, _all = logging.getLogger(LOGGER), logging.getLogger("callboard")
 
 
@@ -22,10 +24,13 @@ def default_observers(kinds: frozenset[str]) -> Observers:
         kinds: kinds of observers that are active already ("spans", "metrics", "logs"); they are left out.
     """
     # Runs once per batch, and usually finds nothing: only cheap checks here, and imports only on a hit.
+    tracers, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
+    if tracers.__class__ in _silent and meters.__class__ in _silent and not _calls.level and not _all.level:
+        return _NOBODY
     found = _NOBODY
-    if is_set_up(tracers := trace.get_tracer_provider()) and "spans" not in kinds:
+    if is_set_up(tracers) and "spans" not in kinds:
         found = _tracing(ByIdentity(tracers))
-    if is_set_up(meters := metrics.get_meter_provider()) and "metrics" not in kinds:
+    if is_set_up(meters) and "metrics" not in kinds:
         found = joined(found, _metrics(ByIdentity(meters)))
     if (_calls.level or _all.level) and "logs" not in kinds:
         found = joined(found, _logs())
@@ -39,7 +44,10 @@ def is_set_up(provider: Any) -> bool:
 
 def is_noop(provider: Any) -> bool:
     """Return whether a provider is the no-op default of the OpenTelemetry API, which records nothing."""
-    return type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
+    if not type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics")):
+        return False
+    _silent.add(type(provider))
+    return True
 
 
 def end(provider: Any) -> None:

@@ -131,8 +131,8 @@ def naming(calls: Sequence[ToolCall]) -> Steps[list[str]]:
 
     A generator computation for `in_portions` or `at_once`.
     """
-    ids: list[str | None] = yield from each(itemgetter("id"), calls)
-    keys = yield from each(_key, ids)
+    ids: list[Any] = yield from each(itemgetter("id"), calls)
+    keys: list[str] = ids if _are_keys(ids) else (yield from each(_key, ids))
     if len({*ids}) == len(ids):
         return keys
     repeated = {call_id for call_id, count in Counter(ids).items() if count > 1}
@@ -145,6 +145,17 @@ def naming(calls: Sequence[ToolCall]) -> Steps[list[str]]:
     return [f"{key}#{index}" if ids[index] in repeated else key for index, key in enumerate(keys)]
 
 
+def _are_keys(ids: Sequence[str]) -> bool:
+    """Return whether each id of a batch is its own key, as providers' ids are; one look at all of them is cheap."""
+    text = "".join(ids) if None not in ids else "%"
+    return text.isascii() and "%" not in text and "#" not in text and _are_short(ids, text) and NODES.isdisjoint(ids)
+
+
+def _are_short(names: Sequence[str], text: str) -> bool:
+    """Return whether no name is too long for a key; `text` is all of them together."""
+    return len(text) <= _LONGEST or max(map(len, names)) <= _LONGEST
+
+
 def _key(call_id: str | None) -> str:
     """Return the record key of a call id; a key contains no `#`, and is never the name of a node."""
     found = call_id or ""
@@ -153,9 +164,13 @@ def _key(call_id: str | None) -> str:
     # A call with such an id must not replace the record of an agent's node.
     if found in NODES:
         return _escape(found[0]) + found[1:]
-    if found.isascii() and "%" not in found and "#" not in found:
-        return found
     return _IN_KEYS.sub(_escaped, found)
+
+
+def are_segments(keys: Sequence[str]) -> bool:
+    """Return whether each key of a batch is its own segment, as nearly all are."""
+    text = "".join(keys)
+    return _IN_SEGMENTS.search(text) is None and _are_short(keys, text)
 
 
 def segment_of(key: str, number: int) -> str:
@@ -163,8 +178,7 @@ def segment_of(key: str, number: int) -> str:
 
     `number` counts the earlier batches of this run that had the same keys.
     """
-    # Most ids are identifiers, and this test is faster than any search.
-    segment = key if key.isascii() and key.isidentifier() else _IN_SEGMENTS.sub(_escaped, key)
+    segment = _IN_SEGMENTS.sub(_escaped, key)
     if len(segment) > _LONGEST:
         segment = _digest(key)
     return f"{segment}~{number}" if number else segment

@@ -5,7 +5,6 @@ The order of events, the config in the body's context, and the treatment of erro
 decide what the caller sees.
 """
 
-from copy import copy
 from functools import partial
 from typing import Any, NoReturn, cast
 
@@ -31,7 +30,7 @@ from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
 from callboard._util._cooperative import in_portions
 from callboard.exceptions import CallError
-from callboard.tools._callbacks import LazyAsyncManager, LazySyncManager, ToolRun
+from callboard.tools._callbacks import LazyAsyncManager, LazySyncManager, ToolRun, manager_of_tool
 from callboard.tools._errors import (
     REPEATS,
     is_lost,
@@ -44,7 +43,10 @@ from callboard.tools._large_values import as_content, takes_long, to_text, write
 from callboard.tools._plan import Plan, written_args
 
 _TEXT_MESSAGE = ToolMessage("", artifact=None, tool_call_id="", name="", status="success")
-"""Template: the ToolMessage of each plain text result is a copy of it."""
+"""Template: the ToolMessage of each plain text result has its fields."""
+_FIELDS, _FIELDS_SET = _TEXT_MESSAGE.__dict__, _TEXT_MESSAGE.__pydantic_fields_set__
+
+_set = object.__setattr__  # without the checks of a model
 
 _NEEDS_ASYNCIO = ("no running event loop", "no current event loop")
 """Texts of asyncio's errors for code that runs on another event loop."""
@@ -54,16 +56,7 @@ def manager_for(plan: Plan, config: RunnableConfig) -> AsyncCallbackManager:
     """Return the callback manager for the runs of a tool; it is the same for all calls of a batch."""
     if plan.is_foreign:
         return AsyncCallbackManager([])  # its own `ainvoke` calls the handlers; here they would be called twice
-    tool = plan.tool
-    return AsyncCallbackManager.configure(
-        config.get("callbacks"),
-        tool.callbacks,
-        tool.verbose,
-        config.get("tags"),
-        tool.tags,
-        config.get("metadata"),
-        tool.metadata,
-    )
+    return manager_of_tool(plan.tool, config)
 
 
 async def invoke(
@@ -145,16 +138,22 @@ async def _in_words(output: object) -> object:
 def _formatted(content: Any, artifact: Any, call: ToolCall, tool: BaseTool, status: str) -> object:
     call_id = call["id"]
     if content.__class__ is str and call_id.__class__ is str and status == "success":
-        # pydantic would change none of these values, and its validation takes a sixth of the time of a call.
-        message: Any = copy(_TEXT_MESSAGE)
-        message.__dict__.update(
-            content=content,
-            artifact=artifact,
-            tool_call_id=call_id,
-            name=tool.name,
-            additional_kwargs={},  # the copy is shallow, and each message has dicts of its own
-            response_metadata={},
-        )
+        # pydantic would change none of these values, and its validation takes as long as the rest of a call. The four
+        # attributes are those that `BaseModel.__copy__` sets.
+        fields = {
+            **_FIELDS,
+            "content": content,
+            "artifact": artifact,
+            "tool_call_id": call_id,
+            "name": tool.name,
+            "additional_kwargs": {},  # each message has dicts of its own
+            "response_metadata": {},
+        }
+        message = object.__new__(ToolMessage)
+        _set(message, "__dict__", fields)
+        _set(message, "__pydantic_fields_set__", _FIELDS_SET.copy())
+        _set(message, "__pydantic_extra__", None if _TEXT_MESSAGE.__pydantic_extra__ is None else {})
+        _set(message, "__pydantic_private__", None)
         return message
     try:
         return _format_output(content, artifact, call["id"], tool.name, status)

@@ -26,16 +26,17 @@ from callboard._langgraph import (
     CallScratchpad,
     GraphNames,
     GraphTask,
-    RunName,
     call_config,
     call_namespace,
     graph_task,
     is_graph_node,
     is_interrupt_id,
+    name_of_run,
     question_id,
     scope_of,
+    with_answers,
 )
-from callboard.tools._call_record import NOTHING_KNOWN, CallRecord, segment_of
+from callboard.tools._call_record import NOTHING_KNOWN, CallRecord, are_segments, segment_of
 from callboard.tools._errors import OutcomeUnknown, unknown_text
 
 # Answers
@@ -142,11 +143,13 @@ class Ledger:
         graphs: GraphNames | None = None,
     ) -> None:
         self._namespaces = namespaces
-        self._graphs = graphs
+        self.graphs = graphs
         self._conf = config["configurable"]
         self._keys = list(keys)
         self._task = graph_task(config)
-        self._run = RunName(self._conf, is_named=namespaces is not None, known=(held or {}).get("run"))
+        self.around = None if self._task is None else self._task.scratchpad
+        self.forward = None if self._task is None else self._task.send
+        self._run: str | None = None if held is None else held.get("run")
         self._prefix = call_namespace(self._conf, "")
         self._in_slot = False
         self._position = 0
@@ -170,6 +173,9 @@ class Ledger:
             self._answers = self._answers_of_graph(self._task)
         elif answers is not None:
             self._answers = answers_by_id(answers, self.pending)
+        # One look at all keys is cheaper than one at each.
+        self._are_plain = namespaces is None and not self._number and are_segments(self._keys)
+        self._call_conf = with_answers(self._conf, self._answers) if self._answers else self._conf
 
     def _know(self, stored: Mapping[str, Any] | None, records: Mapping[str, CallRecord]) -> None:
         """Load the records of earlier runs, from the stored ledger or from the caller."""
@@ -260,22 +266,23 @@ class Ledger:
         pending = self.known_of(key).pending
         return bool(pending) and not any(question.id in self._answers for question in pending)
 
+    @property
+    def run(self) -> str:
+        """Unique name of the run; it is made when it is read first, because most batches never need it."""
+        if not self._run:
+            self._run = name_of_run(self._conf, is_named=self._namespaces is not None)
+        return self._run
+
     def config_of_call(self, key: str, config: RunnableConfig) -> RunnableConfig:
         """Return the LangGraph config for one call, with the entries in `configurable` that `interrupt()` needs."""
-        task, record, namespace = self._task, self.records.get(key), self._namespace(key)
-        scratchpad = CallScratchpad(
-            None if task is None else task.scratchpad,
-            self._bare or None if record is None else self._answers_for(record),
-            self,
-            key,
-            None if task is None else task.send,
-            digests=() if record is None else self._digests_for(record),
-            question=None if record is None else self._answered(record),
-            namespace=namespace,
-            graphs=self._graphs,
-            run=self._run,
-        )
-        return call_config(config, self._conf, namespace, scratchpad, self._answers)
+        namespace = self._prefix + key if self._are_plain else self._namespace(key)
+        if (record := self.records.get(key)) is None:
+            scratchpad = CallScratchpad(self, key, namespace, self._bare or None)
+        else:
+            answers, digests = self._answers_for(record), self._digests_for(record)
+            question = self._answered(record)
+            scratchpad = CallScratchpad(self, key, namespace, answers, digests=digests, question=question)
+        return call_config(config, self._call_conf, scratchpad)
 
     def accepted(self, key: str, answers: list[Any]) -> None:
         """Record all answers that a call has accepted so far; the question of the last answer is no longer open."""
@@ -288,9 +295,6 @@ class Ledger:
             # The call runs again from its beginning and accepts earlier answers: its last question is still open.
             noted = noted._replace(pending=record.pending, own=True)
         self._note(key, noted)
-
-    # Scratchpads take the ledger itself: a bound method for each call would cost 64 bytes of every waiting call.
-    __call__ = accepted
 
     def _namespace(self, key: str) -> str:
         if self._namespaces is not None:
@@ -357,7 +361,7 @@ class Ledger:
 
     def dump(self) -> dict[str, Any]:
         """Return the ledger as a dict that any serializer can store."""
-        run = {"run": self._run.text} if self._task is None else {}
+        run = {"run": self.run} if self._task is None else {}
         return {"format": FORMAT, "keys": self._keys, "calls": self._stored, **run}
 
     def publish(self) -> None:

@@ -26,7 +26,7 @@ from callboard._loops._entry_mode import entered_from, is_sync_entry
 from callboard._loops._protocol import Scope
 from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown
 from callboard._records._reports import Drained, Statistics
-from callboard._util._cooperative import in_portions
+from callboard._util._cooperative import Steps, in_portions
 from callboard._util._suggestions import suggests_keywords
 from callboard.actors._actor import Actor
 from callboard.actors._actor_set import ActorSet
@@ -315,7 +315,7 @@ class ToolNode(ManyInputs):
             BaseException: the unhandled error of a call, bare, after all started tasks have ended.
         """
         if is_plain(self, ToolNode) and not is_sync_entry():
-            batch = await self._batch(input, config, ledger, resume, runtime)
+            batch = await in_portions(self._batch(input, config, ledger, resume, runtime))
             return await batch.run()
         with entered_from("async"):
             entry = Entry(input, config, _given(ledger=ledger, resume=resume, runtime=runtime))
@@ -341,25 +341,27 @@ class ToolNode(ManyInputs):
         return run_sync_entry(self, entry, self._run_batch)
 
     async def _run_batch(self, entry: Entry) -> Any:
-        batch = await self._batch(entry.input, entry.config, **entry.options)
+        batch = await in_portions(self._batch(entry.input, entry.config, **entry.options))
         return await batch.run()
 
-    async def _batch(
+    def _batch(
         self,
         input: Any,
         config: RunnableConfig | None,
         ledger: Mapping[str, Any] | None = None,
         resume: object = None,
         runtime: Runtime[Any] | None = None,
-    ) -> ToolBatch:
-        requested = await in_portions(reading(input, self._setup.messages_key))
+    ) -> Steps[ToolBatch]:
+        requested = yield from reading(input, self._setup.messages_key)
         config = ensure_config(config)
         if runtime is not None:
             config = with_runtime(config, runtime)
         if self.tags:
             config["tags"] = [*config["tags"], *self.tags]
         known = partial(Ledger, held=ledger, answers=resume)
-        return await ToolBatch(self._setup, requested, config, known).prepare()
+        batch = ToolBatch(self._setup, requested, config, known)
+        yield from batch.preparing()
+        return batch
 
     def _func(self, input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Any:
         """Run the batch of calls inside of a subclass's override of `_func`, which calls `super()._func(...)`.
@@ -388,10 +390,11 @@ class ToolNode(ManyInputs):
 
     async def _run_alone(self, kind: InputKind, call: ToolCall, given: ToolRuntime[Any, Any]) -> Any:
         """Run one call with the given state and runtime, without an override around it, and return its output."""
-        requested = replace(parse_input([call], self._messages_key), kind=kind, state=given.state)
+        requested = parse_input([call], self._messages_key)._replace(kind=kind, state=given.state)
         config = with_runtime(ensure_config(given.config), given)
         batch = ToolBatch(replace(self._setup, own_call=None), requested, config, Ledger)
-        return output_in(await (await batch.prepare()).run(), self._messages_key)
+        await in_portions(batch.preparing())
+        return output_in(await batch.run(), self._messages_key)
 
     def inject_tool_args(self, tool_call: Any, input: Any, store: Any = None) -> Any:
         """Return a copy of a tool call with the injected state and store in its arguments.
@@ -481,4 +484,6 @@ class NodeAccess:
         them.
         """
         ledger = partial(Ledger, records=records, answers=answers or None, namespaces=namespaces)
-        return await ToolBatch(self._node._setup, requested, config, ledger, **reports).prepare()
+        batch = ToolBatch(self._node._setup, requested, config, ledger, **reports)
+        await in_portions(batch.preparing())
+        return batch

@@ -231,13 +231,13 @@ class Plan:
     from_sync: "Plan | None" = None
     """Plan for runs that sync code started; `None` if it is the same."""
 
-    @property
-    def is_foreign(self) -> bool:
-        return self.kind in ("foreign", "foreign sync")
+    is_foreign: bool = dataclasses.field(init=False)
+    takes_thread: bool = dataclasses.field(init=False)
 
-    @property
-    def takes_thread(self) -> bool:
-        return self.kind in ("sync", "foreign sync")
+    def __post_init__(self) -> None:
+        # Read for each batch, so they are no properties.
+        object.__setattr__(self, "is_foreign", self.kind in ("foreign", "foreign sync"))
+        object.__setattr__(self, "takes_thread", self.kind in ("sync", "foreign sync"))
 
 
 def plan_for(tool: BaseTool) -> Plan:

@@ -2,16 +2,16 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import NoneType
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 from uuid import UUID
 
 from langchain_core.messages import AIMessage, RemoveMessage, ToolCall, ToolMessage, convert_to_messages
 from langgraph.types import Command, Send
 
 from callboard._langgraph._vocabulary import ToolCallRequest, msg_content_output
-from callboard._util._cooperative import Steps, at_once, each
+from callboard._util._cooperative import PORTION, Steps, at_once, each
 from callboard.tools._unanswered import answers_to, asked_at, each_without_answer, id_of, last_reply, matching, seeking
 
 # Input
@@ -20,9 +20,11 @@ from callboard.tools._unanswered import answers_to, asked_at, each_without_answe
 InputKind = Literal["list", "dict", "tool_calls"]
 
 
-@dataclass(frozen=True, slots=True)
-class Requested:
-    """Tool calls that an input of a node asks to run."""
+class Requested(NamedTuple):
+    """Tool calls that an input of a node asks to run.
+
+    A named tuple, because one is made for each batch, and a frozen dataclass takes several times as long to create.
+    """
 
     calls: Sequence[ToolCall]
     """Calls that have no answer yet, and are to be run."""
@@ -51,7 +53,7 @@ def reading(value: Any, messages_key: str) -> Steps[Requested]:
     is_list = isinstance(value, list)
     messages: Sequence[Any] = value if is_list else messages_in(value, messages_key)
     if is_list and messages and _is_call(messages[-1]):
-        calls = yield from each(_checked, messages)
+        calls = messages if (yield from _are_calls(messages)) else (yield from each(_checked, messages))
         return Requested(calls, calls, "tool_calls", None)
     if not messages or isinstance(messages[-1], dict):
         if (mistaken := _mistaken(value, messages_key)) is not None:
@@ -60,7 +62,9 @@ def reading(value: Any, messages_key: str) -> Steps[Requested]:
             raise ValueError("No message found in input")
     if (place := last_reply(messages)) is None:
         raise ValueError("No AIMessage found in input")
-    reply = yield from each(_checked, messages[place].tool_calls)
+    reply = messages[place].tool_calls
+    if not (yield from _are_calls(reply)):
+        reply = yield from each(_checked, reply)
     answers = messages[place + 1 :]
     calls = (yield from matching(reply, answers)) if answers else reply
     return Requested(calls, reply, "list" if is_list else "dict", value)
@@ -132,11 +136,20 @@ _IDS = (NoneType, int, float, UUID)
 """Types besides `str` that a `ToolMessage` accepts as a call id."""
 
 
+def _are_calls(given: Sequence[Any]) -> Steps[bool]:
+    """Return whether all items are tool calls in normalized form, as nearly all are; `_checked` takes much longer."""
+    for place, call in enumerate(given):
+        if place and place % PORTION == 0:
+            yield
+        if type(call) is not dict or type(call.get("args")) is not dict:
+            return False
+        if type(call.get("id")) is not str or type(call.get("name")) is not str:
+            return False
+    return True
+
+
 def _checked(call: Any) -> ToolCall:
     """Return a tool call in normalized form; raise ValueError if it cannot be run and answered."""
-    # Nearly all calls are as they must be; the checks below take four times as long.
-    if type(call) is dict and type(call.get("id")) is type(call.get("name")) is str and type(call.get("args")) is dict:
-        return cast("ToolCall", call)
     if not isinstance(call, Mapping):
         raise ValueError(f"A tool call is a dict with name, args and id, got {call!r}")
     if "id" in call and isinstance(call["id"], _IDS):
@@ -238,8 +251,7 @@ def _changed(value: object, change: Callable[[Any], Any]) -> Any:
 REMOVE_ALL_MESSAGES = "__remove_all__"
 
 
-@dataclass(frozen=True, slots=True)
-class ResultRules:
+class ResultRules(NamedTuple):
     """Rules for the outputs of calls, which depend on the form of the node's input."""
 
     kind: InputKind
@@ -333,7 +345,7 @@ class ResultRules:
                 flat.append(item)
                 has_commands |= isinstance(item, Command)
         if not has_commands:
-            return self._messages(flat)
+            return flat if self.kind == "list" else {self.messages_key: flat}
         combined: list[Any] = []
         sends: list[Send] = []
         for item in flat:

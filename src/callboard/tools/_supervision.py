@@ -103,25 +103,6 @@ class Supervision:
         limiters: Sequence[AnyLimiter] = [one.seeing(context) for one in known] if self.takes_context else known
         return CallOptions(call, self.policies.get(name, self.default), [*limiters, *wider] if wider else limiters)
 
-    async def run(
-        self, supervised: SupervisedCall[Any], inner: Callable[[], Awaitable[R]], judge: Judge, rework: Rework
-    ) -> R | ToolMessage:
-        """Run a call within its budget, and return its output or an error message.
-
-        `judge` decides which errors become messages. `rework` lets the middleware change such a message.
-        """
-        try:
-            if supervised.policy.budget is None:
-                running = inner()
-                del inner  # this frame waits as long as the call: it should not keep the closure in memory
-                return await running
-            return await supervised.within_budget(inner)
-        except BaseException as exc:
-            message = _message_at_end(supervised, exc, judge)
-            if message is None:
-                raise
-            return await _reworked(supervised, message, judge, rework)
-
     def policy(self, name: str) -> CallPolicy:
         return self.policies.get(name, self.default)
 
@@ -159,13 +140,37 @@ class Supervision:
         )
 
 
-def _message_at_end(supervised: SupervisedCall[Any], exc: BaseException, judge: Judge) -> ToolMessage | None:
+async def run_judged(
+    supervised: SupervisedCall[Any], inner: Callable[[], Awaitable[R]], judge: Judge, rework: Rework
+) -> R | ToolMessage:
+    """Run a call within its budget, and return its output or an error message; see `message_for`."""
+    try:
+        if supervised.policy.budget is None:
+            running = inner()
+            del inner  # this frame waits as long as the call: it should not keep the closure in memory
+            return await running
+        return await supervised.within_budget(inner)
+    except BaseException as exc:
+        if (message := await message_for(supervised, exc, judge, rework)) is None:
+            raise
+        return message
+
+
+async def message_for(
+    supervised: SupervisedCall[Any], exc: BaseException, judge: Judge, rework: Rework
+) -> ToolMessage | None:
+    """Return the message for the error that a call has ended with; `None` if the caller must raise the error.
+
+    `judge` decides which errors become messages. `rework` lets the middleware change such a message.
+    """
+    # Never raised here: this frame, which refers to the error, would be in its traceback, a reference cycle.
     if (error := supervised.as_error(exc)) is None:
         return None
-    message = _message_of(supervised, error, judge)
-    if message is None and error is not exc:
+    if (message := _message_of(supervised, error, judge)) is not None:
+        return await _reworked(supervised, message, judge, rework)
+    if error is not exc:
         raise error from exc
-    return message
+    return None
 
 
 def _message_of(supervised: SupervisedCall[Any], error: Exception, judge: Judge) -> ToolMessage | None:

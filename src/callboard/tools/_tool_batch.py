@@ -24,7 +24,7 @@ from callboard._calls._batch import Batch
 from callboard._calls._batch_context import BatchContext, batch_context
 from callboard._calls._call import Attempt, CallOptions, SupervisedCall
 from callboard._calls._draining import Operation
-from callboard._calls._limits import Limiter, NoKeyError
+from callboard._calls._limits import AnyLimiter, Limiter, NoKeyError
 from callboard._calls._observers import current_mark
 from callboard._calls._progress import OnProgress, Progress
 from callboard._calls._thread_pool import ThreadPermits
@@ -32,7 +32,7 @@ from callboard._langgraph import NO_RUNTIME, config_for_calls, read_state, runti
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolRuntime, call_context, context_of
 from callboard._records._events import RunInfo
 from callboard._records._policies import ToolCallLike
-from callboard._util._cooperative import PORTION, in_portions
+from callboard._util._cooperative import PORTION, Steps
 from callboard.tools._bounds import admission
 from callboard.tools._call_record import CallRecord, naming
 from callboard.tools._chain import Chain, Wrapper
@@ -42,7 +42,7 @@ from callboard.tools._ledger import CallsInterrupted, Ledger
 from callboard.tools._plan import Plan, inject
 from callboard.tools._results import Output, Requested, ResultRules, left_of
 from callboard.tools._setup import Setup
-from callboard.tools._supervision import OnFailure, limiter_of_run, untouched
+from callboard.tools._supervision import OnFailure, limiter_of_run, message_for, run_judged, untouched
 
 _log = logging.getLogger("callboard")
 
@@ -129,19 +129,19 @@ class ToolBatch:
         entries = reports.get("entries")
         has_overrides = entries is not None or setup.own_call is not None
         self.overrides = setup.overrides(requested.kind, entries) if has_overrides else None
-        config, graphs = config_for_calls(config)
+        config, self._graphs = config_for_calls(config)
         self.config = config
         self._requested = requested
-        self._ledger = partial(ledger, graphs=graphs)
+        self._ledger = ledger
         self._runtime = runtime_of(config)
         no_state = requested.kind == "tool_calls" and requested.state is None
         self._state = read_state(config) if no_state else requested.state
-        self._context = partial(call_context, config, self._state, self._runtime.context)
         self.rules = ResultRules(requested.kind, setup.messages_key)
         self._due: list[str] = []
         """Keys of the calls without a result, in call order."""
-        self._tools = list(setup.tools.values())
-        self._ready: dict[str, ReadyTool] = {}
+        self.ready_tools: dict[str, ReadyTool] = {}
+        """Facts about the tools that have been called, by name, for calls without callbacks of their own."""
+        self.callbacks = config.get("callbacks")
         self._open = 0
         self._wide: Sequence[Limiter] = ()
         self.threads = setup.supervision.threads
@@ -149,20 +149,22 @@ class ToolBatch:
             self._wide = [limiter_of_run(concurrency)]
             self.threads = self.threads.at_least(concurrency)
 
-    async def prepare(self) -> Self:
-        """Compute the keys of the calls, refuse calls above the limits, and load the ledger. Must be called first."""
+    def preparing(self) -> Steps[None]:
+        """Compute the keys of the calls, refuse calls above the limits, and load the ledger. Must be run first.
+
+        A generator computation for `in_portions`.
+        """
         setup, calls, reply = self.setup, self._requested.calls, self._requested.reply
         if self._requested.kind == "tool_calls" and self._state:
             is_counted = setup.max_calls is not None
             left = left_of(self._requested, self._state, setup.messages_key, is_counted=is_counted)
-            calls, reply = await in_portions(left)
+            calls, reply = yield from left
         # Keys come from the ids that the model wrote, before `admission` shortens them: two long ids must not become
         # equal.
-        self._keys = await in_portions(naming(calls))
-        self._calls, self.refused = await in_portions(admission(calls, reply, setup.tools, setup.max_calls))
-        self.ledger = self._ledger(self.config, setup.name, self._keys)
+        self._keys = yield from naming(calls)
+        self._calls, self.refused = yield from admission(calls, reply, setup.tools, setup.max_calls)
+        self.ledger = self._ledger(self.config, setup.name, self._keys, graphs=self._graphs)
         self.keeps = self._on_finish is not None or self.ledger.is_kept
-        return self
 
     async def claims(self) -> list[str]:
         """Return the keys of new calls that can start at once and must not run twice.
@@ -199,7 +201,7 @@ class ToolBatch:
         Raises GraphInterrupt for open questions, DrainingError, or the unhandled error of a call.
         """
         setup, thread_id = self.setup, self.config["configurable"].get("thread_id")
-        around = batch_context(chunks_for(self._runtime))
+        around = batch_context(None if self._runtime is NO_RUNTIME else ProgressChunks(self._runtime))
         if around.observers.calls:
             around = self._named(around)
         grace = setup.supervision.grace
@@ -238,6 +240,8 @@ class ToolBatch:
         In portions, because there may be very many calls.
         """
         ledger, supervision = self.ledger, self.setup.supervision
+        kind = _BatchCall if self.around is None else _WrappedCall
+        is_plain = not self._wide and not supervision.takes_context
         for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
             if index and index % STARTED_TOGETHER == 0:
                 await checkpoint()
@@ -249,10 +253,17 @@ class ToolBatch:
                         continue
                     resumes = known.mark
             self._due.append(key)
-            kind = _RefusedCall if index in self.refused else _BatchCall
-            terms = supervision.terms(call, self._wide, self._context)
-            supervised.append(kind(self, key, index, terms, around))
-            supervised[-1].resumes = resumes
+            if is_plain:
+                name = call["name"]
+                policy = supervision.policies.get(name, supervision.default)
+                limiters: Sequence[AnyLimiter] = supervision.limiters.get(name, supervision.shared)
+            else:
+                context = partial(call_context, self.config, self._state, self._runtime.context)
+                _, policy, limiters = supervision.terms(call, self._wide, context)
+            one = kind(call, policy, limiters, around)
+            # No constructor of its own: it would be one more function for each call.
+            one.of, one.key, one.index, one.resumes = self, key, index, resumes
+            supervised.append(one)
 
     def _named(self, around: BatchContext) -> BatchContext:
         """Return the context of the calls with the facts for observers: tool descriptions, redaction, and the run."""
@@ -326,25 +337,24 @@ class ToolBatch:
             context=runtime.context,
             store=runtime.store,
             stream_writer=runtime.stream_writer,
-            tools=self._tools,
+            tools=list(self.setup.tools.values()),
             execution_info=runtime.execution_info,
             server_info=runtime.server_info,
         )
 
-    def ready(self, tool: BaseTool, config: RunnableConfig, *, through_middleware: bool) -> "ReadyTool":
+    def ready(self, tool: BaseTool, config: RunnableConfig) -> "ReadyTool":
         """Return the facts about a tool that all its calls in this batch share.
 
         They are read once, unless a call has callbacks of its own.
         """
-        own = self.overrides is not None or config.get("callbacks") is not self.config.get("callbacks")
-        known = self._ready.get(tool.name)
+        own = self.overrides is not None or config.get("callbacks") is not self.callbacks
+        known = self.ready_tools.get(tool.name)
         # Middleware runs users' code between two attempts, and may replace the tool's methods, as mocks do.
-        is_known = known is not None and known.tool is tool and not own
-        if known is not None and is_known and (not through_middleware or self.setup.plan(tool) is known.plan):
+        if known is not None and known.tool is tool and not own and self.setup.plan(tool) is known.plan:
             return known
         known = ReadyTool.of(self, tool, config if own else self.config)
         if not own and self.setup.tools.get(tool.name) is tool:
-            self._ready[tool.name] = known
+            self.ready_tools[tool.name] = known
         return known
 
     async def keep(self, key: str, output: Output) -> None:
@@ -381,88 +391,107 @@ class ReadyTool(NamedTuple):
 class _BatchCall(SupervisedCall[Output]):
     """Supervised tool call of a batch: runs the middleware and the tool, and makes messages of errors."""
 
-    __slots__ = ("_config", "_index", "_key", "_of")
+    __slots__ = ("_config", "index", "key", "of")
 
+    call: ToolCall
+    of: ToolBatch
+    key: str
+    index: int
     _config: RunnableConfig
 
-    def __init__(self, of: ToolBatch, key: str, index: int, options: CallOptions, around: BatchContext) -> None:
-        super().__init__(options.call, options.policy, options.limiters, around)
-        self._of = of
-        self._key = key
-        self._index = index
+    async def run(self, config: RunnableConfig | None = None) -> Output:
+        """Run the call, with its own config or that of the batch, and return its output.
 
-    def run(self) -> Coroutine[Any, Any, Output]:
-        """Run the call and return its output; a handled error becomes a message."""
-        around = self._of.around
-        return self._run(None) if around is None else around(self._of.ledger, self._index, self._run)
-
-    async def _run(self, config: RunnableConfig | None) -> Output:
-        batch, setup = self._of, self._of.setup
-        config = self._config = batch.ledger.config_of_call(self._key, config or batch.config)
-        if self._index and "run_id" in config:  # an id names one run: only the first call's run has it
+        A handled error becomes a message.
+        """
+        batch, setup = self.of, self.of.setup
+        if batch.refused and self.index in batch.refused:
+            return await self._refused()
+        config = self._config = batch.ledger.config_of_call(self.key, config or batch.config)
+        if self.index and "run_id" in config:  # an id names one run: only the first call's run has it
             del config["run_id"]
         try:
             if batch.overrides is not None:
                 output = await self._overridden(batch.overrides)
-            elif setup.chain is None:
-                output = await setup.supervision.run(self, self._execute, setup.at_end, untouched)
+            elif setup.chain is not None:
+                output = await run_judged(self, self._through_chain, setup.at_end, self._reworked)
+            elif self.policy.budget is not None:
+                output = await run_judged(self, self._execute, setup.at_end, untouched)
             else:
-                output = await setup.supervision.run(self, self._through_chain, setup.at_end, self._reworked)
+                try:  # `run_judged` without its frame, which each waiting call would keep
+                    output = await self._execute()
+                except BaseException as exc:
+                    if (message := await message_for(self, exc, setup.at_end, untouched)) is None:
+                        raise
+                    output = message
         except GraphInterrupt as interrupt:
-            await batch.keep_question(self._key, interrupt)
+            await batch.keep_question(self.key, interrupt)
             raise
         if batch.keeps:
-            await batch.keep(self._key, output)
+            await batch.keep(self.key, output)
         return output
+
+    async def _refused(self) -> Output:
+        """Return and store the error message of a refused call; nothing runs."""
+        message, self.handled = self.of.refused[self.index]
+        if self.of.keeps:
+            await self.of.keep(self.key, message)
+        return message
 
     async def _reworked(self, message: ToolMessage, failed: OnFailure) -> ToolMessage:
         """Return an error message as the middleware changes it."""
-        chain = self._of.setup.chain
+        chain = self.of.setup.chain
         return message if chain is None else await chain.rework(message, self._request(), failed)
 
     async def _overridden(self, overrides: Chain) -> Output:
         """Run the call with a subclass's override around it, within the call's budget."""
-        setup, request = self._of.setup, self._request()
+        setup, request = self.of.setup, self._request()
         # An override may call `interrupt()`; its question must belong to this call.
         var_child_runnable_config.set(self._config)
         around = partial(overrides, request, self._given)
-        return cast("Output", await setup.supervision.run(self, around, setup.at_override, untouched))
+        return cast("Output", await run_judged(self, around, setup.at_override, untouched))
 
     async def _given(self, request: ToolCallRequest) -> Output:
         """Run the call with the request that a `ToolNode` subclass's override has passed on; return its output.
 
         Errors become messages at the same places as in LangGraph.
         """
-        setup, call = self._of.setup, request.tool_call
+        setup, call = self.of.setup, request.tool_call
         request = setup.request(call, request.runtime)
         self._config = request.runtime.config
         inner = partial(self._execute if setup.chain is None else self._through_chain, request)
-        return await setup.supervision.run(self, inner, setup.at_end, self._reworked)
+        return await run_judged(self, inner, setup.at_end, self._reworked)
 
     def _through_chain(self, request: ToolCallRequest | None = None) -> Awaitable[Output]:
-        chain = self._of.setup.chain
+        chain = self.of.setup.chain
         assert chain is not None
         # A middleware may call `interrupt()`; its question must belong to this call.
         var_child_runnable_config.set(self._config)
         return chain.around_attempts(self, self._request() if request is None else request, self._execute)
 
     def _request(self) -> ToolCallRequest:
-        call = cast("ToolCall", self.call)
-        return self._of.setup.request(call, self._of.runtime_for(call, self._config))
+        return self.of.setup.request(self.call, self.of.runtime_for(self.call, self._config))
 
     async def _execute(self, request: ToolCallRequest | None = None) -> Output:
         """Make one attempt at the call, and return its output.
 
         Without a request, the call runs as the model wrote it.
         """
-        batch, setup = self._of, self._of.setup  # each local name costs 8 bytes per waiting call
-        call = cast("ToolCall", self.call) if request is None else request.tool_call
-        tool = setup.tools.get(call["name"]) if request is None else request.tool
-        if tool is None:
-            return self._without_tool(call)
-        known, ready = batch.ready(tool, self._config, through_middleware=request is not None), call
-        # `invoke` modifies the config, and middleware may make another attempt.
-        config = self._config if request is None else own_copy(self._config)
+        batch, setup = self.of, self.of.setup  # each local name costs 8 bytes per waiting call
+        if request is None:
+            call, config = self.call, self._config
+            known = batch.ready_tools.get(call["name"])
+            if known is None or batch.overrides is not None or config.get("callbacks") is not batch.callbacks:
+                if (tool := setup.tools.get(call["name"])) is None:
+                    return self._without_tool(call)
+                known = batch.ready(tool, config)
+        else:
+            call = request.tool_call
+            if request.tool is None:
+                return self._without_tool(call)
+            known = batch.ready(request.tool, self._config)
+            config = own_copy(self._config)  # `invoke` modifies it, and middleware may make another attempt
+        ready = call
         if not known.plan.injected.none:
             runtime = batch.runtime_for(call, self._config) if request is None else request.runtime
             ready = inject(call, known.plan.injected, runtime, setup.messages_key)
@@ -496,7 +525,7 @@ class _BatchCall(SupervisedCall[Output]):
 
         Raises TypeError if the node has the tool, and a middleware has removed it from the request.
         """
-        tools = self._of.setup.tools
+        tools = self.of.setup.tools
         if call["name"] in tools:
             raise TypeError(f"Tool {call['name']} is not registered with ToolNode")
         self.handled = LookupError(f"there is no tool {call['name']!r}")
@@ -504,25 +533,23 @@ class _BatchCall(SupervisedCall[Output]):
 
     def _is_claimed(self, terms: CallOptions | None) -> bool:
         policy = self.policy if terms is None else terms.policy
-        return not runs_again(policy) and not (self._of.claims_only_said and policy.on_unknown is None)
+        return not runs_again(policy) and not (self.of.claims_only_said and policy.on_unknown is None)
 
     async def _claimed(
         self, attempt: Attempt, plan: Plan, call: ToolCall, config: RunnableConfig, manager: AsyncCallbackManager
     ) -> object:
         """Store the claim, which records that the body is about to start, then run the tool and return its result."""
-        assert self._of.on_claim is not None
+        assert self.of.on_claim is not None
         # The claim is stored before the body starts. A crash after this line leaves a claim without a result: unknown.
-        await self._of.on_claim(self._key, self._of.ledger.known_of(self._key))
+        await self.of.on_claim(self.key, self.of.ledger.known_of(self.key))
         return await invoke(attempt, plan, call, config, manager)
 
 
-class _RefusedCall(_BatchCall):
-    """Call that was refused: its error message is stored, and nothing runs."""
+class _WrappedCall(_BatchCall):
+    """Call of a batch whose caller observes each call from its beginning to its end."""
 
     __slots__ = ()
 
-    async def _run(self, config: RunnableConfig | None) -> Output:
-        message, self.handled = self._of.refused[self._index]
-        if self._of.keeps:
-            await self._of.keep(self._key, message)
-        return message
+    def run(self, config: RunnableConfig | None = None) -> Coroutine[Any, Any, Output]:
+        around, run = self.of.around, super().run
+        return run(config) if around is None else around(self.of.ledger, self.index, run)

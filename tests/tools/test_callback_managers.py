@@ -1,0 +1,113 @@
+"""The shortcut to a tool's callback manager finds everything that LangChain finds."""
+
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler
+from langchain_core.globals import set_debug
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, tool
+from langchain_core.tracers import context as tracers
+from langsmith import RunTree
+from langsmith.run_helpers import tracing_context
+
+from callboard.tools import _callbacks
+from callboard.tools._callbacks import manager_of_tool
+
+HANDLER = BaseCallbackHandler()
+
+
+@tool
+async def work(query: str) -> str:
+    """Work."""
+    return query
+
+
+@contextmanager
+def debugging() -> Generator[None]:
+    set_debug(True)
+    try:
+        yield
+    finally:
+        set_debug(False)
+
+
+@contextmanager
+def hooked(value: object, env_var: str | None = None) -> Generator[None]:
+    """Register a handler of a library, as `register_configure_hook` does, for the block."""
+    variable: ContextVar[Any] = ContextVar("a library's handler", default=None)
+    hook: Any = (variable, True, BaseCallbackHandler if env_var else None, env_var)
+    token = variable.set(value)
+    tracers._configure_hooks.append(hook)
+    try:
+        yield
+    finally:
+        tracers._configure_hooks.remove(hook)
+        variable.reset(token)
+
+
+def configured(tool: BaseTool, config: RunnableConfig) -> AsyncCallbackManager:
+    return AsyncCallbackManager.configure(
+        config.get("callbacks"),
+        tool.callbacks,
+        tool.verbose,
+        config.get("tags"),
+        tool.tags,
+        config.get("metadata"),
+        tool.metadata,
+    )
+
+
+def facts(manager: AsyncCallbackManager) -> dict[str, object]:
+    found = dict(vars(manager))
+    for name in ("handlers", "inheritable_handlers"):
+        found[name] = [type(one) for one in found[name]]
+    return found
+
+
+@pytest.mark.parametrize(
+    "surroundings",
+    [
+        pytest.param(nullcontext, id="nothing"),
+        pytest.param(debugging, id="debug"),
+        pytest.param(lambda: hooked(HANDLER), id="a handler of a library"),
+        pytest.param(lambda: hooked(None, "CALLBOARD_TEST_HOOK"), id="a variable of the environment"),
+        pytest.param(tracers.collect_runs, id="collected runs"),
+        pytest.param(lambda: tracing_context(enabled=True), id="LangSmith"),
+        pytest.param(lambda: tracing_context(enabled=False, tags=["a"], metadata={"b": 1}), id="LangSmith's tags"),
+        pytest.param(
+            lambda: tracing_context(parent=RunTree(name="outer", client=None), enabled=False), id="LangSmith's parent"
+        ),
+    ],
+)
+@pytest.mark.parametrize("number", range(4))
+def test_a_tool_has_the_manager_that_langchain_configures(
+    monkeypatch: pytest.MonkeyPatch, surroundings: Callable[[], AbstractContextManager[object]], number: int
+) -> None:
+    monkeypatch.setenv("CALLBOARD_TEST_HOOK", "1")
+    monkeypatch.setenv("LANGSMITH_API_KEY", "none")
+    configs: list[RunnableConfig] = [
+        {},
+        {"tags": [], "metadata": {"of": {"the": "run"}}, "callbacks": None},
+        {"tags": ["run"], "metadata": {"of": "the run"}, "callbacks": [HANDLER]},
+        {"callbacks": AsyncCallbackManager([], inheritable_tags=["inherited"])},
+    ]
+    own = work.model_copy(update={"tags": ["tool"], "metadata": {"of": "the tool"}, "callbacks": [HANDLER]})
+    with surroundings():
+        for one in (work, own, work.model_copy(update={"verbose": True})):
+            assert facts(manager_of_tool(one, configs[number])) == facts(configured(one, configs[number]))
+
+
+def test_a_plain_call_takes_the_shortcut_with_this_release_of_langchain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it fails, read `_configure` in langchain-core again: which sources does it ask, and does `_is_traced`?"""
+    monkeypatch.setattr(AsyncCallbackManager, "configure", None)
+    assert manager_of_tool(work, {"metadata": {"a": 1}}).inheritable_metadata == {"a": 1}
+
+
+def test_a_release_that_asks_other_sources_is_asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_callbacks, "_is_known", False)
+    monkeypatch.setattr(AsyncCallbackManager, "configure", lambda *given: given)
+    assert manager_of_tool(work, {}) == (None, None, False, None, None, None, None)
