@@ -21,9 +21,9 @@ async def passing(request: Any, call_next: Any) -> Any:
 @pytest.mark.parametrize(
     ("options", "first", "further"),
     [
-        pytest.param({}, 94, 27, id="plain"),
-        pytest.param({"timeout": 60.0}, 106, 38, id="with a timeout"),
-        pytest.param({"middleware": [passing]}, 108, 45, id="with a wrapper"),
+        pytest.param({}, 101, 27, id="plain"),
+        pytest.param({"timeout": 60.0}, 113, 39, id="with a timeout"),
+        pytest.param({"middleware": [passing]}, 115, 45, id="with a wrapper"),
     ],
 )
 async def test_a_call_runs_few_functions(options: dict[str, Any], first: int, further: int) -> None:

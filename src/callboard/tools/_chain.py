@@ -219,10 +219,6 @@ def _answers(one: object, call_id: str | None) -> bool:
     return isinstance(one, ToolMessage) and one.tool_call_id == call_id
 
 
-def unbounded(run: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
-    return run()
-
-
 class Chain:
     """Chain of middleware around calls (outermost first), with their `aerror_message` methods for error messages.
 
@@ -251,11 +247,11 @@ class Chain:
                 message = failed(error)
         return message
 
-    async def __call__(self, request: Any, call_next: Next, bounded: Bounded = unbounded) -> Any:
+    async def __call__(self, request: Any, call_next: Next, bounded: Bounded | None = None) -> Any:
         """Run the middleware around a call, and return the output.
 
         `call_next` is the step inside of the innermost middleware. `bounded` runs the chain, and may end it with a
-        timeout error.
+        timeout error; without it, nothing bounds the time of the chain.
         """
         signals: list[Exception] = []
         step = _guarded(call_next, signals)
@@ -263,7 +259,8 @@ class Chain:
             step = _guarded(_around(middleware, step), signals)
         output: object = None
         try:
-            output = await bounded(partial(self._middleware[-1], request, step))
+            outermost = self._middleware[-1]
+            output = await (outermost(request, step) if bounded is None else bounded(partial(outermost, request, step)))
         except Exception:
             # A middleware may catch control flow, retry after it or raise an error of its own: the recorded signal
             # wins.
@@ -279,19 +276,19 @@ class Chain:
                 del signal
         return output
 
-    async def around_attempts(self, supervised: SupervisedCall[Any], request: Any, attempt: Next) -> Any:
+    def around_attempts(self, supervised: SupervisedCall[Any], request: Any, attempt: Next) -> Awaitable[Any]:
         """Run the middleware around the attempts of a call, and return the output.
 
         The timeout of the middleware does not count the time of an attempt.
         """
-        if not supervised.times_middleware:
-            return await self(request, attempt)
+        if supervised.policy.timeout is None or not supervised.times_middleware:
+            return self(request, attempt)
 
         async def call_next(request: Any) -> Any:
             with supervised.outside_timeout():
                 return await attempt(request)
 
-        return await self(request, call_next, supervised.within_timeout)
+        return self(request, call_next, supervised.within_timeout)
 
 
 def _message_of(name: str, message: object, call_id: str | None) -> ToolMessage:

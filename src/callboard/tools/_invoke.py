@@ -30,7 +30,7 @@ from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
 from callboard._util._cooperative import in_portions
 from callboard.exceptions import CallError
-from callboard.tools._callbacks import LazyAsyncManager, LazySyncManager, ToolRun, manager_of_tool
+from callboard.tools._callbacks import LazyAsyncManager, LazySyncManager, ToolRun
 from callboard.tools._errors import (
     REPEATS,
     is_lost,
@@ -50,13 +50,6 @@ _set = object.__setattr__  # without the checks of a model
 
 _NEEDS_ASYNCIO = ("no running event loop", "no current event loop")
 """Texts of asyncio's errors for code that runs on another event loop."""
-
-
-def manager_for(plan: Plan, config: RunnableConfig) -> AsyncCallbackManager:
-    """Return the callback manager for the runs of a tool; it is the same for all calls of a batch."""
-    if plan.is_foreign:
-        return AsyncCallbackManager([])  # its own `ainvoke` calls the handlers; here they would be called twice
-    return manager_of_tool(plan.tool, config)
 
 
 async def invoke(

@@ -35,9 +35,10 @@ from callboard._records._policies import ToolCallLike
 from callboard._util._cooperative import PORTION, Steps
 from callboard.tools._bounds import admission
 from callboard.tools._call_record import CallRecord, naming
+from callboard.tools._callbacks import manager_of_tool
 from callboard.tools._chain import Chain, Wrapper
 from callboard.tools._errors import error_message, is_control_flow, raise_invalid_arguments, runs_again, unknown_tool
-from callboard.tools._invoke import filled_in, invoke, manager_for, own_copy, raise_without_key
+from callboard.tools._invoke import filled_in, invoke, own_copy, raise_without_key
 from callboard.tools._ledger import CallsInterrupted, Ledger
 from callboard.tools._plan import Plan, inject
 from callboard.tools._results import Output, Requested, ResultRules, left_of
@@ -385,7 +386,9 @@ class ReadyTool(NamedTuple):
     def of(cls, batch: ToolBatch, tool: BaseTool, config: RunnableConfig) -> Self:
         plan = batch.setup.plan(tool)
         threads = batch.threads if plan.takes_thread else None
-        return cls(tool, plan, manager_for(plan, config), threads)
+        # The own `ainvoke` of a foreign tool calls the handlers; here they would be called twice.
+        manager = AsyncCallbackManager([]) if plan.is_foreign else manager_of_tool(tool, config)
+        return cls(tool, plan, manager, threads)
 
 
 class _BatchCall(SupervisedCall[Output]):
@@ -413,15 +416,16 @@ class _BatchCall(SupervisedCall[Output]):
         try:
             if batch.overrides is not None:
                 output = await self._overridden(batch.overrides)
-            elif setup.chain is not None:
-                output = await run_judged(self, self._through_chain, setup.at_end, self._reworked)
-            elif self.policy.budget is not None:
-                output = await run_judged(self, self._execute, setup.at_end, untouched)
             else:
-                try:  # `run_judged` without its frame, which each waiting call would keep
-                    output = await self._execute()
+                # As `run_judged` does, without its frame, which each waiting call would keep.
+                try:
+                    if self.policy.budget is not None:
+                        output = await self.within_budget(self._execute if setup.chain is None else self._through_chain)
+                    else:
+                        output = await (self._execute() if setup.chain is None else self._through_chain())
                 except BaseException as exc:
-                    if (message := await message_for(self, exc, setup.at_end, untouched)) is None:
+                    rework = untouched if setup.chain is None else self._reworked
+                    if (message := await message_for(self, exc, setup.at_end, rework)) is None:
                         raise
                     output = message
         except GraphInterrupt as interrupt:
@@ -511,9 +515,11 @@ class _BatchCall(SupervisedCall[Output]):
                 raise_without_key(error, known.plan, ready, call)
             except ValidationError as error:
                 raise_invalid_arguments(error, call, filled_in(known.plan, ready, call))
-            output = batch.rules.checked(response, call)
             self.handled = None  # an earlier attempt may have set it
-            return output
+            # The usual case is tested here, without a call.
+            if type(response) is ToolMessage and response.tool_call_id == call["id"] and type(response.content) is str:
+                return response
+            return batch.rules.checked(response, call)
         except Exception as error:
             if (content := setup.at_tool(error)) is None:
                 raise
