@@ -1,12 +1,24 @@
 """Nurseries on each event loop, without calls."""
 
+import asyncio
+from functools import partial
+
 import anyio
 import pytest
+import sniffio
+import trio
 
 from callboard._loops._current import current_loop
-from callboard._loops._protocol import Scope
+from callboard._loops._protocol import Nursery, Scope
 
 WAIT = 20
+
+
+def tasks() -> int:
+    """Return the number of tasks of the running loop."""
+    if sniffio.current_async_library() == "trio":
+        return trio.lowlevel.current_statistics().tasks_living
+    return len(asyncio.all_tasks())
 
 
 async def test_a_child_that_ends_before_it_enters_its_scope_holds_nobody_up() -> None:
@@ -18,3 +30,71 @@ async def test_a_child_that_ends_before_it_enters_its_scope_holds_nobody_up() ->
     with anyio.fail_after(WAIT), pytest.raises(RuntimeError, match="before the first line"):
         async with current_loop().nursery() as nursery:
             nursery.start(child, 1.0)
+
+
+@pytest.mark.backends("asyncio")
+@pytest.mark.parametrize("owner_waits", [False, True])
+async def test_a_child_that_other_code_cancels_before_it_begins_holds_nobody_up(owner_waits: bool) -> None:
+    """Promise 1: a tool may cancel all tasks that it finds; asyncio then never runs the first line of a new child."""
+    begun: list[str] = []
+
+    def start_and_cancel(nursery: Nursery) -> None:
+        before = asyncio.all_tasks()
+        nursery.start(partial(child, "cancelled"), 1.0)
+        for task in asyncio.all_tasks() - before:
+            task.cancel()
+
+    async def child(name: str, scope: Scope) -> None:
+        with scope:
+            begun.append(name)
+
+    async def first(scope: Scope) -> None:
+        with scope:
+            await anyio.sleep(1)
+            start_and_cancel(nursery)
+
+    with anyio.fail_after(WAIT):
+        async with current_loop().nursery() as nursery:
+            nursery.start(partial(child, "other"), 1.0)
+            if owner_waits:
+                nursery.start(first, 1.0)
+            else:
+                start_and_cancel(nursery)
+    assert begun[0] == "other"
+
+
+async def test_a_bug_in_a_child_reaches_the_owner_after_all_children() -> None:
+    ended: list[str] = []
+
+    async def fails(scope: Scope) -> None:
+        with scope:
+            raise RuntimeError("a bug")
+
+    async def other(scope: Scope) -> None:
+        with scope:
+            await anyio.sleep(1)
+            ended.append("other")
+
+    with anyio.fail_after(WAIT), pytest.raises(RuntimeError, match="a bug"):
+        async with current_loop().nursery() as nursery:
+            nursery.start(other, 1.0)
+            nursery.start(fails, 1.0)
+    assert ended in (["other"], [])  # trio cancels the others
+
+
+async def test_no_child_is_alive_when_the_owner_goes_on() -> None:
+    """Promise 1: a child wakes its owner in its last step; the owner must not go on in the middle of it."""
+    after: list[int] = []
+
+    async def child(number: int, scope: Scope) -> None:
+        with scope:
+            await anyio.sleep(number % 3)
+        after.append(number)
+
+    before = tasks()
+    with anyio.fail_after(WAIT):
+        async with current_loop().nursery() as nursery:
+            for number in range(50):
+                nursery.start(partial(child, number), 1.0)
+    assert sorted(after) == list(range(50))
+    assert tasks() == before

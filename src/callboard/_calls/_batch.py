@@ -111,11 +111,11 @@ class Batch(Generic[T]):
                     raise  # a requested cancellation: `scope`, or the nursery, swallows it
                 if call.error is not None and not self._is_signal(call.error):
                     failed = call
+            if self._pulse.unreported:
+                self._pulse.warn()
         # After the scope was left: `_fail` cancels every child, and a child must not cancel itself while it ends.
         if failed is not None:
             self._fail(failed)
-        if self._pulse.unreported:
-            self._pulse.warn()
 
     def _fail(self, call: SupervisedCall[T]) -> None:
         self._failed.append(call)

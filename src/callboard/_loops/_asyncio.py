@@ -40,9 +40,8 @@ class AsyncioNursery:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        # One context and one bound method for the callbacks of all children: a batch may have thousands.
-        self._context = copy_context()
-        self._on_end = self._ended
+        # One bound method for all children: a batch may have thousands.
+        self._on_exit = self._left
         # A scope can cancel its task only after the child has entered the scope, see `cancel`.
         self._children: dict[asyncio.Task[None], AsyncioScope] = {}
         self._empty: asyncio.Future[None] | None = None
@@ -51,18 +50,40 @@ class AsyncioNursery:
 
     def start(self, child: ChildFn, grace: float) -> None:
         scope = AsyncioScope(math.inf, grace)
+        scope.on_exit = self._on_exit
         task = self._loop.create_task(child(scope))
         if not task.done():  # an eager task may have ended already
             scope.task = task
             self._children[task] = scope
-        task.add_done_callback(self._on_end, context=self._context)
+            if self._empty is not None:
+                self._loop.call_soon(self._look)
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _left(self, scope: AsyncioScope, expected: bool) -> None:
+        # A child awaits nothing after it has left its scope (`ChildFn`): it ends in this step of its task, and the
+        # owner goes on in a later one. A callback of the task would cost each child a turn of the loop and a tenth of
+        # the time of a call, so only a child that ends with an error has one.
+        task = scope.task
+        assert task is not None
+        if not expected:
+            task.add_done_callback(self._ended)
+            return
         self._children.pop(task, None)
-        if not task.cancelled() and (exc := task.exception()) is not None:
-            self._bug = exc  # children handle their own errors: only a bug in callboard arrives here
         if not self._children and self._empty is not None and not self._empty.done():
             self._empty.set_result(None)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (exc := task.exception()) is not None:
+            self._bug = exc  # children handle their own errors: only a bug in callboard arrives here
+        if (scope := self._children.get(task)) is not None:
+            scope.task = task
+            self._left(scope, True)
+            scope.task = None  # the task's error refers to the scope: a reference cycle
+
+    def _look(self) -> None:
+        # Other code may cancel a child that has not begun, such as all tasks of the loop. It never enters its scope.
+        # This runs after the first step of each child.
+        for task in [task for task in self._children if task.done()]:
+            self._ended(task)
 
     def cancel(self) -> None:
         if self.cancel_called:
@@ -76,6 +97,7 @@ class AsyncioNursery:
                 # and its reference to the task would close a cycle: task, error, traceback, frame, scope.
                 scope.task = None
                 task.cancel()
+                task.add_done_callback(self._ended)
 
     async def __aenter__(self) -> Self:
         return self
@@ -87,6 +109,8 @@ class AsyncioNursery:
             if exc is not None:
                 await self._cancel_and_drain()
                 return False
+            if self._children:
+                self._loop.call_soon(self._look)
             # Each frame between the owner and this wait is entered again when the last child has ended.
             while self._children:
                 self._empty = self._loop.create_future()
@@ -95,7 +119,7 @@ class AsyncioNursery:
             await self._cancel_and_drain()
             raise  # only now: no child may be alive when the owner goes on
         finally:
-            del self._on_end  # a bound method of this object: a reference cycle
+            del self._on_exit  # a bound method of this object: a reference cycle
         if self._bug is not None:
             raise self._bug
         return False

@@ -7,7 +7,7 @@ without limit. A cancellation that a library swallowed is sent again after the g
 import asyncio
 import logging
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
@@ -68,6 +68,10 @@ _CATCH_UP = 0.02
 """Seconds that a block gets after its event loop was blocked, to process results that are ready."""
 
 
+OnExit = Callable[["AsyncioScope", bool], None]
+"""Function that is called when a scope is left; `True` if the block ended without an error, except the scope's own."""
+
+
 class AsyncioScope:
     """Cancel scope of a block in one task; callboard cancels a running task only through its scopes.
 
@@ -97,6 +101,7 @@ class AsyncioScope:
         "_timer",  # for the deadline; after `cancel`, for the end of the grace
         "begun",  # True from the beginning of the block on; before, a cancellation of the task must not use this scope
         "cancel_called",  # True once requested, even if a shield still holds the cancellation back
+        "on_exit",  # only in the scope of a nursery's child: tells the nursery that the child ends, see `on_exit` there
         "task",  # the task of the block; a nursery sets it before the task has begun
     )
 
@@ -111,6 +116,7 @@ class AsyncioScope:
         self._held: list[AsyncioScope] | None = None
         self._outer: AsyncioScope | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self.on_exit: OnExit | None = None
 
     def __enter__(self) -> Self:
         task, outer = self.task, innermost.get()
@@ -135,8 +141,13 @@ class AsyncioScope:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None  # the timer's context refers to this scope: a reference cycle
-        if not self.cancel_called:
-            return False
+        swallowed = self.cancel_called and self._swallows(exc_type)
+        if self.on_exit is not None:
+            self.on_exit(self, exc_type is None or swallowed)
+        return swallowed
+
+    def _swallows(self, exc_type: type[BaseException] | None) -> bool:
+        """Undo the cancellations of this scope; return whether it caused the error with which the block ends."""
         root = self._root()
         if root._held and self in root._held:
             root._held.remove(self)

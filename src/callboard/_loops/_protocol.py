@@ -18,7 +18,10 @@ from callboard._loops._watchdog import Pulse
 T = TypeVar("T")
 
 ChildFn = Callable[["Scope"], Coroutine[Any, Any, None]]
-"""Async function of a child task. It must enter the scope that it receives before it does anything else."""
+"""Async function of a child task.
+
+It must enter the scope that it receives before it does anything else, and await nothing after it has left the scope.
+"""
 
 
 class Scope(Protocol):
