@@ -300,7 +300,7 @@ def test_customers_use_public_names_only() -> None:
 
 PUBLIC_MODULES = ["callboard", "callboard.extend", "callboard.exceptions", "callboard.middleware", "callboard.guards"]
 FOR_OPTIONS = frozenset(
-    ("check_count", "check_seconds", "_check_type", "has_members_of", "KeyFunction", "key_function", "LimitKey")
+    ("check_count", "check_seconds", "check_type", "has_members_of", "KeyFunction", "key_function", "LimitKey")
 ) | frozenset(
     (
         "Missing",

@@ -146,7 +146,7 @@ class Attempt:
         name, seconds = self._call["name"], found.seconds
         raise CallTimeoutError(name, owner.id, seconds, held=found.held, idle=found.is_idle) from found.cause
 
-    def waits(self) -> Turn | None:
+    def suspend_timeouts(self) -> Turn | None:
         """Suspend the body's timeouts until the engine starts it; return the `Turn` that restarts them.
 
         Returns `None` if the body has no timeouts.

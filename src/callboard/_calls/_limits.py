@@ -32,7 +32,7 @@ from callboard._records._policies import (
     Rate,
     SharedLimits,
     ToolCallLike,
-    _check_type,
+    check_type,
     key_function,
 )
 from callboard._util._canonical import digest
@@ -658,7 +658,7 @@ class LimitGuard:
     """
 
     def __init__(self, limit: Limit, name: str) -> None:
-        _check_type("LimitGuard(limit=...)", limit, Limit, "Limit(concurrency=8)")
+        check_type("LimitGuard(limit=...)", limit, Limit, "Limit(concurrency=8)")
         self._limiter = limiter_of(limit, name, f"the queue of {name}")
 
     @asynccontextmanager

@@ -101,30 +101,25 @@ class OutOfTime(NamedTuple):
     """Error that the clean-up of the body raised; `None` without one."""
 
 
-class AttemptClock:
+class AttemptClock(Timed):
     """Clock of the timeout and the idle timeout of one body."""
 
-    __slots__ = ("_began", "_grace", "_idle", "_loop", "_scope", "_timed", "_timeout", "_until")
+    __slots__ = ("_around", "_began", "_idle", "_scope", "_timeout")
 
     def __init__(
         self, loop: EventLoop, *, timeout: float | None, idle: float | None, until: float, grace: float
     ) -> None:
-        self._loop = loop
+        deadline = math.inf if timeout is None else loop.now() + timeout
+        super().__init__(loop, min(until, deadline), grace)
         self._timeout = timeout
-        self._until = until
-        self._grace = grace
+        self._around = until  # deadline of the code around the body
         self._began = monotonic()
-        deadline = self._deadline()
         self._idle = None if idle is None else IdleScope(loop, idle, deadline, grace)
         self._scope: Scope = loop.scope(deadline, grace) if self._idle is None else self._idle
-        self._timed = Timed(loop, min(until, deadline), grace)
-
-    def _deadline(self) -> float:
-        return math.inf if self._timeout is None else self._loop.now() + self._timeout
 
     async def run(self, body: Callable[[], Awaitable[T]]) -> "T | OutOfTime":
         """Run the body; return its result, or an `OutOfTime` if a timeout ended it."""
-        token = current_timed.set(self._timed)
+        token = current_timed.set(self)
         try:
             with (limit := TimeLimit(self._scope)):
                 return await body()
@@ -133,13 +128,13 @@ class AttemptClock:
         # Reached only if a timeout ended the block.
         idle = self._idle
         if idle is not None and idle.was_idle:
-            return OutOfTime(idle.seconds, True, self._loop.pulse.held_since(idle.since), limit.cause)
+            return OutOfTime(idle.seconds, True, self.loop.pulse.held_since(idle.since), limit.cause)
         assert self._timeout is not None
-        return OutOfTime(self._timeout, False, self._loop.pulse.held_since(self._began), limit.cause)
+        return OutOfTime(self._timeout, False, self.loop.pulse.held_since(self._began), limit.cause)
 
     def hold(self) -> None:
         """Suspend both timeouts while the body waits for an engine to start it; only in the loop's thread."""
-        self._timed.until = self._until
+        self.until = self._around
         if self._idle is not None:
             self._idle.hold()
         else:
@@ -147,11 +142,12 @@ class AttemptClock:
 
     def go_on(self) -> None:
         """Restart both timeouts from zero, because the body begins; from any thread."""
-        run_there(self._loop, self._begin_anew)
+        run_there(self.loop, self._begin_anew)
 
     def _begin_anew(self) -> None:
-        self._began, deadline = monotonic(), self._deadline()
-        self._timed.until = min(self._until, deadline)
+        self._began = monotonic()
+        deadline = math.inf if self._timeout is None else self.loop.now() + self._timeout
+        self.until = min(self._around, deadline)
         if self._idle is not None:
             self._idle.go_on(deadline)
         else:

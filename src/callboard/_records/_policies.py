@@ -108,7 +108,7 @@ class Limit:
             check_count("Limit(concurrency=...)", self.concurrency, least=1)
         if self.queue is not None:
             check_count("Limit(queue=...)", self.queue, least=0)
-        _check_type("Limit(rate=...)", self.rate, Rate, "Rate(20, per=1.0)")
+        check_type("Limit(rate=...)", self.rate, Rate, "Rate(20, per=1.0)")
         if self.key is not None:
             key_function("Limit(key=...)", self.key)
         if self.concurrency is None and self.rate is None:
@@ -287,7 +287,8 @@ class CallPolicy:
     """Supervision options for the calls of one tool.
 
     Args:
-        timeout: seconds for one attempt, from the start of its body; `None` for no timeout.
+        timeout: seconds for one attempt, from the start of its body; `None` for no timeout. Without a budget it also
+            bounds each stretch of the call's middleware between two attempts.
         idle_timeout: seconds that an attempt may go without activity. Activity is `callboard.progress()`, or a nested
             call that begins or ends. `None` for any time.
         budget: seconds for the whole call: queue wait, attempts and backoff together.
@@ -321,7 +322,7 @@ class CallPolicy:
             check_seconds(f"CallPolicy({name}=...)", getattr(self, name), zero=False)
         check_seconds("CallPolicy(grace=...)", self.grace)
         check_engine("CallPolicy(runs_in=...)", self.runs_in)
-        _check_type("CallPolicy(limit=...)", self.limit, Limit, "Limit(concurrency=8)")
+        check_type("CallPolicy(limit=...)", self.limit, Limit, "Limit(concurrency=8)")
         if self.idempotent is not None and not isinstance(self.idempotent, bool):
             raise TypeError(f"CallPolicy(idempotent=...) is True, False or None, got {self.idempotent!r}")
 
@@ -445,6 +446,6 @@ def _is_needed(parameter: inspect.Parameter) -> bool:
     return by_place and parameter.default is parameter.empty
 
 
-def _check_type(name: str, value: object, kind: type, example: str) -> None:
+def check_type(name: str, value: object, kind: type, example: str) -> None:
     if value is not None and not isinstance(value, kind):
         raise TypeError(f"{name} takes {kind.__name__}, such as {example}; got {value!r}")

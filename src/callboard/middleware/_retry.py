@@ -12,7 +12,7 @@ from langchain_core.messages import ToolMessage
 from callboard._calls._call import note, waiting
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._loops._deadline import remaining
-from callboard._records._policies import CallPolicy, _check_type, check_count, check_seconds
+from callboard._records._policies import CallPolicy, check_count, check_seconds, check_type
 from callboard._util._callers import user_stacklevel
 from callboard._web._retry_after import retry_after
 from callboard.exceptions import (
@@ -88,8 +88,8 @@ class Retry(Middleware):
         check_when("Retry(on=...)", on)
         check_on_message("Retry(on_message=...)", on_message)
         # A text such as "no" must not count as true: calls of tools that are not idempotent would run again.
-        _check_type("Retry(any_tool=...)", any_tool, bool, "True")
-        _check_type("Retry(rng=...)", rng, random.Random, "random.Random(7)")
+        check_type("Retry(any_tool=...)", any_tool, bool, "True")
+        check_type("Retry(rng=...)", rng, random.Random, "random.Random(7)")
         self._attempts = attempts
         self._initial = initial
         self._factor = factor

@@ -76,7 +76,7 @@ class HandlerCall:
         named_by = {name: value for name, value in call_args.items() if name in self._written}
         while True:
             # The attempt's timeout stops while the ask waits in the mailbox, and starts again at `turn.begin`.
-            turn = None if attempt is None else attempt.waits()
+            turn = None if attempt is None else attempt.suspend_timeouts()
             try:
                 return await self._cell.ask(
                     self._handler,

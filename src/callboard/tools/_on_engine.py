@@ -57,7 +57,7 @@ class EngineBody:
         attempt, session = own_attempt(self._plan.tool.name), self._actors.session()
         body = self._body(args, kwargs, current_call())
         # The attempt's timeout stops while the body waits for a worker, and starts again at `turn.begin`.
-        turn = None if attempt is None else attempt.waits()
+        turn = None if attempt is None else attempt.suspend_timeouts()
         try:
             if session is not None:
                 await session.hold(self._engine, body.title)

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from callboard._calls._call import note
 from callboard._calls._thread_pool import Threads
 from callboard._langgraph._vocabulary import ToolCallRequest
-from callboard._records._policies import _check_type, check_count
+from callboard._records._policies import check_count, check_type
 from callboard._util._suggestions import no_such
 from callboard.guards._sanitize._hosts import Url
 from callboard.guards._sanitize._paths import PathIn
@@ -288,8 +288,8 @@ class Sanitize(Middleware):
         if not 1 <= max_depth <= _DEEPEST:
             raise ValueError(f"Sanitize(max_depth=...) must be 1 to {_DEEPEST}, got {max_depth!r}")
         check_count("Sanitize(max_size=...)", max_size, least=1)
-        _check_type("Sanitize(text=...)", text, Text, "Text(max_chars=1000)")
-        _check_type("Sanitize(results=...)", results, Results, "Results(max_chars=1000)")
+        check_type("Sanitize(text=...)", text, Text, "Text(max_chars=1000)")
+        check_type("Sanitize(results=...)", results, Results, "Results(max_chars=1000)")
         self._for_all = _checked("arguments", arguments or {})
         by_tool = _by_tool(tools or {})
         self._for_tool = {name: _checked(f"tools[{name!r}]", rules) for name, rules in by_tool.items()}
