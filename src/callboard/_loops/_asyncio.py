@@ -52,11 +52,13 @@ class AsyncioNursery:
         scope = AsyncioScope(math.inf, grace)
         scope.on_exit = self._on_exit
         task = self._loop.create_task(child(scope))
-        if not task.done():  # an eager task may have ended already
-            scope.task = task
-            self._children[task] = scope
-            if self._empty is not None:
-                self._loop.call_soon(self._look)
+        if task.done():  # an eager task may have ended already
+            self._ended(task)
+            return
+        scope.task = task
+        self._children[task] = scope
+        if self._empty is not None:
+            self._loop.call_soon(self._look)
 
     def _left(self, scope: AsyncioScope, expected: bool) -> None:
         # A child awaits nothing after it has left its scope (`ChildFn`): it ends in this step of its task, and the
