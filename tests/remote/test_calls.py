@@ -64,7 +64,7 @@ async def test_what_is_not_served_is_refused_by_name(served: Worker) -> None:
 async def test_the_worker_itself_refuses_what_is_not_served(served: Worker) -> None:
     """The worker does not rely on the checks of the client."""
     async with engine(served) as remote:
-        [link] = remote._lifecycle.here("").links
+        [link] = remote._here("").links
         object.__setattr__(link.offer, "serves", (*link.offer.serves, "posix:getpid"))
         with anyio.fail_after(WAIT), pytest.raises(EngineError, match="posix:getpid is not served by its worker"):
             await remote.run_body(_body(os.getpid))
@@ -98,7 +98,7 @@ async def test_surplus_calls_wait_here_for_their_turn(served: Worker, tmp_path: 
     most = 0
     path = str(tmp_path / "ids")
     async with engine(served) as remote:
-        [link] = remote._lifecycle.here("").links
+        [link] = remote._here("").links
         with anyio.fail_after(WAIT):
             async with anyio.create_task_group() as group:
                 for number in range(12):

@@ -279,7 +279,7 @@ async def test_a_silent_agent_is_away(served: Worker, tmp_path: Path) -> None:
 
 
 def _links(remote: Any) -> Any:
-    return remote._lifecycle.here("").links
+    return remote._here("").links
 
 
 async def test_a_second_signal_ends_what_runs_at_once(tmp_path: Path) -> None:

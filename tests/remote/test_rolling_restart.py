@@ -48,7 +48,7 @@ async def test_a_rolling_restart_of_four_workers_under_load_loses_and_doubles_no
                     codes.append(await anyio.to_thread.run_sync(one.wait))
                     one.close()
                     workers[place] = await anyio.to_thread.run_sync(lambda: Worker(BODIES, "--listen", one.address))  # noqa: B023
-                    [link] = [link for link in remote._lifecycle.here("").links if str(link.address) == one.address]
+                    [link] = [link for link in remote._here("").links if str(link.address) == one.address]
                     while not link.is_up:
                         await anyio.sleep(0.01)
                 is_over = True

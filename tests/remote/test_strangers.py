@@ -334,7 +334,7 @@ async def test_a_second_reply_to_a_call_is_refused() -> None:
     with anyio.fail_after(WAIT):
         async with _false_worker(serve) as address, engine(address) as remote:
             assert await remote.run_body(_body(bodies.add, 1)) == 7
-            [link] = remote._lifecycle.here("").links
+            [link] = remote._here("").links
             while "it is for no call" not in link.trouble:
                 await anyio.sleep(0.01)
 

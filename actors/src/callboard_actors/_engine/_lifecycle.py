@@ -67,23 +67,28 @@ class _Opening(Generic[S]):
     openers: int = 0
 
 
-class EngineLifecycle(Generic[S]):
-    """Lifecycle of an engine's resources. Each event loop reads only its own entry, so no lock is needed."""
+class OpenedEngine(Generic[S]):
+    """Engine that users open with `async with`, any number of times, and can drain; see `callboard.Engine`."""
 
     def __init__(self, make: Callable[[], S], *, noun: str, task: str) -> None:
         self._make = make
         self._noun = noun
         self._task = task
+        # Each event loop reads only its own entry, so no lock is needed.
         self._by_loop: dict[EventLoopToken, _Opening[S]] = {}
-        self.bodies = EngineOperations(noun)
+        self._bodies = EngineOperations(noun)
         """Bodies that run, in all event loops."""
 
-    async def enter(self) -> None:
-        """Open the engine in this event loop, and wait until it is ready; raise ActorStartError if that fails."""
+    async def __aenter__(self) -> Self:
+        """Open the engine in this event loop, and wait until it is ready.
+
+        Raises:
+            callboard.ActorStartError: if it cannot be started; with `never` if trying again is of no use.
+        """
         self._leave_closed_loops()
         here = current_token()
         if not self._by_loop:
-            self.bodies.reopen()
+            self._bodies.reopen()
         opening = self._by_loop.get(here)
         if opening is None or opening.resources.failure is not None:
             opening = self._by_loop[here] = _Opening(self._make())
@@ -96,9 +101,12 @@ class EngineLifecycle(Generic[S]):
         except BaseException:
             await self._leave(opening)
             raise
+        return self
 
-    async def leave(self) -> None:
-        """Leave the engine in this event loop; the last opener to leave waits until all resources have ended."""
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        """Leave the engine; the last user to leave ends everything that was started for it."""
         await self._leave(self._by_loop[current_token()])
 
     async def _leave(self, opening: _Opening[S]) -> None:
@@ -118,7 +126,7 @@ class EngineLifecycle(Generic[S]):
                 if opening is not None:
                     opening.resources.abandon()
 
-    def here(self, title: str, call_id: str | None = None) -> S:
+    def _here(self, title: str, call_id: str | None = None) -> S:
         """Return the engine's resources in this event loop; raise ActorGoneError if the engine is not open."""
         opening = self._by_loop.get(current_token())
         if opening is not None:
@@ -133,31 +141,6 @@ class EngineLifecycle(Generic[S]):
         reason = f"its {self._noun} is not open; call it within `async with` of the {noun}"
         raise ActorGoneError(title, call_id, reason)
 
-    def all(self) -> list[S]:
-        """Return the engine's resources in all event loops."""
-        return [opening.resources for opening in list(self._by_loop.values())]
-
-
-class OpenedEngine(Generic[S]):
-    """Engine that users open with `async with`, any number of times, and can drain; see `callboard.Engine`."""
-
-    _lifecycle: EngineLifecycle[S]
-
-    async def __aenter__(self) -> Self:
-        """Open the engine in this event loop.
-
-        Raises:
-            callboard.ActorStartError: if it cannot be started; with `never` if trying again is of no use.
-        """
-        await self._lifecycle.enter()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
-        """Leave the engine; the last user to leave ends everything that was started for it."""
-        await self._lifecycle.leave()
-
     async def drain(self, timeout: float = 30.0) -> Drained:
         """Refuse new bodies (function calls), wait for running bodies, and end those that do not finish in time.
 
@@ -171,4 +154,4 @@ class OpenedEngine(Generic[S]):
         Raises:
             ValueError: for a number out of range.
         """
-        return await self._lifecycle.bodies.drain(timeout)
+        return await self._bodies.drain(timeout)

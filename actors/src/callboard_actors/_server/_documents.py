@@ -8,7 +8,6 @@ The server compares versions, and decides nothing else.
 import asyncio
 import logging
 import math
-from abc import abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -315,12 +314,9 @@ class DocumentStore(ClientStore[DocumentsClient]):
         check_away(self._whose, away, get_args(WhileAway))
         _check_largest(self._whose, largest)
         self._largest = largest
+        self._settings = (largest,)
         self._away: WhileAway = away
         self._patience = patience
-
-    @abstractmethod
-    def _line(self) -> Callable[[], DocumentsTransport]:
-        """Return a function that makes a connection to the server. The function must not refer to this store."""
 
     def _new_client(self) -> DocumentsClient:
         return DocumentsClient(self._line(), self._where, patience=self._patience, away=self._away)

@@ -5,6 +5,9 @@ import re
 import threading
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
@@ -18,7 +21,7 @@ C = TypeVar("C", bound=BackgroundClient[Any])
 
 
 class ServerStore(ABC):
-    """Store on a server, with a checked URL and prefix. Subclasses name the server and make the clients."""
+    """Store on a server, with a checked URL and prefix. Subclasses name the server and the connections to it."""
 
     server: str
     schemes: tuple[str, ...]
@@ -26,6 +29,10 @@ class ServerStore(ABC):
     package: str
     extra: str
     needs_host = True
+    transports: str
+    """Module with the connections to the server, and the check of a URL; the driver that it imports is an extra."""
+    transport: str
+    """Name of the class in that module which makes the connections of this kind of store."""
 
     def __init__(self, url: str, prefix: str) -> None:
         self._whose = type(self).__name__
@@ -33,6 +40,8 @@ class ServerStore(ABC):
         check_prefix(self._whose, prefix)
         self._url = url
         self._prefix = prefix
+        self._settings: tuple[object, ...] = ()
+        """Further arguments of a connection."""
 
     def _check_url(self, url: object) -> str:
         """Check the URL, and return it without its password.
@@ -49,9 +58,14 @@ class ServerStore(ABC):
         self._check_driver(str(url))
         return f"{parts.scheme}://{host}{parts.path}"
 
-    @abstractmethod
     def _check_driver(self, url: str) -> None:
         """Raise ValueError for a URL that the server's driver does not accept."""
+        import_module(self.transports).check_url(self._whose, url)
+
+    def _line(self) -> Callable[[], Any]:
+        """Return a function that makes a connection to the server. The function does not refer to this store."""
+        connection = getattr(import_module(self.transports), self.transport)
+        return partial(connection, self._url, self._where, self._prefix, *self._settings)
 
     def __repr__(self) -> str:
         return f"{self._whose}({self._where!r})"

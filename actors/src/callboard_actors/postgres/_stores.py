@@ -1,13 +1,8 @@
 """Stores in PostgreSQL that many processes share: `PostgresLimits`, `PostgresDocuments` and `PostgresFleet`."""
 
-from collections.abc import Callable
-from functools import partial
-
-from callboard_actors._server._documents import DocumentStore, DocumentsTransport
+from callboard_actors._server._documents import DocumentStore
 from callboard_actors._server._store import ServerStore
-from callboard_actors._server.fleet._client import FleetTransport
 from callboard_actors._server.fleet._member import FleetStore
-from callboard_actors._server.limits._gate import LimitsTransport
 from callboard_actors._server.limits._store import LimitStore
 
 
@@ -17,11 +12,7 @@ class _OnPostgres(ServerStore):
     examples = "'postgresql://user:password@localhost:5432/app'"
     package, extra = "psycopg", "postgres"
     needs_host = False  # the driver has a default
-
-    def _check_driver(self, url: str) -> None:
-        from callboard_actors.postgres._transports import check_url
-
-        check_url(self._whose, url)
+    transports = "callboard_actors.postgres._transports"
 
 
 class PostgresLimits(_OnPostgres, LimitStore):
@@ -35,10 +26,7 @@ class PostgresLimits(_OnPostgres, LimitStore):
         url: of the database: "postgresql://user:password@host:5432/database".
     """
 
-    def _line(self) -> Callable[[], LimitsTransport]:
-        from callboard_actors.postgres._transports import PostgresLimitsTransport
-
-        return partial(PostgresLimitsTransport, self._url, self._where, self._prefix)
+    transport = "PostgresLimitsTransport"
 
 
 class PostgresDocuments(_OnPostgres, DocumentStore):
@@ -52,10 +40,7 @@ class PostgresDocuments(_OnPostgres, DocumentStore):
         url: of the database: "postgresql://user:password@host:5432/database".
     """
 
-    def _line(self) -> Callable[[], DocumentsTransport]:
-        from callboard_actors.postgres._transports import PostgresDocumentsTransport
-
-        return partial(PostgresDocumentsTransport, self._url, self._where, self._prefix, self.largest)
+    transport = "PostgresDocumentsTransport"
 
 
 class PostgresFleet(_OnPostgres, FleetStore):
@@ -68,7 +53,4 @@ class PostgresFleet(_OnPostgres, FleetStore):
         url: of the database: "postgresql://user:password@host:5432/database".
     """
 
-    def _line(self) -> Callable[[], FleetTransport]:
-        from callboard_actors.postgres._transports import PostgresFleetTransport
-
-        return partial(PostgresFleetTransport, self._url, self._where, self._prefix, self._common)
+    transport = "PostgresFleetTransport"

@@ -13,7 +13,7 @@ from callboard_actors._engine import _kernel
 from callboard_actors._engine._codec import check, module_of, name_of, packed
 from callboard_actors._engine._errors import TO_TELL, WorkerDiedError, end_of, is_own_doing
 from callboard_actors._engine._frames import Kind, call_of
-from callboard_actors._engine._lifecycle import EngineLifecycle, OpenedEngine
+from callboard_actors._engine._lifecycle import OpenedEngine
 from callboard_actors._engine._main_module import why_no_pool
 from callboard_actors._engine._pickles import Variables
 from callboard_actors._engine._plain_codec import opened_reply
@@ -100,7 +100,7 @@ class Processes(OpenedEngine[Crew]):
         self._variables = Variables(carries)
         # An ordered set. The crews share this very object: a module added later is loaded by the next zygote.
         self._wanted: dict[str, None] = {}
-        self._lifecycle = EngineLifecycle(
+        super().__init__(
             lambda: Crew(self._terms, self._wanted), noun="pool of processes", task="callboard_actors.process"
         )
         self._numbers = itertools.count(1)
@@ -128,7 +128,7 @@ class Processes(OpenedEngine[Crew]):
     @property
     def pids(self) -> list[int]:
         """Process ids of the live workers in all event loops; incomplete while a worker is being replaced."""
-        return sorted(pid for crew in self._lifecycle.all() for pid in crew.pids())
+        return sorted(pid for opening in list(self._by_loop.values()) for pid in opening.resources.pids())
 
     @overload
     async def run(self, fn: Callable[[*_Ts], Coroutine[Any, Any, _T]], *args: *_Ts) -> _T: ...
@@ -154,7 +154,7 @@ class Processes(OpenedEngine[Crew]):
         """
         body = Body(fn=fn, args=args, title=name_of(fn))
         data = packed(body, self._variables.values())
-        with self._lifecycle.bodies.running(body, grace=self._terms.grace) as noted:
+        with self._bodies.running(body, grace=self._terms.grace) as noted:
             found: _T = await self._run(noted, data, file)
         return found
 
@@ -166,13 +166,13 @@ class Processes(OpenedEngine[Crew]):
         On cancellation, the body is ended within its own grace, if that is shorter than the pool's.
         """
         data = packed(body, self._variables.values())
-        with self._lifecycle.bodies.running(body, grace=self._terms.grace) as noted:
+        with self._bodies.running(body, grace=self._terms.grace) as noted:
             return await self._run(noted, data)
 
     async def _run(self, body: Body, data: bytes, file: int | None = None) -> Any:
         """Run a pickled body in a worker; if the worker dies before the body has begun, try another worker."""
         for left in reversed(range(_ATTEMPTS)):
-            crew = self._lifecycle.here(body.title, body.call_id)
+            crew = self._here(body.title, body.call_id)
             worker = await crew.take(body)
             found = await self._exchange(worker, crew, body, data, file)
             if not isinstance(found, WorkerDiedError):
@@ -194,8 +194,8 @@ class Processes(OpenedEngine[Crew]):
             WorkerDiedError: the worker cannot be started.
             callboard.ActorGoneError: the pool is not open.
         """
-        self._lifecycle.bodies.check_open(title)
-        crew = self._lifecycle.here(title)
+        self._bodies.check_open(title)
+        crew = self._here(title)
         worker = await crew.hire(title)
         seat = SeatProxy(title, worker, crew.end, self._terms, self._variables)
         # A task of the pool, not of this block: open calls must be failed even if the block is cancelled.

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from callboard.extend import Body
-from callboard_actors._engine._lifecycle import EngineLifecycle, OpenedEngine
+from callboard_actors._engine._lifecycle import OpenedEngine
 from callboard_actors.ray._cluster import connect
 from callboard_actors.ray._codec import check
 from callboard_actors.ray._crew import Crew
@@ -69,8 +69,6 @@ class RayEngine(OpenedEngine[Crew]):
         patience: float = 5.0,
         init: Mapping[str, Any] | None = None,
     ) -> None:
-        self._address = address
-        self._init = dict(init or {})
         self._terms = RayOptions(
             workers=workers,
             most_workers=workers if most_workers is None else most_workers,
@@ -86,10 +84,8 @@ class RayEngine(OpenedEngine[Crew]):
             start_timeout=start_timeout,
             patience=patience,
         )
-        self._lifecycle = EngineLifecycle(self._crew, noun="engine on Ray", task="callboard_actors.ray")
-
-    def _crew(self) -> Crew:
-        return Crew(self._terms, partial(connect, self._address, self._init))
+        join = partial(connect, address, dict(init or {}))
+        super().__init__(lambda: Crew(self._terms, join), noun="engine on Ray", task="callboard_actors.ray")
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
         """Raise `TypeError` for a function that cannot be pickled; `title` names it in the error."""
@@ -97,14 +93,14 @@ class RayEngine(OpenedEngine[Crew]):
 
     async def run_body(self, body: Body, /) -> Any:
         """Run a body, which is one function call of a tool or actor, in a Ray actor; see `callboard.Engine`."""
-        with self._lifecycle.bodies.running(body, grace=self._terms.grace) as noted:
-            return await self._lifecycle.here(body.title, body.call_id).run_body(noted)
+        with self._bodies.running(body, grace=self._terms.grace) as noted:
+            return await self._here(body.title, body.call_id).run_body(noted)
 
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[HostProxy]:
         """Start a Ray actor for one owner for the duration of the block, in addition to `workers`."""
-        self._lifecycle.bodies.check_open(title)
-        host = await self._lifecycle.here(title).hire(title)
+        self._bodies.check_open(title)
+        host = await self._here(title).hire(title)
         try:
             yield host
         finally:

@@ -1,13 +1,8 @@
 """Stores in Redis that many processes share: `RedisLimits`, `RedisDocuments` and `RedisFleet`."""
 
-from collections.abc import Callable
-from functools import partial
-
-from callboard_actors._server._documents import DocumentStore, DocumentsTransport
+from callboard_actors._server._documents import DocumentStore
 from callboard_actors._server._store import ServerStore
-from callboard_actors._server.fleet._client import FleetTransport
 from callboard_actors._server.fleet._member import FleetStore
-from callboard_actors._server.limits._gate import LimitsTransport
 from callboard_actors._server.limits._store import LimitStore
 
 
@@ -16,11 +11,7 @@ class _OnRedis(ServerStore):
     schemes = ("redis", "rediss", "unix")
     examples = "'redis://localhost:6379/0', 'rediss://host' or 'unix:///run/redis.sock'"
     package = extra = "redis"
-
-    def _check_driver(self, url: str) -> None:
-        from callboard_actors.redis._transports import check_options
-
-        check_options(self._whose, url)
+    transports = "callboard_actors.redis._transports"
 
 
 class RedisLimits(_OnRedis, LimitStore):
@@ -47,10 +38,7 @@ class RedisLimits(_OnRedis, LimitStore):
         TypeError: if an option has the wrong type.
     """
 
-    def _line(self) -> Callable[[], LimitsTransport]:
-        from callboard_actors.redis._transports import RedisLimitsTransport
-
-        return partial(RedisLimitsTransport, self._url, self._where, self._prefix)
+    transport = "RedisLimitsTransport"
 
 
 class RedisDocuments(_OnRedis, DocumentStore):
@@ -70,10 +58,7 @@ class RedisDocuments(_OnRedis, DocumentStore):
     Raises the same errors as `RedisLimits`.
     """
 
-    def _line(self) -> Callable[[], DocumentsTransport]:
-        from callboard_actors.redis._transports import RedisDocumentsTransport
-
-        return partial(RedisDocumentsTransport, self._url, self._where, self._prefix, self.largest)
+    transport = "RedisDocumentsTransport"
 
 
 class RedisFleet(_OnRedis, FleetStore):
@@ -95,7 +80,4 @@ class RedisFleet(_OnRedis, FleetStore):
     Raises the same errors as `RedisLimits`, and `ValueError` if the secret is missing or short.
     """
 
-    def _line(self) -> Callable[[], FleetTransport]:
-        from callboard_actors.redis._transports import RedisFleetTransport
-
-        return partial(RedisFleetTransport, self._url, self._where, self._prefix, self._common)
+    transport = "RedisFleetTransport"

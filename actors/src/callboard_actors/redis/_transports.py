@@ -53,7 +53,7 @@ _AT_ONCE = 500
 """Messages in one batch of mail."""
 
 
-def check_options(whose: str, url: str) -> None:
+def check_url(whose: str, url: str) -> None:
     """Raise ValueError for a URL whose database is no number, or with an option that may not be set or is unknown."""
     parts = urlsplit(url)
     database = parts.path.strip("/")

@@ -12,7 +12,7 @@ import anyio
 from callboard import ActorStartError
 from callboard.extend import Body, EngineError
 from callboard_actors._engine import _codec
-from callboard_actors._engine._lifecycle import EngineLifecycle, OpenedEngine
+from callboard_actors._engine._lifecycle import OpenedEngine
 from callboard_actors._engine._main_module import NAMES
 from callboard_actors._engine._pickles import Variables
 from callboard_actors._engine._session import NotBegunError
@@ -260,7 +260,7 @@ class RemoteEngine(OpenedEngine[RemoteWorkers]):
             patience=patience,
             variables=Variables(carries),
         )
-        self._lifecycle = EngineLifecycle(
+        super().__init__(
             lambda: RemoteWorkers(self._addresses, self._terms), noun="remote engine", task="callboard_actors.remote"
         )
 
@@ -280,13 +280,13 @@ class RemoteEngine(OpenedEngine[RemoteWorkers]):
         subject = name_of(body.fn if body.subject is None else body.subject)
         _check_name(subject, body.title)
         pickled = _codec.packed(body, self._terms.variables.values())
-        with self._lifecycle.bodies.running(body, grace=self._terms.grace) as noted:
+        with self._bodies.running(body, grace=self._terms.grace) as noted:
             return await self._run(noted, pickled, subject)
 
     async def _run(self, body: Body, pickled: bytes, subject: str) -> Any:
         """Run a body on a remote worker; if it certainly did not begin there, try another worker."""
         for left in reversed(range(max(_ATTEMPTS, 2 * len(self._addresses)))):
-            fleet = self._lifecycle.here(body.title, body.call_id)
+            fleet = self._here(body.title, body.call_id)
             link = await fleet.take(body.title, body.call_id, subject)
             try:
                 return await link.run_reserved(body, pickled)
@@ -303,8 +303,8 @@ class RemoteEngine(OpenedEngine[RemoteWorkers]):
         Raises:
             callboard.EngineError: no worker has one available.
         """
-        self._lifecycle.bodies.check_open(title)
-        fleet = self._lifecycle.here(title)
+        self._bodies.check_open(title)
+        fleet = self._here(title)
         reason = "none of its workers can be had"
         for link in fleet.seats_from():
             seat = await link.have_seat(title)

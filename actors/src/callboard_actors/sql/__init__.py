@@ -8,24 +8,9 @@
 The database enforces the permissions and limits of a statement. The text of a statement decides nothing.
 """
 
-from typing import TYPE_CHECKING
-
-from callboard_actors._util._on_demand import on_demand
-
-if TYPE_CHECKING:
-    from callboard_actors.sql._database import SqlDatabase as SqlDatabase
-    from callboard_actors.sql._database import WritableSqlDatabase as WritableSqlDatabase
-    from callboard_actors.sql._rows import Rows as Rows
-    from callboard_actors.sql._rows import SqlError as SqlError
+from callboard_actors.sql._database import SqlDatabase as SqlDatabase
+from callboard_actors.sql._database import WritableSqlDatabase as WritableSqlDatabase
+from callboard_actors.sql._rows import Rows as Rows
+from callboard_actors.sql._rows import SqlError as SqlError
 
 __all__ = ["Rows", "SqlDatabase", "SqlError", "WritableSqlDatabase"]
-
-__getattr__ = on_demand(
-    __name__,
-    {
-        "Rows": "callboard_actors.sql._rows",
-        "SqlDatabase": "callboard_actors.sql._database",
-        "SqlError": "callboard_actors.sql._rows",
-        "WritableSqlDatabase": "callboard_actors.sql._database",
-    },
-)

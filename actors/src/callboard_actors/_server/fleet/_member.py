@@ -6,7 +6,6 @@
 import logging
 import math
 import os
-from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
 from typing import Any, TypeVar
@@ -287,11 +286,8 @@ class FleetStore(ServerStore):
         self._secret = _secret(self._whose, secret)
         # The server compares lease and fingerprint of all members: a fleet with two leases could have two owners.
         self._common = Common(lease=round(lease * 1e6), seal=fingerprint(self._secret))
+        self._settings = (self._common,)
         self._lease, self._patience = lease, math.inf if patience is None else patience
-
-    @abstractmethod
-    def _line(self) -> Callable[[], FleetTransport]:
-        """Return a function that makes a connection to the server."""
 
     @property
     def lease(self) -> float:

@@ -3,7 +3,6 @@
 import hashlib
 import logging
 import math
-from abc import abstractmethod
 from collections.abc import Callable
 from itertools import count
 from typing import Final, get_args
@@ -141,10 +140,6 @@ class LimitStore(ClientStore[LimitsClient]):
         self._name = name
         self._away: Away = away
         self._lease, self._patience, self._share = lease, patience, Share(processes or 1)
-
-    @abstractmethod
-    def _line(self) -> Callable[[], LimitsTransport]:
-        """Return a function that makes a connection to the server. The function must not refer to this store."""
 
     def _new_client(self) -> LimitsClient:
         seconds = {"patience": self._patience, "lease": self._lease}
