@@ -15,7 +15,7 @@ from mcp_types import RequestParamsMeta
 from callboard import Limit, ToolNode, idempotency_key, progress
 from callboard.telemetry import carrier
 from callboard_actors.mcp._connection import IDEMPOTENCY_KEY
-from callboard_actors.mcp_service._calls import ProgressCounter, progress_sender
+from callboard_actors.mcp_service._questions import ProgressCounter, progress_sender
 from callboard_actors.mcp_service._service import Service
 from tests.telemetry._traces import Traces, attributes, is_child
 

@@ -22,8 +22,14 @@ from callboard.testing import ScriptedModel
 from callboard_actors.mcp._connection import IDEMPOTENCY_KEY
 from callboard_actors.mcp_service import McpApp, mcp_app
 from callboard_actors.mcp_service._callers import Caller
-from callboard_actors.mcp_service._calls import MOST, MOST_OF_ONE, OpenQuestions, WaitingCall
-from callboard_actors.mcp_service._questions import Dialogue, NeedsAnswers
+from callboard_actors.mcp_service._questions import (
+    MOST,
+    MOST_OF_ONE,
+    Dialogue,
+    NeedsAnswers,
+    OpenQuestions,
+    WaitingCall,
+)
 
 from ._clients import in_both_eras, text_in
 from ._commands import PATIENCE

@@ -17,7 +17,7 @@ from langgraph.types import Command, interrupt
 
 from callboard import CallEvent, CallPolicy, CallsInterrupted, CircuitOpenError, Limit, ToolNode, observe
 from callboard.middleware import CircuitBreaker, Retry
-from callboard.middleware._breaker._circuit import MOST, Circuit, Rules, Ticket
+from callboard.middleware._breaker import MOST, Circuit, Rules, Ticket
 from callboard.testing import backend, backend_names, tool_call
 
 WAIT = 100_000

@@ -18,9 +18,8 @@ from pydantic.v1 import BaseModel as BaseModelV1
 
 from callboard import CallEvent, CallsInterrupted, InjectedState, ToolNode, ToolRuntime, observe
 from callboard.guards import RepairArguments
-from callboard.guards._repair._repair_arguments import Repair, Repaired, repair
+from callboard.guards._repair._repair_arguments import UNREADABLE, Repair, Repaired, read, repair, the_one
 from callboard.guards._repair._schema import Contract, TooManyChoicesError, contract_of
-from callboard.guards._repair._slips import UNREADABLE, read, the_one
 from callboard.testing import tool_call
 
 WAIT = 30

@@ -11,7 +11,7 @@ pytest.importorskip("ray")
 from callboard import ActorStartError
 from callboard.extend import Body
 from callboard_actors.ray import _crew
-from callboard_actors.ray._options import RayOptions
+from callboard_actors.ray._cluster import RayOptions
 
 WAIT = 60
 

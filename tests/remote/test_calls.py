@@ -11,9 +11,8 @@ from callboard import ActorStartError, CallPolicy, ToolNode, child, running
 from callboard.extend import Body, EngineError
 from callboard.testing import calls
 from callboard_actors.remote._engine import RemoteWorkers
-from callboard_actors.remote._handshake import Offer
+from callboard_actors.remote._handshake import Address, Offer
 from callboard_actors.remote._link import Link
-from callboard_actors.remote._tls import Address
 
 from . import _bodies as bodies
 from . import _exits as exits

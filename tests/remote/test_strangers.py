@@ -21,7 +21,7 @@ from callboard.extend import Body, EngineError
 from callboard_actors._engine._frames import HEADER, MAGIC, FrameReader, Kind, as_json, frame
 from callboard_actors.remote import RemoteEngine
 from callboard_actors.remote import _handshake as handshake
-from callboard_actors.remote._tls import server_context
+from callboard_actors.remote._handshake import server_context
 
 from . import _bodies as bodies
 from ._commands import BODIES, SECRET, Worker, engine, worker

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from callboard._calls._call import note as note
     from callboard.middleware._approval import RequireApproval as RequireApproval
     from callboard.middleware._approval import approved_arguments as approved_arguments
-    from callboard.middleware._breaker._breaker import CircuitBreaker as CircuitBreaker
+    from callboard.middleware._breaker import CircuitBreaker as CircuitBreaker
     from callboard.middleware._cache._cache import Cache as Cache
     from callboard.middleware._fallback import Fallback as Fallback
     from callboard.middleware._fallback import Value as Value
@@ -41,7 +41,7 @@ _HOMES = {
     "callboard.middleware._approval": ("RequireApproval", "approved_arguments"),
     "callboard._calls._call": ("note",),
     "callboard.middleware._fallback": ("Fallback", "Value"),
-    "callboard.middleware._breaker._breaker": ("CircuitBreaker",),
+    "callboard.middleware._breaker": ("CircuitBreaker",),
     "callboard.middleware._cache._cache": ("Cache",),
     "callboard.middleware._output_budget": ("OutputBudget",),
     "callboard.middleware._retry": ("Retry",),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from callboard import ToolNode
 from callboard.extend import Found
 from callboard.middleware import Cache, CircuitBreaker
-from callboard.middleware._breaker._circuit import Rules, SharedCircuits
+from callboard.middleware._breaker import Rules, SharedCircuits
 from callboard.middleware._cache._stored_results import message_of, result_of
 from callboard.testing import tool_call
 from callboard_actors.redis import RedisDocuments

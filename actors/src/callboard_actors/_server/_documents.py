@@ -17,7 +17,7 @@ from callboard import StorageError
 from callboard.extend import Away, Document, Done, Found, Rule, Written
 from callboard_actors._server._client import AwayError, BackgroundClient, Connection
 from callboard_actors._server._store import ClientStore, check_away
-from callboard_actors._util._numbers import check_seconds
+from callboard_actors._util._options import check_seconds
 
 # The protocol of a server.
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from callboard_actors._server._client import BackgroundClient
-from callboard_actors._util._extras import needs
+from callboard_actors._util._options import needs
 
 NAME_RULE: Final = "1 to 200 letters, digits and . @ + - _"
 _NAME: Final = re.compile(r"[\w.@+-]{1,200}")

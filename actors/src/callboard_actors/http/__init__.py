@@ -21,9 +21,9 @@ if missing := [package for package in _NEEDED if find_spec(package) is None]:
 if TYPE_CHECKING:
     from callboard_actors.http._client import HttpBounds as HttpBounds
     from callboard_actors.http._client import HttpClient as HttpClient
-    from callboard_actors.http._errors import HttpError as HttpError
-    from callboard_actors.http._errors import UrlRefusedError as UrlRefusedError
     from callboard_actors.http._page import Page as Page
+    from callboard_actors.http._request import HttpError as HttpError
+    from callboard_actors.http._request import UrlRefusedError as UrlRefusedError
     from callboard_actors.http._tools import Answer as Answer
     from callboard_actors.http._tools import HttpTools as HttpTools
     from callboard_actors.http._tools import PageArtifact as PageArtifact
@@ -36,10 +36,10 @@ __getattr__ = on_demand(
         "Answer": "callboard_actors.http._tools",
         "HttpBounds": "callboard_actors.http._client",
         "HttpClient": "callboard_actors.http._client",
-        "HttpError": "callboard_actors.http._errors",
+        "HttpError": "callboard_actors.http._request",
         "HttpTools": "callboard_actors.http._tools",
         "Page": "callboard_actors.http._page",
         "PageArtifact": "callboard_actors.http._tools",
-        "UrlRefusedError": "callboard_actors.http._errors",
+        "UrlRefusedError": "callboard_actors.http._request",
     },
 )

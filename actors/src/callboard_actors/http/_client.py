@@ -20,11 +20,19 @@ import httpx2
 from callboard import Backoff, Limit, idempotency_key
 from callboard.extend import LimitGuard, Resolver, system_resolver
 from callboard.guards import Url
-from callboard_actors._util._numbers import check_counts, check_durations
-from callboard_actors.http._errors import HttpError, UrlRefusedError
+from callboard_actors._util._options import check_counts, check_durations
 from callboard_actors.http._guard import PoolOptions, rules_of
 from callboard_actors.http._page import Page
-from callboard_actors.http._request import IDEMPOTENT, KEY_HEADER, Repeats, Request, origin_of, redirect_of
+from callboard_actors.http._request import (
+    IDEMPOTENT,
+    KEY_HEADER,
+    HttpError,
+    Repeats,
+    Request,
+    UrlRefusedError,
+    origin_of,
+    redirect_of,
+)
 from callboard_actors.http._wire import Allowance, Store, client_of, lost, send
 
 # Checks of options.

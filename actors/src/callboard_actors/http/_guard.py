@@ -17,7 +17,7 @@ from httpcore2 import AsyncNetworkBackend, AsyncNetworkStream
 
 from callboard.extend import Address, Resolver, is_public_address, literal
 from callboard.guards import Url
-from callboard_actors.http._errors import AddressRefusedError
+from callboard_actors.http._request import AddressRefusedError
 
 # Rules; they decide, and never wait.
 

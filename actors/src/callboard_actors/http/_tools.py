@@ -10,11 +10,10 @@ import anyio.to_thread
 
 from callboard import Actor, handler, remaining
 from callboard_actors._util._excerpts import clean
-from callboard_actors._util._numbers import check_counts
+from callboard_actors._util._options import check_counts
 from callboard_actors.http._client import HttpClient, Options, request_of
-from callboard_actors.http._errors import HttpError, shown
 from callboard_actors.http._page import Page
-from callboard_actors.http._request import wait_asked_by
+from callboard_actors.http._request import HttpError, shown, wait_asked_by
 
 # Text of a response for a model.
 

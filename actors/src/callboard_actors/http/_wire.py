@@ -23,10 +23,17 @@ from anyio.lowlevel import checkpoint
 
 from callboard import progress, remaining
 from callboard.extend import Resolver
-from callboard_actors.http._errors import AddressRefusedError, HttpError, UnreadableError, UrlRefusedError, shown
 from callboard_actors.http._guard import GuardedBackend, PoolOptions, Rules, pool_of
 from callboard_actors.http._page import Page, is_text, media_type_of
-from callboard_actors.http._request import Request, redirect_of
+from callboard_actors.http._request import (
+    AddressRefusedError,
+    HttpError,
+    Request,
+    UnreadableError,
+    UrlRefusedError,
+    redirect_of,
+    shown,
+)
 
 # Time limit of a request.
 

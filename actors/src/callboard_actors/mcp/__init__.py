@@ -7,13 +7,27 @@ The session belongs to a task of its own. All callers share it, and it is opened
 """
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from callboard_actors._util._on_demand import on_demand
 
 if find_spec("mcp") is None:
     raise ImportError("callboard_actors.mcp needs mcp: pip install 'callboard-actors[mcp]'")
 
-from callboard_actors.mcp._content import McpArtifact as McpArtifact
-from callboard_actors.mcp._content import McpToolError as McpToolError
-from callboard_actors.mcp._plan import McpBounds as McpBounds
-from callboard_actors.mcp._server import McpServer as McpServer
+if TYPE_CHECKING:
+    from callboard_actors.mcp._plan import McpBounds as McpBounds
+    from callboard_actors.mcp._server import McpServer as McpServer
+    from callboard_actors.mcp._tools import McpArtifact as McpArtifact
+    from callboard_actors.mcp._tools import McpToolError as McpToolError
 
 __all__ = ["McpArtifact", "McpBounds", "McpServer", "McpToolError"]
+
+__getattr__ = on_demand(
+    __name__,
+    {
+        "McpArtifact": "callboard_actors.mcp._tools",
+        "McpBounds": "callboard_actors.mcp._plan",
+        "McpServer": "callboard_actors.mcp._server",
+        "McpToolError": "callboard_actors.mcp._tools",
+    },
+)

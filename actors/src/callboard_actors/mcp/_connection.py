@@ -23,13 +23,12 @@ from pydantic import ValidationError
 from callboard import Actor, ActorStartError, EngineError, handler, idempotency_key
 from callboard import progress as tell_progress
 from callboard.telemetry import carrier
-from callboard_actors.mcp._content import McpToolError
 from callboard_actors.mcp._http import NO_ANSWER, NOT_SENT
 from callboard_actors.mcp._link import ConnectionLostError, Link, is_end
 from callboard_actors.mcp._plan import Plan
 from callboard_actors.mcp._questions import Questions
 from callboard_actors.mcp._schemas import OutputSchemas
-from callboard_actors.mcp._tools import EndlessListError, list_tools, repeated_names
+from callboard_actors.mcp._tools import EndlessListError, McpToolError, list_tools, repeated_names
 
 # Metadata of calls (`_meta`), and the server's progress and log messages.
 

@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 from mcp_types import LoggingLevel
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from callboard_actors._util._environment import variables
-from callboard_actors._util._numbers import check_counts, check_durations
+from callboard_actors._util._options import check_counts, check_durations, variables
 from callboard_actors.mcp._http import http_transport
 from callboard_actors.mcp._link import Link, watched
 from callboard_actors.mcp._questions import OnElicit

@@ -29,9 +29,9 @@ from pydantic import AfterValidator, TypeAdapter, WithJsonSchema
 from typing_extensions import TypedDict
 
 from callboard import ActorDiedError, agent_model, answered_question, can_ask
-from callboard_actors.mcp._content import McpToolError
 from callboard_actors.mcp._sampling import Sampler, SamplingRefusedError, no_model
 from callboard_actors.mcp._schemas import Judge, check_form
+from callboard_actors.mcp._tools import McpToolError
 
 # Questions to a person (elicitation), as plain data that a checkpoint can store.
 

@@ -11,7 +11,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from mcp import types
 
-from callboard_actors.mcp._content import as_block
+from callboard_actors.mcp._tools import as_block
 
 
 class SamplingRefusedError(Exception):

@@ -23,7 +23,7 @@ from pydantic_core import SchemaValidator, core_schema
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from callboard_actors.mcp._content import McpToolError
+from callboard_actors.mcp._tools import McpToolError
 
 # Forms, and the values that people fill in.
 

@@ -19,12 +19,12 @@ from mcp import Client, types
 
 from callboard import ActorDiedError, ActorGoneError, ActorStartError, Keyed, child, keyed
 from callboard_actors.mcp._connection import Answer, Catalog, Connection, Sending
-from callboard_actors.mcp._content import McpToolError
 from callboard_actors.mcp._plan import Headers, McpBounds, Plan, target_of
 from callboard_actors.mcp._questions import OnElicit
 from callboard_actors.mcp._sampling import sampler_of
 from callboard_actors.mcp._tools import (
     Choice,
+    McpToolError,
     as_blob,
     as_langchain_tool,
     fill_in,

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from callboard_actors._util._command_app import Backend, command_app
-from callboard_actors._util._extras import needs
+from callboard_actors._util._options import needs
 from callboard_actors.mcp_service._token import TOKEN
 
 app = command_app()

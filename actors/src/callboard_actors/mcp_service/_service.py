@@ -19,9 +19,18 @@ from callboard import Actor, Agent, ChildSpec, Drained, ToolNode
 from callboard_actors.mcp import McpServer
 from callboard_actors.mcp_service._agent_offer import AgentOffer
 from callboard_actors.mcp_service._callers import Caller, Context, caller_of
-from callboard_actors.mcp_service._calls import OpenQuestions, WaitingCall, progress_sender
 from callboard_actors.mcp_service._node_offer import NodeOffer
-from callboard_actors.mcp_service._questions import Dialogue, Filled, NeedsAnswers, Outcome, Tell, forms
+from callboard_actors.mcp_service._questions import (
+    Dialogue,
+    Filled,
+    NeedsAnswers,
+    OpenQuestions,
+    Outcome,
+    Tell,
+    WaitingCall,
+    forms,
+    progress_sender,
+)
 from callboard_actors.mcp_service._results import with_json_results
 
 # Objects that must be opened first: MCP servers, and functions that yield the object to serve.

@@ -19,9 +19,8 @@ from callboard import ActorGoneError, ActorStartError
 from callboard.extend import Body
 from callboard_actors._engine._errors import WorkerDiedError
 from callboard_actors._engine._frames import Kind, frame
-from callboard_actors._engine._lifecycle import Backoff
+from callboard_actors._engine._lifecycle import Backoff, Idle
 from callboard_actors._engine._main_module import HERE, main_module
-from callboard_actors._engine._queue import Idle
 from callboard_actors.process._confinement._confine import INIT
 from callboard_actors.process._settings import PoolOptions, Settings
 from callboard_actors.process._worker_proxy import UnloadableError, WorkerProxy

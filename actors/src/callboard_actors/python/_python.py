@@ -9,7 +9,7 @@ from os import _exit  # imported now, because a cell may replace it in `os`
 from typing import Any, cast
 
 from callboard import Actor, handler, remaining
-from callboard_actors._util._numbers import check_counts, check_durations
+from callboard_actors._util._options import check_counts, check_durations
 from callboard_actors.process._worker import is_worker
 from callboard_actors.python._interpreter import Interpreter, Record, own_process
 

@@ -1,4 +1,4 @@
-"""Connection of this process to Ray, shared by all engines, and the free resources of the cluster.
+"""Validated options of an engine, and the connection of this process to Ray, which all engines share.
 
 The last engine closes the connection if an engine opened it.
 """
@@ -8,12 +8,63 @@ import re
 import socket
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
 
 from callboard import ActorStartError
-from callboard_actors.ray._options import RayOptions
+
+# Options.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayOptions:
+    """Validated options of an engine; `RayEngine` documents each of them."""
+
+    workers: int
+    most_workers: int
+    idle_for: float
+    cpus: float
+    gpus: float
+    memory: int | None
+    resources: Mapping[str, float] = field(default_factory=dict[str, float])
+    node: str | None = None
+    runtime_env: Mapping[str, Any] | None = None
+    grace: float
+    max_result: int
+    start_timeout: float
+    patience: float
+    kill_timeout: float = 10.0
+    """Seconds for Ray to report the end of a killed Ray actor."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("workers", 1), ("most_workers", self.workers), ("max_result", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"RayEngine({name}={value!r}) has to be a whole number of at least {least}")
+        for name in ("idle_for", "cpus", "gpus", "grace", "start_timeout", "patience"):
+            value = getattr(self, name)
+            if not value >= 0:
+                raise ValueError(f"RayEngine({name}={value!r}) has to be a number of at least 0")
+
+    def ray_options(self) -> dict[str, Any]:
+        """Return the keyword arguments with which Ray starts a Ray actor."""
+        options: dict[str, Any] = {
+            "num_cpus": self.cpus,
+            "num_gpus": self.gpus,
+            "resources": dict(self.resources) or None,
+            "memory": self.memory,
+            "runtime_env": None if self.runtime_env is None else dict(self.runtime_env),
+        }
+        if self.node is not None:
+            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(self.node, soft=False)
+        return {name: value for name, value in options.items() if value is not None}
+
+
+# Connection.
 
 _PLACE = re.compile(r"(?P<host>[^/:]+):(?P<port>\d+)")
 _TO_ANSWER = 10.0

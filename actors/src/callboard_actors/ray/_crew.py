@@ -12,11 +12,9 @@ from anyio.to_thread import run_sync
 
 from callboard import ActorGoneError, ActorStartError
 from callboard.extend import Body, EngineError
-from callboard_actors._engine._lifecycle import Backoff
-from callboard_actors._engine._queue import Idle
-from callboard_actors.ray._cluster import disconnect, what_lacks
+from callboard_actors._engine._lifecycle import Backoff, Idle
+from callboard_actors.ray._cluster import RayOptions, disconnect, what_lacks
 from callboard_actors.ray._host_proxy import HostProxy, NoRoomError
-from callboard_actors.ray._options import RayOptions
 
 _logger = logging.getLogger("callboard_actors.ray")
 _NAME = "RayEngine"

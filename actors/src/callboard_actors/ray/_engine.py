@@ -7,11 +7,10 @@ from typing import Any
 
 from callboard.extend import Body
 from callboard_actors._engine._lifecycle import OpenedEngine
-from callboard_actors.ray._cluster import connect
-from callboard_actors.ray._codec import check
+from callboard_actors.ray._cluster import RayOptions, connect
 from callboard_actors.ray._crew import Crew
+from callboard_actors.ray._host import check
 from callboard_actors.ray._host_proxy import HostProxy
-from callboard_actors.ray._options import RayOptions
 
 
 class RayEngine(OpenedEngine[Crew]):

@@ -22,10 +22,8 @@ from callboard import ActorStartError
 from callboard.extend import Body, EngineError, dispatch_event, inject_context
 from callboard_actors._engine._frames import versions
 from callboard_actors._util._own_task import finish
-from callboard_actors.ray._cluster import what_lacks
-from callboard_actors.ray._codec import opened, packed
-from callboard_actors.ray._host import Host, Reply, Word
-from callboard_actors.ray._options import RayOptions
+from callboard_actors.ray._cluster import RayOptions, what_lacks
+from callboard_actors.ray._host import Host, Reply, Word, opened, packed
 
 # Waiting for object references.
 

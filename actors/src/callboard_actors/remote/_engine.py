@@ -17,10 +17,9 @@ from callboard_actors._engine._main_module import NAMES
 from callboard_actors._engine._pickles import Variables
 from callboard_actors._engine._session import NotBegunError
 from callboard_actors._util._secret import checked, secret_from
-from callboard_actors.remote._handshake import Wishes
+from callboard_actors.remote._handshake import Address, ClientTLS, Wishes, address, client_context
 from callboard_actors.remote._in_worker import name_of
 from callboard_actors.remote._link import Link, LinkOptions, RemoteSeat
-from callboard_actors.remote._tls import Address, ClientTLS, address, client_context
 
 # Workers of an engine in one event loop: assigns calls to connections, and queues calls that wait for one.
 

@@ -31,10 +31,17 @@ from callboard_actors._engine._frames import (
 from callboard_actors._engine._lifecycle import Backoff
 from callboard_actors._engine._pickles import Variables
 from callboard_actors._engine._session import Connection, OpenCall, OpenCalls, outcome
-from callboard_actors.remote import _tls
-from callboard_actors.remote._handshake import LONGEST_GREETING, LONGEST_WELCOME, Offer, RefusedError, Wishes, greet
+from callboard_actors.remote._handshake import (
+    LONGEST_GREETING,
+    LONGEST_WELCOME,
+    Address,
+    Offer,
+    RefusedError,
+    Wishes,
+    as_client,
+    greet,
+)
 from callboard_actors.remote._in_worker import name_of
-from callboard_actors.remote._tls import Address
 
 _logger = logging.getLogger("callboard_actors.remote")
 _PAUSE: Final = 0.05
@@ -228,7 +235,7 @@ class Link:
         inner: ByteStream = stream
         binding, wishes = "", self._terms.wishes
         if self._terms.tls is not None:
-            inner, binding = await _tls.as_client(stream, self._terms.tls, self.address.host)
+            inner, binding = await as_client(stream, self._terms.tls, self.address.host)
         reader = FrameReader(inner.receive, LONGEST_GREETING)
         self.offer = await greet(inner, reader, self._terms.secret, binding, wishes)
         reader.longest = max(wishes.max_result, LONGEST_WELCOME)  # an ENDED reply is not limited by `max_result`

@@ -26,10 +26,17 @@ from callboard_actors._engine._frames import (
 )
 from callboard_actors._engine._replies import bounded, replies
 from callboard_actors._engine._session import Connection
-from callboard_actors.remote import _tls
-from callboard_actors.remote._handshake import LONGEST_GREETING, Offer, RefusedError, Wishes, admit
+from callboard_actors.remote._handshake import (
+    LONGEST_GREETING,
+    Address,
+    Offer,
+    RefusedError,
+    Wishes,
+    admit,
+    as_server,
+    binding_of,
+)
 from callboard_actors.remote._in_worker import run_in_worker
-from callboard_actors.remote._tls import Address
 
 # Session of one agent.
 
@@ -369,9 +376,9 @@ class Server:
             with anyio.fail_after(self._door.handshake_timeout):
                 inner: ByteStream = stream
                 if self._door.tls is not None:
-                    inner = await _tls.as_server(stream, self._door.tls)
+                    inner = await as_server(stream, self._door.tls)
                 reader = FrameReader(inner.receive, LONGEST_GREETING)
-                binding = _tls.binding_of(self._door.certificate)
+                binding = binding_of(self._door.certificate)
                 wishes = await admit(inner, reader, self._door.secret, binding, self.offer)
         except TimeoutError:
             _logger.warning("%s did not end its handshake within %g s", whence, self._door.handshake_timeout)

@@ -20,11 +20,9 @@ from callboard.commands import load_named
 from callboard.extend import actor_behind
 from callboard_actors._util._secret import secret_from
 from callboard_actors.process import Confine, Processes
-from callboard_actors.remote import _tls
-from callboard_actors.remote._handshake import Offer
+from callboard_actors.remote._handshake import Address, Offer, address, own_certificate, server_context
 from callboard_actors.remote._in_worker import name_of
 from callboard_actors.remote._server import Admission, Server
-from callboard_actors.remote._tls import Address, address
 
 # Functions and actors to serve, by name.
 
@@ -150,8 +148,8 @@ def _admission(options: Options, where: Address, secret: bytes) -> Admission:
     return Admission(
         address=where,
         secret=secret,
-        tls=None if certificate is None else _tls.server_context(certificate, options.tls_key),
-        certificate=None if certificate is None else _tls.own_certificate(certificate),
+        tls=None if certificate is None else server_context(certificate, options.tls_key),
+        certificate=None if certificate is None else own_certificate(certificate),
         handshake_timeout=options.handshake_timeout,
     )
 

@@ -20,8 +20,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from callboard import Actor, EngineError, handler, remaining
-from callboard_actors._util._environment import variables
-from callboard_actors._util._numbers import check_counts, check_durations
+from callboard_actors._util._options import check_counts, check_durations, variables
 from callboard_actors.process import Processes, WorkerDiedError
 from callboard_actors.shell._command import Ending, Order, SpoolReader, run_command
 

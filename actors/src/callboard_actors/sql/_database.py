@@ -11,8 +11,7 @@ import anyio
 
 from callboard import Actor, handler, idempotency_key, remaining, running
 from callboard.middleware import approved_arguments
-from callboard_actors._util._extras import needs
-from callboard_actors._util._numbers import check_counts, check_durations
+from callboard_actors._util._options import check_counts, check_durations, needs
 from callboard_actors.sql._rows import Caps, Rows, SqlError
 from callboard_actors.sql._work import Backend, Job, Once, run
 

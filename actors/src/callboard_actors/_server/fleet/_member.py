@@ -31,7 +31,7 @@ from callboard_actors._server.fleet._messages import (
     gate_of,
 )
 from callboard_actors._server.fleet._router import Router
-from callboard_actors._util._numbers import check_seconds
+from callboard_actors._util._options import check_seconds
 from callboard_actors._util._secret import checked
 
 # Asks of other members.

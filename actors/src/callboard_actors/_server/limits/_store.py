@@ -12,7 +12,7 @@ from callboard.extend import PermitRequest
 from callboard_actors._server._client import AwayError, BackgroundClient
 from callboard_actors._server._store import NAME_RULE, ClientStore, check_away, is_name
 from callboard_actors._server.limits._gate import Away, Gate, LimitsTransport, LocalPermit, Numbers, Share
-from callboard_actors._util._numbers import LONGEST, check_seconds
+from callboard_actors._util._options import LONGEST, check_seconds
 
 # The client.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from callboard_actors._util._environment import variables
+from callboard_actors._util._options import variables
 
 _INHERITED = ("PATH", "LANG", "TZ")
 _NOWHERE = "/nonexistent"

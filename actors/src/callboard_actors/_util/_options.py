@@ -1,7 +1,8 @@
-"""Checks of numeric options of actors, with the option's name and value in the error."""
+"""Checks of the options of actors, with the name and the value of the option in the error."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from importlib import import_module
 from typing import Final
 
 LONGEST: Final = 30 * 86_400.0
@@ -40,3 +41,39 @@ def check_seconds(whose: str, options: Iterable[tuple[str, object, float]], long
             raise TypeError(f"{whose}({option}=...) is a number of seconds, got {value!r}")
         if not least <= value <= longest:
             raise ValueError(f"{whose}({option}=...) is {least:g} to {longest:g} seconds, got {value!r}")
+
+
+def variables(where: str, given: object) -> dict[str, str]:
+    """Check environment variables that a user gives, and return them; raise TypeError or ValueError for wrong ones.
+
+    `where` names the user's option in errors.
+    """
+    if not isinstance(given, Mapping):
+        # The errors show names and types only: values may be secret keys.
+        raise TypeError(f"{where} is a mapping of names to texts, got one of type {type(given).__name__}")
+    found: dict[str, str] = {}
+    for name, text in given.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise TypeError(
+                f"{where} has {name!r} with a value of type {type(text).__name__}, and both have to be strings"
+            )
+        if not name or "=" in name or "\0" in name + text:
+            raise ValueError(f"{where} has {name!r} with a text or a name that no process can have")
+        found[name] = text
+    return found
+
+
+def needs(whose: str, package: str, *, extra: str) -> None:
+    """Import a package that an extra installs; raise ImportError with the command that installs it.
+
+    Args:
+        whose: the user's expression that needs it, such as "RedisLimits(...)".
+        package: name of the module.
+        extra: name of the extra of `callboard-actors`.
+    """
+    try:
+        import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise  # the package is installed, but a package that it needs is not
+        raise ImportError(f"{whose} needs {package}: pip install 'callboard-actors[{extra}]'") from error

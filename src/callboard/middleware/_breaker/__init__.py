@@ -1,1 +1,0 @@
-"""`CircuitBreaker`: middleware that refuses calls of a failing tool for a while."""
