@@ -108,10 +108,8 @@ class Service:
                     await client.send(f"{head}{body}".encode())
 
     async def _wait(self, client: ByteStream, seconds: float) -> bool:
-        """Wait for some seconds; return `True` if the client is still connected, `False` if it has hung up.
-
-        The client sends nothing before it has its answer.
-        """
+        """Wait for some seconds; return `True` if the client is still connected, `False` if it has hung up."""
+        # The client sends nothing before it has its answer.
         self.in_flight += 1
         self.peak_in_flight = max(self.peak_in_flight, self.in_flight)
         with anyio.move_on_after(seconds) as scope, suppress(EndOfStream, BrokenResourceError):

@@ -53,10 +53,8 @@ def perfetto(recording: Recording) -> str:
 
 
 def _with_offsets(recording: Recording) -> Iterator[tuple[Part, float]]:
-    """Yield each part of a recording with its offset: the seconds from the start of the first part to its own.
-
-    The offset is 0 if a start is unknown.
-    """
+    """Yield each part of a recording with its offset: the seconds from the start of the first part to its own."""
+    # The offset is 0 if a start is unknown.
     first = next((part.started for part in recording.parts if part.started), None)
     for part in recording.parts:
         yield part, (part.started - first).total_seconds() if part.started and first else 0.0

@@ -110,10 +110,8 @@ def _load(name: str, app_dir: Path, portal: BlockingPortal, stack: ExitStack) ->
 
 
 def _offers(module: ModuleType) -> str:
-    """Return a text that lists the agents and the functions without parameters of a module.
-
-    If there are none, the text lists all public names.
-    """
+    """Return a text that lists the agents and the functions without parameters of a module."""
+    # If there are none, the text lists all public names.
     public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
     agents = [name for name, value in public.items() if isinstance(value, Agent | Pregel)]
     makers = [
@@ -285,10 +283,8 @@ class Asker:
         return text
 
     def _edited(self, args: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Let the user edit the arguments of an action, and return the edited arguments.
-
-        Returns `None` for an empty line, with which the user goes back to the choice of an answer.
-        """
+        """Let the user edit the arguments of an action, and return the edited arguments."""
+        # Returns `None` for an empty line, with which the user goes back to the choice of an answer.
         start = printable(as_json(args))
         while text := self._read("arguments (nothing: go back): ", start).strip():
             try:
@@ -486,10 +482,8 @@ class _Session:
         return self._go_on(standing) if failure is None else self._failed(standing, failure)
 
     def _go_on(self, standing: StateSnapshot) -> int:
-        """Get answers to the open questions and resume the run, until the turn ends or nobody answers.
-
-        Returns the exit code of the command.
-        """
+        """Get answers to the open questions and resume the run, until the turn ends or nobody answers."""
+        # Returns the exit code of the command.
         if not standing.interrupts and not standing.next:
             return self._finished(standing, DONE)
         goes_on = False

@@ -183,10 +183,8 @@ class Screen:
         self._end_line()
 
     def _announce(self, message: AIMessage) -> None:
-        """Print the calls of a reply.
-
-        Many calls are printed as numbers by tool. Few calls are printed one by one, unless a live view shows them.
-        """
+        """Print the calls of a reply."""
+        # Many calls are printed as numbers by tool. Few calls are printed one by one, unless a live view shows them.
         calls = message.tool_calls
         self._calls.asked_for(calls)
         if len(calls) > _MANY:

@@ -180,10 +180,8 @@ class Waterfall:
         return line
 
     def _tell(self, line: Text, label: str, call: RecordedCall, part: Part) -> None:
-        """Add error, notes, id and arguments of a call to its line.
-
-        If the terminal is too narrow for them, they are in lines below it.
-        """
+        """Add error, notes, id and arguments of a call to its line."""
+        # If the terminal is too narrow for them, they are in lines below it.
         told = [named(call.error or ""), one_line(notes_in_short(call), _LONGEST_ARGUMENTS), named(call.id or "")]
         text, written = "  ".join(filter(None, told)), _not_in(label, call, part)
         both = "  ".join(filter(None, (text, written)))

@@ -216,11 +216,9 @@ def _sections(counts: CallCounts, now: float, width: int, height: int) -> Iterat
 
 
 def _shares(room: int, tools: int, calls: int) -> tuple[int, int]:
-    """Divide `room` lines between the table of tools and the open calls; return the lines for each.
-
-    `tools` and `calls` are the lines that they need. Each gets half of the lines, and lines that the other does not
-    need.
-    """
+    """Divide `room` lines between the table of tools and the open calls; return the lines for each."""
+    # `tools` and `calls` are the lines that they need. Each gets half of the lines, and lines that the other does not
+    # need.
     for_calls = room - _BLANK - _HEADING
     of_tools = min(tools, max(room // 2, for_calls - calls))
     of_calls = min(calls, for_calls - of_tools)

@@ -235,10 +235,8 @@ _asking: ContextVar[Question] = ContextVar("callboard_asking")
 
 @cache
 def _form(allowed: tuple[AnswerType, ...]) -> Form:
-    """Return the form for the allowed kinds of answers.
-
-    It is cached for all questions, so its validator finds the present question in a context variable.
-    """
+    """Return the form for the allowed kinds of answers."""
+    # It is cached for all questions, so its validator finds the present question in a context variable.
     shapes = tuple(_SHAPES[answer][0] for answer in allowed)
     shape: Any = shapes[0] if len(shapes) == 1 else Annotated[Union[shapes], Discriminator("type")]  # noqa: UP007
 
@@ -252,10 +250,8 @@ def _form(allowed: tuple[AnswerType, ...]) -> Form:
 
 
 def _declined(call: ToolCall, reason: str | None) -> str:
-    """Return the text with which a model reads that a person rejected its call.
-
-    It has LangChain's wording, which models know from training.
-    """
+    """Return the text with which a model reads that a person rejected its call."""
+    # It has LangChain's wording, which models know from training.
     if reason:
         return f"User rejected the tool call for `{call['name']}` with reason: {reason}"
     return (

@@ -60,10 +60,8 @@ class StoreAccess:
 
 
 def _is_at_home(store: BaseStore) -> bool:
-    """Return whether the async methods of a store may be used in this event loop.
-
-    Sync code expects the sync methods to be used.
-    """
+    """Return whether the async methods of a store may be used in this event loop."""
+    # Sync code expects the sync methods to be used.
     if is_sync_entry() or sniffio.current_async_library() != "asyncio":
         return False
     # A store with a connection of its own works only in the event loop that made it (AsyncBatchedBaseStore).
@@ -143,10 +141,8 @@ class Outputs:
 
 
 def _thread(config: RunnableConfig) -> str:
-    """Return the label of a conversation thread in store namespaces.
-
-    It is never empty and has no period, because stores reject both.
-    """
+    """Return the label of a conversation thread in store namespaces."""
+    # It is never empty and has no period, because stores reject both.
     thread_id = config.get("configurable", {}).get("thread_id")
     if thread_id is None:
         return "no thread"
@@ -154,10 +150,8 @@ def _thread(config: RunnableConfig) -> str:
 
 
 def _packed(text: str) -> dict[str, str]:
-    """Return a text as a value that every store takes.
-
-    PostgreSQL rejects NUL in JSON, and UTF-8 rejects lone surrogates.
-    """
+    """Return a text as a value that every store takes."""
+    # PostgreSQL rejects NUL in JSON, and UTF-8 rejects lone surrogates.
     if _NOT_FOR_STORES.search(text):
         return {"json": json.dumps(text)}
     return {"text": text}
@@ -307,10 +301,8 @@ def begin_after(text: str, at: int) -> int:
 
 
 def _between_characters(text: str, at: int, step: int) -> int:
-    """Return the nearest position that does not split a visible character, such as a letter and its accent.
-
-    The search goes from `at` in steps of `step`; after too many steps, `at` is returned.
-    """
+    """Return the nearest position that does not split a visible character, such as a letter and its accent."""
+    # The search goes from `at` in steps of `step`; after too many steps, `at` is returned.
     place = at
     for _ in range(_LONGEST_CHARACTER):
         if not 0 < place < len(text) or not _belong_together(text[place - 1], text[place]):
@@ -320,10 +312,8 @@ def _between_characters(text: str, at: int, step: int) -> int:
 
 
 def _belong_together(before: str, after: str) -> bool:
-    """Return whether two neighbouring code points belong to one visible character.
-
-    Only the frequent cases of Unicode's annex 29 are recognised.
-    """
+    """Return whether two neighbouring code points belong to one visible character."""
+    # Only the frequent cases of Unicode's annex 29 are recognised.
     return (
         unicodedata.category(after).startswith("M")
         or "\u200d" in (before, after)  # joins emoji

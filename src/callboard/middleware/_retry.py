@@ -172,10 +172,8 @@ class Retry(Middleware):
 
 
 def _only_of_calls_that_never_ran(on: When) -> bool:
-    """Return whether `on` consists only of errors of calls whose body never ran.
-
-    A predicate counts as such, because it may match others.
-    """
+    """Return whether `on` consists only of errors of calls whose body never ran."""
+    # A predicate counts as such, because it may match others.
     kinds = on if isinstance(on, tuple) else (on,)
     return all(not isinstance(kind, type) or issubclass(kind, _NEVER_RAN) for kind in kinds)
 

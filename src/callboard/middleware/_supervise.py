@@ -130,10 +130,8 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         return cast("Item", call.result)
 
     def _around(self, request: ToolCallRequest) -> BatchContext:
-        """Return the context in which a request's call is supervised.
-
-        The tool's description is added only if an observer is active.
-        """
+        """Return the context in which a request's call is supervised."""
+        # The tool's description is added only if an observer is active.
         around, tool = batch_context(chunks_for(runtime_of(request.runtime.config))), request.tool
         if not around.observers.calls:
             return around
@@ -226,10 +224,8 @@ class _AgentCall(SupervisedCall[Item]):
         return output
 
     def _without_key(self, error: NoKeyError, request: ToolCallRequest) -> ToolMessage:
-        """Return the error message for a call with invalid arguments, which made the key function of a limit fail.
-
-        If the arguments are valid, raise the error of the key function.
-        """
+        """Return the error message for a call with invalid arguments, which made the key function of a limit fail."""
+        # If the arguments are valid, raise the error of the key function.
         call, tool = request.tool_call, request.tool
         try:
             if tool is not None:
@@ -252,20 +248,16 @@ def _check_arguments(plan: Plan, request: ToolCallRequest) -> None:
 
 
 def _answer_in(request: ToolCallRequest) -> ToolMessage | None:
-    """Return the message with which the call of a request is answered already, or `None`.
-
-    An older message with the same id belongs to another call.
-    """
+    """Return the message with which the call of a request is answered already, or `None`."""
+    # An older message with the same id belongs to another call.
     return answer_of(request.tool_call, messages_in(request.state, "messages"))
 
 
 def _in_thread(tool: BaseTool, attempt: Attempt) -> BaseTool:
-    """Return a copy of a sync tool whose `ainvoke` uses the attempt's thread.
+    """Return a copy of a sync tool whose `ainvoke` uses the attempt's thread."""
 
-    LangChain would use a thread of the event loop's executor. Such a thread is not counted by the thread limit, and
-    after a timeout it would go on unnoticed.
-    """
-
+    # LangChain would use a thread of the event loop's executor. Such a thread is not counted by the thread limit, and
+    # after a timeout it would go on unnoticed.
     async def ainvoke(*args: Any, **kwargs: Any) -> Any:
         return await attempt.run_in_thread(partial(tool.invoke, *args, **kwargs))
 

@@ -37,10 +37,8 @@ class _Pickler(pickle.Pickler):
 
 
 def _is_its_name(fn: FunctionType) -> bool:
-    """Return whether the function's name leads directly to this function, and not to the result of a decorator.
-
-    This is the most common case, and the check is cheap.
-    """
+    """Return whether the function's name leads directly to this function, and not to the result of a decorator."""
+    # This is the most common case, and the check is cheap.
     return getattr(sys.modules.get(fn.__module__), fn.__qualname__, None) is fn
 
 

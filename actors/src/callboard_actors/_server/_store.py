@@ -44,10 +44,8 @@ class ServerStore(ABC):
         """Further arguments of a connection."""
 
     def _check_url(self, url: object) -> str:
-        """Check the URL, and return it without its password.
-
-        Raise an error if the URL cannot be used, or if the extra with the server's driver is not installed.
-        """
+        """Check the URL, and return it without its password."""
+        # Raise an error if the URL cannot be used, or if the extra with the server's driver is not installed.
         remedy = f"give it one such as {self.examples}"
         parts = split_url(self._whose, url, remedy)
         host = parts.netloc.rpartition("@")[2]

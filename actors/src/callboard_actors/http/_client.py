@@ -348,11 +348,9 @@ class HttpClient:
         return await self._asked(request_of(method, url, content, json, headers or {}))
 
     async def _asked(self, request: Request, *, share: float = 0.0) -> Page:
-        """Send a request and follow its redirects, within the client's timeout.
-
-        With a `share` above 0, the request may also use no more than this share of the time that the running
-        call has left.
-        """
+        """Send a request and follow its redirects, within the client's timeout."""
+        # With a `share` above 0, the request may also use no more than this share of the time that the running call has
+        # left.
         if self._client is None:
             raise RuntimeError("the HttpClient is not open; use it within `async with`")
         request = with_key(request)

@@ -83,10 +83,8 @@ def decoded(data: bytes, charset: str | None) -> str:
 
 
 def _as(charset: str, data: bytes) -> str | None:
-    """Return bytes decoded by a charset; `None` if the charset is not one of the web, or does not fit the bytes.
-
-    The bytes may end in the middle of a character, which is then left out.
-    """
+    """Return bytes decoded by a charset; `None` if the charset is not one of the web, or does not fit the bytes."""
+    # The bytes may end in the middle of a character, which is then left out.
     if charset != "utf-8-sig" and not _OF_THE_WEB.fullmatch(charset.lower()):
         return None
     try:
@@ -160,10 +158,8 @@ def as_markdown(html: str, base: str) -> str:
 
 
 def _takes_long(elements: Sequence[Any]) -> bool:
-    """Return whether a page has more elements, or deeper nesting, than allowed.
-
-    `elements` are in document order: a parent comes before its children.
-    """
+    """Return whether a page has more elements, or deeper nesting, than allowed."""
+    # `elements` are in document order: a parent comes before its children.
     depths: dict[int, int] = {}
     for element in elements:
         depths[id(element)] = depths.get(id(element.parent), 0) + 1

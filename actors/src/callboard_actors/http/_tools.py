@@ -59,10 +59,8 @@ def told(page: Page, text: str | None, *, start: int, most: int) -> str:
 
 
 def _reason_of(page: Page) -> str:
-    """Return the reason phrase of a response ("Not Found") as one short line of plain text.
-
-    A server may send any text in its place.
-    """
+    """Return the reason phrase of a response ("Not Found") as one short line of plain text."""
+    # A server may send any text in its place.
     line = " ".join(clean(page.reason[:_LONGEST_READ]).split())
     line = "".join(sign for sign in line if sign.isprintable())
     return line[:_LONGEST_REASON].rstrip()
@@ -208,10 +206,8 @@ class HttpTools(Actor):
         return Answer(told(page, text, start=start, most=self._max_chars), artifact_of(page))
 
     async def _text(self, page: Page) -> str | None:
-        """Return the readable text of a page, or `None` if its body is not text.
-
-        If the conversion of HTML takes too long, the text is the HTML source.
-        """
+        """Return the readable text of a page, or `None` if its body is not text."""
+        # If the conversion of HTML takes too long, the text is the HTML source.
         if not page.is_text:
             return None
         with anyio.move_on_after(_MOST_TIME * remaining()):
@@ -219,10 +215,8 @@ class HttpTools(Actor):
         return await self._cleaned(page.text)
 
     async def _cleaned(self, text: str) -> str:
-        """Return a text without invisible characters, cleaned in a worker thread.
-
-        A megabyte with many backspaces would block the event loop.
-        """
+        """Return a text without invisible characters, cleaned in a worker thread."""
+        # A megabyte with many backspaces would block the event loop.
         return await anyio.to_thread.run_sync(clean, text, abandon_on_cancel=True, limiter=self._readers)
 
 

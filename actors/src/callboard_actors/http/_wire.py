@@ -109,10 +109,8 @@ class Store:
 
 
 async def _parts_of(response: httpx2.Response, digest: Any) -> AsyncGenerator[bytes]:
-    """Yield a response body piece by piece, after decompression.
-
-    Each piece is reported as progress of the call, in bytes before decompression.
-    """
+    """Yield a response body piece by piece, after decompression."""
+    # Each piece is reported as progress of the call, in bytes before decompression.
     length = response.headers.get("content-length", "")
     total = int(length) if _LENGTH.fullmatch(length) else None
     async with aclosing(response.aiter_bytes()) as parts:
@@ -126,10 +124,8 @@ async def _parts_of(response: httpx2.Response, digest: Any) -> AsyncGenerator[by
 
 
 async def _page_of(request: Request, response: httpx2.Response, most: int, store: Store | None) -> Page:
-    """Return the page of a response, with up to `most` bytes of its body.
-
-    If there is a store, the whole body is saved there if it is longer, or is not text.
-    """
+    """Return the page of a response, with up to `most` bytes of its body."""
+    # If there is a store, the whole body is saved there if it is longer, or is not text.
     # `httpx2` decompresses at most a MiB at a time, so memory use stays bounded for any compressed body.
     digest = sha256()
     async with aclosing(_parts_of(response, digest)) as parts:
@@ -157,10 +153,8 @@ async def _page_of(request: Request, response: httpx2.Response, most: int, store
 
 
 async def _kept(store: Store, url: str, begin: bytes, rest: AsyncIterator[bytes]) -> tuple[Path | None, int]:
-    """Save a body in a new file; return the path and the size in bytes.
-
-    The path is `None` if the body is larger than the store allows; no file remains then.
-    """
+    """Save a body in a new file; return the path and the size in bytes."""
+    # The path is `None` if the body is larger than the store allows; no file remains then.
     path = store.folder / _name(url)
     size, is_whole = len(begin), False
     try:
@@ -286,10 +280,8 @@ async def send(
 
 
 def _check_encoding(request: Request, built: httpx2.Request, response: httpx2.Response) -> None:
-    """Raise UnreadableError if the response is compressed in a way that the request did not offer.
-
-    Otherwise the compressed bytes would be taken for the content.
-    """
+    """Raise UnreadableError if the response is compressed in a way that the request did not offer."""
+    # Otherwise the compressed bytes would be taken for the content.
     asked = {one.strip() for one in built.headers["accept-encoding"].split(",")} | {"identity", ""}
     for encoding in response.headers.get("content-encoding", "").lower().split(","):
         if encoding.strip() not in asked:
@@ -297,10 +289,8 @@ def _check_encoding(request: Request, built: httpx2.Request, response: httpx2.Re
 
 
 def _told(request: Request, error: Exception) -> Exception:
-    """Return the error that the caller of a failed request gets.
-
-    An error that does not come from the network is returned unchanged.
-    """
+    """Return the error that the caller of a failed request gets."""
+    # An error that does not come from the network is returned unchanged.
     if isinstance(error, AddressRefusedError):
         refused = UrlRefusedError(request.method, request.url, str(error))
         refused.add_note(error.remedy)

@@ -232,10 +232,8 @@ class Connection(Actor):
     async def _sent(
         self, tool: str, send: Callable[..., Awaitable[T]], responses: types.InputResponses | None, state: str | None, /
     ) -> T:
-        """Send the request of a tool call, for the first time or with answers to the server's last response.
-
-        `responses` are the answers to its requests; `state` is its `requestState`.
-        """
+        """Send the request of a tool call, for the first time or with answers to the server's last response."""
+        # `responses` are the answers to its requests; `state` is its `requestState`.
         again = partial(send, input_responses=responses, request_state=state)
         try:
             try:
@@ -270,10 +268,8 @@ class Connection(Actor):
         return await self._list()
 
     async def _judged(self, error: MCPError, tool: str, sending: Sending) -> Exception:
-        """Return the error that the caller of a failed request gets.
-
-        If the session is lost, this never returns: the actor fails and ends all calls.
-        """
+        """Return the error that the caller of a failed request gets."""
+        # If the session is lost, this never returns: the actor fails and ends all calls.
         if self._plan.is_http:
             if error.code == types.INVALID_REQUEST and error.message == "Session terminated":
                 # The server checks the session before it handles a request, so this one can be sent again.
@@ -308,10 +304,8 @@ class Connection(Actor):
         return tools
 
     async def _ask_for_logs(self) -> None:
-        """Set the log level, once for each session of a server before 2026.
-
-        For later servers, the log level is a part of each request.
-        """
+        """Set the log level, once for each session of a server before 2026."""
+        # For later servers, the log level is a part of each request.
         if self._plan.log_level is None or self._is_modern or self._client.server_capabilities.logging is None:
             return
         with warnings.catch_warnings():
@@ -348,10 +342,8 @@ class Connection(Actor):
             await anyio.sleep(_SETTLES)
 
     async def _listen(self) -> None:
-        """Subscribe to changes of the tool list, and renew a lost subscription.
-
-        Only servers of 2026 need this; older ones report changes without a subscription.
-        """
+        """Subscribe to changes of the tool list, and renew a lost subscription."""
+        # Only servers of 2026 need this; older ones report changes without a subscription.
         tools = self._client.server_capabilities.tools
         if not self._is_modern or tools is None or not tools.list_changed:
             return

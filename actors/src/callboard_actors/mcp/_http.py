@@ -231,10 +231,8 @@ def _headers(response: httpx2.Response) -> list[tuple[bytes, bytes]]:
 
 
 async def _in_words(response: httpx2.Response) -> httpx2.Response:
-    """Return an HTTP error response with an MCP error message as its body.
-
-    Status and headers stay, because the authentication reads them.
-    """
+    """Return an HTTP error response with an MCP error message as its body."""
+    # Status and headers stay, because the authentication reads them.
     await response.aclose()
     status = f"HTTP status {response.status_code} {response.reason_phrase}".rstrip()
     if response.status_code < _BROKEN:
@@ -246,10 +244,8 @@ async def _in_words(response: httpx2.Response) -> httpx2.Response:
 
 
 async def _bounded(response: httpx2.Response, most: int) -> bytes | None:
-    """Return the decompressed body of a response; `None` if it has more than `most` bytes.
-
-    A small compressed body may be huge when decompressed.
-    """
+    """Return the decompressed body of a response; `None` if it has more than `most` bytes."""
+    # A small compressed body may be huge when decompressed.
     body = bytearray()
     chunks: AsyncGenerator[bytes] = cast("Any", response.aiter_bytes())
     async with aclosing(chunks):

@@ -83,10 +83,8 @@ def error_response(number: types.RequestId | None, why: str, *, metadata: Any = 
 
 
 def _too_many(result: Mapping[str, Any]) -> str | None:
-    """Return the error text for a result with more items in a list than the SDK should validate, or `None`.
-
-    Structured content is not counted, because the SDK does not validate it here.
-    """
+    """Return the error text for a result with more items in a list than the SDK should validate, or `None`."""
+    # Structured content is not counted, because the SDK does not validate it here.
     for name, what in _LISTS.items():
         parts = result.get(name)
         if isinstance(parts, list) and len(cast("list[object]", parts)) > MOST_PARTS:

@@ -356,10 +356,8 @@ class Questions:
         return await self._begun(tool, name, cast("Any", partial(send, None, None)))
 
     async def _in_rounds(self, tool: str, name: str, send: Send, asked: McpQuestion | None) -> types.CallToolResult:
-        """Make a call to a server of 2026, repeated with answers until the server returns a result.
-
-        `asked` is the question that interrupted the call in an earlier run, if any; its answer is sent first.
-        """
+        """Make a call to a server of 2026, repeated with answers until the server returns a result."""
+        # `asked` is the question that interrupted the call in an earlier run, if any; its answer is sent first.
         respond = partial(self._respond, tool, name)
         try:
             if asked is None:
@@ -443,10 +441,8 @@ class Questions:
         return await self._attend(call)
 
     async def _attend(self, call: HeldCall) -> types.CallToolResult:
-        """Wait for the result of a call to a server of 2025, and return it.
-
-        If the server asks a question first, the call stays open, and its caller is interrupted to ask a person.
-        """
+        """Wait for the result of a call to a server of 2025, and return it."""
+        # If the server asks a question first, the call stays open, and its caller is interrupted to ask a person.
         try:
             while (asked := await call.until_news()) is not None:
                 continuation = {"call": call.name, "token": call.token}
@@ -479,20 +475,16 @@ class Questions:
         return await call.ask(params)
 
     async def _asker(self) -> HeldCall | None:
-        """Return the running call to which a server's question belongs, or `None` if that cannot be decided.
-
-        If several calls remain, any of them will do, as long as all belong to one conversation: the same person is
-        asked. A question is never shown in another conversation.
-        """
+        """Return the running call to which a server's question belongs, or `None` if that cannot be decided."""
+        # If several calls remain, any of them will do, as long as all belong to one conversation: the same person is
+        # asked. A question is never shown in another conversation.
         left = await self._narrowed(lambda _: False)
         return left[0] if len({call.conversation for call in left}) == 1 else None
 
     async def _narrowed(self, suffice: Callable[[list[HeldCall]], bool]) -> list[HeldCall]:
-        """Return the running calls that may have caused a server's request, as soon as `suffice` accepts them.
-
-        Over stdio the protocol does not name the call. But the call that asks cannot end before the answer, while
-        others do, so waiting narrows the choice.
-        """
+        """Return the running calls that may have caused a server's request, as soon as `suffice` accepts them."""
+        # Over stdio the protocol does not name the call. But the call that asks cannot end before the answer, while
+        # others do, so waiting narrows the choice.
         candidates = list(self._under_way.values())
         self._seekers += 1
         self._change()
@@ -525,10 +517,8 @@ class Questions:
         return self.sampler is not None and self.sampler.is_of_agents
 
     async def _model_of_asker(self) -> BaseChatModel | None:
-        """Return the model of the agent whose call made the server ask for a model.
-
-        Return `None` if it cannot be told which agent that is: another agent's model is never used.
-        """
+        """Return the model of the agent whose call made the server ask for a model."""
+        # Return `None` if it cannot be told which agent that is: another agent's model is never used.
         call = asks.get()
         if call is not None and call.token in self._under_way:
             return call.model
@@ -541,10 +531,8 @@ def _have_one_model(calls: Sequence[HeldCall]) -> bool:
 
 
 def _answer_to(question: McpQuestion) -> types.ElicitResult:
-    """Return a person's answer to a question in the form of the protocol.
-
-    Raise `GraphInterrupt` if there is no answer yet, and `ValidationError` for an invalid one.
-    """
+    """Return a person's answer to a question in the form of the protocol."""
+    # Raise `GraphInterrupt` if there is no answer yet, and `ValidationError` for an invalid one.
     answer: McpAnswer = interrupt(question, response_schema=answer_shape(question))
     # Values are sent only if the person accepted.
     content = answer.get("content") if answer["action"] == "accept" else None

@@ -345,10 +345,8 @@ class McpServer:
         return await self._tried(what, key, lambda at, _: cast("Awaitable[T]", at.use(what, work)))
 
     async def _tried(self, what: str, key: Hashable, ask: Callable[[Any, Sending], Awaitable[T]]) -> T:
-        """Return the result of `ask` on the connection of a key. If the connection is lost, try the next one.
-
-        A call that the server may have seen is not tried again. Read operations never count as seen.
-        """
+        """Return the result of `ask` on the connection of a key. If the connection is lost, try the next one."""
+        # A call that the server may have seen is not tried again. Read operations never count as seen.
         lost: ActorDiedError | None = None
         for _ in range(_TRIES):
             # A new one for each attempt; the connection sets it as soon as the server may see the call.

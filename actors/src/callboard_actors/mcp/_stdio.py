@@ -123,10 +123,8 @@ class _Child:
                     self._link.lose(f"it sent a message of more than {self._max_message} bytes")
 
     def _message(self, line: bytes) -> SessionMessage | None:
-        """Return the message in a line of the server's stdout, or `None` if the line is something else.
-
-        Some servers print other lines, too; only many in a row are an error.
-        """
+        """Return the message in a line of the server's stdout, or `None` if the line is something else."""
+        # Some servers print other lines, too; only many in a row are an error.
         if not line.strip():
             return None
         try:
@@ -214,10 +212,8 @@ class _Child:
 
 
 async def _put(into: MemoryObjectSendStream[SessionMessage | Exception], message: SessionMessage) -> None:
-    """Send a message into a stream, without a switch to another task if the stream has room.
-
-    A switch would slow down every answer.
-    """
+    """Send a message into a stream, without a switch to another task if the stream has room."""
+    # A switch would slow down every answer.
     try:
         into.send_nowait(message)
     except anyio.WouldBlock:
@@ -225,10 +221,8 @@ async def _put(into: MemoryObjectSendStream[SessionMessage | Exception], message
 
 
 def _no_answer(line: bytes) -> SessionMessage | None:
-    """Return an error response for the request that an invalid line answers; `None` if it answers none.
-
-    Without the error, the caller of the request would wait for ever.
-    """
+    """Return an error response for the request that an invalid line answers; `None` if it answers none."""
+    # Without the error, the caller of the request would wait for ever.
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

@@ -119,10 +119,8 @@ def _media(mime_type: str | None, **data: str) -> Block:
 
 
 def _summary(content: Sequence[Block]) -> str:
-    """Return the text of a tool error from the content blocks of the server.
-
-    Other blocks than texts are only counted: they may be megabytes of base64.
-    """
+    """Return the text of a tool error from the content blocks of the server."""
+    # Other blocks than texts are only counted: they may be megabytes of base64.
     if texts := [block["text"] for block in content if block["type"] == "text"]:
         return "\n".join(texts)
     if content:
@@ -259,10 +257,8 @@ def as_langchain_tool(tool: types.Tool, *, prefix: str, call: Call) -> BaseTool:
 
 
 def _schema(tool: types.Tool) -> dict[str, Any]:
-    """Return the argument schema of a server's tool, for models.
-
-    It has `properties`, which LangChain reads, and which a server may omit.
-    """
+    """Return the argument schema of a server's tool, for models."""
+    # It has `properties`, which LangChain reads, and which a server may omit.
     return {"properties": {}, **tool.input_schema}
 
 

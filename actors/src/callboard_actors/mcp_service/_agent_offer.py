@@ -63,10 +63,8 @@ class AgentOffer:
 
 
 def _tool_name(name: str) -> str:
-    """Return the name of the agent's tool, in a form that the protocol allows.
-
-    LangGraph's default name is replaced by "agent".
-    """
+    """Return the name of the agent's tool, in a form that the protocol allows."""
+    # LangGraph's default name is replaced by "agent".
     if name == "LangGraph":
         return "agent"
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", name)[:128] or "agent"
@@ -155,11 +153,9 @@ def _mistake_in(arguments: Mapping[str, Any], *, keeps: bool) -> str | None:
 
 
 def _unnamed_thread(arguments: Mapping[str, Any], caller: Caller) -> str | None:
-    """Return an error text if the client made up a thread id and may not do so, else `None`.
-
-    Clients without an identity share the names of threads. Only random ids, which nobody can guess, keep their
-    conversations apart.
-    """
+    """Return an error text if the client made up a thread id and may not do so, else `None`."""
+    # Clients without an identity share the names of threads. Only random ids, which nobody can guess, keep their
+    # conversations apart.
     name = arguments.get("thread_id")
     if not name or caller.principal is not None or not caller.is_remote or _OF_OURS.fullmatch(str(name)):
         return None
@@ -181,10 +177,8 @@ def _step(update: Mapping[str, Any]) -> str:
 
 
 def _said(chunk: object) -> str | None:
-    """Return the text of a progress report from a tool; `None` for a chunk of another kind.
-
-    Its numbers are dropped, because they do not count the agent's steps.
-    """
+    """Return the text of a progress report from a tool; `None` for a chunk of another kind."""
+    # Its numbers are dropped, because they do not count the agent's steps.
     if not isinstance(chunk, dict) or chunk.get("type") != "progress":
         return None
     return f"{chunk['tool']}: {chunk['message']}" if chunk.get("message") else str(chunk["tool"])

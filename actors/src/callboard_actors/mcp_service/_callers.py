@@ -95,10 +95,8 @@ def caller_of(context: Context) -> Caller:
 
 
 def _principal_of(request: Request) -> str | None:
-    """Return the identity of the authenticated client, as JSON; `None` without one.
-
-    It is set by the SDK's middleware, or by any middleware that sets `scope["user"]`.
-    """
+    """Return the identity of the authenticated client, as JSON; `None` without one."""
+    # It is set by the SDK's middleware, or by any middleware that sets `scope["user"]`.
     user: object = request.scope.get("user")
     if isinstance(user, AuthenticatedUser):
         token = user.access_token

@@ -156,10 +156,8 @@ class _Tokens:
 
 
 def _security(allowed_hosts: Sequence[str]) -> TransportSecuritySettings:
-    """Return settings of the SDK with which requests are accepted for the allowed hosts only.
-
-    They protect against DNS rebinding by web pages.
-    """
+    """Return settings of the SDK with which requests are accepted for the allowed hosts only."""
+    # They protect against DNS rebinding by web pages.
     return TransportSecuritySettings(
         allowed_hosts=[name for host in allowed_hosts for name in (host, f"{host}:*")],
         allowed_origins=[
@@ -216,10 +214,8 @@ class _Server(uvicorn.Server):
         yield
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Stop the server. Connections that still have requests after `timeout` seconds are closed.
-
-        The returned report is empty: it counts no calls.
-        """
+        """Stop the server. Connections that still have requests after `timeout` seconds are closed."""
+        # The returned report is empty: it counts no calls.
         self.should_exit = True
         with anyio.move_on_after(timeout):
             await self.has_ended.wait()

@@ -83,10 +83,8 @@ def check_servable(node: ToolNode) -> None:
 
 
 def _missing(node: ToolNode, tool: BaseTool) -> Iterator[tuple[str, str]]:
-    """Yield the injected arguments that a call outside of a graph would lack.
-
-    Each is a pair: the name of the argument, and a text that describes the missing value.
-    """
+    """Yield the injected arguments that a call outside of a graph would lack."""
+    # Each is a pair: the name of the argument, and a text that describes the missing value.
     probe: ToolCall = {"name": tool.name, "args": {}, "id": "probe", "type": "tool_call"}
     try:
         injected: dict[str, Any] = node.inject_tool_args(probe, {})["args"]

@@ -91,10 +91,8 @@ def _as_text(value: object) -> str:
 
 
 def _described(action: Action) -> str:
-    """Return the text that asks for approval of an action, with all its arguments.
-
-    A person must see everything that they approve.
-    """
+    """Return the text that asks for approval of an action, with all its arguments."""
+    # A person must see everything that they approve.
     description = action.description or ""
     if f"Args: {dict(action.args)}" in description:  # RequireApproval has added the arguments already
         return description
@@ -119,10 +117,8 @@ def _schema_for(action: Action) -> dict[str, Any]:
 
 
 def _decided(action: Action, filled: types.ElicitResult) -> Answer:
-    """Return the decision about an action from its filled-in form: the type of the answer, and its arguments.
-
-    A form that was not filled in means `ignore`.
-    """
+    """Return the decision about an action from its filled-in form: the type of the answer, and its arguments."""
+    # A form that was not filled in means `ignore`.
     content = filled.content or {}
     if filled.action != "accept":
         if "ignore" not in action.allowed:
@@ -157,10 +153,8 @@ def _args_of(word: str, content: Mapping[str, object]) -> Any:
 
 
 def _free_schema(question: Interrupt) -> dict[str, Any]:
-    """Return the schema of the form for a question.
-
-    It is the question's own schema if a form supports it; otherwise the form has one text field.
-    """
+    """Return the schema of the form for a question."""
+    # It is the question's own schema if a form supports it; otherwise the form has one text field.
     schema = _own_schema(question)
     if _is_flat(schema):
         return {name: value for name, value in schema.items() if name in ("type", "properties", "required")}
@@ -369,10 +363,8 @@ class OpenQuestions:
             await found.dialogue.work.forget()
 
     def _surplus(self, owner: tuple[str, str]) -> str | None:
-        """Return the token of a waiting call to drop because a limit is exceeded, or `None`.
-
-        `owner` is the client that has just stored a call.
-        """
+        """Return the token of a waiting call to drop because a limit is exceeded, or `None`."""
+        # `owner` is the client that has just stored a call.
         counts = Counter(one.caller.owner for one in self._waiting.values())
         if counts[owner] <= MOST_OF_ONE:
             if len(self._waiting) <= MOST:
@@ -384,10 +376,8 @@ class OpenQuestions:
 
 
 def _group(host: str, name: str) -> tuple[str, str]:
-    """Return the group whose waiting calls are counted together.
-
-    A group is an authenticated client, or all connections from one address.
-    """
+    """Return the group whose waiting calls are counted together."""
+    # A group is an authenticated client, or all connections from one address.
     return (host, name) if host == "principal" else (host, "")
 
 

@@ -180,11 +180,9 @@ class Service:
     # Calls.
 
     async def _answer(self, context: Context, params: types.CallToolRequestParams) -> Answer:
-        """Handle a `tools/call` request: return the result of the call, or the questions for the user.
-
-        Questions are returned since 2026-07-28; older clients are asked during the call. Raise MCPError for an
-        unknown tool.
-        """
+        """Handle a `tools/call` request: return the result of the call, or the questions for the user."""
+        # Questions are returned since 2026-07-28; older clients are asked during the call. Raise MCPError for an
+        # unknown tool.
         is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
         caller = caller_of(context)
         waiting = self._taken(caller, params) if is_modern and params.request_state is not None else None
@@ -211,10 +209,8 @@ class Service:
         return await self._asked_for(caller, params, dialogue, outcome)
 
     def _begun(self, caller: Caller, params: types.CallToolRequestParams) -> Dialogue | types.CallToolResult:
-        """Return the dialogue of a new call that has not begun, or an error result if the call cannot run.
-
-        Raise MCPError for an unknown tool.
-        """
+        """Return the dialogue of a new call that has not begun, or an error result if the call cannot run."""
+        # Raise MCPError for an unknown tool.
         work = None if self._offer is None else self._offer.begin(params.name, params.arguments or {}, caller)
         if work is None:
             names = ", ".join(tool.name for tool in self._tools())
@@ -275,10 +271,8 @@ def _tools_of(served: object) -> list[Any]:
 
 
 def _tool(one: object) -> object:
-    """Return a served object as `ToolNode` accepts it; raise TypeError for an object of another type.
-
-    Actors and MCP servers are returned unchanged. Tools and functions become tools with JSON results.
-    """
+    """Return a served object as `ToolNode` accepts it; raise TypeError for an object of another type."""
+    # Actors and MCP servers are returned unchanged. Tools and functions become tools with JSON results.
     if isinstance(one, (Actor, ChildSpec, McpServer)):
         return one
     if isinstance(one, BaseTool):
@@ -291,10 +285,8 @@ def _tool(one: object) -> object:
 
 
 def _can_ask(context: Context) -> bool:
-    """Return whether the client can show forms to its user.
-
-    Elicitation without a mode means forms, which were the only mode at first.
-    """
+    """Return whether the client can show forms to its user."""
+    # Elicitation without a mode means forms, which were the only mode at first.
     capabilities = context.session.client_capabilities
     elicitation = None if capabilities is None else capabilities.elicitation
     return elicitation is not None and (elicitation.form is not None or elicitation.url is None)

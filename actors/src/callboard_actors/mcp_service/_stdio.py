@@ -78,10 +78,8 @@ class StdioConnection:
 
 
 async def _until(ready: Callable[[int], Awaitable[None]], descriptor: int) -> None:
-    """Wait with the function `ready` until a descriptor is ready.
-
-    Return at once for a file on disk, which is always ready: `ready` raises PermissionError for it.
-    """
+    """Wait with the function `ready` until a descriptor is ready."""
+    # Return at once for a file on disk, which is always ready: `ready` raises PermissionError for it.
     with suppress(PermissionError):
         await ready(descriptor)
 

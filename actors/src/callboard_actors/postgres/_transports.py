@@ -155,10 +155,8 @@ class PostgresConnection:
 
 
 def _within(lease: int) -> float:
-    """Return the seconds to wait for an answer: half of the lease, and at least one second.
-
-    `lease` is in microseconds. After this time, the lease can still be renewed.
-    """
+    """Return the seconds to wait for an answer: half of the lease, and at least one second."""
+    # `lease` is in microseconds. After this time, the lease can still be renewed.
     return max(1.0, lease / 2e6)
 
 

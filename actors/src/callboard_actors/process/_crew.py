@@ -169,11 +169,9 @@ class Crew:
             _logger.info("%s starts threads or ends its process, so each worker loads it by itself", module)
 
     def _suffer(self, error: Exception) -> None:
-        """Store the error of a zygote that failed, and fail the calls that wait for a worker.
-
-        If no zygote has run before, set `failure` instead, which is final.
-        """
-        # The first start has failed: most likely it always will, and the caller of `async with` is told.
+        """Store the error of a zygote that failed, and fail the calls that wait for a worker."""
+        # If no zygote has run before, set `failure` instead, which is final: most likely each start would fail, and
+        # the caller of `async with` is told.
         if not self._started.is_set():
             reason = f"its zygote process cannot be started: {error!r}"
             self.failure = error if isinstance(error, ActorStartError) else ActorStartError(_NAME, reason)
@@ -247,10 +245,8 @@ class Crew:
             worker.discharged.set()
 
     async def _start(self, worker: WorkerProxy, zygote: ZygoteProxy, what: Command) -> None:
-        """Start a worker process, and wait until it can serve calls.
-
-        If its modules cannot be loaded, the process is ended before the error is raised.
-        """
+        """Start a worker process, and wait until it can serve calls."""
+        # If its modules cannot be loaded, the process is ended before the error is raised.
         await zygote.fork(worker, what)
         if self._spawns:
             settings = self._with_wanted()

@@ -148,10 +148,8 @@ class Processes(OpenedEngine[Crew]):
         return await self.run_body(Body(fn=fn, args=args, title=name_of(fn)))
 
     async def _run_with_file(self, file: int, fn: Callable[[*_Ts], _T], *args: *_Ts) -> _T:
-        """Run a function like `run`, and send an open file with the call.
-
-        In the worker, `sent_file()` returns the descriptor of the file. This works in confined workers, too.
-        """
+        """Run a function like `run`, and send an open file with the call."""
+        # In the worker, `sent_file()` returns the descriptor of the file. This works in confined workers, too.
         body = Body(fn=fn, args=args, title=name_of(fn))
         data = packed(body, self._variables.values())
         with self._bodies.running(body, grace=self._terms.grace) as noted:
@@ -212,11 +210,9 @@ class Processes(OpenedEngine[Crew]):
     async def _exchange(
         self, worker: WorkerProxy, crew: Crew, body: Body, data: bytes, file: int | None
     ) -> tuple[Kind, bytes | bytearray, str] | WorkerDiedError:
-        """Run a body in a worker; return the kind of its reply, the encoded reply, and the output that errors show.
-
-        If the worker dies, return the error instead.
-        """
-        # Returned, because a `WorkerDiedError` that is raised here may be an observer's, about another pool.
+        """Run a body in a worker; return the kind of its reply, the encoded reply, and the output that errors show."""
+        # If the worker dies, its error is returned: a `WorkerDiedError` that is raised here may be an observer's,
+        # about another pool.
         number = next(self._numbers)
         # Keeps the worker's files open until the error has been built from them.
         worker.use()
@@ -238,11 +234,9 @@ class Processes(OpenedEngine[Crew]):
     async def _finish(
         self, worker: WorkerProxy, crew: Crew, body: Body, kind: Kind, reply: bytes | bytearray, *, output: str
     ) -> Any:
-        """Decode the reply of a body: return its result or raise its exception.
-
-        Before that, make the worker available to the next call, or end it if it has to be replaced.
-        """
-        # Decided before decoding, because the `finally` block needs it even if decoding raises.
+        """Decode the reply of a body: return its result or raise its exception."""
+        # The worker becomes available to the next call, or ends if it has to be replaced: decided before decoding,
+        # because the `finally` block needs it even if decoding raises.
         worn = worker.is_worn(self._terms)
         try:
             return await opened_reply(kind, reply, body, is_plain=self._terms.confine is not None, output=output)

@@ -485,10 +485,8 @@ class SeatProxy:
             await self._break("its worker process closed its socket")
 
     async def _break(self, reason: str, *, by_itself: bool = True) -> None:
-        """Store the reason why the worker cannot be used any longer, end it, and wait for its end.
-
-        `by_itself` is true if the worker's own code is to blame. Otherwise the worker is ended without a grace.
-        """
+        """Store the reason why the worker cannot be used any longer, end it, and wait for its end."""
+        # `by_itself` is true if the worker's own code is to blame. Otherwise the worker is ended without a grace.
         # The first reason counts: later ones are consequences of it.
         if self._broken is None and not self._worker.asked_to_end:
             self._broken, self._recurs = reason, by_itself

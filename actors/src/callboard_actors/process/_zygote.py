@@ -128,12 +128,10 @@ class _Forks:
         self._pid = os.getpid()
 
     def start(self, fds: Sequence[int], *, is_seat: bool) -> int:
-        """Fork a worker and return its process id; raise `OSError` if the fork fails.
-
-        In the child process, this becomes the worker and never returns.
-        """
-        # Blocked across the fork: until the child has replaced the zygote's handlers, SIGTERM would run them and be
-        # lost. It is delivered when the child unblocks the signal.
+        """Fork a worker and return its process id; raise `OSError` if the fork fails."""
+        # In the child process, this becomes the worker and never returns. The signal is blocked across the fork: until
+        # the child has replaced the zygote's handlers, SIGTERM would run them and be lost. It is delivered when the
+        # child unblocks the signal.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
             pid = os.fork()
@@ -196,10 +194,8 @@ class _Zygote:
         self._is_told = False
 
     def prepare(self) -> None:
-        """Prepare the start of workers, which includes loading their modules if they will be forked.
-
-        Raise `FatalError` if no worker can be started.
-        """
+        """Prepare the start of workers, which includes loading their modules if they will be forked."""
+        # Raise `FatalError` if no worker can be started.
         if self._settings.terms.start == "fork":
             # Before user modules are loaded: the rehearsal forks a small process, and an unsupported system is reported
             # early.

@@ -136,11 +136,9 @@ class ZygoteProxy:
         self._lose_all()
 
     def _lose_all(self) -> None:
-        """Mark all workers as ended after the zygote's death, and kill the processes that they started.
-
-        The kernel kills workers together with their zygote, but not their children. Inside bubblewrap, the kernel kills
-        all processes.
-        """
+        """Mark all workers as ended after the zygote's death, and kill the processes that they started."""
+        # The kernel kills workers together with their zygote, but not their children. Inside bubblewrap, the kernel
+        # kills all processes.
         self._gone = True
         if self._inside is None:
             self._kill_groups()

@@ -392,10 +392,8 @@ class Capture:
 
 
 def _is_whole(pipe: tuple[int, int]) -> bool:
-    """Return whether both file descriptors are still ends of one pipe.
-
-    A cell may have closed one of them, and opened another file under its number.
-    """
+    """Return whether both file descriptors are still ends of one pipe."""
+    # A cell may have closed one of them, and opened another file under its number.
     try:
         ours, theirs = map(os.fstat, pipe)
     except OSError:

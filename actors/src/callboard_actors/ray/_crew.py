@@ -165,10 +165,9 @@ class Crew:
         raise ActorGoneError(body.title, body.call_id, "its engine on Ray is closed")
 
     async def _next(self, body: Body) -> HostProxy | None:
-        """Wait for an idle Ray actor and return it; return `None` if the engine is closed meanwhile.
-
-        While a Ray actor lives or starts, the wait has no limit. Otherwise it raises `EngineError` after the patience.
-        """
+        """Wait for an idle Ray actor and return it; return `None` if the engine is closed meanwhile."""
+        # While a Ray actor lives or starts, the wait has no limit. Otherwise it raises `EngineError` after the
+        # patience.
         async with anyio.create_task_group() as group:
             group.start_soon(self._lose_patience, group.cancel_scope)
             host = await self._idle.take()

@@ -233,10 +233,8 @@ class HostProxy:
             self._bells.discard(bell)
 
     async def _until_done(self, future: Future[Any], bell: Bell) -> None:
-        """Wait until Ray has resolved the future.
-
-        Raise `_LostError` if the Ray actor is lost, because Ray may never resolve the future then.
-        """
+        """Wait until Ray has resolved the future."""
+        # Raise `_LostError` if the Ray actor is lost, because Ray may never resolve the future then.
         while not future.done():
             if self._reason is not None:
                 raise _LostError(self._reason)

@@ -137,10 +137,9 @@ class RedisConnection:
         self._run_id = server["run_id"]
 
     async def _run(self, calls: Sequence[Sequence[object]]) -> list[Any]:
-        """Run the script once for each call, all in one round trip; return the results. Each run is atomic by itself.
-
-        A call is the number of keys, the keys, and other arguments. After an `AwayError`, the runs may have happened.
-        """
+        """Run the script once for each call, all in one round trip; return the results."""
+        # Each run is atomic by itself. A call is the number of keys, the keys, and other arguments. After an
+        # `AwayError`, the runs may have happened.
         with self._errors():
             if len(calls) == 1:
                 return [await self._redis.evalsha(self._sha, *calls[0])]

@@ -132,10 +132,7 @@ class RemoteWorkers:
         return one.link
 
     def _patience_left(self, subject: str, since: float) -> float:
-        """Return how many seconds longer a call may wait that has waited since the time `since`.
-
-        The patience counts from the loss of the last worker that could serve the call.
-        """
+        """Return how many seconds longer a call may wait that has waited since the time `since`."""
         # Busy but connected: wait on, and check again later.
         if any(link.is_up and link.serves(subject) for link in self.links):
             return max(self._terms.patience, _LOOK)

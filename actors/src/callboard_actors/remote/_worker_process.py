@@ -206,10 +206,8 @@ async def _run(admission: Admission, pool: Processes, serves: Sequence[str], opt
 
 
 async def _until_drained(server: Server, seconds: float, signals: Any) -> int:
-    """Serve agents until the first signal, then drain; return the exit code.
-
-    A second signal ends the wait for running calls.
-    """
+    """Serve agents until the first signal, then drain; return the exit code."""
+    # A second signal ends the wait for running calls.
     report = Drained()
     async with anyio.create_task_group() as group:
 

@@ -244,10 +244,8 @@ class _Course:
 
     @contextlib.contextmanager
     def _asked_by_signal(self) -> Generator[None]:
-        """Wake `poll` when a child process ends, or when SIGTERM arrives, which ends the command with its grace.
-
-        The pool kills the worker after the grace.
-        """
+        """Wake `poll` when a child process ends, or when SIGTERM arrives, which ends the command with its grace."""
+        # The pool kills the worker after the grace.
         woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         former = signal.signal(signal.SIGTERM, self._ask)
         # A handler, because an ignored signal writes no byte.
@@ -304,10 +302,8 @@ class _Course:
         return self.exitcode is not None and not (self._order.is_job and is_there)
 
     def end(self, *, politely: bool) -> int:
-        """End all remaining processes of the command; return their number.
-
-        `politely` gives them the whole grace before they are killed, otherwise a second at most.
-        """
+        """End all remaining processes of the command; return their number."""
+        # `politely` gives them the whole grace before they are killed, otherwise a second at most.
         if self._child is None:
             return 0
         found = self._signal(signal.SIGTERM)

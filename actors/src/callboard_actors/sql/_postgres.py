@@ -164,10 +164,8 @@ def _explained(
     query: Query | None = None,
     driver: psycopg.Connection[Any] | None = None,
 ) -> SqlError:
-    """Return the SqlError that explains a failed statement, or a stopped job, to a model.
-
-    `query` and `driver` are the failed statement and its connection, if there was a statement.
-    """
+    """Return the SqlError that explains a failed statement, or a stopped job, to a model."""
+    # `query` and `driver` are the failed statement and its connection, if there was a statement.
     if isinstance(error, errors.QueryCanceled) or job.stopped is not None:
         return SqlError(f"It was stopped after {job.seconds:g} s. Ask for less, or for a part of it.")
     if not isinstance(error, psycopg.Error) or not error.diag.message_primary:
@@ -183,10 +181,8 @@ def _explained(
 
 
 def _meant(error: psycopg.Error, driver: psycopg.Connection[Any] | None) -> str:
-    """Return the end of a sentence with names similar to the unknown name in an error, or "".
-
-    It is empty, too, if PostgreSQL already suggests a name in its hint.
-    """
+    """Return the end of a sentence with names similar to the unknown name in an error, or ""."""
+    # It is empty, too, if PostgreSQL already suggests a name in its hint.
     found = _MISSING.fullmatch(error.diag.message_primary or "")
     if found is None or error.diag.message_hint or driver is None:
         return ""
@@ -326,10 +322,8 @@ GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader;"""
 
 
 def _check_role(driver: psycopg.Connection[Any]) -> None:
-    """Raise SqlError if a SELECT of the login role could have effects outside of the database.
-
-    The login role counts, because functions can undo a `SET ROLE`.
-    """
+    """Raise SqlError if a SELECT of the login role could have effects outside of the database."""
+    # The login role counts, because functions can undo a `SET ROLE`.
     roles = [name for (name,) in driver.execute(_MAY, [[*_REACHES_OUT]])]
     user = driver.info.user
     if roles:
@@ -360,10 +354,8 @@ _CANCEL = 2.0
 
 
 def _cancel(driver: psycopg.Connection[Any]) -> None:
-    """Stop the current statement of a connection; called from another thread.
-
-    If the server cannot be reached, the connection is closed.
-    """
+    """Stop the current statement of a connection; called from another thread."""
+    # If the server cannot be reached, the connection is closed.
     try:
         driver.cancel_safe(timeout=_CANCEL)
     except psycopg.Error:
@@ -423,10 +415,8 @@ class PostgresBackend:
             raise _explained(error, job) from error
 
     def _leave(self, connection: sqlalchemy.Connection, job: Job) -> None:
-        """Clean up a connection after an error.
-
-        A connection with a pending cancel request is closed, because the cancel could hit its next statement.
-        """
+        """Clean up a connection after an error."""
+        # A connection with a pending cancel request is closed, because the cancel could hit its next statement.
         if job.stopped is None:
             try:
                 _reset(_driver(connection))
@@ -528,10 +518,8 @@ def _executed(driver: psycopg.Connection[Any], query: Query, caps: Caps) -> Rows
 
 
 def _readable(value: object, column: psycopg.Column) -> object:
-    """Return a fetched value in a readable form.
-
-    Values of types unknown to psycopg arrive as bytes, which for most of these types are their text.
-    """
+    """Return a fetched value in a readable form."""
+    # Values of types unknown to psycopg arrive as bytes, which for most of these types are their text.
     if isinstance(value, bytes) and column.type_code != BYTES:
         return value.decode(errors="replace")
     return _plain(value)

@@ -145,10 +145,8 @@ _AUTHORIZATION = (
 
 
 def _authorizations(text: str) -> Iterator[Span]:
-    """Yield the spans of credentials that follow an `Authorization` header or a bare scheme name.
-
-    See RFC 9110, section 11.6.2.
-    """
+    """Yield the spans of credentials that follow an `Authorization` header or a bare scheme name."""
+    # See RFC 9110, section 11.6.2.
     lowered = _lowered(text)
     for pattern, check in _AUTHORIZATION:
         yield from (span for span in spans_of(pattern, lowered) if check(text[slice(*span)]))

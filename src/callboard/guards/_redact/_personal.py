@@ -82,10 +82,8 @@ def _has_country(found: str) -> bool:
 
 
 def _end(found: str) -> int:
-    """Return the index at which the longest phone number at the beginning of a text ends; 0 if there is none.
-
-    Other digits may follow it.
-    """
+    """Return the index at which the longest phone number at the beginning of a text ends; 0 if there is none."""
+    # Other digits may follow it.
     ends = [group.end() for group in _GROUP.finditer(found)]
     return next((end for end in reversed(ends) if _FORM.fullmatch(found, 0, end) and _is_number(found[:end])), 0)
 

@@ -436,10 +436,8 @@ class Redact(Middleware):
         return output
 
     async def _prepared(self, request: ToolCallRequest, thread_id: str) -> tuple[ToolCallRequest, Mapping[str, str]]:
-        """Return the request to pass to the tool, and the values that the tool gets to know, by their tokens.
-
-        The tool may repeat these values, so they are replaced in its result.
-        """
+        """Return the request to pass to the tool, and the values that the tool gets to know, by their tokens."""
+        # The tool may repeat these values, so they are replaced in its result.
         call = request.tool_call
         others, shown = self._divided(call)
         redaction = self._redaction(thread_id)
@@ -474,11 +472,9 @@ class Redact(Middleware):
         return value, opened
 
     async def _keep(self, thread_id: str, redaction: Redaction) -> None:
-        """Store the values of new tokens in the vault.
-
-        An error of the vault is only logged: it must not cost the call its result. These tokens cannot be
-        opened later.
-        """
+        """Store the values of new tokens in the vault."""
+        # An error of the vault is only logged: it must not cost the call its result. These tokens cannot be opened
+        # later.
         redaction.tell()
         values = _kept(redaction)
         try:

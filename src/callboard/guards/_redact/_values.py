@@ -258,10 +258,8 @@ class Clearing:
         return cleared
 
     def _in_place(self, error: BaseException) -> None:
-        """Replace secrets in all parts of an error that can be assigned.
-
-        `_is_clear()` checks afterwards whether that was enough.
-        """
+        """Replace secrets in all parts of an error that can be assigned."""
+        # `_is_clear()` checks afterwards whether that was enough.
         for name in ("args", *_slots(type(error))):
             with suppress(Exception):  # unset, or read only
                 value = getattr(error, name)
@@ -307,10 +305,8 @@ def _texts(error: BaseException) -> Iterator[str]:
 
 
 def _slots(kind: type) -> Iterator[str]:
-    """Yield the names of attributes that are not in `__dict__`.
-
-    They are in `__slots__`, or built-in ones such as `OSError.filename`.
-    """
+    """Yield the names of attributes that are not in `__dict__`."""
+    # They are in `__slots__`, or built-in ones such as `OSError.filename`.
     for base in kind.__mro__:
         if base in (BaseException, object):
             continue

@@ -212,10 +212,8 @@ _CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 
 
 def _as_json(text: str) -> str:
-    """Return a text of Python literals, or of JSON with trailing commas, as JSON. Nothing is evaluated.
-
-    Raise `ValueError` for any other text.
-    """
+    """Return a text of Python literals, or of JSON with trailing commas, as JSON. Nothing is evaluated."""
+    # Raise `ValueError` for any other text.
     pieces: list[str] = []
     at = 0
     while at < len(text):
@@ -308,10 +306,8 @@ def repair(contract: Contract, args: Args) -> Repaired | None:
 
 
 def _groups(shape: Shape, faults: Iterable[Path]) -> list[list[Path]]:
-    """Return the places of errors in groups, one for each correction that may fix them together.
-
-    Errors inside of another faulty place are left out; the next round finds them.
-    """
+    """Return the places of errors in groups, one for each correction that may fix them together."""
+    # Errors inside of another faulty place are left out; the next round finds them.
     groups: dict[Path, list[Path]] = {}
     for fault in faults:
         steps = shape.along(fault)

@@ -114,10 +114,8 @@ def _merged(one: Schema, other: Schema) -> Schema:
 
 
 def _inner(schema: Schema, key: str | int) -> object:
-    """Return the schema of one property or item of an object or list.
-
-    It is `True` if the schema allows any value there, `False` if it allows none.
-    """
+    """Return the schema of one property or item of an object or list."""
+    # It is `True` if the schema allows any value there, `False` if it allows none.
     if isinstance(key, str):
         open_ended = True if "patternProperties" in schema else schema.get("additionalProperties", True)
         return schema.get("properties", {}).get(key, open_ended)
@@ -226,11 +224,9 @@ def _anything(*_: object) -> None:
 
 
 def _unless_patterns(keyword: Any) -> Any:
-    """Return an implementation of `additionalProperties` that does nothing beside `patternProperties`.
+    """Return an implementation of `additionalProperties` that does nothing beside `patternProperties`."""
 
-    The expressions of `patternProperties` are not run, so it is unknown which properties are additional.
-    """
-
+    # The expressions of `patternProperties` are not run, so it is unknown which properties are additional.
     def judge(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         if "patternProperties" not in schema:
             yield from keyword(validator, value, instance, schema) or ()
@@ -239,11 +235,9 @@ def _unless_patterns(keyword: Any) -> Any:
 
 
 def _counted(keyword: Any) -> Any:
-    """Return an implementation of `anyOf` or `oneOf` that raises `TooManyChoicesError` after too many uses.
+    """Return an implementation of `anyOf` or `oneOf` that raises `TooManyChoicesError` after too many uses."""
 
-    Two alternatives at every level of a value take exponential time.
-    """
-
+    # Two alternatives at every level of a value take exponential time.
     def judge(validator: Any, alternatives: Any, instance: Any, schema: Any) -> Iterator[Any]:
         if next(_choices.get(), None) is None:
             raise TooManyChoicesError
@@ -261,10 +255,8 @@ def _at(reference: str, document: Schema) -> Any:
 
 
 def _of_one_draft(schema: Any) -> Any:
-    """Return a copy of a schema without any `$schema` in it.
-
-    At a nested `$schema`, jsonschema would switch to its own keywords for that part.
-    """
+    """Return a copy of a schema without any `$schema` in it."""
+    # At a nested `$schema`, jsonschema would switch to its own keywords for that part.
     if isinstance(schema, Mapping):
         return {
             key: _of_one_draft(value)
@@ -341,10 +333,8 @@ def contract_of(tool: BaseTool) -> Contract | None:
 
 
 def _located(location: tuple[Any, ...], args: Args) -> Path:
-    """Return the place in the arguments to which an error location points.
-
-    A location may also name members of unions and missing arguments; keys that the arguments lack are skipped.
-    """
+    """Return the place in the arguments to which an error location points."""
+    # A location may also name members of unions and missing arguments; keys that the arguments lack are skipped.
     path: list[str | int] = []
     here: Any = args
     for key in location:

@@ -129,10 +129,8 @@ def _decoded(path: str) -> str:
 
 
 def _structure(path: str) -> list[str]:
-    """Return the parts of a path that decide where it leads; the names of files and folders do not count.
-
-    They are separators, names made of dots only, and special beginnings.
-    """
+    """Return the parts of a path that decide where it leads; the names of files and folders do not count."""
+    # They are separators, names made of dots only, and special beginnings.
     # U+2044 is absent from `_SEPARATOR`: NFKC makes it from fractions such as U+00BD, which are harmless.
     parts = _SEPARATOR.sub("\\\\", path).replace("\\", "/\\/").split("/")
     shape = [name if name == "\\" or not name.strip(". ") else "name" for name in parts]

@@ -444,10 +444,8 @@ async def _settle(due: Due, walk: Walk) -> None:
 
 
 def _reason(error: Exception, rule: object) -> RefusedError:
-    """Return the refusal that follows from an error of a check.
-
-    Its text is cleaned for the model, and does not quote the refused value.
-    """
+    """Return the refusal that follows from an error of a check."""
+    # Its text is cleaned for the model, and does not quote the refused value.
     if isinstance(error, RefusedError):
         return error
     name = getattr(rule, "__name__", type(rule).__name__)
@@ -473,10 +471,8 @@ def _refusal(request: ToolCallRequest, refused: list[Refused]) -> ToolMessage:
 
 
 def _declared(arguments: Iterable[str], tool: BaseTool | None) -> list[str]:
-    """Return argument names for observers, sorted.
-
-    A name that the tool lacks was written by the model, and becomes `*`.
-    """
+    """Return argument names for observers, sorted."""
+    # A name that the tool lacks was written by the model, and becomes `*`.
     schema: Any = None if tool is None else tool.args_schema
     known = schema.get("properties", {}) if isinstance(schema, dict) else () if tool is None else spellings(tool)
     return sorted({name if name in known or not name else "*" for name in arguments})

@@ -88,10 +88,8 @@ def _introducers(text: str) -> Iterator[int]:
 
 
 def _replaced(character: re.Pattern[str], new: str, text: str) -> str:
-    """Return a text with the matches of a one-character pattern replaced.
-
-    Long texts are replaced in pieces, because other threads cannot run during a search.
-    """
+    """Return a text with the matches of a one-character pattern replaced."""
+    # Long texts are replaced in pieces, because other threads cannot run during a search.
     if len(text) <= _PIECE:
         return character.sub(new, text)
     return "".join(character.sub(new, text[start : start + _PIECE]) for start in range(0, len(text), _PIECE))

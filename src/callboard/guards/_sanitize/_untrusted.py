@@ -96,10 +96,8 @@ class Cleaning:
         return message.model_copy(update={"content": self._content(message.content)})
 
     def _is_new(self, message: dict[str, Any]) -> bool:
-        """Return whether a message belongs to this call.
-
-        A `Command` may repeat messages of the history, which are clean already.
-        """
+        """Return whether a message belongs to this call."""
+        # A `Command` may repeat messages of the history, which are clean already.
         call_id = message.get("tool_call_id")
         return call_id == self.call_id if call_id is not None else message.get("id") is None
 

@@ -269,10 +269,8 @@ class Cache(Middleware):
             del turn  # breaks a reference cycle: the error's traceback refers to this frame
 
     async def _find_stored(self, key: _Key, request: ToolCallRequest) -> Hit[ToolMessage] | Begun | None:
-        """Return the result in the shared store, or what `_store` needs to store the result of this call.
-
-        Return `None` if the store is not used for this call.
-        """
+        """Return the result in the shared store, or what `_store` needs to store the result of this call."""
+        # Return `None` if the store is not used for this call.
         if self._stored is None or (self._key_function is None and not self._is_known_by_its_name(key)):
             return None
         # Hashing a long key takes a while, so it runs in a thread.
@@ -351,10 +349,8 @@ class Cache(Middleware):
             raise
 
     def _depends_on_more(self, name: str, tool: BaseTool) -> bool:
-        """Return whether a tool receives other values besides its arguments.
-
-        If so, equal arguments do not mean equal results.
-        """
+        """Return whether a tool receives other values besides its arguments."""
+        # If so, equal arguments do not mean equal results.
         if self._is_alone.of(tool):
             return False
         note("cache_skipped", reason="depends on more than its arguments")
@@ -390,10 +386,8 @@ def _canonical(
 
 
 def _in_steps(args: Mapping[str, object]) -> str:
-    """Return the arguments of a call as JSON, encoded in small steps.
-
-    The encoder's `encode` holds the GIL until it is done, and so stalls the event loop.
-    """
+    """Return the arguments of a call as JSON, encoded in small steps."""
+    # The encoder's `encode` holds the GIL until it is done, and so stalls the event loop.
     return "".join(_ENCODER.iterencode(args))
 
 

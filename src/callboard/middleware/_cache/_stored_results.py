@@ -66,10 +66,8 @@ def json_of(message: ToolMessage) -> str | None:
 
 
 def _is_plain(value: object) -> bool:
-    """Return whether JSON keeps all types in a value: it has only exact built-in types, and all keys are text.
-
-    Comparing values is not enough: an instance of a subclass may equal the plain value that comes back.
-    """
+    """Return whether JSON keeps all types in a value: it has only exact built-in types, and all keys are text."""
+    # Comparing values is not enough: an instance of a subclass may equal the plain value that comes back.
     # An explicit stack needs no recursion for deep data. The bound limits the time; larger results are not shared.
     values, left = [value], 1_000_000
     while values and left:
@@ -176,10 +174,8 @@ def _look(found: Found) -> tuple[None, Hit[ToolMessage] | Found]:
 
 
 def _forgotten(found: Found) -> tuple[Written, None]:
-    """Return a document without a message, to be written in place of an invalid result.
-
-    If the document was deleted instead, a running call could store its older result.
-    """
+    """Return a document without a message, to be written in place of an invalid result."""
+    # If the document was deleted instead, a running call could store its older result.
     result = _Result(marks=list(found.marks), at=found.now, message=None)
     return Written(text=result.model_dump_json(), lives=_LONGEST_CALL), None
 

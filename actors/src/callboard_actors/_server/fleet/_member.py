@@ -119,10 +119,8 @@ class Answers:
         return _WHAT[kind], said
 
     async def _begin(self, message: Message, asked: AskContents) -> bool:
-        """Ask the server whether an ask may begin here, and return its answer.
-
-        The server allows this to one process only, and to no process after the sender has recalled the ask.
-        """
+        """Ask the server whether an ask may begin here, and return its answer."""
+        # The server allows this to one process only, and to no process after the sender has recalled the ask.
         try:
             return await self._router.client.in_thread(partial(self._ask_to_begin, message, asked))
         except StorageError:

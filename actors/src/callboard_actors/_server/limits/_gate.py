@@ -390,10 +390,8 @@ class Gate:
         return min(max(_AT_ONCE, least), len(self._ops))
 
     def _everything(self) -> list[Op]:
-        """Return the full report, for a server that knows nothing of this process.
-
-        It has the starts, the held permits, the waiting calls and the new requests.
-        """
+        """Return the full report, for a server that knows nothing of this process."""
+        # It has the starts, the held permits, the waiting calls and the new requests.
         stays = list(self.stays.values())
         held = [Op("hold", one.id, token=one.token or 0, begun=one.begun) for one in stays if one.phase is Phase.HELD]
         waited = [Op("wait", one.id, spot=one.spot) for one in stays if one.is_waiting and one.spot]

@@ -78,10 +78,8 @@ def followed(path: str) -> tuple[str, dict[str, str]]:
 
 
 def _uncovered(kinds: dict[str, str]) -> dict[str, str]:
-    """Return the mounts without paths below a mounted folder of the same or more rights.
-
-    Keys are paths, parents first; values are "--ro-bind" or "--bind".
-    """
+    """Return the mounts without paths below a mounted folder of the same or more rights."""
+    # Keys are paths, parents first; values are "--ro-bind" or "--bind".
     made: dict[str, str] = {}
     for path in sorted(kinds, key=lambda one: Path(one).parts):
         above = _above(path, made)
@@ -96,10 +94,8 @@ def _above(path: str, made: Container[str]) -> str | None:
 
 
 def _of_the_root(made: dict[str, str]) -> dict[str, str]:
-    """Return the links in `/` that lead to mounted paths, with their targets.
-
-    Many programs use such links in paths, for example /bin, which leads to /usr/bin.
-    """
+    """Return the links in `/` that lead to mounted paths, with their targets."""
+    # Many programs use such links in paths, for example /bin, which leads to /usr/bin.
     links = (path for path in Path("/").iterdir() if path.is_symlink())
     real = ((path, os.path.realpath(path)) for path in links)
     return {str(path): str(path.readlink()) for path, to in real if to in made or _above(to, made) is not None}

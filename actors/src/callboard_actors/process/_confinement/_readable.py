@@ -71,10 +71,8 @@ def _site_packages() -> list[str]:
 
 
 def _loaded_libraries() -> set[str]:
-    """Return the paths of the shared libraries that this process has loaded.
-
-    If a library is below the interpreter's `lib`, its whole folder is returned instead.
-    """
+    """Return the paths of the shared libraries that this process has loaded."""
+    # If a library is below the interpreter's `lib`, its whole folder is returned instead.
     # Other folders stay closed: an extension module of the program may lie beside its `.env`.
     folders = [os.path.realpath(Path(prefix, "lib")) for prefix in (sys.prefix, sys.base_prefix)]
     return {_folder_or_file(Path(path), folders) for path in _mapped()}

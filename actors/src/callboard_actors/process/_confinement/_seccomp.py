@@ -244,10 +244,8 @@ def _block(alternatives: _Alternatives, pretended: _Alternatives) -> list[bytes]
 
 
 def _all_hold(tests: Iterable[Test], verdict: int) -> list[bytes]:
-    """Return instructions that end the filter with `verdict` if all tests hold.
-
-    Otherwise, the filter continues with the instruction after them.
-    """
+    """Return instructions that end the filter with `verdict` if all tests hold."""
+    # Otherwise, the filter continues with the instruction after them.
     code = [_op(_RETURN, verdict)]
     for test in reversed(tuple(tests)):
         # A matching value jumps over the values after it, and over the jump that leaves the block.
