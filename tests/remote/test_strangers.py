@@ -534,7 +534,7 @@ def test_a_secret_has_to_be_there_and_long_enough(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("name", ["grace", "connect_timeout", "start_timeout", "patience"])
 def test_what_is_no_number_of_seconds_is_refused(name: str, seconds: float) -> None:
     """The error is raised when the engine is made, not when it is opened."""
-    with pytest.raises(ValueError, match=f"{name}=.* is no number of seconds"):
+    with pytest.raises(ValueError, match=rf"RemoteEngine\({name}=.*\) is a number of seconds"):
         engine("127.0.0.1:7000", **{name: seconds})
 
 

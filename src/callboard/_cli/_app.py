@@ -59,8 +59,6 @@ def callboard(
 
 def _finish(command: Callable[[], int]) -> None:
     """Run a command, and exit with the code that it returns; print a `CommandError` without a traceback."""
-    from callboard._cli._shown_text import CommandError
-
     try:
         code = command()
     except CommandError as error:

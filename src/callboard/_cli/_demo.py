@@ -53,10 +53,8 @@ class Answer:
 
 
 def answer_for(item: int) -> Answer:
-    """Return how the service behaves for the page `/item/<item>`; the same each time.
-
-    One in fifty takes about 1.5 s, one in fifty answers 500, one in fifty 503; the others take 20 to 200 ms.
-    """
+    """Return how the service behaves for the page `/item/<item>`; the same each time."""
+    # One in fifty takes about 1.5 s, one in fifty answers 500, one in fifty 503; the others take 20 to 200 ms.
     rng = random.Random(f"0/{item}")  # noqa: S311  (the same numbers each time)
     latency = rng.uniform(0.02, 0.2)
     lot = rng.random()
@@ -172,10 +170,8 @@ _POLICIES = {
 
 
 def make_work(fetches: int) -> Sequence[tuple[str, Mapping[str, object]]]:
-    """Return the calls of the demo as pairs of tool name and arguments, the same each time.
-
-    One fetch in 25 requests the page that never answers.
-    """
+    """Return the calls of the demo as pairs of tool name and arguments, the same each time."""
+    # One fetch in 25 requests the page that never answers.
     rng = random.Random(0)  # noqa: S311 (nothing here is secret)
     paths = [f"/item/{number}" for number in range(fetches)]
     for place in rng.sample(range(fetches), fetches // _ONE_HANGS_IN):

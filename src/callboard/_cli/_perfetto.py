@@ -7,6 +7,7 @@ is a thread of the trace.
 import heapq
 import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from callboard._cli._groups import RunOfCalls, about_run, end_of, facts_in_short, runs_of
@@ -60,38 +61,37 @@ def _with_offsets(recording: Recording) -> Iterator[tuple[Part, float]]:
         yield part, (part.started - first).total_seconds() if part.started and first else 0.0
 
 
+@dataclass(frozen=True, slots=True)
 class _Process:
-    """Encoder of one run as a process of the trace.
+    """Encoder of one run as a process of the trace."""
 
-    `offset` is added to the times of the part, in seconds. `several` tells that the recording has several parts.
-    """
-
-    def __init__(self, number: int, part: Part, offset: float, *, several: bool) -> None:
-        self._number = number
-        self._part = part
-        self._offset = offset
-        self._several = several
+    number: int
+    part: Part
+    offset: float
+    """Seconds that are added to the times of the part."""
+    several: bool
+    """`True` if the recording has several parts."""
 
     def events(self, run: RunOfCalls) -> Iterator[Event]:
         """Yield the trace events of a run; the name of each lane comes before the events in it."""
-        pid = f" (pid {self._part.pid})" if self._several else ""
+        pid = f" (pid {self.part.pid})" if self.several else ""
         yield self._name("process_name", f"{run.title}{pid}", 0)
         yield self._meta("process_labels", {"labels": ", ".join(about_run(run))}, 0)
-        yield self._meta("process_sort_index", {"sort_index": self._number}, 0)
+        yield self._meta("process_sort_index", {"sort_index": self.number}, 0)
         if run.run and run.run.requests:
             yield self._name("thread_name", "model", _MODEL_LANE)
             for request in run.run.requests:
                 yield self._request(request)
         calls = [call for batch in run.batches.values() for call in batch]
         named: set[int] = set()
-        for lane, call in lanes(calls, lambda call: (call.start, end_of(call, self._part))):
+        for lane, call in lanes(calls, lambda call: (call.start, end_of(call, self.part))):
             if lane not in named:
                 named.add(lane)
                 yield self._name("thread_name", f"calls {lane + 1}", lane + _FIRST_LANE)
             yield from self._call(call, lane + _FIRST_LANE)
 
     def _call(self, call: RecordedCall, lane: int) -> Iterator[Event]:
-        end = end_of(call, self._part)
+        end = end_of(call, self.part)
         yield self._slice(named(call.tool), "call", (call.start, end), lane, self._about(call))
         inner = [(wait.start, wait.end, "queue wait", "queue", wait.error) for wait in call.waits]
         inner += [(one.start, one.end, f"attempt {one.number}", "attempt", one.error) for one in call.attempts]
@@ -117,12 +117,12 @@ class _Process:
         }
         texts = {"id": call.id, "error": call.error, "resumes": call.resumes}
         told |= {name: printable(text) for name, text in texts.items() if text}
-        if self._part.captures:
+        if self.part.captures:
             told |= {name: printable(as_json(value)) for name, value in (("args", call.args), ("result", call.result))}
         return told
 
     def _request(self, request: ModelRequest) -> Event:
-        end = self._part.end if request.end is None else request.end
+        end = self.part.end if request.end is None else request.end
         told = {"error": request.error, "input_tokens": request.input_tokens, "output_tokens": request.output_tokens}
         about = {name: printable(str(value)) for name, value in told.items() if value is not None}
         return self._slice(named(request.model or "model"), "model", (request.start, end), _MODEL_LANE, about)
@@ -132,17 +132,17 @@ class _Process:
         return self._event("X", name, span[0], lane, cat=category, dur=max(0, end - start), args=args)
 
     def _event(self, phase: str, name: str, time: float, lane: int, **more: object) -> Event:
-        where = {"ts": self._microseconds(time), "pid": self._number, "tid": lane}
+        where = {"ts": self._microseconds(time), "pid": self.number, "tid": lane}
         return {"ph": phase, "name": name, **where, **more}
 
     def _name(self, kind: str, name: str, lane: int) -> Event:
         return self._meta(kind, {"name": name}, lane)
 
     def _meta(self, kind: str, args: dict[str, Any], lane: int) -> Event:
-        return {"ph": "M", "name": kind, "pid": self._number, "tid": lane, "args": args}
+        return {"ph": "M", "name": kind, "pid": self.number, "tid": lane, "args": args}
 
     def _microseconds(self, time: float) -> int:
-        return round((time + self._offset) * 1_000_000)
+        return round((time + self.offset) * 1_000_000)
 
 
 def _about(ask: RecordedAsk) -> dict[str, object]:

@@ -44,10 +44,8 @@ class Calls:
         self._asked: dict[str | None, tuple[_Reply, int]] = {}
 
     def asked_for(self, calls: Sequence[ToolCall]) -> None:
-        """Store the calls of one reply of the model, from which their labels are made.
-
-        A graph of LangGraph sends no events, so only its messages contain the names of its calls.
-        """
+        """Store the calls of one reply of the model, from which their labels are made."""
+        # A graph of LangGraph sends no events, so only its messages contain the names of its calls.
         reply = _Reply(calls)
         self._asked.update((call["id"], (reply, place)) for place, call in enumerate(calls))
 

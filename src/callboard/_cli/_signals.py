@@ -61,10 +61,8 @@ def stoppable() -> Generator[None]:
 
 @contextmanager
 def interruptible_input() -> Generator[None]:
-    """Make a wait for input in the block interruptible by signals.
-
-    This includes a signal that arrives just before the wait.
-    """
+    """Make a wait for input in the block interruptible by signals."""
+    # This includes a signal that arrives just before the wait.
     # Python runs signal handlers between two bytecode instructions. A signal during a wait in C code, such as readline,
     # interrupts the wait, and the handler runs. A signal just before the wait does not: the handler would run only
     # after the next key. So a timer interrupts the wait again and again. Windows has no such timer, and needs none.

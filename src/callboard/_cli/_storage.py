@@ -51,10 +51,8 @@ _SQLITE = "sqlite:///"
 
 
 def recording_name(thread_id: str) -> str:
-    """Return the name of the file for the recording of a thread.
-
-    The thread id is percent-encoded: safe on any file system, and reversible.
-    """
+    """Return the name of the file for the recording of a thread."""
+    # The thread id is percent-encoded: safe on any file system, and reversible.
     # `quote` leaves "~", which a shell expands at the beginning of a word.
     return quote(thread_id.encode(errors="surrogatepass"), safe="").replace("~", "%7E") + ".jsonl"
 

@@ -103,10 +103,8 @@ def rows_table(
     least: int = _WHOLE_NAME,
     ends_in_total: bool = False,
 ) -> Table:
-    """Return a table with a line for each named row, at most `width` cells wide.
-
-    The middle of a name that is too wide is cut, because names differ at the end.
-    """
+    """Return a table with a line for each named row, at most `width` cells wide."""
+    # The middle of a name that is too wide is cut, because names differ at the end.
     shown = list(rows)
 
     def names(room: int) -> list[str]:

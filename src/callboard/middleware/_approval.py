@@ -71,10 +71,8 @@ def digest_of(tool: BaseTool, args: Mapping[str, Any]) -> str:
 
 
 def runs_in(tool: BaseTool) -> str:
-    """Return the names of a tool's class and of its function, as one text; it is the same in any process.
-
-    The tool's name alone would not do: middleware may replace a tool by another tool of the same name.
-    """
+    """Return the names of a tool's class and of its function, as one text; it is the same in any process."""
+    # The tool's name alone would not do: middleware may replace a tool by another tool of the same name.
     found = getattr(tool, "coroutine", None) or getattr(tool, "func", None)
     return " ".join(place_of(one) for one in (type(tool), found) if one is not None)
 
@@ -272,7 +270,6 @@ def _check_arguments(tool: BaseTool, args: Mapping[str, Any]) -> None:
 
 
 # Middleware
-
 
 Predicate = Callable[[ToolCallRequest], bool]
 

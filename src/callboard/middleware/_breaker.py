@@ -4,7 +4,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -68,6 +68,7 @@ class Ticket(NamedTuple):
     is_probe: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class Circuit:
     """State machine of one circuit: closed, open or half-open. It decides at once and never waits.
 
@@ -78,37 +79,20 @@ class Circuit:
     it.
     """
 
-    __slots__ = (
-        "_changes",
-        "_failures",
-        "_inside",
-        "_outcomes",
-        "_probing",
-        "_rules",
-        "_until",
-        "asked_at",
-        "is_shared",
-    )
-
-    def __init__(self, rules: Rules) -> None:
-        self._rules = rules
-        self._outcomes = deque[tuple[float, bool]]()
-        self._failures = 0
-        self._until: float | None = None
-        """Time from which the tool may be tried again; `None` while the circuit is closed."""
-        self._changes = 0
-        self._inside = 0
-        self._probing = 0
-        """Number of running trial calls that were admitted in the current state."""
-        self.asked_at = -math.inf
-        """Time at which the store was last asked whether another process has opened this circuit."""
-        self.is_shared = False
-        """True if the store has, or had, the document of this opening. Otherwise its absence says nothing."""
-
-    @property
-    def changes(self) -> int:
-        """Number of state changes so far."""
-        return self._changes
+    rules: Rules
+    changes: int = 0
+    """Number of state changes so far."""
+    asked_at: float = -math.inf
+    """Time at which the store was last asked whether another process has opened this circuit."""
+    is_shared: bool = False
+    """True if the store has, or had, the document of this opening. Otherwise its absence says nothing."""
+    _outcomes: deque[tuple[float, bool]] = field(default_factory=deque[tuple[float, bool]])
+    _failures: int = 0
+    _until: float | None = None
+    """Time from which the tool may be tried again; `None` while the circuit is closed."""
+    _inside: int = 0
+    _probing: int = 0
+    """Number of running trial calls that were admitted in the current state."""
 
     def state(self, now: float) -> State:
         if self._until is None:
@@ -124,11 +108,11 @@ class Circuit:
         """Return the ticket of an admitted call, or `None` if the call is refused."""
         is_probe = self._until is not None
         if is_probe:
-            if self.wait(now) > 0 or self._probing >= self._rules.probes:
+            if self.wait(now) > 0 or self._probing >= self.rules.probes:
                 return None
             self._probing += 1
         self._inside += 1
-        return Ticket(self._changes, is_probe)
+        return Ticket(self.changes, is_probe)
 
     def after(self, ticket: Ticket, now: float, *, failed: bool | None) -> State | None:
         """Count the outcome of an admitted call, and return the new state if it changed, else `None`.
@@ -136,7 +120,7 @@ class Circuit:
         `failed` is `None` for an outcome that is neither a failure nor a success.
         """
         self._inside -= 1
-        if ticket.changes != self._changes:
+        if ticket.changes != self.changes:
             return None
         # The place of a trial call is freed even if its outcome counts neither way, such as after a cancellation.
         self._probing -= ticket.is_probe
@@ -168,10 +152,10 @@ class Circuit:
         known_until = self._until
         if known_until is None and self._outcomes:
             known_until = self._outcomes[-1][0]
-        return not self._inside and (known_until is None or known_until + self._rules.window <= now)
+        return not self._inside and (known_until is None or known_until + self.rules.window <= now)
 
     def _count(self, now: float, failed: bool) -> None:
-        outcomes, rules = self._outcomes, self._rules
+        outcomes, rules = self._outcomes, self.rules
         while outcomes and (outcomes[0][0] <= now - rules.window or len(outcomes) >= max(MOST, rules.minimum)):
             self._failures -= outcomes.popleft()[1]
         outcomes.append((now, failed))
@@ -179,10 +163,10 @@ class Circuit:
 
     def _fails_too_often(self) -> bool:
         count = len(self._outcomes)
-        return count >= self._rules.minimum and self._failures >= self._rules.ratio * count
+        return count >= self.rules.minimum and self._failures >= self.rules.ratio * count
 
     def _open(self, now: float) -> State:
-        self._change(now + self._rules.open_for)
+        self._change(now + self.rules.open_for)
         return "open"
 
     def _close(self) -> State:
@@ -192,14 +176,13 @@ class Circuit:
     def _change(self, until: float | None) -> None:
         self._until = until
         self.is_shared = False
-        self._changes += 1
+        self.changes += 1
         self._failures = 0
         self._probing = 0
         self._outcomes.clear()
 
 
 # Circuits of a process
-
 
 FEWEST = 64
 """Minimum number of circuits in a process at which unused ones are removed."""
@@ -242,10 +225,8 @@ class LocalCircuits:
         return Admission(key, circuit, ticket, wait, state if ticket is not None and state == "half-open" else None)
 
     def leave(self, admission: Admission, failed: bool | None) -> State | None:
-        """Count the outcome of an admitted call, and return the new state of its circuit if it changed, else `None`.
-
-        A circuit that was reset meanwhile is no longer in the dict.
-        """
+        """Count the outcome of an admitted call, and return the new state of its circuit if it changed, else `None`."""
+        # A circuit that was reset meanwhile is no longer in the dict.
         assert admission.ticket is not None
         with self._lock:
             return admission.circuit.after(admission.ticket, common_time(), failed=failed)
@@ -280,7 +261,6 @@ class LocalCircuits:
 
 
 # Circuits of many processes
-
 
 _FRESH = 1.0
 """Seconds after a look into the store in which calls are decided without another look."""
@@ -320,10 +300,8 @@ class SharedCircuits(LocalCircuits):
         return key
 
     async def enter(self, key: Hashable, request: ToolCallRequest) -> Admission:
-        """Return the decision about a call.
-
-        It first waits for the store if the last look for this circuit was more than a second ago.
-        """
+        """Return the decision about a call."""
+        # It first waits for the store if the last look for this circuit was more than a second ago.
         now = common_time()
         with self._lock:
             circuit = self._circuit(key, now)
@@ -346,10 +324,8 @@ class SharedCircuits(LocalCircuits):
             return circuit.follow(left, now)
 
     def leave(self, admission: Admission, failed: bool | None) -> State | None:
-        """Count the outcome of an admitted call, and return the new state of its circuit if it changed, else `None`.
-
-        If the circuit opens, the store is told without waiting.
-        """
+        """Count the outcome of an admitted call, and return the new state of its circuit if it changed, else `None`."""
+        # If the circuit opens, the store is told without waiting.
         news = super().leave(admission, failed)
         if news == "open":
             # With an answer, the change is dropped in an outage. After it, the circuit would open for too long.
@@ -395,7 +371,6 @@ def _text_of(found: Found) -> str:
 
 
 # Middleware
-
 
 _NOT_OUTCOMES = (CallRejectedError, CircuitOpenError, CallCancelledError, ToolInvocationError)
 """Errors that do not count as failures of the tool, because its body did not run, or did not run to its end."""

@@ -134,11 +134,9 @@ def _in_thread(fn: Callable[..., object]) -> Callable[..., Awaitable[object]]:
 
 
 def signed(output: Output, call: ToolCall, by: str) -> Output:
-    """Return the output of an alternative as that of the call that the model made.
+    """Return the output of an alternative as that of the call that the model made."""
 
-    Its message gets the name of the called tool, and a record of the alternative's name.
-    """
-
+    # Its message gets the name of the called tool, and a record of the alternative's name.
     def entry(given: Any) -> Any:
         # A `Command` may carry messages of other calls; only the message of this call is renamed.
         if not isinstance(given, ToolMessage) or given.tool_call_id != call["id"]:

@@ -219,7 +219,6 @@ def _with_line(text: str, line: str) -> str:
 
 # Budgets and places to cut
 
-
 CountTokens = Callable[[str], int]
 
 CHARACTERS_PER_TOKEN = 4
@@ -329,7 +328,6 @@ def _is_half_a_flag(character: str) -> bool:
 
 
 # Middleware
-
 
 Keep = Literal["head", "both"]
 

@@ -101,12 +101,13 @@ def end_of(exitcode: int | None, cpu: int | None) -> str:
         return f"its worker process exited with code {exitcode}"
     if cpu is not None and -exitcode == signal.SIGXCPU:
         return f"its worker process was killed by SIGXCPU, for it had used its {cpu} s of processor time"
-    name = _signal_name(-exitcode)
+    name = signal_name(-exitcode)
     hint = ", which the kernel also does when memory runs out" if -exitcode == signal.SIGKILL else ""
     return f"its worker process was killed by {name}{hint}"
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """Return the name of a signal, such as SIGKILL."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -8,6 +8,7 @@ import json
 import struct
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 from importlib.metadata import version
 from socket import socket
@@ -201,38 +202,28 @@ _FRAMES_IN_A_ROW: Final = 32
 """Frames read before other tasks get a turn, even if more have arrived."""
 
 
+@dataclass(slots=True, eq=False)
 class FrameReader:
-    """Reader of frames from one socket or stream.
+    """Reader of frames from one socket or stream."""
 
-    Args:
-        receive: waits for at most so many bytes; raises at the end.
-        longest: bytes of a body at most; may be changed.
-        bound: text about `longest` in errors.
-        only: number of the only call in progress, `None` if there are several. A frame of another call is rejected by
-            its header, because its body may never arrive.
-        kinds: kinds of frames that may arrive.
+    receive: Callable[[int], Awaitable[bytes]]
+    """Waits for at most so many bytes; raises at the end."""
+    longest: int
+    """Bytes of a body at most; may be changed."""
+    bound: str = "{} are the most"
+    """Text about `longest` in errors."""
+    only: int | None = None
+    """Number of the only call in progress, `None` if there are several. A frame of another call is rejected by its
+    header, because its body may never arrive.
     """
-
-    def __init__(
-        self,
-        receive: Callable[[int], Awaitable[bytes]],
-        longest: int,
-        *,
-        bound: str = "{} are the most",
-        only: int | None = None,
-        kinds: frozenset[Kind] = frozenset(Kind),
-    ) -> None:
-        self.longest = longest
-        self._receive = receive
-        self._bound = bound
-        self._only = only
-        self._kinds = kinds
-        # Received bytes; the ones before `_at` are consumed. Not trimmed at each frame, which would copy the rest.
-        self._data = b""
-        self._at = 0
-        self._frames = 0
-        self.bytes_seen = 0
-        """Bytes received so far; the heartbeat watches it, so a large frame on its way counts as a sign of life."""
+    kinds: frozenset[Kind] = frozenset(Kind)
+    """Kinds of frames that may arrive."""
+    bytes_seen: int = 0
+    """Bytes received so far; the heartbeat watches it, so a large frame on its way counts as a sign of life."""
+    # Received bytes; the ones before `_at` are consumed. Not trimmed at each frame, which would copy the rest.
+    _data: bytes = b""
+    _at: int = 0
+    _frames: int = 0
 
     @property
     def has_more(self) -> bool:
@@ -263,15 +254,15 @@ class FrameReader:
         return header, body
 
     async def _more(self, most: int) -> bytes:
-        data = await self._receive(most)
+        data = await self.receive(most)
         self.bytes_seen += len(data)
         return data
 
     def _check(self, header: Header) -> None:
         """Raise `GarbageError` for the header of a frame that must not arrive here, before its body is received."""
-        if header.kind not in self._kinds or self._only not in (None, header.number):
+        if header.kind not in self.kinds or self.only not in (None, header.number):
             raise GarbageError("it is for another call")
         if header.kind is Kind.TOLD and header.length > MAX_TOLD:
             raise GarbageError(f"a word of {header.length} bytes, and {MAX_TOLD} are the most")
         if header.length > self.longest:
-            raise GarbageError(f"it has {header.length} bytes, and {self._bound.format(self.longest)}")
+            raise GarbageError(f"it has {header.length} bytes, and {self.bound.format(self.longest)}")

@@ -121,10 +121,8 @@ def expect(source: MainModule | None) -> None:
 
 
 def why_no_pool() -> str | None:
-    """Return an error text if this process is loading the main module now; otherwise return `None`.
-
-    A pool that the main module opens at that time would load it again, without end. The attempt is recorded.
-    """
+    """Return an error text if this process is loading the main module now; otherwise return `None`."""
+    # A pool that the main module opens at that time would load it again, without end. The attempt is recorded.
     if _copy is None or not _copy.is_loading:
         return None
     _copy.is_unguarded = True

@@ -109,10 +109,8 @@ def has_more_values(reply: bytes, most: int) -> bool:
 
 
 def without_escapes(reply: bytes) -> Iterator[bytes]:
-    """Yield pieces of a JSON text without its escaped backslashes and quotes.
-
-    Each quote that is left begins or ends a string.
-    """
+    """Yield pieces of a JSON text without its escaped backslashes and quotes."""
+    # Each quote that is left begins or ends a string.
     at = 0
     while at < len(reply):
         end = at + _PIECE

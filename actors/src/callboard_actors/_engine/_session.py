@@ -96,10 +96,8 @@ class OpenCalls:
         return iter(self._calls)
 
     def send(self, connection: "Connection", number: int, data: bytes) -> OpenCall:
-        """Register a call, queue its frame on the connection, and return the open call.
-
-        A number is never reused, so a late frame cannot reach another call.
-        """
+        """Register a call, queue its frame on the connection, and return the open call."""
+        # A number is never reused, so a late frame cannot reach another call.
         self._calls[number] = one = OpenCall()
         connection.send(data, one)
         return one

@@ -24,11 +24,12 @@ def check_durations(whose: str, *, may_be_zero: bool = False, **options: object)
 
     With `may_be_zero`, zero is allowed, too.
     """
+    least = "at least 0" if may_be_zero else "more than 0"
     for option, seconds in options.items():
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
             raise TypeError(f"{whose}({option}={seconds!r}) is a number of seconds")
         if not 0 <= seconds < math.inf or (seconds == 0 and not may_be_zero):
-            raise ValueError(f"{whose}({option}={seconds!r}) is a number of seconds, more than 0")
+            raise ValueError(f"{whose}({option}={seconds!r}) is a number of seconds, {least}")
 
 
 def check_seconds(whose: str, options: Iterable[tuple[str, object, float]], longest: float = LONGEST) -> None:

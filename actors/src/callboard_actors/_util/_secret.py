@@ -49,11 +49,9 @@ def proof(secret: bytes, *parts: str) -> str:
 
 
 def mac(secret: bytes, said: bytes) -> bytes:
-    """Return the HMAC-SHA256 of `said` under the secret.
-
-    The secret is hashed first. HMAC pads short keys with zeros, so a secret and the same secret with NUL bytes at its
-    end would be the same key.
-    """
+    """Return the HMAC-SHA256 of `said` under the secret."""
+    # The secret is hashed first. HMAC pads short keys with zeros, so a secret and the same secret with NUL bytes at its
+    # end would be the same key.
     return hmac.digest(hashlib.sha256(secret).digest(), said, "sha256")
 
 

@@ -96,10 +96,8 @@ class Options(TypedDict, total=False):
 
 
 def check_parts(*, bounds: object, backoff: object, resolver: object, tls: object, headers: object) -> None:
-    """Raise TypeError if an option of `HttpClient` has the wrong type.
-
-    Without this check, the first request would fail instead.
-    """
+    """Raise TypeError if an option of `HttpClient` has the wrong type."""
+    # Without this check, the first request would fail instead.
     if not isinstance(bounds, HttpBounds):
         raise TypeError(f"HttpClient(bounds={bounds!r}) is an HttpBounds, such as HttpBounds(max_bytes=1000)")
     if backoff is not None and not isinstance(backoff, Backoff):

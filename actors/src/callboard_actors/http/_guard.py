@@ -42,10 +42,8 @@ class Rules:
     """Sentence that tells a model which hosts are allowed."""
 
     def check(self, url: str) -> str:
-        """Return the URL in its normal form; raise ValueError if it is not allowed.
-
-        The error quotes no part of the URL.
-        """
+        """Return the URL in its normal form; raise ValueError if it is not allowed."""
+        # The error quotes no part of the URL.
         written = self.form.check(url)
         assert written is not None
         address = literal(urlsplit(written).hostname or "")
@@ -160,10 +158,8 @@ def unguarded() -> AsyncNetworkBackend:
 
 
 async def first_connected(connect: _Connect, addresses: Sequence[str]) -> AsyncNetworkStream:
-    """Return the first connection that succeeds to one of several addresses of a host.
-
-    The next address is tried when the attempt before it has failed, or takes longer than `_HEAD_START`.
-    """
+    """Return the first connection that succeeds to one of several addresses of a host."""
+    # The next address is tried when the attempt before it has failed, or takes longer than `_HEAD_START`.
     found: list[AsyncNetworkStream] = []
     errors: list[Exception] = []
 

@@ -120,10 +120,8 @@ class Request:
 
 
 def redirect_of(url: str, status: int, headers: Mapping[str, str]) -> str | None:
-    """Return the URL to which a response redirects, or `None` if the response is not a redirect.
-
-    The server chose this URL, so it may be invalid.
-    """
+    """Return the URL to which a response redirects, or `None` if the response is not a redirect."""
+    # The server chose this URL, so it may be invalid.
     location = headers.get("location")
     if status not in _REDIRECTS or not location:
         return None

@@ -52,10 +52,8 @@ def meta_of_call() -> types.RequestParamsMeta:
 
 
 async def told_progress(context: Context, progress: float, total: float | None, message: str | None) -> None:
-    """Report a progress notification of the server as progress of the call that it belongs to.
-
-    The SDK runs this in another task, so the context of the call is an argument.
-    """
+    """Report a progress notification of the server as progress of the call that it belongs to."""
+    # The SDK runs this in another task, so the context of the call is an argument.
     # A copy, because a context can be entered only once at a time, and reports may overlap with the call.
     context.copy().run(tell_progress, message or "", done=_amount(progress), total=_amount(total))
 

@@ -50,10 +50,7 @@ class InvalidTools:
             return message
         answer = message.message
         if (why := _too_many(answer.result)) is not None:
-            error = types.ErrorData(code=types.PARSE_ERROR, message=why)
-            return SessionMessage(
-                types.JSONRPCError(jsonrpc="2.0", id=answer.id, error=error), metadata=message.metadata
-            )
+            return error_response(answer.id, why, metadata=message.metadata)
         self._sift(answer.result)
         return message
 
@@ -177,19 +174,15 @@ class Link:
 
 
 def is_end(error: MCPError, link: Link) -> bool:
-    """Return whether a request failed because the connection ended.
-
-    The code alone does not tell: servers also use it, as JSON-RPC's general error code, for errors of one call.
-    """
+    """Return whether a request failed because the connection ended."""
+    # The code alone does not tell: servers also use it, as JSON-RPC's general error code, for errors of one call.
     return error.code == types.CONNECTION_CLOSED and (link.is_lost or error.message.startswith(_WORDS))
 
 
 @asynccontextmanager
 async def watched(transport: AbstractAsyncContextManager[Any], link: Link) -> AsyncGenerator[Any]:
-    """Return a transport that wraps one of the SDK, and reports its end to `link`.
-
-    The link learns of the end before the SDK's session notices it.
-    """
+    """Return a transport that wraps one of the SDK, and reports its end to `link`."""
+    # The link learns of the end before the SDK's session notices it.
     async with transport as (read, write):
         asked = _Asked()
         yield _WatchedStream(read, link, asked), AnswerStream(write, asked.one_less)

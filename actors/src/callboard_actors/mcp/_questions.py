@@ -149,10 +149,8 @@ class Round:
 
     @classmethod
     def of(cls, result: types.InputRequiredResult) -> "Round":
-        """Return the round that begins with a response of the server.
-
-        Requests to a person come first, because an interrupt repeats all earlier work.
-        """
+        """Return the round that begins with a response of the server."""
+        # Requests to a person come first, because an interrupt repeats all earlier work.
         requests = result.input_requests or {}
         by_person = sorted(requests.items(), key=lambda item: not isinstance(item[1], types.ElicitRequest))
         return cls(dict(by_person), result.request_state)

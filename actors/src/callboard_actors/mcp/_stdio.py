@@ -21,6 +21,7 @@ from mcp import types
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
+from callboard_actors._engine._errors import signal_name
 from callboard_actors.mcp._link import Link, error_response
 
 _log = logging.getLogger("callboard")
@@ -169,8 +170,7 @@ class _Child:
         if code is None:
             return "it has closed its stdin or its stdout"
         if code < 0:
-            names = {one.value: one.name for one in signal.Signals}
-            return f"its process was ended by {names.get(-code, f'signal {-code}')}"
+            return f"its process was ended by {signal_name(-code)}"
         return f"its process has ended with exit code {code}"
 
     def _remarks(self) -> str:

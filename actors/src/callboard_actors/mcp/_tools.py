@@ -72,10 +72,8 @@ def content_of_error(error: ToolException) -> list[str | dict[str, Any]]:
 
 
 def as_block(part: types.ContentBlock) -> Block:
-    """Convert a content block of a server to one of LangChain.
-
-    Audio becomes a file block, because tool messages allow no audio blocks.
-    """
+    """Convert a content block of a server to one of LangChain."""
+    # Audio becomes a file block, because tool messages allow no audio blocks.
     match part:
         case types.TextContent():
             return as_text(part.text)
@@ -184,10 +182,8 @@ class Choice:
         self._deny = frozenset(deny)
 
     def check(self, server: str, offered: Iterable[str], unfit: Mapping[str, str]) -> None:
-        """Raise `ValueError` for a name in `allow` or `deny` that the server does not offer.
-
-        A denied tool may also be one that was left out because it is unfit.
-        """
+        """Raise `ValueError` for a name in `allow` or `deny` that the server does not offer."""
+        # A denied tool may also be one that was left out because it is unfit.
         known = sorted(offered)
         for option, names in (("allow", self._allow or ()), ("deny", self._deny)):
             for name in sorted(names):

@@ -58,10 +58,8 @@ class Caller:
 
     @property
     def call_name(self) -> str | None:
-        """Name of the call made from its idempotency key; `None` without such a key.
-
-        It is equal for each retry of the client in any session.
-        """
+        """Name of the call made from its idempotency key; `None` without such a key."""
+        # It is equal for each retry of the client in any session.
         return None if self.key is None else _digest("call", self.principal, self.key)
 
     @property
@@ -73,10 +71,8 @@ class Caller:
         return self.connection if self.principal is None else ("principal", self.principal)
 
     def own_name(self, name: str) -> str:
-        """Return the internal name for a `name` that the client uses, such as a thread id.
-
-        Each authenticated client has a name space of its own.
-        """
+        """Return the internal name for a `name` that the client uses, such as a thread id."""
+        # Each authenticated client has a name space of its own.
         return name if self.principal is None else _digest("name", self.principal, name)
 
 

@@ -101,6 +101,7 @@ def mcp(
     names something that does not exist. 3: some calls were ended, and may be run again. 4: some calls were ended, and
     their outcome is unknown.
     """
+    given = dict(locals(), backend=backend.value)
     try:
         needs("an MCP server", "mcp", extra="mcp")
     except ImportError as error:
@@ -108,17 +109,4 @@ def mcp(
         raise typer.Exit(2) from None
     from callboard_actors.mcp_service._serve import Options, run
 
-    options = Options(
-        tools=tools,
-        name=name,
-        description=description,
-        http=http,
-        host=host,
-        port=port,
-        allow_host=allow_host or [],
-        token_env=token_env or [],
-        drain=drain,
-        backend=backend.value,
-        app_dir=app_dir,
-    )
-    raise typer.Exit(run(options))
+    raise typer.Exit(run(Options(**given)))

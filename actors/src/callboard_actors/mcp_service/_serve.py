@@ -171,8 +171,8 @@ class Options:
     http: bool
     host: str | None
     port: int | None
-    allow_host: list[str]
-    token_env: list[str]
+    allow_host: list[str] | None
+    token_env: list[str] | None
     drain: float
     backend: str
     app_dir: Path
@@ -198,7 +198,7 @@ def run(options: Options) -> int:
 def _planned(options: Options, wire: StdioConnection | None) -> Callable[[], Awaitable[Drained]]:
     """Check the options, load the object to serve, and return the function that serves it."""
     # First of all, so that neither the user's module nor its subprocesses see the token in the environment.
-    token = take_token(options.token_env)
+    token = take_token(options.token_env or [])
     _check(options)
     served = _served(options)
     if wire is not None:
@@ -210,7 +210,7 @@ def _planned(options: Options, wire: StdioConnection | None) -> Callable[[], Awa
         name=options.name,
         description=options.description,
         host=host,
-        allowed_hosts=options.allow_host,
+        allowed_hosts=options.allow_host or [],
         token=token,
     )
     return partial(over_http, app, host, PORT if options.port is None else options.port, options.drain)

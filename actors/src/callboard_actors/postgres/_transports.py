@@ -35,10 +35,8 @@ _NEVER = (errors.InvalidPassword, errors.InvalidAuthorizationSpecification, erro
 
 
 def check_url(whose: str, url: str) -> None:
-    """Raise ValueError for a URL that PostgreSQL cannot parse.
-
-    Most texts of the parser are left out of the error, because they may contain a password.
-    """
+    """Raise ValueError for a URL that PostgreSQL cannot parse."""
+    # Most texts of the parser are left out of the error, because they may contain a password.
     try:
         conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:

@@ -352,10 +352,8 @@ class Crew:
             await self._zygote.end(worker, longest if grace is None else min(grace, longest))
 
     async def end(self, worker: WorkerProxy, grace: float | None = None) -> None:
-        """End a worker and wait until it has ended, shielded from cancellation.
-
-        If the zygote does not report the end in time, it is killed with all its workers.
-        """
+        """End a worker and wait until it has ended, shielded from cancellation."""
+        # If the zygote does not report the end in time, it is killed with all its workers.
         with anyio.CancelScope(shield=True):
             with anyio.move_on_after(self._terms.grace + _UNHEARD):
                 await self.ask_to_end(worker, grace)

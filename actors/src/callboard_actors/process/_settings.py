@@ -1,6 +1,5 @@
 """Options of a pool, shared by the pool, its zygotes and its workers."""
 
-import math
 import resource
 import sys
 from dataclasses import dataclass
@@ -8,12 +7,12 @@ from typing import Literal
 
 from callboard_actors._engine import _kernel
 from callboard_actors._engine._main_module import MainModule
+from callboard_actors._util._options import check_counts, check_durations
 from callboard_actors.process._confinement._confine import Confine
 
 # Fewer files than this, and a worker fails before its first call.
 _OWN_FILES = 16
 _CONFINED_FILES = 256
-_MAY_BE_NONE = ("max_calls", "memory", "cpu", "files")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,22 +33,14 @@ class PoolOptions:
     confine: Confine | None
 
     def __post_init__(self) -> None:
-        for name in (*_MAY_BE_NONE, "workers", "max_result", "max_output"):
-            value = getattr(self, name)
-            if value is None and name in _MAY_BE_NONE:
-                continue
-            if not isinstance(value, int):
-                raise TypeError(f"{name}={value!r} is no integer")
-            if value < 1:
-                raise ValueError(f"{name}={value!r} is less than 1")
+        may_be_none = ("max_calls", "memory", "cpu", "files")
+        given = [(name, getattr(self, name), 1) for name in (*may_be_none, "workers", "max_result", "max_output")]
+        check_counts("Processes", [one for one in given if one[1] is not None or one[0] not in may_be_none])
         _check_files(self.files)
         self._check_system()
         if self.confine is not None:
             self._check_confine(self.confine)
-        for name in ("grace", "start_timeout"):
-            seconds = getattr(self, name)
-            if not 0 <= seconds < math.inf:
-                raise ValueError(f"{name}={seconds!r} is no number of seconds")
+        check_durations("Processes", may_be_zero=True, grace=self.grace, start_timeout=self.start_timeout)
 
     def _check_system(self) -> None:
         """Reject options that this operating system cannot enforce."""
@@ -84,10 +75,8 @@ class PoolOptions:
 
     @property
     def most_files(self) -> int | None:
-        """Limit of open files of a worker; `None` for this program's limit. Confined workers always have a limit.
-
-        Each file may be a socket with a full buffer: kernel memory that `memory` does not count.
-        """
+        """Limit of open files of a worker; `None` for this program's limit. Confined workers always have a limit."""
+        # Each file may be a socket with a full buffer: kernel memory that `memory` does not count.
         if self.files is not None or self.confine is None:
             return self.files
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -5,7 +5,6 @@ import os
 import pickle
 import select
 import socket
-from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -338,22 +337,17 @@ class _Tail:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._pieces: deque[bytes] = deque()
-        self._size = 0
+        self._bytes = bytearray()
 
     def add(self, data: bytes) -> None:
-        self._pieces.append(data)
-        self._size += len(data)
-        while self._size - len(self._pieces[0]) >= self._most:
-            self._size -= len(self._pieces.popleft())
+        self._bytes += data
+        del self._bytes[: -self._most]
 
     def clear(self) -> None:
-        self._pieces.clear()
-        self._size = 0
+        self._bytes.clear()
 
     def text(self) -> str:
-        data = b"".join(self._pieces)
-        return data[len(data) - min(len(data), self._most) :].decode(errors="replace")
+        return self._bytes.decode(errors="replace")
 
 
 # Dedicated worker: concurrent calls of one owner, with replies in any order.

@@ -583,10 +583,8 @@ def _fresh_main() -> types.ModuleType:
 
 
 def own_process() -> None:
-    """Prepare this process for an interpreter: crashes print a traceback, and unsuitable warnings are silenced.
-
-    The traceback is printed to the original stderr.
-    """
+    """Prepare this process for an interpreter: crashes print a traceback, and unsuitable warnings are silenced."""
+    # The traceback is printed to the original stderr.
     faulthandler.enable(file=os.dup(2), all_threads=False)
     warnings.filterwarnings("ignore", message=".*non-interactive, and thus cannot be shown")
     # That warning would be about threads of this package, which no child needs.

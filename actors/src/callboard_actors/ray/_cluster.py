@@ -14,6 +14,7 @@ from typing import Any
 import ray
 
 from callboard import ActorStartError
+from callboard_actors._util._options import check_counts
 
 # Options.
 
@@ -39,10 +40,8 @@ class RayOptions:
     """Seconds for Ray to report the end of a killed Ray actor."""
 
     def __post_init__(self) -> None:
-        for name, least in (("workers", 1), ("most_workers", self.workers), ("max_result", 1)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise ValueError(f"RayEngine({name}={value!r}) has to be a whole number of at least {least}")
+        check_counts("RayEngine", [("workers", self.workers, 1), ("max_result", self.max_result, 1)])
+        check_counts("RayEngine", [("most_workers", self.most_workers, self.workers)])
         for name in ("idle_for", "cpus", "gpus", "grace", "start_timeout", "patience"):
             value = getattr(self, name)
             if not value >= 0:

@@ -16,6 +16,7 @@ from callboard_actors._engine._lifecycle import OpenedEngine
 from callboard_actors._engine._main_module import NAMES
 from callboard_actors._engine._pickles import Variables
 from callboard_actors._engine._session import NotBegunError
+from callboard_actors._util._options import check_durations
 from callboard_actors._util._secret import checked, secret_from
 from callboard_actors.remote._handshake import Address, ClientTLS, Wishes, address, client_context
 from callboard_actors.remote._in_worker import name_of
@@ -31,10 +32,8 @@ _LOOK: Final = 1.0
 
 
 def least_loaded(links: Iterable[Link]) -> Link | None:
-    """Return the link whose worker has the smallest share of its capacity in use; `None` if there is no link.
-
-    Among equal shares, the choice is random.
-    """
+    """Return the link whose worker has the smallest share of its capacity in use; `None` if there is no link."""
+    # Among equal shares, the choice is random.
     shares = [(one.load / one.offer.capacity, random.random(), one) for one in links if one.offer is not None]  # noqa: S311
     return min(shares, key=lambda share: share[:2])[2] if shares else None
 
@@ -245,7 +244,8 @@ class RemoteEngine(OpenedEngine[RemoteWorkers]):
                 f"RemoteEngine({far}) would speak without TLS to other machines; give it tls='ca.pem', or "
                 "insecure=True where nobody else is on the network"
             )
-        _check_seconds(grace=grace, connect_timeout=connect_timeout, start_timeout=start_timeout, patience=patience)
+        seconds = {"grace": grace, "connect_timeout": connect_timeout, "start_timeout": start_timeout}
+        check_durations("RemoteEngine", may_be_zero=True, **seconds, patience=patience)
         self._terms = LinkOptions(
             secret=_secret(secret, secret_file),
             tls=context,
@@ -313,12 +313,6 @@ class RemoteEngine(OpenedEngine[RemoteWorkers]):
                 return
             reason = reason if seat is None else seat.reason
         raise EngineError(title, None, reason, ended="unavailable")
-
-
-def _check_seconds(**given: float) -> None:
-    for name, seconds in given.items():
-        if not 0 <= seconds < float("inf"):
-            raise ValueError(f"{name}={seconds!r} is no number of seconds")
 
 
 def _secret(secret: str | bytes | None, file: str | os.PathLike[str] | None) -> bytes:

@@ -113,11 +113,9 @@ def server_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
 
 
 def binding_of(certificate: bytes | None) -> str:
-    """Return the hash of the worker's certificate, which both sides include in their proofs; "" without TLS.
-
-    A go-between has to show another certificate, even one that the agent accepts, so the two sides see different
-    hashes.
-    """
+    """Return the hash of the worker's certificate, which both sides include in their proofs; "" without TLS."""
+    # A go-between has to show another certificate, even one that the agent accepts, so the two sides see different
+    # hashes.
     return "" if certificate is None else hashlib.sha256(certificate).hexdigest()
 
 

@@ -8,7 +8,6 @@ import math
 import os
 import shlex
 import shutil
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -20,6 +19,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from callboard import Actor, EngineError, handler, remaining
+from callboard_actors._engine._errors import signal_name
 from callboard_actors._util._options import check_counts, check_durations, variables
 from callboard_actors.process import Processes, WorkerDiedError
 from callboard_actors.shell._command import Ending, Order, SpoolReader, run_command
@@ -100,7 +100,7 @@ def told(ending: Ending, timeout: float | None) -> str:
         return f"not started: {ending['error']}."
     if ending["is_late"]:
         return f"ended by its timeout of {round(timeout or 0.0, 1):g} s."
-    end = f"exit code {code} after {seconds}." if code >= 0 else f"killed by {_signal_name(-code)} after {seconds}."
+    end = f"exit code {code} after {seconds}." if code >= 0 else f"killed by {signal_name(-code)} after {seconds}."
     if left := ending["left_running"]:
         what = "A process that it left running was" if left == 1 else f"{left} processes that it left running were"
         end += f" {what} ended with it; what has to go on is for start_job(command)."
@@ -117,13 +117,6 @@ def told_as_lost(failure: EngineError) -> str:
         f"lost: {failure.reason}, and {left}. How far it came is unknown: "
         "look at what it was to change before it is run again."
     )
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def with_output(sentence: str, output: str) -> str:

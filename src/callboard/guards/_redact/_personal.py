@@ -120,7 +120,6 @@ PHONES = Detector("phone", _phones)
 
 # Other data
 
-
 _EMAIL = r"(?<!\w)\w[\w.+%-]{0,63}+@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24}(?!\w)"
 _FILES = frozenset(("png", "jpg", "jpeg", "gif", "svg", "webp"))
 

@@ -217,7 +217,6 @@ def _literal_detector(secrets: Sequence[str]) -> list[Detector]:
 
 # Vaults
 
-
 LONGEST = 65_536
 """Maximum characters of a value that a vault stores; a longer secret gets a token, but cannot be restored."""
 
@@ -312,7 +311,6 @@ class StoreVault:
 
 
 # Middleware
-
 
 _NESTED = 8
 """Maximum rounds in which tokens are replaced by values: a value may contain tokens again."""

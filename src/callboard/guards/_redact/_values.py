@@ -180,7 +180,6 @@ class _Walk:
 
 # Exceptions
 
-
 _LONGEST_CHAIN = 32
 """Maximum depth of an error's causes and groups that is kept. Of deeper errors, only the type names are kept."""
 
@@ -226,10 +225,8 @@ class Clearing:
         return cleared
 
     def copy(self, error: BaseException) -> BaseException:
-        """Return the error, or a `RedactedError` if it shows secrets.
-
-        The error itself is not changed, because other code may own it.
-        """
+        """Return the error, or a `RedactedError` if it shows secrets."""
+        # The error itself is not changed, because other code may own it.
         return error if self._is_clear(error) else self._stand_in(error)
 
     def control_flow(self, error: Exception) -> None:

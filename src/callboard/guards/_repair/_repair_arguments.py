@@ -239,7 +239,6 @@ def _requoted(match: re.Match[str]) -> str:
 
 # Repair
 
-
 _ROUNDS = 8
 """Maximum number of validations per call; arguments that need more are not repaired.
 
@@ -374,7 +373,6 @@ def _place(shape: Shape, path: Path) -> str:
 
 
 # Middleware
-
 
 _TOLD = 8
 """Maximum number of repairs that the message to the model lists."""

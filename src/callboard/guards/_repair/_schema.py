@@ -167,7 +167,6 @@ def is_type(value: object, name: str) -> bool:
 
 # Validation
 
-
 _MAX_CHOICES = 2000
 """Maximum number of `anyOf` and `oneOf` lists that one validation visits; nesting doubles them at each level."""
 _IGNORED = ("pattern", "patternProperties", "unevaluatedProperties")
@@ -267,7 +266,6 @@ def _of_one_draft(schema: Any) -> Any:
 
 
 # Arguments of a tool
-
 
 Args = dict[str, Any]
 

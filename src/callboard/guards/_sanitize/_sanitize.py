@@ -241,7 +241,6 @@ def dotted(place: Place, max_chars: int = 120) -> str:
 
 # Middleware
 
-
 _TOLD = 10
 """Maximum number of refused arguments that one message lists."""
 _DEEPEST = 100

@@ -58,19 +58,15 @@ class _Identity:
 
 
 def body_of(tool: BaseTool) -> Hashable:
-    """Return a hashable key for the code of a tool.
-
-    It is the tool's function or, if it has none, the identity of the tool object.
-    """
+    """Return a hashable key for the code of a tool."""
+    # It is the tool's function or, if it has none, the identity of the tool object.
     fn = getattr(tool, "coroutine", None) or getattr(tool, "func", None)
     return fn if inspect.isroutine(fn) else _Identity(tool)
 
 
 def is_function_alone(body: Hashable) -> bool:
-    """Return whether the body of a tool is a plain function without a closure, which depends on its arguments only.
-
-    Such a function does the same in all processes that run the same program. A closure could hold a user or client.
-    """
+    """Return whether the body of a tool is a plain function without a closure, which depends on its arguments only."""
+    # Such a function does the same in all processes that run the same program. A closure could hold a user or client.
     return inspect.isfunction(body) and not body.__closure__
 
 

@@ -54,10 +54,8 @@ class Follower(Generic[K, T]):
         self.wakeup.set()
 
     def take_turn(self) -> T | Exception | Turn:
-        """Return the result, error or instruction that this follower got. Call it once.
-
-        It is removed from the follower, because the traceback of an error may refer back to it.
-        """
+        """Return the result, error or instruction that this follower got. Call it once."""
+        # It is removed from the follower, because the traceback of an error may refer back to it.
         turn, self.turn = self.turn, Turn.ALONE
         return turn
 
@@ -108,10 +106,8 @@ class LocalResults(Generic[K, T]):
         return follower.take_turn()
 
     def leave(self, follower: Follower[K, T]) -> None:
-        """Remove a follower that waits no longer.
-
-        If it was already made the leader, the next follower becomes the leader.
-        """
+        """Remove a follower that waits no longer."""
+        # If it was already made the leader, the next follower becomes the leader.
         with self._lock:
             # Absent from `followers` means that it was told something; only a lead has to be passed on.
             if follower.flight.followers.pop(follower, self) is self and follower.turn is Turn.LEAD:

@@ -85,7 +85,6 @@ def _is_plain(value: object) -> bool:
 
 # Results
 
-
 _ALL = "all"
 """Mark in the store that makes all results of a cache invalid."""
 _LONGEST_CALL = 3600.0

@@ -300,10 +300,8 @@ class Router:
             self._unanswered.pop((gate, token), None)
 
     async def free(self, gate: str, token: int) -> None:
-        """Give up a key at the server, after the replies to all asks that began here were sent.
-
-        An asker that finds its key without this owner counts an ask without a reply as unknown.
-        """
+        """Give up a key at the server, after the replies to all asks that began here were sent."""
+        # An asker that finds its key without this owner counts an ask without a reply as unknown.
         while (gate, token) in self._unanswered:
             await asyncio.sleep(_LOOK)
         # Now every reply is in the outbox; wait until the server has all that was written up to here.
@@ -496,10 +494,8 @@ class Router:
                 one.fail(_ended(one))
 
     def note_beat(self) -> None:
-        """After a heartbeat, start to check that the receivers of sent asks still own the keys.
-
-        Do nothing if the last check is still running.
-        """
+        """After a heartbeat, start to check that the receivers of sent asks still own the keys."""
+        # Do nothing if the last check is still running.
         if not self._is_looking:
             self._is_looking = True
             self.client.start(self._look_after_sent)

@@ -69,10 +69,8 @@ class Op:
 
     @property
     def written(self) -> tuple[str, str, str, str, int]:
-        """Fields of the change, as the server reads them.
-
-        A held permit is written as "pause" as long as its body has not started.
-        """
+        """Fields of the change, as the server reads them."""
+        # A held permit is written as "pause" as long as its body has not started.
         kind = "pause" if self.kind == "hold" and not self.begun else self.kind
         return kind, self.id, self.tenant, self.spot, self.token
 
@@ -321,10 +319,8 @@ class Gate:
         self.forget_line()
 
     def note_heard(self, id: str, token: int) -> None:
-        """Handle the server's grant of a permit to a waiting call; the call may have left the queue meanwhile.
-
-        A process that was stopped also reads grants that the server has since given to other processes.
-        """
+        """Handle the server's grant of a permit to a waiting call; the call may have left the queue meanwhile."""
+        # A process that was stopped also reads grants that the server has since given to other processes.
         if not self.is_safe():
             return self._lose()
         stay = self.stays.get(id)

@@ -76,10 +76,8 @@ NEWEST: Final = 462
 
 
 def always(machine: str) -> dict[str, int]:
-    """Return the names and numbers of the system calls that the filter always allows.
-
-    The objects of these calls are protected by Landlock or by the filtering of other calls.
-    """
+    """Return the names and numbers of the system calls that the filter always allows."""
+    # The objects of these calls are protected by Landlock or by the filtering of other calls.
     return _parsed(_ALWAYS, machine)
 
 
