@@ -329,7 +329,8 @@ class ThreadRunner:
         own = agent.checkpointer if isinstance(agent.checkpointer, BaseCheckpointSaver) else None
         self.is_kept = saver is not None or (own is not None and not isinstance(own, InMemorySaver))
         self._agent = copy.copy(agent)
-        self._agent.checkpointer = saver or own or _memory()
+        # Questions need a checkpointer even if nothing is stored. With pickle: the state may have values of any type.
+        self._agent.checkpointer = saver or own or InMemorySaver(serde=JsonPlusSerializer(pickle_fallback=True))
         self._config: RunnableConfig = {"configurable": {"thread_id": thread_id}}
         self._console = console
         self._live = live
@@ -380,11 +381,6 @@ class ThreadRunner:
             async with aclosing(stream) as chunks:
                 async for mode, payload in chunks:
                     screen.take(mode, payload)
-
-
-def _memory() -> InMemorySaver:
-    # Questions need a checkpointer even if nothing is stored. Pickle, because the state may have values of any type.
-    return InMemorySaver(serde=JsonPlusSerializer(pickle_fallback=True))
 
 
 def open_calls(values: Any) -> list[ToolCall]:

@@ -112,7 +112,9 @@ class Outputs:
             return text
         refresh = (store.ttl_config or {}).get("refresh_on_read", True)
         [item] = await self._access.batch(store, [GetOp((*_NAMESPACE, thread), output_id, refresh)])
-        return None if item is None else _unpacked(item.value)
+        if item is None:
+            return None
+        return str(item.value["text"]) if "text" in item.value else str(json.loads(item.value["json"]))
 
     async def _stored(self, store: BaseStore, thread: str, output_id: str, text: str) -> bool:
         """Store a text, and return whether that succeeded. At most half of the call's remaining time is used."""
@@ -155,10 +157,6 @@ def _packed(text: str) -> dict[str, str]:
     if _NOT_FOR_STORES.search(text):
         return {"json": json.dumps(text)}
     return {"text": text}
-
-
-def _unpacked(value: dict[str, Any]) -> str:
-    return str(value["text"]) if "text" in value else str(json.loads(value["json"]))
 
 
 # Text blocks

@@ -201,8 +201,9 @@ class _AgentCall(SupervisedCall[Item]):
         return message if chain is None else await chain.rework(message, self._request, failed)
 
     async def _answer(self) -> Item:
-        answer = _answer_in(self._request)
-        # Checked before the middleware: an approval or a cache must not handle a call that will not run.
+        # Checked before the middleware: an approval or a cache must not handle a call that will not run. An older
+        # message with the same id belongs to another call.
+        answer = answer_of(self._request.tool_call, messages_in(self._request.state, "messages"))
         if answer is not None:
             note("answered")
             return answer
@@ -245,12 +246,6 @@ def _check_arguments(plan: Plan, request: ToolCallRequest) -> None:
         check_arguments(plan, inject(call, plan.injected, request.runtime, "messages"))
     except ValidationError as invalid:
         raise_invalid_arguments(invalid, call, plan.injected.names)
-
-
-def _answer_in(request: ToolCallRequest) -> ToolMessage | None:
-    """Return the message with which the call of a request is answered already, or `None`."""
-    # An older message with the same id belongs to another call.
-    return answer_of(request.tool_call, messages_in(request.state, "messages"))
 
 
 def _in_thread(tool: BaseTool, attempt: Attempt) -> BaseTool:

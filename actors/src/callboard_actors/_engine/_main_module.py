@@ -71,7 +71,8 @@ class _Copy:
         try:
             module = _run(self.source)
         except (Exception, SystemExit) as error:
-            said = f"{self.source.path} cannot be loaded as the main module of a worker process: {_told(error)}"
+            told = f"{type(error).__qualname__}({error})"
+            said = f"{self.source.path} cannot be loaded as the main module of a worker process: {told}"
             self._failure = f"{said}; {_remedy(error, self.source.path)}"
         else:
             self._module = module
@@ -83,10 +84,6 @@ class _Copy:
     def unguarded(self) -> str:
         """Return the error text for a script that opens a pool while it is loaded."""
         return f"{self.source.path} opens a pool while a worker process loads it as its main module; {_GUARD}"
-
-
-def _told(error: BaseException) -> str:
-    return f"{type(error).__qualname__}({error})"
 
 
 def _remedy(error: BaseException, path: str) -> str:

@@ -187,7 +187,7 @@ class _Forgiving(httpx2.AsyncBaseTransport):
             return _failed(NOT_SENT, f"it cannot be reached: {_words(error)}")
         except httpx2.TransportError as error:
             return _failed(NO_ANSWER, f"the connection broke before its answer came: {_words(error)}")
-        if _is_json(response):
+        if str(response.headers.get("content-type", "")).lower().startswith("application/json"):
             response = await self._whole(response)
             if response.status_code < _REFUSED:
                 came = stray(request.content, response.content) if request.method == "POST" else None
@@ -254,10 +254,6 @@ async def _bounded(response: httpx2.Response, most: int) -> bytes | None:
             if len(body) > most:
                 return None
     return bytes(body)
-
-
-def _is_json(response: httpx2.Response) -> bool:
-    return str(response.headers.get("content-type", "")).lower().startswith("application/json")
 
 
 def _failed(code: int, message: str) -> httpx2.Response:

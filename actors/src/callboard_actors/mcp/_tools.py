@@ -192,10 +192,8 @@ class Choice:
 
     def of(self, tools: Iterable[types.Tool]) -> list[types.Tool]:
         """Return the tools of a list that the selection allows."""
-        return [tool for tool in tools if self._wants(tool.name)]
-
-    def _wants(self, name: str) -> bool:
-        return name not in self._deny and (self._allow is None or name in self._allow)
+        allowed = [tool for tool in tools if self._allow is None or tool.name in self._allow]
+        return [tool for tool in allowed if tool.name not in self._deny]
 
 
 def no_tool(server: str, name: str, known: Iterable[str], unfit: Mapping[str, str]) -> str:

@@ -302,7 +302,7 @@ class _Zygote:
             reaped = self._reap()
             # While ended workers wait to be reported, every unknown child is an orphan of a worker. Killing orphans
             # makes new ones of their children, so this repeats until nothing more was reaped.
-            orphans = self._orphans() if self._ended else set[int]()
+            orphans = _kernel.children() - self._living.keys() - self._exempt if self._ended else set[int]()
             for pid in orphans:
                 os.kill(pid, signal.SIGKILL)
             if not reaped:
@@ -331,9 +331,6 @@ class _Zygote:
         # Before the id is free: the group of an ended worker can be killed only while its id is reserved.
         if pid in self._living:
             _kernel.signal_group(pid, signal.SIGKILL)
-
-    def _orphans(self) -> set[int]:
-        return _kernel.children() - self._living.keys() - self._exempt
 
     def end_all(self) -> None:
         """Kill all workers and their children, and wait for them for a bounded time."""

@@ -150,17 +150,14 @@ def real_path(path: str) -> str:
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:
-            reason = "its links go round in a circle" if _is_loop(error) else "it cannot be followed on the disk"
+            is_loop = isinstance(error, OSError) and error.errno == errno.ELOOP
+            reason = "its links go round in a circle" if is_loop else "it cannot be followed on the disk"
             raise RefusedError("link", reason) from None
         # A dangling link: opening it for writing would create its target, wherever that is.
         if os.path.lexists(path):
             raise RefusedError("link", "it is a link to something that does not exist")
         path, name = os.path.split(path)
         missing.append(name)
-
-
-def _is_loop(error: Exception) -> bool:
-    return isinstance(error, OSError) and error.errno == errno.ELOOP
 
 
 def is_below(path: str, root: str) -> bool:

@@ -98,7 +98,8 @@ class Confinement:
         # of its rules, so files are closed after it. The filter comes last, because it refuses the system calls of the
         # steps before it.
         _seccomp.take_no_new_privileges()
-        _drop_capabilities(self._machine)
+        # Drop all capabilities: root keeps its ownership of files, and loses every other privilege.
+        syscall("capset", _CAPSET[self._machine], struct.pack("=Ii", _CAPABILITIES, 0), bytes(24))
         _landlock.restrict(self._rules, self._landlock, network=self._confine.network)
         _close_all_but({0, 1, 2, *fds})
         _seccomp.install(_seccomp.program(self._machine, os.getpid(), self._allowed()))
@@ -149,11 +150,6 @@ def _tasks_of(user: int) -> int:
                 # Field 20 of /proc/PID/stat is the number of threads. The name in parentheses may contain spaces.
                 found += int((entry / "stat").read_text().rpartition(")")[2].split()[17])
     return found
-
-
-def _drop_capabilities(machine: str) -> None:
-    """Drop all capabilities: root keeps its ownership of files, and loses every other privilege."""
-    syscall("capset", _CAPSET[machine], struct.pack("=Ii", _CAPABILITIES, 0), bytes(24))
 
 
 def _close_all_but(fds: set[int]) -> None:

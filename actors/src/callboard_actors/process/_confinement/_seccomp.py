@@ -249,12 +249,9 @@ def _all_hold(tests: Iterable[Test], verdict: int) -> list[bytes]:
         # A matching value jumps over the values after it, and over the jump that leaves the block.
         count = len(test.values)
         values = [_op(_EQUAL, value, count - place, 0) for place, value in enumerate(test.values)]
-        code = [_op(_LOAD, _argument_at(test.argument)), _op(_AND, test.mask), *values, _op(0x05, len(code)), *code]
+        argument = 16 + 8 * test.argument  # offset of the lower 32 bits, which are enough for the arguments tested here
+        code = [_op(_LOAD, argument), _op(_AND, test.mask), *values, _op(0x05, len(code)), *code]
     return code
-
-
-def _argument_at(place: int) -> int:
-    return 16 + 8 * place  # offset of the lower 32 bits, which are enough for the arguments tested here
 
 
 def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
