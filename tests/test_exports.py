@@ -4,7 +4,6 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -46,10 +45,9 @@ LANGGRAPH_NAMES = {
 }
 
 
-@pytest.mark.parametrize("name", callboard.__all__)
-def test_every_exported_name_can_be_had(name: str) -> None:
+def test_every_exported_name_can_be_had() -> None:
     """Names are loaded lazily, so the test has to access each one."""
-    assert getattr(callboard, name) is not None
+    assert [name for name in callboard.__all__ if getattr(callboard, name) is None] == []
 
 
 def test_the_names_of_langgraph_prebuilt_are_all_there() -> None:
@@ -57,21 +55,20 @@ def test_the_names_of_langgraph_prebuilt_are_all_there() -> None:
     assert set(callboard.__all__) >= LANGGRAPH_NAMES
 
 
-@pytest.mark.parametrize("window", WINDOWS, ids=lambda window: window.__name__)
-def test_type_checkers_see_the_names_that_are_there(window: ModuleType) -> None:
+def test_type_checkers_see_the_names_that_are_there() -> None:
     """The imports under `TYPE_CHECKING` and the table for lazy imports have the same names."""
-    tree = ast.parse(Path(window.__file__ or "").read_text())
-    block = next(node for node in tree.body if isinstance(node, ast.If))
-    seen = {
-        (alias.name, node.module)
-        for node in block.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-        if alias.asname == alias.name
-    }
-
-    assert seen == {(name, home) for home, names in window._HOMES.items() for name in names}
-    assert set(window.__all__) <= set(dir(window))
+    for window in WINDOWS:
+        tree = ast.parse(Path(window.__file__ or "").read_text())
+        block = next(node for node in tree.body if isinstance(node, ast.If))
+        seen = {
+            (alias.name, node.module)
+            for node in block.body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+            if alias.asname == alias.name
+        }
+        assert seen == {(name, home) for home, names in window._HOMES.items() for name in names}
+        assert set(window.__all__) <= set(dir(window))
 
 
 def test_an_unknown_name_is_refused_by_name() -> None:
@@ -93,13 +90,11 @@ def test_the_former_name_of_the_warning_about_orders_is_the_same_class() -> None
     assert former is callboard.MiddlewareOrderWarning
 
 
-@pytest.mark.parametrize("window", ["callboard", "callboard.testing"])
-@pytest.mark.parametrize("forbidden", ["trio", "langgraph", "langchain_core"])
-def test_importing_callboard_loads_nothing_heavy(forbidden: str, window: str) -> None:
+def test_importing_callboard_loads_nothing_heavy() -> None:
     """`import callboard` loads neither LangChain nor LangGraph; modules are loaded when a name is used."""
-    code = f"import sys, {window}; sys.exit({forbidden!r} in sys.modules)"
+    code = "import sys, callboard.testing; print(*{'trio', 'langgraph', 'langchain_core'} & set(sys.modules))"
 
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+    assert subprocess.check_output([sys.executable, "-c", code], timeout=60, text=True) == "\n"
 
 
 def test_a_tool_node_on_asyncio_never_imports_trio() -> None:

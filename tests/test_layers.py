@@ -77,15 +77,16 @@ ACTOR_INNER = {name: path for name, path in ACTOR_MODULES.items() if name != "ca
 
 
 @cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Return all nodes of a file; many tests look at them, and each file is parsed once."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
 
 
 @cache
 def imported(path: Path) -> frozenset[str]:
     """Return every module that a file imports, also inside functions; `from a import b` gives `a` and `a.b`."""
     found: set[str] = set()
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -94,13 +95,17 @@ def imported(path: Path) -> frozenset[str]:
     return frozenset(found)
 
 
+def is_name(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
 @cache
 def imported_late(path: Path) -> frozenset[str]:
     """Return the strings in tables of late imports: those of `_HOMES = ...` and of `lazy(__name__, ...)`."""
     found: set[str] = set()
-    for node in ast.walk(tree_of(path)):
-        is_table = isinstance(node, ast.Assign) and any(ast.unparse(target) == LATE_TABLE for target in node.targets)
-        if is_table or (isinstance(node, ast.Call) and ast.unparse(node.func) == "lazy"):
+    for node in nodes_of(path):
+        is_table = isinstance(node, ast.Assign) and any(is_name(target, LATE_TABLE) for target in node.targets)
+        if is_table or (isinstance(node, ast.Call) and is_name(node.func, "lazy")):
             inner = (one.value for one in ast.walk(node) if isinstance(one, ast.Constant))
             found.update(value for value in inner if isinstance(value, str))
     return frozenset(found)
@@ -239,23 +244,26 @@ NAMED_TUPLE = {"_replace", "_asdict"}
 """Public methods of named tuples, although their names begin with an underscore."""
 
 
-def private_names(tree: ast.AST) -> Iterator[str]:
+def private_names(path: Path) -> Iterator[str]:
     """Return the private names that a module assigns to its own objects."""
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_name(node.value, "self"):
             yield node.attr
-        elif isinstance(node, ast.AnnAssign):
-            yield ast.unparse(node.target)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
 
 
-def private_reads(tree: ast.AST) -> Iterator[str]:
+@cache
+def private_reads(path: Path) -> frozenset[str]:
     """Return the private attributes that a module reads or sets on objects other than `self`."""
-    for node in ast.walk(tree):
+    found: set[str] = set()
+    for node in nodes_of(path):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
             if ast.unparse(node.value) not in ("self", "cls", "super()"):
-                yield node.attr
+                found.add(node.attr)
+    return frozenset(found)
 
 
 def test_the_agent_reads_no_private_attribute_of_other_rooms_objects() -> None:
@@ -263,8 +271,7 @@ def test_the_agent_reads_no_private_attribute_of_other_rooms_objects() -> None:
     read = {
         (name, attribute)
         for name in inside("callboard.agent")
-        for tree in [tree_of(MODULES[name])]
-        for attribute in set(private_reads(tree)) - set(private_names(tree)) - NAMED_TUPLE
+        for attribute in private_reads(MODULES[name]) - set(private_names(MODULES[name])) - NAMED_TUPLE
     }
 
     assert read == set()
@@ -272,7 +279,7 @@ def test_the_agent_reads_no_private_attribute_of_other_rooms_objects() -> None:
 
 def test_nobody_but_the_tools_reads_what_a_node_was_built_with() -> None:
     """Only `ToolNode` reads its setup; other modules use `tools/_node` or public names."""
-    readers = {name for name, path in INNER.items() if "_setup" in set(private_reads(tree_of(path)))}
+    readers = {name for name, path in INNER.items() if "_setup" in private_reads(path)}
 
     assert {name.rpartition(".")[0] for name in readers} == {"callboard.tools"}
 
@@ -328,7 +335,7 @@ KNOWN_PRIVATE_NAMES = {
 
 def names_from_below(path: Path) -> Iterator[tuple[str, str]]:
     """Yield module and name of each import from another room; helpers of `_util` know nothing of calls."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.ImportFrom) and node.module and room_of(node.module) in LAYER_OF:
             if room_of(node.module) not in ("callboard._util", "callboard.middleware", "callboard.guards"):
                 yield from ((node.module, alias.name) for alias in node.names)

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parent
@@ -44,10 +45,16 @@ ANSWERS_IN_ACTORS = {
 }
 
 
+@cache
+def texts_below(folder: Path) -> dict[str, str]:
+    """Return the Python files below a folder, `_cli` left out, with their texts."""
+    paths = [path for path in folder.rglob("*.py") if "_cli" not in path.parts]
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in paths}
+
+
 def files_with(sign: str, folder: Path) -> list[str]:
-    """Return the Python files below a folder, `_cli` left out, in which a regular expression matches."""
-    paths = [path for path in folder.rglob("*.py") if "_cli" not in path.parts and re.search(sign, path.read_text())]
-    return [path.relative_to(folder).as_posix() for path in paths]
+    """Return the files in whose text a regular expression matches."""
+    return [path for path, text in texts_below(folder).items() if re.search(sign, text)]
 
 
 def test_each_question_is_answered_in_one_file() -> None:
@@ -71,6 +78,10 @@ def test_litter_is_looked_for_in_one_place() -> None:
     assert len(files_with(r"gc\.DEBUG_" + "SAVEALL", TESTS)) == 1
 
 
+def functions_of(text: str) -> list[ast.FunctionDef]:
+    return [one for one in ast.parse(text).body if isinstance(one, ast.FunctionDef)]
+
+
 def shape_of(function: ast.FunctionDef) -> str:
     """Return the code of a function without docstring and annotations, for comparison."""
     body = function.body[1:] if ast.get_docstring(function) else function.body
@@ -81,16 +92,16 @@ def shape_of(function: ast.FunctionDef) -> str:
 def test_what_many_tests_need_is_written_once() -> None:
     """Helpers belong to `tests/helpers.py` or `tests/conftest.py`, because copies drift apart."""
     homes = [TESTS / "helpers.py", TESTS / "conftest.py"]
-    shapes = {
-        shape_of(one) for home in homes for one in ast.parse(home.read_text()).body if isinstance(one, ast.FunctionDef)
-    }
+    kept = [one for home in homes for one in functions_of(home.read_text())]
+    shapes = {shape_of(one) for one in kept}
+    defined = re.compile(rf"^def ({'|'.join(one.name for one in kept)})\(", re.MULTILINE)
 
     copies = {
         f"{path.relative_to(TESTS)}: {one.name}"
         for path in TESTS.rglob("*.py")
-        if path not in homes
-        for one in ast.parse(path.read_text()).body
-        if isinstance(one, ast.FunctionDef) and shape_of(one) in shapes
+        if path not in homes and defined.search(text := path.read_text())
+        for one in functions_of(text)
+        if shape_of(one) in shapes
     }
 
     assert copies == set()
