@@ -23,19 +23,18 @@ from callboard._loops import _watchdog
 from callboard.testing import Backend, backend, backend_names
 
 MAIN_BACKENDS = ("asyncio", "trio")
-WITHOUT_LOOP_VARIANTS = {
-    "drain",
-    "server",
-    "http",
-    "mcp_service",
-    "mcp",
-    "sql",
-}
+WITHOUT_LOOP_VARIANTS = {"drain", "server", "http", "mcp_service", "mcp", "sql"}
 """Packages that run on asyncio and on trio only, because their clients of a server use a thread with its own loop."""
 BOUNDED_ON_VIRTUAL_CLOCKS = {"actors", "agent", "calls", "loops", "middleware", "promises"}
 """Packages whose tests on virtual clocks are ended when they hang.
 
 Elsewhere threads work while the clock stands, and a deadline could make it jump; pytest-timeout ends such a test.
+"""
+START_PROCESSES = {"process", "python", "shell"}
+"""Packages whose async tests start processes, which takes most of the suite's time.
+
+Such a test runs on one backend, and the next one of its file on the other. The marker `backends` with both names keeps
+both; CI runs all.
 """
 OWN_BOUNDS = {"agent", "middleware"}
 """Packages in which the constant `WAIT` of a module is the bound of its tests on real clocks, in seconds."""
@@ -133,10 +132,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if isinstance(item, pytest.Function) and item.get_closest_marker("exhaustive") is None:
             name = item.callspec.params.get("anyio_backend", "") if hasattr(item, "callspec") else ""
             variants[item.path, item.originalname, str(name)].append(item)
-    for (_, _, backend_name), alike in variants.items():
+    tests: dict[Path, dict[str, int]] = defaultdict(dict)
+    for (path, name, backend_name), alike in variants.items():
         chosen = alike[-1] if "trio" in backend_name else alike[0]
+        number = tests[path].setdefault(name, len(tests[path]))
+        takes_turns = bool(backend_name and START_PROCESSES & set(path.parts))
+        is_others_turn = takes_turns and MAIN_BACKENDS[number % 2] not in backend_name
         for item in alike:
-            if len(alike) > VARIANTS and item is not chosen:
+            is_left_out = is_others_turn and item.get_closest_marker("backends") is None
+            if is_left_out or (len(alike) > VARIANTS and item is not chosen):
                 item.add_marker(pytest.mark.exhaustive)
 
 

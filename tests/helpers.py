@@ -4,7 +4,7 @@ import asyncio
 import gc
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,14 @@ def contents(found: Any) -> list[Any]:
 def ended(message: ToolMessage) -> Any:
     """Return how callboard ended a call, such as "timeout" or "rejected"."""
     return message.additional_kwargs.get("callboard", {}).get("ended")
+
+
+async def keep(found: list[Any], work: Awaitable[Any]) -> None:
+    """Wait for an awaitable in a task of its own, and append its result, or the exception that it raises."""
+    try:
+        found.append(await work)
+    except Exception as error:
+        found.append(error)
 
 
 def live_tasks() -> set[Any]:

@@ -10,17 +10,7 @@ import anyio
 import sniffio
 from hypothesis import strategies as st
 
-from callboard import (
-    Actor,
-    Backoff,
-    MailboxFullError,
-    Reply,
-    Supervisor,
-    SupervisorError,
-    child,
-    cleanup,
-    handler,
-)
+from callboard import Actor, Backoff, MailboxFullError, Reply, Supervisor, SupervisorError, child, cleanup, handler
 from callboard.actors._supervised import ActorUnit
 
 from ._random_asks import Ask, Diary, FatalError, Kill, Player, Steps, steps
@@ -164,10 +154,7 @@ class World(Player):
         diary = self.diary
         diary.began_at = anyio.current_time()  # set again when all actors have started
         desk = child(
-            Desk(diary, self.plan.start, self),
-            mailbox=self.plan.size,
-            when_full=self.plan.when_full,
-            stop_timeout=2,
+            Desk(diary, self.plan.start, self), mailbox=self.plan.size, when_full=self.plan.when_full, stop_timeout=2
         )
         tree = Supervisor([Peer(self), desk], intensity=INTENSITY, period=PERIOD, backoff=BACKOFF)
         async with anyio.create_task_group() as self.group:
@@ -184,13 +171,7 @@ class World(Player):
             diary.write("over")
         if sniffio.current_async_library() == "trio":
             await anyio.lowlevel.checkpoint()
-        return [
-            *self.wrong_ends(),
-            *self._judge_order(),
-            *self._judge_limits(),
-            *self._judge_restarts(),
-            *self.left(),
-        ]
+        return [*self.wrong_ends(), *self._judge_order(), *self._judge_limits(), *self._judge_restarts(), *self.left()]
 
     async def _step(self, who: int, step: Ask | Kill, unit: ActorUnit) -> None:
         await anyio.sleep(step.at)

@@ -20,7 +20,7 @@ from callboard import (
     keyed,
     running,
 )
-from tests.helpers import live_tasks
+from tests.helpers import keep, live_tasks
 
 WAIT = 600
 pytestmark = pytest.mark.hangs_after(WAIT)
@@ -106,15 +106,11 @@ async def test_a_plain_finally_of_a_handler_ends_within_the_grace() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_a_plain_finally_ends_when_the_actor_is_stopped() -> None:
-    async with anyio.create_task_group() as group:
-
-        async def ask(worker: Worker) -> None:
-            with pytest.raises(ActorDiedError):
-                await worker.tidy(0.5)
-
-        async with running(child(Worker, stop_timeout=2)) as worker:
-            group.start_soon(ask, worker)
-            await anyio.sleep(1)
+    found: list[object] = []
+    async with anyio.create_task_group() as group, running(child(Worker, stop_timeout=2)) as worker:
+        group.start_soon(keep, found, worker.tidy(0.5))
+        await anyio.sleep(1)
+    assert [type(one) for one in found] == [ActorDiedError]
     assert Worker.log == ["+w", "tidied", "-w", "-w done"]
 
 
@@ -184,52 +180,33 @@ async def test_an_ask_that_is_cancelled_at_the_instant_of_its_answer_leaves_noth
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
-@pytest.mark.parametrize("first", [True, False], ids=["first", "second"])
-async def test_ctrl_c_within_start_reaches_the_owner_bare(error: BaseException, first: bool) -> None:
-    """`KeyboardInterrupt` is not wrapped as a failed start, which could be retried.
+@pytest.mark.parametrize(
+    ("where", "log"),
+    [("first start", "+b"), ("second start", "+a +b -a"), ("restart", "+a +b -b +b -a"), ("handler", "+a +b -b -a")],
+)
+async def test_ctrl_c_reaches_the_owner_bare_and_stops_the_others(error: BaseException, where: str, log: str) -> None:
+    """`KeyboardInterrupt` is not wrapped as a failed start or as an end of the actor, which could be retried."""
+    before, starts = live_tasks(), list[int]()
 
-    Actors that had started are stopped.
-    """
-    before = live_tasks()
-    broken = child(Worker("broken", at_start=error), name="broken")
-    children = [broken] if first else [child(Worker("a"), name="a"), broken]
-    with pytest.raises(type(error)) as caught:
-        async with Supervisor(children, backoff=SOON):
-            pytest.fail("it has started")
-    assert caught.value is error
-    assert Worker.log == (["+broken"] if first else ["+a", "+broken", "-a", "-a done"])
-    assert live_tasks() == before
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
-async def test_ctrl_c_within_a_restart_reaches_the_owner_bare(error: BaseException) -> None:
-    """`KeyboardInterrupt` in a restart reaches the owner unwrapped, as in the first start."""
-
-    class Later(Worker):
-        lives: ClassVar[list[int]] = []
-
+    class Interrupted(Worker):
         async def start(self) -> None:
-            self.lives.append(1)
-            if len(self.lives) > 1:
+            self.log.append("+b")
+            starts.append(1)
+            if where.endswith("start") and len(starts) == (2 if where == "restart" else 1):
                 raise error
 
-    with pytest.raises(type(error)):
-        async with Supervisor([Later], backoff=SOON) as tree:
-            with pytest.raises(ActorDiedError):
-                await tree[Later].fail(OSError())
-            await anyio.sleep_forever()
-    assert len(Later.lives) == 2
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
-async def test_ctrl_c_within_a_handler_reaches_the_owner_and_stops_the_others(error: BaseException) -> None:
+    children = [child(Interrupted("b"), name="b")]
+    if where != "first start":
+        children.insert(0, child(Worker("a"), name="a"))
     with pytest.raises(type(error)) as caught:
-        async with Supervisor([child(Worker("a"), name="a"), child(Worker("b"), name="b")]) as tree:
+        async with Supervisor(children, backoff=SOON) as tree:
+            assert not where.endswith(" start")
             with pytest.raises(ActorDiedError):
-                await tree["b"].fail(error)
+                await tree["b"].fail(error if where == "handler" else OSError())
             await anyio.sleep_forever()
     assert caught.value is error
-    assert Worker.log == ["+a", "+b", "-b", "-b done", "-a", "-a done"]
+    assert [line for line in Worker.log if not line.endswith("done")] == log.split()
+    assert live_tasks() == before
 
 
 @pytest.mark.parametrize("blocks_error", [ValueError("block"), None])
@@ -253,21 +230,14 @@ async def test_a_stop_that_fails_is_logged_and_hides_nothing(
 
 async def test_an_owner_that_is_cancelled_while_an_actor_serves_waits_until_it_has_stopped() -> None:
     before, came_to = live_tasks(), list[BaseException]()
-
-    async def ask(worker: Worker) -> None:
-        try:
-            await worker.work(WAIT)
-        except ActorDiedError as error:
-            came_to.append(error)
-
     async with anyio.create_task_group() as group:
         with anyio.move_on_after(1) as scope:
             async with running(child(Worker("w", at_stop=3), name="w", stop_timeout=4)) as worker:
-                group.start_soon(ask, worker)
+                group.start_soon(keep, came_to, worker.work(WAIT))
                 await anyio.sleep_forever()
         assert scope.cancelled_caught
         assert Worker.log == ["+w", "-w", "-w done"]
-    assert len(came_to) == 1
+    assert [type(one) for one in came_to] == [ActorDiedError]
     await anyio.sleep(1)
     assert live_tasks() == before
 

@@ -150,29 +150,26 @@ async def test_an_actor_whose_state_belongs_to_a_thread_is_put_through_it_withou
         async def ask(self, reference: Any) -> object:
             return await reference.append("x")
 
-    with anyio.fail_after(5):
-        await OfJournal().test_it_starts_answers_and_stops()
-        await OfJournal().test_its_state_goes_through_a_snapshot()
+    await OfJournal().test_it_starts_answers_and_stops()
+    await OfJournal().test_its_state_goes_through_a_snapshot()
 
 
 async def test_an_actor_is_killed_at_a_chosen_point() -> None:
-    with anyio.fail_after(5):
-        async with running(Notes(), intensity=5) as notes:
-            for point, lines in (("begun", 1), ("done", 1)):
-                with killing(notes, "append", point) as died:  # type: ignore[arg-type]
-                    with pytest.raises(ActorDiedError, match="killed by a test"):
-                        await notes.append("lost")
-                assert died == ["append"]
-                assert await notes.append("kept") == lines
+    async with running(Notes(), intensity=5) as notes:
+        for point, lines in (("begun", 1), ("done", 1)):
+            with killing(notes, "append", point) as died:  # type: ignore[arg-type]
+                with pytest.raises(ActorDiedError, match="killed by a test"):
+                    await notes.append("lost")
+            assert died == ["append"]
+            assert await notes.append("kept") == lines
 
 
 async def test_to_kill_nothing_is_an_error() -> None:
     """A test whose kill never happens would pass without testing anything."""
-    with anyio.fail_after(5):
-        async with running(Notes()) as notes:
-            with pytest.raises(ValueError, match="was not called within the block"), killing(notes, "append"):
-                pass
-            with pytest.raises(ValueError, match="has no handler 'appendd'"), killing(notes, "appendd"):
-                pass
-        with pytest.raises(RuntimeError, match="does not live"):
-            kill_actor(notes)
+    async with running(Notes()) as notes:
+        with pytest.raises(ValueError, match="was not called within the block"), killing(notes, "append"):
+            pass
+        with pytest.raises(ValueError, match="has no handler 'appendd'"), killing(notes, "appendd"):
+            pass
+    with pytest.raises(RuntimeError, match="does not live"):
+        kill_actor(notes)

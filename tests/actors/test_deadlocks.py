@@ -6,6 +6,7 @@ import anyio
 import pytest
 
 from callboard import Actor, DeadlockError, Supervisor, child, handler, keyed
+from tests.helpers import keep
 
 WAIT = 60
 others: dict[str, Any] = {}
@@ -128,18 +129,11 @@ async def test_a_call_that_has_room_to_run_is_no_deadlock(way: tuple[str, ...]) 
 
 async def test_of_two_that_ask_each_other_one_goes_on() -> None:
     found: list[object] = []
-
-    async def go(*way: str) -> None:
-        try:
-            found.append(await follow(way))
-        except DeadlockError as error:
-            found.append(error)
-
     async with tree() as running:
         others.update({name: running[name] for name in "ABC"})
         async with anyio.create_task_group() as group:
-            group.start_soon(go, "A", "sleep.1", "B")
-            group.start_soon(go, "B", "sleep.2", "A")
+            group.start_soon(keep, found, follow(("A", "sleep.1", "B")))
+            group.start_soon(keep, found, follow(("B", "sleep.2", "A")))
     assert sorted(type(one).__name__ for one in found) == ["DeadlockError", "str"]
 
 
@@ -164,20 +158,13 @@ async def test_a_full_group_of_which_one_will_end_is_no_deadlock() -> None:
 
 async def test_a_full_group_of_which_all_wait_for_it_is_a_deadlock() -> None:
     """Both calls of a full group ask for a third place through another actor, so no place would ever become free."""
-    found: list[str] = []
-
-    async def go(*way: str) -> None:
-        try:
-            found.append(await follow(way))
-        except DeadlockError:
-            found.append("deadlock")
-
+    found: list[object] = []
     async with tree() as running:
         others.update({name: running[name] for name in "ABC"})
         async with anyio.create_task_group() as group:
-            group.start_soon(go, "A.pair", "sleep.1", "B", "A.pair")
-            group.start_soon(go, "A.pair", "sleep.2", "C", "A.pair")
-    assert sorted(found) == ["deadlock", "done"]
+            group.start_soon(keep, found, follow(("A.pair", "sleep.1", "B", "A.pair")))
+            group.start_soon(keep, found, follow(("A.pair", "sleep.2", "C", "A.pair")))
+    assert sorted(type(one).__name__ for one in found) == ["DeadlockError", "str"]
 
 
 async def test_what_a_handler_has_left_behind_asks_for_itself() -> None:
@@ -250,33 +237,21 @@ async def test_a_call_that_waits_for_room_that_somebody_else_makes_is_no_deadloc
 
 
 async def test_of_two_that_wait_for_the_room_of_each_other_one_goes_on() -> None:
-    found: list[str] = []
-
-    async def go(key: str, *way: Any) -> None:
-        try:
-            found.append(await others["kept"][key].wait(*way))
-        except DeadlockError:
-            found.append("deadlock")
-
+    found: list[object] = []
     async with keyed(Kept, cap=2) as others["kept"], anyio.create_task_group() as group:
-        group.start_soon(go, "a", 1.0, "c")
-        group.start_soon(go, "b", 2.0, "d")
-    assert sorted(found) == ["deadlock", "done"]
+        group.start_soon(keep, found, others["kept"]["a"].wait(1.0, "c"))
+        group.start_soon(keep, found, others["kept"]["b"].wait(2.0, "d"))
+    assert sorted(type(one).__name__ for one in found) == ["DeadlockError", "str"]
 
 
 @pytest.mark.parametrize("terms", [{"cap": 2}, {"max_calls": 3}])
 async def test_an_actor_that_is_about_to_go_still_takes_what_its_own_handlers_wait_for(terms: dict[str, Any]) -> None:
     """A stopping actor waits for its handlers, and the handlers wait for answers, so those asks are still accepted."""
-    found: list[str] = []
-
-    async def go(key: str, name: str, *way: Any) -> None:
-        found.append(await getattr(others["kept"][key], name)(*way))
-
+    found: list[object] = []
     async with keyed(child(Kept, **terms)) as others["kept"], anyio.create_task_group() as group:
-        group.start_soon(go, "a", "wait", 3.0, "b", "a")
-        group.start_soon(go, "a", "wait", 2.0)
+        group.start_soon(keep, found, others["kept"]["a"].wait(3.0, "b", "a"))
+        group.start_soon(keep, found, others["kept"]["a"].wait(2.0))
         await anyio.sleep(1)
-        group.start_soon(go, "b", "wait", 0.0)
-        group.start_soon(go, "c", "wait", 0.0)
-        group.start_soon(go, "a", "wait", 0.0)
+        for key in "bca":
+            group.start_soon(keep, found, others["kept"][key].wait(0.0))
     assert found == ["done"] * 5

@@ -30,7 +30,7 @@ from callboard import (
 from callboard.actors import _engine_runner
 from callboard.actors._actor import Lifespan
 from callboard.testing import FakeEngine, calls, tool_call
-from tests.helpers import BrokenError
+from tests.helpers import BrokenError, contents, keep
 
 told: list[Any] = []
 gates: dict[str, anyio.Event] = {}
@@ -135,12 +135,11 @@ class Counter(Actor):
 
 async def test_an_actor_elsewhere_lives_and_answers_as_one_here() -> None:
     engine = FakeEngine()
-    with anyio.fail_after(5):
-        async with running(child(Notebook("notes", lines=("first",)), runs_in=engine)) as notebook:
-            assert engine.seats == 1
-            assert await notebook.append("second") == 2
-            assert await notebook.size() == 2
-            assert await notebook.read() == "first\nsecond"
+    async with running(child(Notebook("notes", lines=("first",)), runs_in=engine)) as notebook:
+        assert engine.seats == 1
+        assert await notebook.append("second") == 2
+        assert await notebook.size() == 2
+        assert await notebook.read() == "first\nsecond"
 
     assert told == [("start", "notes", None), ("stop", "notes", 2)]
     assert (engine.seats, engine.opened) == (0, 0)
@@ -158,45 +157,28 @@ async def test_plain_handlers_run_in_a_thread_of_the_actor_there() -> None:
     assert thread != threading.get_ident()
 
 
-async def test_errors_of_handlers_are_their_callers_and_fatal_ones_end_it() -> None:
+@pytest.mark.parametrize("fatal", ["BrokenError", "SystemExit"])
+async def test_errors_of_handlers_are_their_callers_and_fatal_ones_end_it(fatal: str) -> None:
+    """`sys.exit()` in a handler ends this life only: its caller gets an error, and the next life begins."""
     engine = FakeEngine()
     async with running(child(Notebook, "notes", runs_in=engine)) as notebook:
         await notebook.append("lost")
         with pytest.raises(ValueError, match="no"):
             await notebook.fail(False)
         assert await notebook.size() == 1
-        with pytest.raises(ActorDiedError, match="died of BrokenError"):
-            await notebook.fail(True)
+        with pytest.raises(ActorDiedError, match=fatal):
+            await (notebook.exit() if fatal == "SystemExit" else notebook.fail(True))
         assert await notebook.size() == 0
     assert [one for one in told if one[0] == "start"] == [("start", "notes", None)] * 2
-
-
-async def test_exit_in_a_handler_ends_the_life_and_no_more() -> None:
-    """`sys.exit()` in a handler ends only this life of the actor.
-
-    The caller gets an error, and the next life begins.
-    """
-    engine = FakeEngine()
-    async with running(child(Notebook, "notes", runs_in=engine)) as notebook:
-        with pytest.raises(ActorDiedError, match="SystemExit"):
-            await notebook.exit()
-        assert await notebook.size() == 0
 
 
 async def test_whoever_asks_when_its_worker_dies_is_told_and_the_next_life_begins() -> None:
     engine = FakeEngine()
     async with running(child(Notebook, "notes", runs_in=engine)) as notebook, anyio.create_task_group() as group:
         found: list[Any] = []
-
-        async def ask(call: Callable[[], Any]) -> None:
-            try:
-                found.append(await call())
-            except ActorDiedError as error:
-                found.append(error)
-
-        group.start_soon(ask, notebook.wait)
+        group.start_soon(keep, found, notebook.wait())
         await _until(lambda: bool(told[1:]))
-        group.start_soon(ask, notebook.size)
+        group.start_soon(keep, found, notebook.size())
         await anyio.sleep(0)
         engine.kill()
         await _until(lambda: len(found) == 2)
@@ -216,11 +198,7 @@ async def test_a_call_that_ended_its_worker_itself_is_not_run_again(recurs: bool
     node = ToolNode([child(Notebook, "notes", runs_in=engine)], on_unknown="rerun")
     async with node, anyio.create_task_group() as group:
         found: list[Any] = []
-
-        async def ask() -> None:
-            found.extend((await node.ainvoke([tool_call("wait", "1")]))["messages"])
-
-        group.start_soon(ask)
+        group.start_soon(keep, found, node.ainvoke([tool_call("wait", "1")]))
         await _until(lambda: engine.bodies.count("Notebook.wait") + engine.bodies.count("wait") == 1)
         engine.kill("its worker exited with code 3", recurs=recurs)
         if not recurs:
@@ -228,26 +206,19 @@ async def test_a_call_that_ended_its_worker_itself_is_not_run_again(recurs: bool
             engine.kill("its worker exited with code 3", recurs=True)
 
     assert engine.bodies.count("Notebook.wait") + engine.bodies.count("wait") == times
-    assert found[0].content.endswith("What Notebook held is lost. Find out before you call it again.")
+    assert contents(found[0])[0].endswith("What Notebook held is lost. Find out before you call it again.")
 
 
-async def test_one_that_dies_while_nobody_asks_is_started_again() -> None:
-    engine = FakeEngine()
-    async with running(child(Notebook, "notes", runs_in=engine)) as notebook:
-        engine.kill()
-        await _until(lambda: len(told) == 2)
-        assert await notebook.size() == 0
-    assert told[:2] == [("start", "notes", None)] * 2
-
-
-async def test_one_that_dies_again_and_again_ends_its_supervisor() -> None:
+async def test_one_that_dies_while_nobody_asks_is_started_again_until_its_supervisor_gives_up() -> None:
     engine = FakeEngine()
     with pytest.raises(SupervisorError):
-        async with running(child(Notebook, "notes", runs_in=engine, intensity=1)):
+        async with running(child(Notebook, "notes", runs_in=engine, intensity=2)) as notebook:
             for lives in range(1, 4):
                 await _until(lambda lives=lives: len(told) == lives)  # type: ignore[misc]
+                assert await notebook.size() == 0
                 engine.kill()
             await anyio.sleep(math.inf)
+    assert told == [("start", "notes", None)] * 3
 
 
 async def test_a_cancelled_call_ends_there_and_the_actor_goes_on() -> None:
@@ -277,11 +248,7 @@ async def test_a_deferred_reply_is_sent_from_there() -> None:
     gates["later"] = anyio.Event()
     async with running(child(Notebook, "notes", runs_in=engine)) as notebook, anyio.create_task_group() as group:
         found: list[str] = []
-
-        async def ask() -> None:
-            found.append(await notebook.later("at last"))
-
-        group.start_soon(ask)
+        group.start_soon(keep, found, notebook.later("at last"))
         await _until(lambda: len(told) == 2)
         assert await notebook.size() == 0
         group.start_soon(told[1])
@@ -431,20 +398,14 @@ async def test_whoever_is_owed_a_reply_by_a_worker_that_dies_is_told_as_others_a
     engine = FakeEngine()
     async with running(child(Asker, runs_in=engine)) as asker, anyio.create_task_group() as group:
         found: list[BaseException] = []
-
-        async def ask() -> None:
-            try:
-                await asker.keep()
-            except ActorDiedError as error:
-                found.append(error)
-
-        group.start_soon(ask)
+        group.start_soon(keep, found, asker.keep())
         await _until(lambda: bool(told))
         engine.kill()
         await _until(lambda: bool(found))
         assert engine.bodies.count("Asker.start") == 1
         await _until(lambda: engine.bodies.count("Asker.start") == 2)
         told.clear()
+    assert isinstance(found[0], ActorDiedError)
     assert "its worker was killed by SIGKILL" in str(found[0])
 
 
@@ -461,15 +422,8 @@ async def test_an_actor_that_is_stopped_during_its_start_raises_the_error_of_its
     gates["starts"] = anyio.Event()
     description = _engine_runner.Description("slow", Slow, (), {}, None)
     caught: list[BaseException] = []
-
-    async def start() -> None:
-        try:
-            await _engine_runner.start("1", description, Lifespan(), None)
-        except Exception as error:
-            caught.append(error)
-
     async with anyio.create_task_group() as group:
-        group.start_soon(start)
+        group.start_soon(keep, caught, _engine_runner.start("1", description, Lifespan(), None))
         await gates["starts"].wait()
         await _engine_runner.stop("1")
 

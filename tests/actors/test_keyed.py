@@ -45,10 +45,9 @@ class Counter(Actor):
 
 
 async def test_each_key_has_an_actor_that_starts_when_it_is_asked() -> None:
-    with anyio.fail_after(5):
-        async with keyed(Counter()) as counters:
-            before = list(lives)
-            found = [await counters[key].up() for key in ("a", "b", "a")]
+    async with keyed(Counter()) as counters:
+        before = list(lives)
+        found = [await counters[key].up() for key in ("a", "b", "a")]
 
     assert before == []
     assert found == [1, 1, 2]
@@ -57,31 +56,14 @@ async def test_each_key_has_an_actor_that_starts_when_it_is_asked() -> None:
 
 
 async def test_the_one_that_was_asked_least_recently_goes_first_and_comes_back_with_its_state() -> None:
-    with anyio.fail_after(5):
-        async with keyed(Counter(), cap=2) as counters:
-            for key in "abac":
-                await counters[key].up()
-            there = list(lives)
-            again = await counters["b"].up()
+    async with keyed(Counter(), cap=2) as counters:
+        for key in "abac":
+            await counters[key].up()
+        there = list(lives)
+        again = await counters["b"].up()
 
     assert there == ["start a", "start b", "stop b", "start c"]
     assert again == 2
-
-
-async def test_more_keys_at_once_than_may_live_take_turns() -> None:
-    found: dict[int, int] = {}
-
-    async def ask(key: int) -> None:
-        found[key] = await counters[key % 10].up(0.1)
-
-    async with keyed(Counter(), cap=3) as counters:
-        async with anyio.create_task_group() as group:
-            for key in range(30):
-                group.start_soon(ask, key)
-        alive = counters.statistics().alive
-
-    assert sorted(found.values()) == sorted([1, 2, 3] * 10)
-    assert alive <= 3
 
 
 async def test_one_that_never_rests_does_not_keep_the_others_away() -> None:
@@ -118,51 +100,47 @@ class Clumsy(Counter):
 
 async def test_the_state_after_a_call_that_failed_is_kept_like_any_other() -> None:
     """An ordinary error does not roll the state back, so the snapshot after it has the change, even after a crash."""
-    with anyio.fail_after(5):
-        async with keyed(Clumsy(), save="each_call") as counters:
-            await counters["a"].up()
-            with pytest.raises(ValueError, match="2"):
-                await counters["a"].slip()
-            with pytest.raises(ActorDiedError):
-                await counters["a"].die()
-            again = await counters["a"].up()
+    async with keyed(Clumsy(), save="each_call") as counters:
+        await counters["a"].up()
+        with pytest.raises(ValueError, match="2"):
+            await counters["a"].slip()
+        with pytest.raises(ActorDiedError):
+            await counters["a"].die()
+        again = await counters["a"].up()
 
     assert again == 3
 
 
 async def test_whoever_is_not_asked_for_a_while_goes() -> None:
-    with anyio.fail_after(200):
-        async with keyed(Counter(), idle=10.0) as counters:
-            await counters["a"].up()
-            await anyio.sleep(6)
-            await counters["b"].up()
-            await anyio.sleep(6)
-            alive = counters.statistics().alive
-            gone = list(lives)
-            await anyio.sleep(20)
-            none = counters.statistics().alive
-            again = await counters["a"].up()
+    async with keyed(Counter(), idle=10.0) as counters:
+        await counters["a"].up()
+        await anyio.sleep(6)
+        await counters["b"].up()
+        await anyio.sleep(6)
+        alive = counters.statistics().alive
+        gone = list(lives)
+        await anyio.sleep(20)
+        none = counters.statistics().alive
+        again = await counters["a"].up()
 
     assert gone[:3] == ["start a", "start b", "stop a"]
     assert (alive, none, again) == (1, 0, 2)
 
 
 async def test_a_slow_call_is_no_idleness() -> None:
-    with anyio.fail_after(200):
-        async with keyed(Counter(), idle=1.0) as counters:
-            assert await counters["a"].up(30.0) == 1
+    async with keyed(Counter(), idle=1.0) as counters:
+        assert await counters["a"].up(30.0) == 1
 
     assert lives == ["start a", "stop a"]
 
 
 async def test_a_reference_that_is_kept_leads_to_the_same_actor_through_evictions() -> None:
-    with anyio.fail_after(20):
-        async with keyed(Counter(), cap=1) as counters:
-            mine = counters["a"]
-            first = await mine.up()
-            await counters["b"].up()
-            other = counters["a"]
-            found = [await mine.up(), await other.up(), await mine.up()]
+    async with keyed(Counter(), cap=1) as counters:
+        mine = counters["a"]
+        first = await mine.up()
+        await counters["b"].up()
+        other = counters["a"]
+        found = [await mine.up(), await other.up(), await mine.up()]
 
     assert first == 1
     assert found == [2, 3, 4]
@@ -178,25 +156,23 @@ async def test_a_start_that_fails_is_said_to_those_who_asked_and_tried_again_for
             if fails.pop(0):
                 raise ConnectionError("not yet")
 
-    with anyio.fail_after(20):
-        async with keyed(Shaky()) as counters:
-            with pytest.raises(ActorGoneError, match=r"Shaky\['a'\].*ConnectionError\('not yet'\)"):
-                await counters["a"].up()
-            found = await counters["a"].up()
+    async with keyed(Shaky()) as counters:
+        with pytest.raises(ActorGoneError, match=r"Shaky\['a'\].*ConnectionError\('not yet'\)"):
+            await counters["a"].up()
+        found = await counters["a"].up()
 
     assert found == 1
 
 
 async def test_after_the_block_nobody_lives_and_a_kept_reference_says_so() -> None:
     """A kept reference raises at once after the block, instead of waiting forever."""
-    with anyio.fail_after(5):
-        async with keyed(Counter()) as counters:
-            mine = counters["a"]
-            await mine.up()
-        with pytest.raises(ActorGoneError, match="it was ended"):
-            await mine.up()
-        with pytest.raises(ActorGoneError, match="it was ended"):
-            await counters["new"].up()
+    async with keyed(Counter()) as counters:
+        mine = counters["a"]
+        await mine.up()
+    with pytest.raises(ActorGoneError, match="it was ended"):
+        await mine.up()
+    with pytest.raises(ActorGoneError, match="it was ended"):
+        await counters["new"].up()
 
 
 async def test_one_that_is_asked_in_the_moment_in_which_the_block_ends_is_not_left_behind() -> None:
@@ -225,10 +201,9 @@ async def test_snapshots_are_kept_where_somebody_says() -> None:
     kept = InMemorySnapshots()
     found: list[int] = []
 
-    with anyio.fail_after(5):
-        for _ in range(3):
-            async with keyed(Counter(), snapshots=kept) as counters:
-                found.append(await counters["a"].up())
+    for _ in range(3):
+        async with keyed(Counter(), snapshots=kept) as counters:
+            found.append(await counters["a"].up())
 
     assert found == [1, 2, 3]
 
@@ -245,11 +220,10 @@ async def test_a_snapshot_that_cannot_be_read_or_saved_is_said() -> None:
         async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
             raise OSError("disk full")
 
-    with anyio.fail_after(5):
-        async with keyed(Counter(), snapshots=Broken()) as counters:
-            with pytest.raises(ActorGoneError, match="its snapshot could not be read"):
-                await counters["bad"].up()
-            assert await counters["good"].up() == 1
+    async with keyed(Counter(), snapshots=Broken()) as counters:
+        with pytest.raises(ActorGoneError, match="its snapshot could not be read"):
+            await counters["bad"].up()
+        assert await counters["good"].up() == 1
 
 
 @pytest.mark.exhaustive
@@ -279,15 +253,14 @@ async def test_ten_thousand_of_which_a_hundred_live() -> None:
         gc.collect()
         objects.append(len(gc.get_objects()))
 
-    with anyio.fail_after(100_000):
-        async with node:
-            for turn in (1, 2):
-                for first in range(0, 10_000, 500):
-                    found = await node.ainvoke([tool_call("up", str(key)) for key in range(first, first + 500)])
-                    assert [message.content for message in found["messages"]] == [str(turn)] * 500
-                    if first == 5_000 and turn == 1:
-                        note()
-                note()
+    async with node:
+        for turn in (1, 2):
+            for first in range(0, 10_000, 500):
+                found = await node.ainvoke([tool_call("up", str(key)) for key in range(first, first + 500)])
+                assert [message.content for message in found["messages"]] == [str(turn)] * 500
+                if first == 5_000 and turn == 1:
+                    note()
+            note()
 
     # The node's record of conversations is bounded, and full after the first half.
     assert max(objects) - min(objects) < 1_000, objects

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.real_clock
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("store", ["files", "journal"])
 @pytest.mark.parametrize(("policy", "paid"), [("fail", UNKNOWN), ("rerun", "a,b,c")])
 async def test_what_was_saved_is_restored_and_the_unknown_call_is_its_policys(

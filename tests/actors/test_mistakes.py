@@ -8,7 +8,7 @@ import pytest
 
 from callboard import Actor, InMemorySnapshots, Reply, Supervisor, ToolNode, child, handler, keyed, running
 from callboard.testing import tool_call
-from tests.helpers import live_tasks
+from tests.helpers import keep, live_tasks
 
 
 class Notebook(Actor):
@@ -387,15 +387,8 @@ async def test_a_handler_of_a_description_is_no_call() -> None:
 
 async def test_a_reply_is_sent_once_and_fails_with_an_error_only() -> None:
     came_to: list[object] = []
-
-    async def ask(book: Notebook) -> None:
-        try:
-            came_to.append(await book.later())
-        except ValueError as error:
-            came_to.append(error)
-
     async with running(Notebook) as book, anyio.create_task_group() as group:
-        group.start_soon(ask, book)
+        group.start_soon(keep, came_to, book.later())
         await anyio.sleep(1)
         reply = KEPT.pop()
         for wrong in ("no", ValueError):

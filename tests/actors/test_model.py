@@ -15,7 +15,6 @@ pytestmark = pytest.mark.hangs_after(1000)
 
 
 @given(plan=plans)
-@settings(max_examples=60)
 async def test_each_ask_comes_to_one_end_whatever_happens_to_the_actor(plan: Plan) -> None:
     assert await World(plan).play() == []
 
@@ -28,7 +27,6 @@ async def test_each_of_thousands_of_plans_comes_to_an_end(plan: Plan) -> None:
 
 
 @given(plan=keyed_plans)
-@settings(max_examples=40)
 async def test_each_key_has_one_actor_which_goes_on_from_what_was_saved_last(plan: KeyedPlan) -> None:
     world = KeyedWorld(plan)
     assert await world.play() == []
@@ -78,7 +76,6 @@ def assert_same(seen: list[tuple[float, str]], expected: list[tuple[float, str]]
 
 @given(plan=tree_plans)
 @example(plan=TRIED_TWICE)
-@settings(max_examples=40)
 async def test_a_tree_of_supervisors_starts_and_stops_whom_otp_would(plan: TreePlan) -> None:
     world = TreeWorld(plan)
     assert await world.play() == []

@@ -51,9 +51,7 @@ def test_who_is_restarted_with_it_depends_on_the_strategy(strategy: Any, stops: 
 
 
 @given(
-    intensity=st.integers(0, 4),
-    period=st.integers(1, 10),
-    gaps=st.lists(st.integers(0, 6), min_size=1, max_size=30),
+    intensity=st.integers(0, 4), period=st.integers(1, 10), gaps=st.lists(st.integers(0, 6), min_size=1, max_size=30)
 )
 def test_it_gives_up_at_the_first_restart_beyond_the_intensity(intensity: int, period: int, gaps: list[int]) -> None:
     machine, now, seen = restarts("permanent", intensity=intensity, period=float(period)), 0, []

@@ -170,13 +170,18 @@ async def test_ten_callers_share_one_browser() -> None:
 
 
 @pytest.mark.real_clock
-async def test_ten_agents_share_one_browser_through_a_node_and_through_references() -> None:
-    """Methods of one reference can be tools of many nodes. On trio the model runs in a thread: hence the real clock."""
+@pytest.mark.exhaustive
+async def test_ten_agents_share_one_browser_through_a_node() -> None:
+    """On trio the model runs in a thread: hence the real clock."""
     seen = Seen()
     async with ToolNode([Browser(seen)], policies=POLICIES) as node:
         await seen.all_at_once(agents_with([node] * AGENTS))
     seen.judge()
 
+
+@pytest.mark.real_clock
+async def test_ten_agents_share_one_browser_through_references() -> None:
+    """Methods of one reference can be tools of many nodes."""
     seen = Seen()
     async with running(Browser(seen)) as browser:
         tools: list[Any] = [browser.visit, browser.look, browser.hang, browser.stall]

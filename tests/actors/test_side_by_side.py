@@ -5,6 +5,7 @@ from typing import Any
 
 import anyio
 import pytest
+import sniffio
 from langchain_core.tools import tool
 
 from callboard import (
@@ -21,7 +22,8 @@ from callboard import (
     remaining,
     running,
 )
-from tests.helpers import BrokenError
+from callboard.testing import tool_call
+from tests.helpers import BrokenError, contents
 
 lives: list[str] = []
 
@@ -81,14 +83,9 @@ class Counter(Actor):
 
 
 def one(name: str, **args: Any) -> list[Any]:
-    return [{"name": name, "args": args, "id": "1", "type": "tool_call"}]
+    return [tool_call(name, "1", **args)]
 
 
-def contents(found: Any) -> list[Any]:
-    return [message.content for message in found["messages"]]
-
-
-@pytest.mark.hangs_after(100)
 async def test_who_uses_a_node_while_it_opens_has_actors_of_its_own_and_none_is_left() -> None:
     node = ToolNode([child(Counter, 5.0, name="slow", prefix="slow_"), Counter()])
     found: list[Any] = []
@@ -108,7 +105,6 @@ async def test_who_uses_a_node_while_it_opens_has_actors_of_its_own_and_none_is_
     assert lives.count("start") == lives.count("stop")
 
 
-@pytest.mark.hangs_after(1000)
 async def test_what_the_first_caller_has_in_its_variables_is_not_the_actors() -> None:
     """The actor outlives the first caller, so the caller's deadline must not apply to the actor's `stop`."""
     node = ToolNode([Counter()], policies={"up": CallPolicy(timeout=5, budget=60)})
@@ -125,7 +121,6 @@ async def test_what_the_first_caller_has_in_its_variables_is_not_the_actors() ->
     assert all(left > 1 for left in lefts)
 
 
-@pytest.mark.hangs_after(1000)
 async def test_nobodys_call_is_ended_because_others_want_room() -> None:
     """An actor with a running handler or an owed reply is not evicted, so waiting keys have to wait."""
     found: dict[str, Any] = {}
@@ -151,7 +146,6 @@ async def test_nobodys_call_is_ended_because_others_want_room() -> None:
     assert found["up"] == (1, 31.0)
 
 
-@pytest.mark.hangs_after(1000)
 @pytest.mark.parametrize("restart", ["temporary", "transient", "permanent"])
 async def test_one_that_is_not_restarted_gives_its_place_back(restart: Any) -> None:
     async with keyed(child(Counter, cap=1, restart=restart)) as counters:
@@ -163,7 +157,6 @@ async def test_one_that_is_not_restarted_gives_its_place_back(restart: Any) -> N
     assert found == [1, 1]
 
 
-@pytest.mark.hangs_after(100)
 async def test_a_timeout_of_a_tool_that_uses_an_actors_tool_is_not_lost() -> None:
     actors = ToolNode([child(Counter, mailbox=1, when_full="reject")])
     up: Any = actors.tools_by_name["look"]
@@ -190,7 +183,6 @@ async def test_a_timeout_of_a_tool_that_uses_an_actors_tool_is_not_lost() -> Non
     assert contents(found) == ["Error: Tool 'outer' did not finish within its timeout of 5 s."]
 
 
-@pytest.mark.hangs_after(100)
 async def test_a_call_that_had_begun_is_never_said_not_to_have_been_started() -> None:
     """ "Not started" would invite a repetition.
 
@@ -231,7 +223,6 @@ class Basket(Actor):
         return " ".join(self.things)
 
 
-@pytest.mark.hangs_after(100)
 async def test_a_call_that_was_lost_leaves_nothing_in_what_is_restored() -> None:
     """A snapshot is copied, so later changes by a lost call do not reach the stored state."""
     node = ToolNode([child(Basket, save="each_call")], policies={"add": CallPolicy(on_unknown="fail")})
@@ -244,7 +235,6 @@ async def test_a_call_that_was_lost_leaves_nothing_in_what_is_restored() -> None
     assert found[2] == "a b"
 
 
-@pytest.mark.hangs_after(1000)
 async def test_a_store_that_hangs_holds_up_nobody_for_ever() -> None:
     class Hanging(InMemorySnapshots):
         async def load(self, actor: str, key: Any) -> object:
@@ -262,6 +252,7 @@ async def test_a_store_that_hangs_holds_up_nobody_for_ever() -> None:
         assert await baskets["save"].add("a") == "a"
 
 
+@pytest.mark.real_clock
 async def test_sync_code_in_the_loop_of_an_actor_is_told_that_it_would_wait_for_ever() -> None:
     """A sync call in the actor's own event loop would block the loop that has to run the handler, so it raises."""
     node = ToolNode([Counter()])
@@ -275,11 +266,6 @@ async def test_sync_code_in_the_loop_of_an_actor_is_told_that_it_would_wait_for_
             with pytest.raises(RuntimeError, match="waits for the sync code that asks"):
                 node.invoke(one("up"))
             assert contents(await node.ainvoke(one("up"))) == ["1"]
-
-
-test_sync_code_in_the_loop_of_an_actor_is_told_that_it_would_wait_for_ever = pytest.mark.real_clock(
-    test_sync_code_in_the_loop_of_an_actor_is_told_that_it_would_wait_for_ever
-)
 
 
 def test_a_node_whose_loop_has_ended_says_so() -> None:
@@ -325,7 +311,6 @@ def test_what_was_opened_in_a_loop_that_has_ended_is_opened_anew(what: str) -> N
 @pytest.mark.real_clock
 async def test_an_actor_by_key_is_asked_from_another_kind_of_loop() -> None:
     other = {"asyncio": "trio", "trio": "asyncio"}
-    import sniffio
 
     async def ask() -> int:
         with anyio.fail_after(20):

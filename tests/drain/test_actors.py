@@ -20,6 +20,7 @@ from callboard import (
     handler,
     keyed,
 )
+from tests.helpers import keep
 
 WAIT = 100
 
@@ -60,11 +61,6 @@ class Desk(Actor):
         """Keep the reply."""
         self.owed.append(reply)
 
-    @handler
-    async def cleanups(self) -> int:
-        """How often it has cleaned up."""
-        return self.cleaned
-
 
 class Peers:
     """Reference to the supervision tree, for actor classes that are instantiated again."""
@@ -83,18 +79,10 @@ async def test_what_actors_were_asked_is_answered_and_nothing_else_begins() -> N
     found: list[Any] = []
     with anyio.fail_after(WAIT):
         async with Supervisor([Desk()], name="office") as tree, anyio.create_task_group() as group:
-
-            async def ask(name: str) -> None:
-                found.append(await tree[Desk].work(name))
-
             for name in "abc":
-                group.start_soon(ask, name)
+                group.start_soon(keep, found, tree[Desk].work(name))
                 await anyio.sleep(0.1)
-
-            async def drain() -> None:
-                found.append(await tree.drain(10))
-
-            group.start_soon(drain)
+            group.start_soon(keep, found, tree.drain(10))
             await anyio.sleep(0.1)
             with pytest.raises(ActorGoneError, match="Desk is being drained") as gone:
                 await tree[Desk].work("late")
@@ -109,11 +97,7 @@ async def test_what_they_ask_each_other_to_answer_still_begins() -> None:
     with anyio.fail_after(WAIT):
         async with Supervisor([Desk(), child(Desk(), name="other")]) as tree, anyio.create_task_group() as group:
             peers.tree = tree
-
-            async def ask() -> None:
-                found.append(await tree["Desk"].have_done(peers, "done"))
-
-            group.start_soon(ask)
+            group.start_soon(keep, found, tree["Desk"].have_done(peers, "done"))
             await anyio.sleep(1)
             report = await tree.drain(10)
 
@@ -159,18 +143,10 @@ async def test_actors_by_key_are_drained_together_and_none_begins_to_live() -> N
     found: list[Any] = []
     with anyio.fail_after(WAIT):
         async with keyed(Desk, cap=1) as desks, anyio.create_task_group() as group:
-
-            async def ask(key: str) -> None:
-                found.append(await desks[key].work(key))
-
             for key in "ab":
-                group.start_soon(ask, key)
+                group.start_soon(keep, found, desks[key].work(key))
                 await anyio.sleep(0.1)
-
-            async def drain() -> None:
-                found.append(await desks.drain(10))
-
-            group.start_soon(drain)
+            group.start_soon(keep, found, desks.drain(10))
             await anyio.sleep(0.1)
             for key in "az":
                 with pytest.raises(ActorGoneError, match="is being drained"):

@@ -13,6 +13,7 @@ from callboard import CallPolicy, Drained, ToolNode, UnknownCall, create_react_a
 from callboard.extend import Body, EngineError, EngineOperations, Seat
 from callboard.testing import FakeEngine, ScriptedModel, calls
 from callboard_actors.process import Processes
+from tests.helpers import keep
 
 WAIT = 100
 
@@ -44,18 +45,11 @@ def _body(seconds: float, call_id: str | None = None, **more: Any) -> Body:
 async def test_bodies_that_run_finish_and_no_other_begins() -> None:
     """A new call is told that it did not begin, and why."""
     engine, found = Here(), list[Any]()
-
-    async def run() -> None:
-        found.append(await engine.run_body(_body(2.0)))
-
-    async def drain() -> None:
-        found.append(await engine.bodies.drain(10))
-
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
-            group.start_soon(run)
+            group.start_soon(keep, found, engine.run_body(_body(2.0)))
             await anyio.sleep(1)
-            group.start_soon(drain)
+            group.start_soon(keep, found, engine.bodies.drain(10))
             await anyio.sleep(0.5)
             with pytest.raises(EngineError, match="its engine is being drained") as refused:
                 await engine.run_body(_body(1.0))
@@ -116,11 +110,7 @@ async def test_an_agent_is_drained_before_the_engine_of_its_tools() -> None:
     found: list[Any] = []
     with anyio.fail_after(WAIT):
         async with engine, agent, anyio.create_task_group() as group:
-
-            async def run() -> None:
-                found.append(await agent.ainvoke({"messages": [("user", "go")]}))
-
-            group.start_soon(run)
+            group.start_soon(keep, found, agent.ainvoke({"messages": [("user", "go")]}))
             while not engine.bodies:
                 await anyio.sleep(0.01)
             async with drain_on_signal(agent, engine) as shutdown:
@@ -159,11 +149,7 @@ async def test_a_pool_of_processes_that_is_drained_ends_what_does_not_finish_by_
     async with node, pool:
         with anyio.fail_after(60):
             async with anyio.create_task_group() as group:
-
-                async def run() -> None:
-                    found.extend(await node.ainvoke([asked]))
-
-                group.start_soon(run)
+                group.start_soon(keep, found, node.ainvoke([asked]))
                 while node.statistics().running < 2:
                     await anyio.sleep(0.01)
                 report = await pool.drain(1.5)
@@ -174,8 +160,8 @@ async def test_a_pool_of_processes_that_is_drained_ends_what_does_not_finish_by_
                     assert isinstance(seat, Seat)
     [slow, _] = asked.tool_calls
     assert report == Drained(finished=1, ended=1, unknown=(UnknownCall(tool="sleep_and_tell", call_id=slow["id"]),))
-    assert [message.status for message in found] == ["error", "success"]
-    assert "its pool of processes was drained" in found[0].content
+    assert [message.status for message in found[0]] == ["error", "success"]
+    assert "its pool of processes was drained" in found[0][0].content
     assert pool.pids == []
     async with pool:
         assert await pool.run(os.getpid) != os.getpid()

@@ -203,11 +203,7 @@ async def test_what_has_no_drain_is_refused_before_anything_begins() -> None:
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize(
     ("tool", "seconds", "said", "code"),
-    [
-        ("pay", 0.5, "paid", 0),
-        ("look", 60.0, "ended, begun=True", 3),
-        ("pay", 60.0, "ended, begun=True", 4),
-    ],
+    [("pay", 0.5, "paid", 0), ("look", 60.0, "ended, begun=True", 3), ("pay", 60.0, "ended, begun=True", 4)],
 )
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_program_without_a_server_ends_with_the_code_of_its_drain(

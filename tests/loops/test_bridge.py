@@ -16,6 +16,7 @@ import anyio
 import anyio.from_thread
 import anyio.to_thread
 import pytest
+import sniffio
 from langchain_core.tools import StructuredTool
 
 from callboard import CallPolicy, Statistics, ToolNode, remaining
@@ -217,6 +218,7 @@ def test_an_interrupted_invoke_cancels_its_calls_and_waits_for_them(monkeypatch:
     assert (rec.running, node.statistics()) == (0, IDLE)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
 def test_ctrl_c_in_a_program_that_waits_for_invoke_runs_the_clean_up() -> None:
     program = textwrap.dedent("""
@@ -314,8 +316,6 @@ async def test_a_cancelled_caller_waits_for_the_clean_up_on_the_other_side() -> 
                 await asyncio.sleep(0.2)
             seen.append("cleaned up")
 
-    import sniffio
-
     caller = sniffio.current_async_library()
     with anyio.fail_after(10):
         with anyio.move_on_after(0.05) as scope:
@@ -383,7 +383,6 @@ async def test_the_grace_of_the_policy_crosses_the_bridge() -> None:
     assert time.monotonic() - start < 2
 
 
-@pytest.mark.hangs_after(100)
 @pytest.mark.real_clock
 async def test_remaining_crosses_the_bridge() -> None:
     seen: list[float] = []

@@ -11,7 +11,8 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 import pytest
-from hypothesis import given, settings
+import sniffio
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import StructuredTool
@@ -19,8 +20,6 @@ from langchain_core.tools import StructuredTool
 from callboard import (
     AbandonedThreadWarning,
     CallPolicy,
-    CallRejectedError,
-    CallTimeoutError,
     Limit,
     Rate,
     Statistics,
@@ -83,12 +82,18 @@ def policy_for(how: How, grace: float | None = None) -> CallPolicy:
     )
 
 
+async def seconds_of(ends: Awaitable[None]) -> float:
+    """Return how long it takes on the clock of the event loop."""
+    start = anyio.current_time()
+    await ends
+    return anyio.current_time() - start
+
+
 def node_for(rec: Recorder, body: StructuredTool, how: How, grace: float | None = None) -> ToolNode:
     boom = rec.tool("boom", seconds=1, raises=ValueError("boom"))
     return ToolNode([body, boom], policies={body.name: policy_for(how, grace)})
 
 
-@pytest.mark.hangs_after(200)
 async def test_one_failure_among_a_hundred_ends_the_others_before_the_error_arrives() -> None:
     rec = Recorder()
     error = ValueError("boom")
@@ -114,24 +119,11 @@ async def test_a_cancelled_call_leaves_no_task_behind(how: How) -> None:
     rec = Recorder()
     node = node_for(rec, rec.tool("stuck", hang=True), how)
     before = live_tasks()
-    start = anyio.current_time()
-    await how(node, "stuck")
-    assert anyio.current_time() - start == pytest.approx(1)
+    assert await seconds_of(how(node, "stuck")) == pytest.approx(1)
     assert (live_tasks(), rec.running, node.statistics()) == (before, 0, IDLE)
     assert rec.count("cancelled") == 1
 
 
-@pytest.mark.backends("asyncio")
-@pytest.mark.parametrize("how", [by_a_native_cancel, by_a_native_timeout])
-async def test_a_native_cancellation_leaves_no_task_behind(how: How) -> None:
-    rec = Recorder()
-    node = ToolNode([rec.tool("stuck", hang=True)])
-    before = live_tasks()
-    await how(node, "stuck")
-    assert (live_tasks(), rec.running, node.statistics()) == (before, 0, IDLE)
-
-
-@pytest.mark.hangs_after(600)
 @pytest.mark.parametrize("how", [by_a_neighbour, by_the_caller])
 async def test_bodies_that_wait_in_a_queue_never_start_after_the_end(how: How) -> None:
     rec = Recorder()
@@ -149,8 +141,6 @@ async def test_bodies_that_wait_in_a_queue_never_start_after_the_end(how: How) -
     assert len(await node.ainvoke(ask("slow", "slow"))) == 2
 
 
-@pytest.mark.hangs_after(600)
-@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 async def test_nothing_starts_later_than_the_moment_of_the_cancel(data: st.DataObject) -> None:
     seconds = data.draw(st.lists(st.sampled_from([0.5, 1.0, 1.5, 2.0]), min_size=1, max_size=12))
@@ -214,25 +204,21 @@ async def test_a_plain_finally_completes_on_asyncio(how: How) -> None:
     """Promise 1: asyncio delivers a cancellation once, so `finally: await client.aclose()` completes."""
     rec = Recorder()
     node = node_for(rec, rec.tool("stuck", hang=True, cleanup=0.2), how)
-    start = anyio.current_time()
-    await how(node, "stuck")
+    before = live_tasks()
+    assert await seconds_of(how(node, "stuck")) == pytest.approx(1.2)
     assert rec.lines.count("stuck cleaned up") == 1
-    assert anyio.current_time() - start == pytest.approx(1.2)
-    assert rec.running == 0
+    assert (live_tasks(), rec.running, node.statistics()) == (before, 0, IDLE)
 
 
 @pytest.mark.parametrize("how", ON_BOTH)
 async def test_a_clean_up_inside_cleanup_completes(how: How) -> None:
     rec = Recorder()
     node = node_for(rec, rec.tool("stuck", hang=True, cleanup=0.2, shield=cleanup), how)
-    start = anyio.current_time()
-    await how(node, "stuck")
+    assert await seconds_of(how(node, "stuck")) == pytest.approx(1.2)
     assert rec.lines.count("stuck cleaned up") == 1
-    assert anyio.current_time() - start == pytest.approx(1.2)
     assert rec.running == 0
 
 
-@pytest.mark.hangs_after(600)
 @pytest.mark.parametrize("how", ON_BOTH)
 @pytest.mark.parametrize("grace", [None, 0.5, 30.0])
 async def test_a_clean_up_that_never_ends_is_cut_off_when_the_grace_is_over(how: How, grace: float | None) -> None:
@@ -240,22 +226,17 @@ async def test_a_clean_up_that_never_ends_is_cut_off_when_the_grace_is_over(how:
     rec = Recorder()
     node = node_for(rec, rec.tool("stuck", hang=True, cleanup=1000, shield=cleanup), how, grace)
     before = live_tasks()
-    start = anyio.current_time()
-    await how(node, "stuck")
+    assert await seconds_of(how(node, "stuck")) == pytest.approx(1 + (5 if grace is None else grace), abs=0.2)
     assert rec.count("cleaned up") == 0
-    assert anyio.current_time() - start == pytest.approx(1 + (5 if grace is None else grace), abs=0.2)
     assert (live_tasks(), rec.running, node.statistics()) == (before, 0, IDLE)
 
 
-@pytest.mark.hangs_after(600)
 @pytest.mark.backends("asyncio")
 @pytest.mark.parametrize("how", ON_ASYNCIO)
 async def test_a_plain_finally_that_never_ends_is_cut_off_on_asyncio(how: How) -> None:
     rec = Recorder()
     node = node_for(rec, rec.tool("stuck", hang=True, cleanup=1000), how, 2.0)
-    start = anyio.current_time()
-    await how(node, "stuck")
-    assert anyio.current_time() - start == pytest.approx(3, abs=0.2)
+    assert await seconds_of(how(node, "stuck")) == pytest.approx(3, abs=0.2)
     assert rec.count("cleaned up") == 0
     assert rec.running == 0
 
@@ -274,40 +255,26 @@ async def test_each_tool_has_its_own_grace() -> None:
 
 
 @pytest.mark.parametrize("how", ON_BOTH)
-async def test_no_cancellation_enters_a_clean_up_that_has_begun(how: How) -> None:
-    seen: list[str] = []
-    rec = Recorder()
-
-    async def stuck() -> None:
-        with cleanup():
-            await anyio.sleep(3)
-            seen.append("cleaned up")
-        await anyio.sleep(0)
-        seen.append("went on")
-
-    node = node_for(rec, make(stuck), how)
-    start = anyio.current_time()
-    await how(node, "stuck")
-    assert seen == ["cleaned up"]
-    assert anyio.current_time() - start == pytest.approx(3)
-    assert node.statistics() == IDLE
-
-
-@pytest.mark.parametrize("how", ON_BOTH)
-async def test_nested_clean_ups_are_one_clean_up(how: How) -> None:
+@pytest.mark.parametrize("inner", [nullcontext, cleanup], ids=["alone", "nested"])
+async def test_no_cancellation_enters_a_clean_up_that_has_begun(
+    inner: Callable[[], AbstractContextManager[object]], how: How
+) -> None:
+    """Promise 1: nested clean-ups are one clean-up, which ends with the outer block."""
     seen: list[str] = []
 
     async def stuck() -> None:
         with cleanup():
-            with cleanup():
+            with inner():
                 await anyio.sleep(2)
             await anyio.sleep(1)
             seen.append("cleaned up")
         await anyio.sleep(0)
         seen.append("went on")
 
-    await how(node_for(Recorder(), make(stuck), how), "stuck")
+    node = node_for(Recorder(), make(stuck), how)
+    assert await seconds_of(how(node, "stuck")) == pytest.approx(3)
     assert seen == ["cleaned up"]
+    assert node.statistics() == IDLE
 
 
 @pytest.mark.backends("asyncio")
@@ -359,9 +326,7 @@ async def test_a_body_that_ignores_cancellations_is_cancelled_until_it_ends(how:
     rec = Recorder()
     node = node_for(rec, rec.tool("stuck", hang=True, ignores_cancel=3), how, 2.0)
     before = live_tasks()
-    start = anyio.current_time()
-    await how(node, "stuck")
-    assert anyio.current_time() - start == pytest.approx(3, abs=0.5)
+    assert await seconds_of(how(node, "stuck")) == pytest.approx(3, abs=0.5)
     assert rec.count("cancelled") == 4
     assert (live_tasks(), rec.running) == (before, 0)
 
@@ -389,29 +354,18 @@ async def test_an_exit_out_of_a_tool_ends_everything_and_arrives(error: BaseExce
     assert (live_tasks(), rec.running, node.statistics()) == (before, 0, IDLE)
 
 
-async def test_a_tool_that_cancels_itself_ends_alone() -> None:
+@pytest.mark.parametrize("cancels", [1, 3, 0])
+async def test_a_tool_that_cancels_itself_ends_alone(cancels: int) -> None:
     async def confused() -> None:
+        if cancels and sniffio.current_async_library() == "asyncio":
+            for _ in range(cancels):
+                asyncio.current_task().cancel()
         await anyio.sleep(1)
         raise asyncio.CancelledError
 
     rec = Recorder()
     node = ToolNode([make(confused), rec.tool("slow", seconds=2)])
     first, second = await node.ainvoke(ask("confused", "slow"))
-    assert (first.status, ended(first), second.content) == ("error", "cancelled", "slow")
-
-
-@pytest.mark.backends("asyncio")
-@pytest.mark.parametrize("cancels", [1, 3])
-async def test_a_tool_that_cancels_its_own_task_ends_alone(cancels: int) -> None:
-    async def confused() -> None:
-        for _ in range(cancels):
-            asyncio.current_task().cancel()
-        await anyio.sleep(1)
-
-    rec = Recorder()
-    node = ToolNode([make(confused), rec.tool("slow", seconds=2)])
-    first, second = await node.ainvoke(ask("confused", "slow"))
-    await anyio.sleep(1)
     assert (first.status, ended(first), second.content) == ("error", "cancelled", "slow")
 
 
@@ -429,37 +383,31 @@ async def test_a_value_returned_instead_of_the_cancellation_changes_nothing(how:
     assert (live_tasks(), node.statistics()) == (before, IDLE)
 
 
-async def test_a_value_returned_within_the_grace_of_a_timeout_is_the_result() -> None:
-    async def stuck() -> str:
-        try:
-            await anyio.sleep_forever()
-        except anyio.get_cancelled_exc_class():
-            return "half of it"
+async def late_result() -> str:
+    try:
+        await anyio.sleep_forever()
+    except anyio.get_cancelled_exc_class():
+        return "a result"
+
+
+async def shielded_result() -> str:
+    with cleanup():
+        await anyio.sleep(2)
+    return "a result"
+
+
+@pytest.mark.parametrize("body", [late_result, shielded_result])
+async def test_a_value_returned_within_the_grace_of_a_timeout_is_the_result(body: Callable[[], Awaitable[str]]) -> None:
+    """Promise 1: nor does a timeout that was held back to the end of the body hit the middleware that follows."""
 
     async def slowly(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
         message = await execute(request)
         await anyio.sleep(0.9)
         return message
 
-    node = ToolNode([make(stuck)], timeout=1, awrap_tool_call=slowly)
+    node = ToolNode([make(body, "stuck")], timeout=1, awrap_tool_call=slowly)
     [message] = await node.ainvoke(ask("stuck"))
-    assert message.content == "half of it"
-
-
-async def test_a_timeout_held_back_to_the_end_of_the_body_does_not_hit_what_follows() -> None:
-    async def stuck() -> str:
-        with cleanup():
-            await anyio.sleep(2)
-        return "done"
-
-    async def slowly(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
-        message = await execute(request)
-        await anyio.sleep(0.9)
-        return message
-
-    node = ToolNode([make(stuck)], timeout=1, awrap_tool_call=slowly)
-    [message] = await node.ainvoke(ask("stuck"))
-    assert (message.content, message.status) == ("done", "success")
+    assert (message.content, message.status) == ("a result", "success")
 
 
 async def test_a_scope_of_the_middleware_can_end_an_attempt() -> None:
@@ -544,9 +492,7 @@ def behaving(kind: str, seconds: float, log: list[int]) -> Callable[[], Awaitabl
     return body
 
 
-@pytest.mark.hangs_after(200000)
 @pytest.mark.filterwarnings("ignore:.*timeout is never over:callboard.CallboardWarning")
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 async def test_any_mix_of_behaviours_ends_with_one_result_a_call_or_a_bare_error(data: st.DataObject) -> None:
     moments = st.sampled_from([0.0, 0.5, 1.0, 2.0, 7.0])
@@ -695,9 +641,7 @@ async def test_when_all_threads_are_lost_sync_calls_are_rejected(release: thread
 
 @pytest.mark.real_clock
 @pytest.mark.exhaustive
-async def test_a_call_that_comes_to_lost_threads_out_of_another_queue_is_rejected_too(
-    release: threading.Event,
-) -> None:
+async def test_a_call_that_comes_to_lost_threads_out_of_another_queue_is_rejected_too(release: threading.Event) -> None:
     """Promise 1: a call may wait for another limit while the threads are lost."""
     rec = Recorder()
     tools = [rec.sync_tool("stuck", release=release), rec.sync_tool("quick")]
@@ -708,18 +652,6 @@ async def test_a_call_that_comes_to_lost_threads_out_of_another_queue_is_rejecte
         with pytest.warns(AbandonedThreadWarning):
             messages = await node.ainvoke(ask(*["stuck"] * 40, "quick"))
     assert [ended(message) for message in messages] == ["timeout"] * 40 + ["rejected"]
-
-
-@pytest.mark.real_clock
-@pytest.mark.exhaustive
-async def test_without_handling_a_lost_thread_raises_the_typed_rejection(release: threading.Event) -> None:
-    rec = Recorder()
-    node = ToolNode([rec.sync_tool("stuck", release=release)], timeout=1.0, handle_tool_errors=False, on_error="finish")
-    with anyio.fail_after(30):
-        with pytest.warns(AbandonedThreadWarning), pytest.raises(ExceptionGroup) as caught:
-            await node.ainvoke(ask(*["stuck"] * 41))
-    kinds = [type(error) for error in caught.value.exceptions]
-    assert kinds == [CallTimeoutError] * 40 + [CallRejectedError]
 
 
 @pytest.mark.real_clock

@@ -30,14 +30,14 @@ async def forever() -> None:
     await asyncio.sleep(1e6)
 
 
-def leaving(name: str = "leave") -> ToolNode:
+def leaving() -> ToolNode:
     async def leave() -> str:
         """Start a task, and go."""
         left.append(asyncio.create_task(forever(), name="the rest"))
         await asyncio.sleep(0)
         return "gone"
 
-    return ToolNode([tool(name)(leave)])
+    return ToolNode([tool(leave)])
 
 
 async def end_tasks() -> None:
@@ -47,44 +47,33 @@ async def end_tasks() -> None:
     left.clear()
 
 
-def test_a_task_that_a_tool_leaves_behind_is_named_with_its_tool_and_call() -> None:
+@pytest.mark.backends("asyncio")
+async def test_a_task_that_a_tool_leaves_behind_is_named_with_its_tool_and_call() -> None:
     """Without the warning, neither the batch nor the caller would learn that the task ended, or failed."""
-
-    async def main() -> None:
-        with pytest.warns(AbandonedTaskWarning) as caught:
-            await leaving().ainvoke([tool_call("leave", "c7")])
-        (text,) = [str(one.message) for one in caught]
-        assert "tool 'leave' (call 'c7') left a task behind that outlives its batch: 'the rest', forever()" in text
-        assert re.search(r"test_1_tasks_of_tools\.py:\d+", text)
-        assert "asyncio.TaskGroup" in text
-        assert not left[0].done()
-        await end_tasks()
-
-    asyncio.run(main())
+    with pytest.warns(AbandonedTaskWarning) as caught:
+        await leaving().ainvoke([tool_call("leave", "c7")])
+    (text,) = [str(one.message) for one in caught]
+    assert "tool 'leave' (call 'c7') left a task behind that outlives its batch: 'the rest', forever()" in text
+    assert re.search(r"test_1_tasks_of_tools\.py:\d+", text)
+    assert "asyncio.TaskGroup" in text
+    assert not left[0].done()
+    await end_tasks()
 
 
-def test_a_task_is_named_once_for_each_tool_and_function() -> None:
+@pytest.mark.backends("asyncio")
+async def test_a_task_is_named_once_for_each_tool_and_function() -> None:
     """A server would otherwise warn for each call."""
-
-    async def leave() -> str:
-        """Start a task, and go."""
-        left.append(asyncio.create_task(forever()))
-        await asyncio.sleep(0)
-        return "gone"
-
-    async def main() -> list[str]:
-        node = ToolNode([tool("leave")(leave)])
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            for _ in range(3):
-                await node.ainvoke([tool_call("leave")])
-        await end_tasks()
-        return [str(one.message) for one in caught]
-
-    assert len(asyncio.run(main())) == 1
+    node = leaving()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            await node.ainvoke([tool_call("leave")])
+    await end_tasks()
+    assert len(caught) == 1
 
 
-def test_a_task_that_ends_with_its_tool_is_not_named() -> None:
+@pytest.mark.backends("asyncio")
+async def test_a_task_that_ends_with_its_tool_is_not_named() -> None:
     """The tool's tasks have ended, so there is no warning; warnings are errors here."""
 
     async def tidy() -> str:
@@ -97,21 +86,16 @@ def test_a_task_that_ends_with_its_tool_is_not_named() -> None:
         async with asyncio.timeout(60):
             return "tidy"
 
-    async def main() -> None:
-        for _ in range(3):
-            answers = (await ToolNode([tool(tidy)]).ainvoke([tool_call("tidy")]))["messages"]
-            assert answers[0].content == "tidy"
-
-    asyncio.run(main())
+    for _ in range(3):
+        answers = (await ToolNode([tool(tidy)]).ainvoke([tool_call("tidy")]))["messages"]
+        assert answers[0].content == "tidy"
 
 
-def test_a_task_that_was_there_before_the_batch_is_not_named() -> None:
-    async def main() -> None:
-        left.append(asyncio.create_task(forever()))
-        await ToolNode([tool("work")(_work)]).ainvoke([tool_call("work")])
-        await end_tasks()
-
-    asyncio.run(main())
+@pytest.mark.backends("asyncio")
+async def test_a_task_that_was_there_before_the_batch_is_not_named() -> None:
+    left.append(asyncio.create_task(forever()))
+    await ToolNode([tool("work")(_work)]).ainvoke([tool_call("work")])
+    await end_tasks()
 
 
 async def _work() -> str:
@@ -120,7 +104,8 @@ async def _work() -> str:
     return "done"
 
 
-def test_a_task_of_an_actor_that_a_tool_asks_is_not_named() -> None:
+@pytest.mark.backends("asyncio")
+async def test_a_task_of_an_actor_that_a_tool_asks_is_not_named() -> None:
     """Tasks of an actor may outlive the call that asked it."""
 
     class Keeper(Actor):
@@ -130,36 +115,30 @@ def test_a_task_of_an_actor_that_a_tool_asks_is_not_named() -> None:
             left.append(asyncio.create_task(forever()))
             return "kept"
 
-    async def main() -> None:
-        async with running(Keeper()) as keeper:
+    async with running(Keeper()) as keeper:
 
-            async def ask() -> str:
-                """Ask the actor."""
-                return await keeper.keep()
+        async def ask() -> str:
+            """Ask the actor."""
+            return await keeper.keep()
 
-            await ToolNode([tool(ask)]).ainvoke([tool_call("ask")])
-            await end_tasks()
-
-    asyncio.run(main())
+        await ToolNode([tool(ask)]).ainvoke([tool_call("ask")])
+        await end_tasks()
 
 
-def test_a_task_of_a_task_group_around_the_batch_is_not_named() -> None:
+@pytest.mark.backends("asyncio")
+async def test_a_task_of_a_task_group_around_the_batch_is_not_named() -> None:
     """The task group around the batch waits for its tasks, even if a tool started them."""
+    async with asyncio.TaskGroup() as group, anyio.create_task_group() as other:
 
-    async def main() -> None:
-        async with asyncio.TaskGroup() as group, anyio.create_task_group() as other:
+        async def begin() -> str:
+            """Begin tasks in longer groups."""
+            left.append(group.create_task(forever()))
+            other.start_soon(forever)
+            return "begun"
 
-            async def begin() -> str:
-                """Begin tasks in longer groups."""
-                left.append(group.create_task(forever()))
-                other.start_soon(forever)
-                return "begun"
-
-            await ToolNode([tool(begin)]).ainvoke([tool_call("begin")])
-            await end_tasks()
-            other.cancel_scope.cancel()
-
-    asyncio.run(main())
+        await ToolNode([tool(begin)]).ainvoke([tool_call("begin")])
+        await end_tasks()
+        other.cancel_scope.cancel()
 
 
 async def test_calls_within_calls_leave_nothing() -> None:

@@ -188,23 +188,24 @@ async def test_a_group_that_a_tool_raises_is_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "requests", "kind"),
+    ("policy", "requests", "kind", "text"),
     [
-        (CallPolicy(timeout=1), 1, CallTimeoutError),
-        (CallPolicy(budget=1), 1, DeadlineExceededError),
-        (CallPolicy(limit=Limit(concurrency=1, queue=0)), 2, CallRejectedError),
+        (CallPolicy(timeout=1), 1, CallTimeoutError, "its timeout of 1 s"),
+        (CallPolicy(budget=1), 1, DeadlineExceededError, "its budget of 1 s"),
+        (CallPolicy(limit=Limit(concurrency=1, queue=0)), 2, CallRejectedError, "is full"),
     ],
     ids=["timeout", "deadline", "rejected"],
 )
 async def test_the_end_of_a_call_is_raised_bare_where_nothing_is_handled(
-    policy: CallPolicy, requests: int, kind: type[Exception]
+    policy: CallPolicy, requests: int, kind: type[Exception], text: str
 ) -> None:
     rec = Recorder()
     node = ToolNode([rec.tool("stuck", hang=True)], policies={"stuck": policy}, handle_tool_errors=False)
-    with pytest.raises(kind) as caught:
+    with pytest.raises(kind, match=text) as caught:
         await node.ainvoke(ask(*["stuck"] * requests))
     assert type(caught.value) is kind
     assert (caught.value.tool, caught.value.call_id) == ("stuck", f"call_{requests}")
+    assert getattr(caught.value, "timeout", policy.timeout) == policy.timeout
     assert isinstance(caught.value, TimeoutError) is (kind is not CallRejectedError)
     assert rec.running == 0
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
-from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.tools import StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -168,6 +168,15 @@ def quick() -> Iterator[Run]:
         yield runner
 
 
+def both(work: Callable[..., Any]) -> Any:
+    """A node for `invoke` and `ainvoke`, because LangGraph needs a sync function for `invoke`."""
+
+    def sync(state: State, config: RunnableConfig) -> Any:
+        return asyncio.run(work(state, config))
+
+    return RunnableLambda(sync, afunc=work)
+
+
 def ids(state: Any) -> dict[Any, str]:
     return {question.value: question.id for question in state.get("__interrupt__", ())}
 
@@ -194,26 +203,14 @@ def test_answers_by_id_one_after_the_other(run: Run, sync: bool) -> None:
     assert ids(state) == {}
 
 
-def test_several_answers_in_one_resume(run: Run) -> None:
-    asking, build = asking_graphs()
-    named = ids(run(build, starting(("a", 1), ("b", 1), ("c", 1))))
-    state = run(build, Command(resume={named["c?0"]: "C", named["a?0"]: "A"}))
-    assert list(ids(state)) == ["b?0"]
-    state = run(build, Command(resume={named["b?0"]: "B"}))
-    assert results(state) == ["a got ['A']", "b got ['B']", "c got ['C']"]
-    assert asking.runs == {"a": 2, "b": 2, "c": 2}
-
-
 def test_the_timing_of_the_calls_does_not_change_who_gets_the_answer(quick: Run) -> None:
     """Promise 5: LangGraph hands answers out in order of arrival, and so may give them to the wrong call."""
     asking = Asking()
-    first = ToolNode([asking.tool(seconds=lambda who: {"a": 0.0, "b": 0.1}[who])])
-    second = ToolNode([asking.tool(seconds=lambda who: {"a": 0.1, "b": 0.0}[who])])
-    named = ids(quick(lambda saver: graph_of(first, saver), starting(("a", 2), ("b", 2))))
-    answers = {named["a?0"]: "A", named["b?0"]: "B"}
-    named = ids(quick(lambda saver: graph_of(second, saver), Command(resume=answers)))
-    answers = {named["a?1"]: "AA", named["b?1"]: "BB"}
-    state = quick(lambda saver: graph_of(first, saver), Command(resume=answers))
+    first = graphs_of(ToolNode([asking.tool(seconds=lambda who: {"a": 0.0, "b": 0.1}[who])]))
+    second = graphs_of(ToolNode([asking.tool(seconds=lambda who: {"a": 0.1, "b": 0.0}[who])]))
+    named = ids(quick(first, starting(("a", 2), ("b", 2))))
+    named = ids(quick(second, Command(resume={named["a?0"]: "A", named["b?0"]: "B"})))
+    state = quick(first, Command(resume={named["a?1"]: "AA", named["b?1"]: "BB"}))
     assert results(state) == ["a got ['A', 'AA']", "b got ['B', 'BB']"]
 
 
@@ -343,27 +340,6 @@ def test_questions_of_the_node_around_a_batch(how: str, before: bool, after: boo
     assert asking.runs == {"a": number + 1, "plain": 1, "b": number + 1}
 
 
-def test_two_batches_in_one_node(run: Run) -> None:
-    asking = Asking()
-    node = ToolNode([asking.tool()])
-
-    async def work(state: State, config: RunnableConfig) -> Any:
-        one = await node.ainvoke([asks(("a", 1), ("p", 0))], config)
-        two = await node.ainvoke([asks(("b", 1), ("q", 0), ("c", 1))], config)
-        return {"notes": [message.content for message in [*one, *two]]}
-
-    build = graphs_of(_both(work))
-    named = ids(run(build, {"messages": [HumanMessage("go")]}))
-    assert list(named) == ["a?0"]
-    state = run(build, Command(resume="A"))
-    named = ids(state)
-    assert list(named) == ["b?0", "c?0"]
-    assert ids(run(build, Command(resume={named["c?0"]: "C"}))) == {"b?0": named["b?0"]}
-    state = run(build, Command(resume={named["b?0"]: "B"}))
-    assert state["notes"] == ["a got ['A']", "p got []", "b got ['B']", "q got []", "c got ['C']"]
-    assert asking.runs == {"a": 2, "p": 1, "b": 2, "q": 1, "c": 2}
-
-
 @pytest.mark.parametrize("queries", ["12", "11"], ids=["other arguments", "same arguments"])
 def test_two_batches_with_the_same_ids_in_one_node_are_two_batches(run: Run, queries: str) -> None:
     asking = Asking()
@@ -378,8 +354,7 @@ def test_two_batches_with_the_same_ids_in_one_node_are_two_batches(run: Run, que
             found += [message.content for message in await node.ainvoke([batch], config)]
         return {"notes": found}
 
-    build = graphs_of(_both(work))
-    state = run(build, {"messages": [HumanMessage("go")]})
+    state = run(graphs_of(both(work)), {"messages": [HumanMessage("go")]})
     first, second = queries
     assert state["notes"] == [f"p{first} got []", "q got []", f"p{second} got []", "q got []"]
     assert sum(asking.runs.values()) == 4
@@ -387,22 +362,26 @@ def test_two_batches_with_the_same_ids_in_one_node_are_two_batches(run: Run, que
 
 def test_questions_of_two_batches_with_the_same_ids_in_one_node(run: Run) -> None:
     """Promise 5: each batch has its own questions and results, although the call ids are equal."""
+    more = [tool_call("ask", "z", who="b2")]
     asking = Asking()
     node = ToolNode([asking.tool()])
 
     async def work(state: State, config: RunnableConfig) -> Any:
         found: list[str] = []
         for query in "12":
-            batch = calls(tool_call("ask", "x", who=f"a{query}"), tool_call("ask", "y", who=f"p{query}", questions=0))
+            asked = [tool_call("ask", "x", who=f"a{query}"), tool_call("ask", "y", who=f"p{query}", questions=0)]
+            batch = calls(*asked, *more[: query == "2"])
             found += [message.content for message in await node.ainvoke([batch], config)]
         return {"notes": found}
 
-    build = graphs_of(_both(work))
+    build = graphs_of(both(work))
     assert list(ids(run(build, {"messages": [HumanMessage("go")]}))) == ["a1?0"]
-    assert list(ids(run(build, Command(resume="one")))) == ["a2?0"]
+    named = ids(run(build, Command(resume="one")))
+    assert list(named) == ["a2?0", "b2?0"]
+    assert ids(run(build, Command(resume={named["b2?0"]: "B"}))) == {"a2?0": named["a2?0"]}
     state = run(build, Command(resume="two"))
-    assert state["notes"] == ["a1 got ['one']", "p1 got []", "a2 got ['two']", "p2 got []"]
-    assert asking.runs == {"a1": 2, "p1": 1, "a2": 2, "p2": 1}
+    assert state["notes"] == ["a1 got ['one']", "p1 got []", "a2 got ['two']", "p2 got []", "b2 got ['B']"]
+    assert asking.runs == {"a1": 2, "p1": 1, "a2": 2, "p2": 1, "b2": 2}
 
 
 def test_an_agent_in_a_node_whose_model_repeats_its_ids(run: Run) -> None:
@@ -414,19 +393,8 @@ def test_an_agent_in_a_node_whose_model_repeats_its_ids(run: Run) -> None:
         result = await create_react_agent(model, [asking.tool()]).ainvoke({"messages": [HumanMessage("go")]}, config)
         return {"notes": results(result)}
 
-    build = graphs_of(_both(work))
-    assert run(build, {"messages": [HumanMessage("go")]})["notes"] == ["a got []", "b got []"]
+    assert run(graphs_of(both(work)), {"messages": [HumanMessage("go")]})["notes"] == ["a got []", "b got []"]
     assert asking.runs == {"a": 1, "b": 1}
-
-
-def _both(work: Callable[..., Any]) -> Any:
-    """A node for `invoke` and `ainvoke`, because LangGraph needs a sync function for `invoke`."""
-    from langchain_core.runnables import RunnableLambda
-
-    def sync(state: State, config: RunnableConfig) -> Any:
-        return asyncio.run(work(state, config))
-
-    return RunnableLambda(sync, afunc=work)
 
 
 def test_a_retried_node_runs_what_failed_and_nothing_else(run: Run) -> None:
@@ -477,18 +445,15 @@ def subgraph_tool(log: Counter[str], *, sync: bool = False) -> StructuredTool:
     inner = builder.compile()
 
     async def delegate(who: str) -> str:
-        log[who] += 1
         state = await inner.ainvoke({"notes": [who]})
         return f"{state['notes']} {interrupt(f'{who}?')}"
 
     def sync_delegate(who: str) -> str:
-        log[who] += 1
         state = inner.invoke({"notes": [who]})
         return f"{state['notes']} {interrupt(f'{who}?')}"
 
-    if sync:
-        return StructuredTool.from_function(func=sync_delegate, name="delegate", description="Runs a graph.")
-    return StructuredTool.from_function(coroutine=delegate, name="delegate", description="Runs a graph.")
+    body: Any = {"func": sync_delegate} if sync else {"coroutine": delegate}
+    return StructuredTool.from_function(**body, name="delegate", description="Runs a graph.")
 
 
 def skip_if_saver_has_no_such_calls(request: pytest.FixtureRequest, *, sync: bool) -> None:
@@ -519,27 +484,9 @@ def test_a_graph_as_a_tool_asks_through_the_call(run: Run, sync: bool, request: 
     assert log["second"] == 4
 
 
-def parent_of(tools: Any, saver: Any, log: Counter[str]) -> Any:
-    """A parent graph with a subgraph `team` that contains a tool node, and with a node `elsewhere`."""
-    team: Any = StateGraph(State)
-    team.add_node("tools", tools)
-    team.add_edge(START, "tools")
-
-    def elsewhere(state: State) -> Any:
-        log["elsewhere"] += 1
-        return {"notes": ["elsewhere"]}
-
-    builder: Any = StateGraph(State)
-    builder.add_node("team", team.compile())
-    builder.add_node("elsewhere", elsewhere)
-    builder.add_edge(START, "team")
-    return builder.compile(checkpointer=saver)
-
-
 def test_a_command_for_the_parent_from_a_graph_in_a_tool(run: Run, request: pytest.FixtureRequest) -> None:
     """Promises 4 and 5: the parent of a graph in a tool is the tool node's graph, as in LangGraph."""
     skip_if_saver_has_no_such_calls(request, sync=False)
-    log = Counter[str]()
 
     def leave(state: State) -> Any:
         answer = interrupt("leave?")
@@ -551,21 +498,14 @@ def test_a_command_for_the_parent_from_a_graph_in_a_tool(run: Run, request: pyte
     inner = builder.compile()
 
     async def delegate() -> str:
+        """Run a graph."""
         await inner.ainvoke({"notes": []})
         raise AssertionError("the graph has left")
 
-    node = ToolNode([StructuredTool.from_function(coroutine=delegate, description="Runs a graph.")])
-
-    builder = StateGraph(State)
-    builder.add_node("tools", node)
-
-    def elsewhere(state: State) -> Any:
-        log["elsewhere"] += 1
-        return {"notes": ["elsewhere"]}
-
-    builder.add_node("elsewhere", elsewhere)
-    builder.add_edge(START, "tools")
-    whole: Any = builder
+    whole: Any = StateGraph(State)
+    whole.add_node("tools", ToolNode([delegate]))
+    whole.add_node("elsewhere", lambda state: {"notes": ["elsewhere"]})
+    whole.add_edge(START, "tools")
 
     def build(saver: Any) -> Any:
         return whole.compile(checkpointer=saver)
@@ -574,15 +514,14 @@ def test_a_command_for_the_parent_from_a_graph_in_a_tool(run: Run, request: pyte
     assert list(ids(state)) == ["leave?"]
     state = run(build, Command(resume="yes"))
     assert state["notes"] == ["left: yes", "elsewhere"]
-    assert log["elsewhere"] == 1
 
 
 def test_questions_of_a_node_in_a_subgraph(run: Run) -> None:
-    asking, log = Asking(), Counter[str]()
-    node = ToolNode([asking.tool()])
+    asking = Asking()
+    team = graph_of(ToolNode([asking.tool()]), None)
 
     def build(saver: Any) -> Any:
-        return parent_of(node, saver, log)
+        return graph_of(team, saver)
 
     named = ids(run(build, starting(("a", 1), ("p", 0), ("b", 1))))
     assert list(named) == ["a?0", "b?0"]
@@ -611,27 +550,21 @@ def test_a_fork_runs_everything_again() -> None:
     assert state["notes"] == ["forked"]
 
 
-def send_graph(node: Any, saver: Any) -> Any:
-    """A graph with one task for each call, as in LangGraph's agents."""
+def test_one_task_a_call_through_send(run: Run) -> None:
+    """Promise 5: a graph may have one task for each call, as in LangGraph's agents."""
+    asking = Asking()
+    node = ToolNode([asking.tool()])
 
     def route(state: State) -> list[Send]:
         return [Send("tools", [call]) for call in state["messages"][-1].tool_calls]
 
-    builder: Any = StateGraph(State)
-    builder.add_node("tools", node)
-    builder.add_conditional_edges(START, route, ["tools"])
-    return builder.compile(checkpointer=saver)
-
-
-def test_one_task_a_call_through_send(run: Run) -> None:
-    asking = Asking()
-    node = ToolNode([asking.tool()])
-
     def build(saver: Any) -> Any:
-        return send_graph(node, saver)
+        builder: Any = StateGraph(State)
+        builder.add_node("tools", node)
+        builder.add_conditional_edges(START, route, ["tools"])
+        return builder.compile(checkpointer=saver)
 
-    state = run(build, starting(("a", 2), ("p", 0), ("b", 1)))
-    named = ids(state)
+    named = ids(run(build, starting(("a", 2), ("p", 0), ("b", 1))))
     assert sorted(named) == ["a?0", "b?0"]
     state = run(build, Command(resume={named["b?0"]: "B"}))
     state = run(build, Command(resume={named["a?0"]: 1}))
@@ -662,25 +595,17 @@ def test_in_langgraphs_agent(run: Run, version: Any) -> None:
     assert len(model.requests) == 2
 
 
-@pytest.mark.parametrize("how", ["plain", "by id"])
-def test_a_thread_that_waits_since_langgraphs_own_node(run: Run, how: str) -> None:
+@pytest.mark.parametrize(("how", "questions"), [("plain", 1), ("by id", 1), ("plain", 2)])
+def test_a_thread_that_waits_since_langgraphs_own_node(run: Run, how: str, questions: int) -> None:
     asking = Asking()
     theirs, ours = LangGraphToolNode([asking.tool(sync=True)]), ToolNode([asking.tool(sync=True)])
-    state = run(lambda saver: graph_of(theirs, saver), starting(("a", 1)))
-    (question,) = state["__interrupt__"]
-    resume: Any = "A" if how == "plain" else {question.id: "A"}
-    state = run(lambda saver: graph_of(ours, saver), Command(resume=resume))
-    assert results(state) == ["a got ['A']"]
-
-
-def test_a_thread_with_two_questions_since_langgraphs_own_node(run: Run) -> None:
-    asking = Asking()
-    theirs, ours = LangGraphToolNode([asking.tool(sync=True)]), ToolNode([asking.tool(sync=True)])
-    run(lambda saver: graph_of(theirs, saver), starting(("a", 2)))
-    state = run(lambda saver: graph_of(theirs, saver), Command(resume=1))
-    assert list(ids(state)) == ["a?1"]
-    state = run(lambda saver: graph_of(ours, saver), Command(resume=2))
-    assert results(state) == ["a got [1, 2]"]
+    state = run(graphs_of(theirs), starting(("a", questions)))
+    for number in range(questions):
+        (question,) = state["__interrupt__"]
+        assert question.value == f"a?{number}"
+        node = ours if number == questions - 1 else theirs
+        state = run(graphs_of(node), Command(resume=number if how == "plain" else {question.id: number}))
+    assert results(state) == [f"a got {list(range(questions))}"]
 
 
 def test_without_a_checkpointer_the_questions_come_and_nothing_is_stored() -> None:
@@ -741,7 +666,7 @@ def test_a_question_in_a_graph_that_ends_leaves_the_others_result(run: Run) -> N
     node = ToolNode([asking.tool()])
     failures = Counter[str]()
 
-    async def beside(state: State) -> Any:
+    async def beside(state: State, config: RunnableConfig) -> Any:
         failures["beside"] += 1
         await asyncio.sleep(0.2)
         if failures["beside"] == 1:
@@ -751,7 +676,7 @@ def test_a_question_in_a_graph_that_ends_leaves_the_others_result(run: Run) -> N
     def build(saver: Any) -> Any:
         builder: Any = StateGraph(State)
         builder.add_node("tools", node)
-        builder.add_node("beside", _both_state(beside))
+        builder.add_node("beside", both(beside))
         builder.add_edge(START, "tools")
         builder.add_edge(START, "beside")
         builder.add_edge("tools", END)
@@ -765,9 +690,3 @@ def test_a_question_in_a_graph_that_ends_leaves_the_others_result(run: Run) -> N
     assert results(state) == ["p got []", "a got ['A']"]
     assert state["notes"] == ["beside"]
     assert asking.runs["p"] == 1
-
-
-def _both_state(work: Callable[..., Any]) -> Any:
-    from langchain_core.runnables import RunnableLambda
-
-    return RunnableLambda(lambda state: asyncio.run(work(state)), afunc=work)

@@ -2,12 +2,13 @@
 
 import math
 import random
+import re
 import threading
 from collections.abc import Awaitable, Callable
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import StructuredTool
@@ -49,14 +50,6 @@ async def test_a_timeout_becomes_a_message_that_says_so() -> None:
     assert message.additional_kwargs == {"callboard": {"ended": "timeout"}}
 
 
-async def test_without_handling_a_timeout_is_raised_bare() -> None:
-    node = ToolNode([Recorder().tool("stuck", hang=True)], timeout=2, handle_tool_errors=False)
-    with pytest.raises(CallTimeoutError, match="its timeout of 2 s") as caught:
-        await node.ainvoke(ask("stuck"))
-    assert isinstance(caught.value, TimeoutError)
-    assert (caught.value.tool, caught.value.call_id, caught.value.timeout) == ("stuck", "call_1", 2)
-
-
 @pytest.mark.parametrize("handling", [True, ValueError, (KeyError, OSError), lambda error: f"handled {error}"])
 async def test_a_timeout_becomes_a_message_under_any_handling_but_false(handling: object) -> None:
     node = ToolNode([Recorder().tool("stuck", hang=True)], timeout=2, handle_tool_errors=handling)
@@ -79,8 +72,6 @@ async def test_each_tool_has_its_own_timeout() -> None:
     assert watch.seconds == pytest.approx(10)
 
 
-@pytest.mark.hangs_after(1000)
-@settings(max_examples=50, deadline=None)
 @given(seconds=st.floats(0.1, 100), timeout=st.floats(0.1, 100))
 async def test_a_body_ends_by_itself_or_exactly_at_its_timeout(seconds: float, timeout: float) -> None:
     node = ToolNode([Recorder().tool("slow", seconds=seconds)], timeout=timeout)
@@ -200,7 +191,6 @@ async def test_the_nearer_of_timeout_and_budget_ends_a_call() -> None:
     assert rec.times("cancelled") == pytest.approx([1, 1])
 
 
-@pytest.mark.hangs_after(1000)
 @pytest.mark.filterwarnings("ignore:.*timeout is never over:callboard.CallboardWarning")
 async def test_remaining_tells_an_async_tool_what_is_left() -> None:
     seen: list[tuple[str, float]] = []
@@ -249,7 +239,6 @@ async def test_remaining_without_a_call_or_an_end_is_infinite() -> None:
         assert remaining() == pytest.approx(5)
 
 
-@pytest.mark.hangs_after(1000)
 async def test_remaining_reaches_through_nested_nodes() -> None:
     seen: list[float] = []
 
@@ -325,39 +314,27 @@ async def test_a_sync_tool_is_given_up_at_its_timeout() -> None:
 
 
 @pytest.mark.parametrize("policy", [CallPolicy(timeout=1), CallPolicy(budget=1)], ids=["timeout", "budget"])
-async def test_a_clean_up_that_raises_is_the_cause_of_the_timeout(policy: CallPolicy) -> None:
-    async def untidy() -> None:
-        try:
-            await anyio.sleep_forever()
-        finally:
-            raise ValueError("while cleaning up")
-
-    node = ToolNode([make(untidy)], policies={"untidy": policy}, handle_tool_errors=False)
-    with pytest.raises((CallTimeoutError, DeadlineExceededError)) as caught:
-        await node.ainvoke(ask("untidy"))
-    assert isinstance(caught.value, CallTimeoutError if policy.timeout else DeadlineExceededError)
-    assert isinstance(caught.value.__cause__, ValueError)
-
-
-@pytest.mark.parametrize("policy", [CallPolicy(timeout=1), CallPolicy(budget=1)], ids=["timeout", "budget"])
-async def test_a_clean_up_that_raises_inside_a_task_group_is_the_cause_as_well(policy: CallPolicy) -> None:
-    async def untidy_child() -> None:
+@pytest.mark.parametrize("in_a_group", [False, True], ids=["bare", "in a task group"])
+async def test_a_clean_up_that_raises_is_the_cause_of_the_timeout(in_a_group: bool, policy: CallPolicy) -> None:
+    async def untidy_part() -> None:
         try:
             await anyio.sleep_forever()
         finally:
             raise ValueError("while cleaning up")
 
     async def untidy() -> None:
+        if not in_a_group:
+            await untidy_part()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(untidy_child)
+            tasks.start_soon(untidy_part)
             tasks.start_soon(anyio.sleep_forever)
 
     node = ToolNode([make(untidy)], policies={"untidy": policy}, handle_tool_errors=False)
-    with pytest.raises((CallTimeoutError, DeadlineExceededError)) as caught:
+    with pytest.raises(CallTimeoutError if policy.timeout else DeadlineExceededError) as caught:
         await node.ainvoke(ask("untidy"))
-    group = caught.value.__cause__
-    assert isinstance(group, ExceptionGroup)
-    assert group.subgroup(ValueError) is not None
+    cause = caught.value.__cause__
+    assert isinstance(cause, ExceptionGroup if in_a_group else ValueError)
+    assert not isinstance(cause, ExceptionGroup) or cause.subgroup(ValueError) is not None
 
 
 async def test_a_timeout_error_of_the_tool_itself_is_no_timeout_of_the_call() -> None:
@@ -379,13 +356,15 @@ async def test_a_result_in_the_last_moment_is_kept() -> None:
     assert [ended(message) for message in messages] == [None, "timeout", None]
 
 
-@pytest.mark.parametrize("value", [0, -1, math.nan, "2", True])
-def test_a_timeout_that_is_no_duration_is_refused(value: object) -> None:
-    for keyword in ("timeout", "budget"):
-        with pytest.raises((ValueError, TypeError), match=keyword):
+@pytest.mark.parametrize("keyword", ["timeout", "budget", "idle_timeout"])
+def test_a_time_that_is_no_duration_is_refused_and_named(keyword: str) -> None:
+    for value in (0, -1, -0.5, math.nan, "2", True, [1]):
+        kind = ValueError if type(value) in (int, float) else TypeError
+        with pytest.raises(kind, match=rf"CallPolicy\({keyword}=\.\.\.\).*{re.escape(repr(value))}"):
             CallPolicy(**{keyword: value})
-    with pytest.raises((ValueError, TypeError), match="timeout"):
-        ToolNode([Recorder().tool("a")], timeout=value)
+        if keyword == "timeout":
+            with pytest.raises(kind, match=rf"timeout=.*{re.escape(repr(value))}"):
+                ToolNode([Recorder().tool("a")], timeout=value)
 
 
 @pytest.mark.parametrize("when", ["before", "after", "instead"])
@@ -424,7 +403,6 @@ async def test_attempts_and_queues_are_no_time_of_the_middleware_around_them() -
     assert [message.status for message in messages] == ["success"] * 3
 
 
-@pytest.mark.hangs_after(1000)
 async def test_a_middleware_reads_how_long_it_may_go_on() -> None:
     read: list[float] = []
 
@@ -450,12 +428,10 @@ async def test_a_pause_of_retry_may_be_longer_than_the_timeout_of_an_attempt() -
     rec = Recorder()
     retry = Retry(attempts=3, initial=10.0, any_tool=True, rng=Longest())
     node = ToolNode([rec.tool("flaky", raises=ConnectionError("lost"), times=2)], timeout=2, middleware=[retry])
-    with anyio.fail_after(200):
-        [message] = await node.ainvoke(ask("flaky"))
+    [message] = await node.ainvoke(ask("flaky"))
     assert message.status == "success"
 
 
-@pytest.mark.hangs_after(100)
 async def test_where_there_is_a_budget_it_bounds_the_middleware_alone() -> None:
     """Promise 6: with a budget, a middleware may wait longer than an attempt may take."""
 

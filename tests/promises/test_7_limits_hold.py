@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import StructuredTool
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-from callboard import CallPolicy, CallRejectedError, Limit, Rate, Statistics, ToolNode
+from callboard import CallPolicy, Limit, Rate, Statistics, ToolNode
 from callboard.testing import Recorder
 from tests.helpers import ask, ended, make
 
@@ -56,7 +56,6 @@ class Counter:
             self.running -= 1
 
 
-@pytest.mark.hangs_after(1000)
 @pytest.mark.exhaustive
 async def test_ten_thousand_calls_run_sixty_four_at_once_in_their_order() -> None:
     order: list[int] = []
@@ -81,27 +80,18 @@ async def test_ten_thousand_calls_run_sixty_four_at_once_in_their_order() -> Non
     assert node.statistics() == IDLE
 
 
-@pytest.mark.hangs_after(100)
 async def test_what_does_not_fit_into_the_queue_is_rejected() -> None:
     rec = Recorder()
     node = ToolNode([rec.tool("work", seconds=1)], limit=Limit(concurrency=64, queue=100))
-    messages = await node.ainvoke(ask(*["work"] * 10_000))
+    messages = await node.ainvoke(ask(*["work"] * 1_000))
     assert (rec.count("started"), rec.peak) == (164, 64)
-    assert [ended(message) for message in messages] == [None] * 164 + ["rejected"] * 9836
+    assert [ended(message) for message in messages] == [None] * 164 + ["rejected"] * 836
     assert {message.status for message in messages[164:]} == {"error"}
     assert "was not started" in messages[-1].content
-    assert "64 of 64 run, 100 wait" in messages[-1].content
+    assert "node 'tools' is full: 64 of 64 run, 100 wait" in messages[-1].content
     assert node.statistics() == IDLE
 
 
-async def test_without_handling_a_rejection_is_raised() -> None:
-    node = ToolNode([Recorder().tool("work", hang=True)], limit=Limit(concurrency=1, queue=0), handle_tool_errors=False)
-    with anyio.fail_after(10), pytest.raises(CallRejectedError, match="node 'tools' is full"):
-        await node.ainvoke(ask("work", "work"))
-    assert node.statistics() == IDLE
-
-
-@pytest.mark.hangs_after(100)
 async def test_statistics_tell_who_runs_and_who_waits() -> None:
     rec = Recorder()
     node = ToolNode([rec.tool("work", seconds=2)], limit=Limit(concurrency=3))
@@ -114,7 +104,6 @@ async def test_statistics_tell_who_runs_and_who_waits() -> None:
     assert node.statistics() == IDLE
 
 
-@pytest.mark.hangs_after(100)
 async def test_a_limit_by_key_holds_for_each_key() -> None:
     rec = Recorder()
     policy = CallPolicy(limit=Limit(concurrency=2, key=by_query))
@@ -127,7 +116,6 @@ async def test_a_limit_by_key_holds_for_each_key() -> None:
     assert rec.times("started", query="b") == pytest.approx([0, 0])
 
 
-@pytest.mark.hangs_after(100)
 async def test_a_queue_by_key_has_its_own_room_and_its_own_name() -> None:
     rec = Recorder()
     policy = CallPolicy(limit=Limit(concurrency=1, queue=1, key=by_query))
@@ -137,24 +125,21 @@ async def test_a_queue_by_key_has_its_own_room_and_its_own_name() -> None:
     assert "'a'" in messages[2].content
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=400), st.integers(1, 3))
 async def test_any_number_of_keys_comes_and_goes(keys: list[int], width: int) -> None:
     rec = Recorder()
     policy = CallPolicy(limit=Limit(concurrency=width, key=by_query))
     node = ToolNode([rec.tool("fetch", seconds=1)], policies={"fetch": policy})
-    with anyio.fail_after(10_000):
-        async with anyio.create_task_group() as tasks:
-            for part in (keys[::2], keys[1::2]):
-                if part:
-                    tasks.start_soon(node.ainvoke, ask(*[("fetch", {"query": str(key)}) for key in part]))
-                    await anyio.sleep(0.5)
+    async with anyio.create_task_group() as tasks:
+        for part in (keys[::2], keys[1::2]):
+            if part:
+                tasks.start_soon(node.ainvoke, ask(*[("fetch", {"query": str(key)}) for key in part]))
+                await anyio.sleep(0.5)
     for key in set(keys):
         assert rec.peak_of("fetch", str(key)) <= width
     assert rec.count("finished") == len(keys)
 
 
-@pytest.mark.hangs_after(100)
 @pytest.mark.parametrize("args", [{}, {"query": ["not", "hashable"]}, {"query": None}], ids=["missing", "list", "null"])
 async def test_a_key_function_that_stumbles_over_the_models_arguments_harms_nobody_else(args: object) -> None:
     rec = Recorder()
@@ -169,21 +154,6 @@ async def test_a_key_function_that_stumbles_over_the_models_arguments_harms_nobo
     assert node.statistics() == IDLE
 
 
-@pytest.mark.hangs_after(100)
-async def test_limits_of_node_and_tool_hold_together() -> None:
-    rec = Recorder()
-    node = ToolNode(
-        [rec.tool("narrow", seconds=1), rec.tool("wide", seconds=1)],
-        policies={"narrow": CallPolicy(limit=Limit(concurrency=2))},
-        limit=Limit(concurrency=5),
-    )
-    await node.ainvoke(ask(*["narrow", "wide"] * 10))
-    assert (rec.peak, rec.peak_of("narrow")) == (5, 2)
-    assert rec.peak_of("wide") <= 5
-    assert node.statistics() == IDLE
-
-
-@pytest.mark.hangs_after(100)
 async def test_who_waits_for_a_narrow_limit_holds_no_place_in_the_wide_one() -> None:
     """Promise 7: calls that wait for one tool must not starve the other tools."""
     rec = Recorder()
@@ -197,7 +167,6 @@ async def test_who_waits_for_a_narrow_limit_holds_no_place_in_the_wide_one() -> 
     assert rec.peak == 2
 
 
-@pytest.mark.hangs_after(100)
 async def test_batches_of_one_node_share_its_limits() -> None:
     rec = Recorder()
     node = ToolNode(
@@ -212,7 +181,6 @@ async def test_batches_of_one_node_share_its_limits() -> None:
     assert rec.count("finished") == 15
 
 
-@pytest.mark.hangs_after(100)
 async def test_a_place_is_free_during_backoff() -> None:
     rec = Recorder()
 
@@ -234,7 +202,6 @@ async def test_a_place_is_free_during_backoff() -> None:
     assert rec.peak == 1
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     gaps=st.lists(st.sampled_from([0.0, 0.0, 0.1, 0.4, 1.0, 3.0]), min_size=1, max_size=25),
     count=st.integers(1, 4),
@@ -250,12 +217,11 @@ async def test_a_rate_holds_in_any_window_for_any_arrivals(
     limit = Limit(concurrency=width, rate=rate)
     node = ToolNode([rec.tool("work", seconds=seconds)], policies={"work": CallPolicy(limit=limit)})
     arrivals: list[float] = []
-    with anyio.fail_after(10_000):
-        async with anyio.create_task_group() as tasks:
-            for gap in gaps:
-                await anyio.sleep(gap)
-                arrivals.append(anyio.current_time())
-                tasks.start_soon(node.ainvoke, ask(("work", {"query": str(len(arrivals) - 1)})))
+    async with anyio.create_task_group() as tasks:
+        for gap in gaps:
+            await anyio.sleep(gap)
+            arrivals.append(anyio.current_time())
+            tasks.start_soon(node.ainvoke, ask(("work", {"query": str(len(arrivals) - 1)})))
     assert_rate(rec.times("started"), rate)
     assert rec.count("finished") == len(gaps)
     # Tasks that arrive at the same moment begin in any order on trio.
@@ -264,7 +230,6 @@ async def test_a_rate_holds_in_any_window_for_any_arrivals(
     assert node.statistics() == IDLE
 
 
-@pytest.mark.hangs_after(100)
 async def test_calls_under_a_rate_start_in_their_order_and_at_once_when_the_window_opens() -> None:
     rec = Recorder()
     node = ToolNode([rec.tool("work")], policies={"work": CallPolicy(limit=Limit(rate=Rate(3, per=2.0)))})
@@ -273,7 +238,6 @@ async def test_calls_under_a_rate_start_in_their_order_and_at_once_when_the_wind
     assert rec.times("started") == pytest.approx([0, 0, 0, 2, 2, 2, 4, 4])
 
 
-@pytest.mark.hangs_after(100)
 async def test_a_rate_keeps_its_order_when_calls_come_together_out_of_a_second_queue() -> None:
     rec = Recorder()
     rate = Rate(1, per=1.0)
@@ -290,7 +254,6 @@ async def test_a_rate_keeps_its_order_when_calls_come_together_out_of_a_second_q
     assert [call for call in rec.order if call != "block"] == [f"work({n})" for n in range(8)]
 
 
-@pytest.mark.hangs_after(100)
 async def test_a_rate_by_key_holds_for_each_key() -> None:
     rec = Recorder()
     policy = CallPolicy(limit=Limit(rate=Rate(1, per=1.0), key=by_query))
@@ -300,7 +263,6 @@ async def test_a_rate_by_key_holds_for_each_key() -> None:
     assert rec.times("started", query="b") == pytest.approx([0, 1])
 
 
-@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 async def test_waiters_that_give_up_lose_no_place(data: st.DataObject) -> None:
     """Promise 7: waiters may be cancelled in the queue, while running, at the same moment, or never."""
@@ -317,22 +279,20 @@ async def test_waiters_that_give_up_lose_no_place(data: st.DataObject) -> None:
             await node.ainvoke(ask("work"))
             returned += 1
 
-    with anyio.fail_after(10_000):
-        async with anyio.create_task_group() as tasks:
-            for seconds in patience:
-                tasks.start_soon(impatient, seconds)
-        assert rec.peak <= width
-        assert returned >= patience.count(100.0)
-        assert node.statistics() == IDLE
-        await anyio.sleep(10)
-        before = anyio.current_time()
-        if rate is None:
-            await node.ainvoke(ask(*["work"] * width))  # all places were returned
-            assert anyio.current_time() - before == pytest.approx(1)
+    async with anyio.create_task_group() as tasks:
+        for seconds in patience:
+            tasks.start_soon(impatient, seconds)
+    assert rec.peak <= width
+    assert returned >= patience.count(100.0)
+    assert node.statistics() == IDLE
+    await anyio.sleep(10)
+    before = anyio.current_time()
+    if rate is None:
+        await node.ainvoke(ask(*["work"] * width))  # all places were returned
+        assert anyio.current_time() - before == pytest.approx(1)
     assert rec.peak <= width
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     durations=st.lists(st.sampled_from(["0", "0.5", "1", "2.5"]), min_size=1, max_size=40),
     width=st.integers(1, 5),
@@ -343,8 +303,7 @@ async def test_any_mix_of_durations_is_served_in_order_and_as_early_as_possible(
 ) -> None:
     rec = Recorder()
     node = ToolNode([rec.tool("work", seconds=float)], limit=Limit(concurrency=width, queue=queue))
-    with anyio.fail_after(10_000):
-        messages = await node.ainvoke(ask(*[("work", {"query": d}) for d in durations]))
+    messages = await node.ainvoke(ask(*[("work", {"query": d}) for d in durations]))
     room = len(durations) if queue is None else width + queue
     admitted = durations[:room]
     assert [ended(message) for message in messages] == [None] * len(admitted) + ["rejected"] * (
@@ -360,7 +319,6 @@ async def test_any_mix_of_durations_is_served_in_order_and_as_early_as_possible(
     assert rec.order == [f"work({d})" for d in admitted]
 
 
-@pytest.mark.hangs_after(100)
 async def test_max_concurrency_of_the_config_is_obeyed() -> None:
     rec = Recorder()
     node = ToolNode([rec.tool("work", seconds=1)], limit=Limit(concurrency=5))
@@ -371,12 +329,6 @@ async def test_max_concurrency_of_the_config_is_obeyed() -> None:
     assert rec.peak == 5
 
 
-def test_max_concurrency_is_obeyed_by_invoke() -> None:
-    rec = Recorder()
-    ToolNode([rec.tool("work", seconds=0.02)]).invoke(ask(*["work"] * 9), {"max_concurrency": 3})
-    assert rec.peak == 3
-
-
 def graph_of(node: ToolNode) -> object:
     builder = StateGraph(MessagesState)
     builder.add_node("tools", node)
@@ -385,7 +337,6 @@ def graph_of(node: ToolNode) -> object:
     return builder.compile()
 
 
-@pytest.mark.hangs_after(100)
 @pytest.mark.backends("asyncio")
 async def test_max_concurrency_is_obeyed_in_a_graph() -> None:
     rec = Recorder()
@@ -394,11 +345,12 @@ async def test_max_concurrency_is_obeyed_in_a_graph() -> None:
     assert rec.peak == 3
 
 
-def test_max_concurrency_is_obeyed_in_a_graph_that_is_invoked() -> None:
-    rec = Recorder()
-    graph = graph_of(ToolNode([rec.sync_tool("work", seconds=0.02)]))
-    graph.invoke({"messages": ask(*["work"] * 9)}, {"max_concurrency": 3})
-    assert rec.peak == 3
+def test_max_concurrency_is_obeyed_by_invoke_alone_and_in_a_graph() -> None:
+    for surroundings in (lambda node: node, graph_of):
+        rec = Recorder()
+        runnable = surroundings(ToolNode([rec.sync_tool("work", seconds=0.02)]))
+        runnable.invoke({"messages": ask(*["work"] * 9)}, {"max_concurrency": 3})
+        assert rec.peak == 3
 
 
 @pytest.mark.real_clock
@@ -445,9 +397,7 @@ def test_a_limit_holds_across_threads_and_event_loops(sync: bool) -> None:
             await node.ainvoke(batch)
 
     in_threads(
-        *[lambda: node.invoke(batch)] * 3,
-        *[lambda: anyio.run(bounded)] * 2,
-        lambda: anyio.run(bounded, backend="trio"),
+        *[lambda: node.invoke(batch)] * 3, *[lambda: anyio.run(bounded)] * 2, lambda: anyio.run(bounded, backend="trio")
     )
     assert counter.total == 120
     assert counter.peak == 3

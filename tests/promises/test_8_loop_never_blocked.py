@@ -173,7 +173,9 @@ async def test_what_a_sync_wrapper_sets_reaches_the_body_below_it(sync: bool) ->
         user.reset(token)
 
 
-async def test_a_thousand_sync_tools_run_a_hundred_at_once() -> None:
+@pytest.mark.parametrize("limit", [Limit(concurrency=100), None], ids=["of the node", "of the run"])
+async def test_many_sync_tools_run_a_hundred_at_once(limit: Limit | None) -> None:
+    """Promises 7 and 8: `max_concurrency` of a run determines the threads, even above the node's own number."""
     counter = Counter()
     together = threading.Barrier(100)  # on a slow machine, too, the first hundred run at the same time
 
@@ -183,36 +185,19 @@ async def test_a_thousand_sync_tools_run_a_hundred_at_once() -> None:
                 together.wait(timeout=30)
             time.sleep(0.01)
 
-    node = ToolNode([make_sync(work)], limit=Limit(concurrency=100))
+    node = ToolNode([make_sync(work)], limit=limit)
     async with Ticks() as ticks:
-        messages = await node.ainvoke(ask(*[("work", {"query": str(n)}) for n in range(1000)]))
-    assert len(messages) == 1000
+        requests = ask(*[("work", {"query": str(n)}) for n in range(400)])
+        messages = await node.ainvoke(requests, None if limit else {"max_concurrency": 100})
+    assert [message.status for message in messages] == ["success"] * 400
     assert counter.peak == 100
     assert ticks.count >= 5
     assert node.statistics() == IDLE
 
 
-async def test_a_run_that_asks_for_a_hundred_at_once_gets_as_many_threads() -> None:
-    """Promises 7 and 8: `max_concurrency` determines the threads, even above the node's own number."""
-    counter = Counter()
-    together = threading.Barrier(100)
-
-    def work(query: str) -> None:
-        with counter:
-            if int(query) < 100:
-                together.wait(timeout=30)
-
-    node = ToolNode([make_sync(work)])
-    requests = ask(*[("work", {"query": str(n)}) for n in range(300)])
-    messages = await node.ainvoke(requests, {"max_concurrency": 100})
-    assert [message.status for message in messages] == ["success"] * 300
-    assert counter.peak == 100
-    assert node.statistics() == IDLE
-
-
 @pytest.mark.parametrize("where", ["result", "argument"])
 async def test_the_loop_goes_round_while_a_large_text_is_cleaned(where: str) -> None:
-    large = "\u200d" * 500_000
+    large = "\u200d" * 250_000
 
     async def read(text: str = "") -> str:
         return large if where == "result" else "read"
@@ -233,8 +218,8 @@ async def test_many_sync_wrappers_around_sync_tools_do_not_starve_one_another() 
         return execute(request)
 
     node = ToolNode([rec.sync_tool("work", seconds=0.001)], wrap_tool_call=wrapper)
-    messages = await node.ainvoke(ask(*["work"] * 400))
-    assert len(messages) == 400
+    messages = await node.ainvoke(ask(*["work"] * 200))
+    assert len(messages) == 200
     assert node.statistics() == IDLE
 
 
@@ -249,7 +234,7 @@ async def test_a_sync_tool_that_raises_stop_iteration_does_not_return() -> None:
     assert isinstance(caught.value.__cause__, StopIteration)
 
 
-@pytest.mark.parametrize("kind", ["tool", "wrapper"])
+@pytest.mark.parametrize("kind", ["tool", "wrapper", "body below a wrapper"])
 async def test_an_exit_out_of_a_thread_arrives_and_ends_the_others(kind: str) -> None:
     """Promises 1 and 8: `SystemExit` in a worker thread must not cause a deadlock."""
     rec = Recorder()
@@ -257,32 +242,19 @@ async def test_an_exit_out_of_a_thread_arrives_and_ends_the_others(kind: str) ->
     def leave() -> None:
         raise SystemExit(3)
 
+    async def leave_the_loop() -> None:
+        raise SystemExit(3)
+
     def wrapper(request: object, execute: Callable[[object], ToolMessage]) -> ToolMessage:
         if kind == "wrapper" and request.tool_call["name"] == "leave":
             raise SystemExit(3)
         return execute(request)
 
-    node = ToolNode(
-        [make_sync(leave), rec.tool("stuck", hang=True)], wrap_tool_call=wrapper if kind == "wrapper" else None
-    )
+    leaving = make(leave_the_loop, "leave") if kind.startswith("body") else make_sync(leave)
+    node = ToolNode([leaving, rec.tool("stuck", hang=True)], wrap_tool_call=None if kind == "tool" else wrapper)
     with anyio.fail_after(10), pytest.raises(SystemExit):
         await node.ainvoke(ask("leave", "stuck"))
     assert rec.running == 0
-    assert node.statistics() == IDLE
-
-
-async def test_an_exit_out_of_a_body_below_a_sync_wrapper_arrives_too() -> None:
-    rec = Recorder()
-
-    async def leave() -> None:
-        raise SystemExit(3)
-
-    def wrapper(request: object, execute: Callable[[object], ToolMessage]) -> ToolMessage:
-        return execute(request)
-
-    node = ToolNode([make(leave), rec.tool("stuck", hang=True)], wrap_tool_call=wrapper)
-    with anyio.fail_after(10), pytest.raises(SystemExit):
-        await node.ainvoke(ask("leave", "stuck"))
     assert node.statistics() == IDLE
 
 

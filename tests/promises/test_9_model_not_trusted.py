@@ -2,11 +2,12 @@
 
 import logging
 from collections.abc import Callable
+from functools import cache
 from typing import Annotated, Any
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
@@ -109,16 +110,21 @@ async def test_forged_injected_arguments_are_replaced(name: str) -> None:
     assert FORGED not in repr(seen.values["runtime"].config)
 
 
-async def test_a_forged_call_id_is_replaced() -> None:
-    seen = Seen()
-    await ToolNode(seen.tools()).ainvoke([calls(("identified", {"query": "tea", "tool_call_id": FORGED}))])
-    assert seen.values == {"query": "tea", "tool_call_id": "call_1"}
-
-
-async def test_a_forged_private_argument_is_stripped() -> None:
-    seen = Seen()
-    await ToolNode(seen.tools()).ainvoke([calls(("private", {"query": "tea", "user": FORGED}))])
-    assert seen.values == {"query": "tea", "user": "nobody"}
+@pytest.mark.parametrize(
+    ("name", "forged", "seen"),
+    [
+        ("identified", {"tool_call_id": FORGED}, {"tool_call_id": "call_1"}),
+        ("identified", {"callbacks": [FORGED], "extra": 1}, {"tool_call_id": "call_1"}),
+        ("private", {"user": FORGED}, {"user": "nobody"}),
+    ],
+    ids=["id of the call", "no such argument", "private"],
+)
+async def test_arguments_that_are_not_the_models_are_replaced_or_left_out(
+    name: str, forged: dict[str, Any], seen: dict[str, Any]
+) -> None:
+    tools = Seen()
+    await ToolNode(tools.tools()).ainvoke([calls((name, {"query": "tea", **forged}))])
+    assert tools.values == {"query": "tea", **seen}
 
 
 async def test_a_forged_config_or_run_manager_does_not_reach_the_tool() -> None:
@@ -139,12 +145,6 @@ async def test_a_forged_config_or_run_manager_does_not_reach_the_tool() -> None:
     )
     assert seen["config"]["configurable"]["user_id"] == "me"
     assert FORGED not in repr(seen["config"]["tags"])
-
-
-async def test_an_argument_that_the_tool_does_not_have_does_not_reach_it() -> None:
-    seen = Seen()
-    await ToolNode(seen.tools()).ainvoke([calls(("identified", {"query": "tea", "callbacks": [FORGED], "extra": 1}))])
-    assert seen.values == {"query": "tea", "tool_call_id": "call_1"}
 
 
 @pytest.mark.real_clock
@@ -178,7 +178,13 @@ async def test_a_wrapper_sees_the_models_arguments_and_its_changes_are_injected_
     assert requests[0].tool_call["args"] == {"query": "tea"}
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@cache
+def shared_node() -> tuple[Seen, ToolNode]:
+    """Return one node for many examples, because its tools take longer to make than to call."""
+    seen = Seen()
+    return seen, ToolNode(seen.tools())
+
+
 @given(
     forged=st.dictionaries(
         st.sampled_from(["token", "state", "store", "runtime", "config", "tool_call_id", "args", "kwargs", "self"]),
@@ -186,9 +192,9 @@ async def test_a_wrapper_sees_the_models_arguments_and_its_changes_are_injected_
     )
 )
 async def test_nothing_that_a_model_can_write_reaches_an_injected_argument(forged: dict[str, Any]) -> None:
-    seen, store = Seen(), InMemoryStore()
-    message = calls(("ours", {"query": "tea", **forged}))
-    output = await ToolNode(seen.tools()).ainvoke(state_of(message), with_store(store))
+    seen, node = shared_node()
+    store = InMemoryStore()
+    output = await node.ainvoke(state_of(calls(("ours", {"query": "tea", **forged}))), with_store(store))
     assert output["messages"][0].status == "success"
     assert seen.values["token"] == SECRET
     assert seen.values["store"] is store
@@ -286,18 +292,12 @@ async def test_an_answered_call_never_runs_again() -> None:
         ToolMessage("", tool_call_id="call_1", name="another"),
     ):
         assert await node.ainvoke([calls("pay"), answer]) == []
-        assert await node.ainvoke({"messages": [calls("pay"), answer, HumanMessage("again!")]}) == {"messages": []}
+        state = {"messages": [calls("pay"), answer, HumanMessage("again!")]}
+        assert await node.ainvoke(state) == {"messages": []}
+        call = state["messages"][0].tool_calls[0]
+        with_context = {"__type": "tool_call_with_context", "tool_call": call, "state": state}
+        assert await node.ainvoke(with_context) in ({"messages": []}, [])
     assert rec.events == []
-
-
-async def test_an_answered_call_never_runs_again_with_its_context() -> None:
-    rec = Recorder()
-    message = calls("pay")
-    state = {"messages": [message, ToolMessage("paid", tool_call_id="call_1")]}
-    value = {"__type": "tool_call_with_context", "tool_call": message.tool_calls[0], "state": state}
-    output = await ToolNode([rec.tool("pay")]).ainvoke(value)
-    assert rec.events == []
-    assert output in ({"messages": []}, [])
 
 
 async def test_the_call_of_an_earlier_message_never_runs() -> None:
@@ -366,8 +366,7 @@ async def test_a_key_function_that_stumbles_shows_the_model_nothing_that_was_inj
     node = ToolNode([fetch], policies={"fetch": CallPolicy(limit=limit)})
     asks = AIMessage("", tool_calls=[tool_call("fetch", "1")])
 
-    with anyio.fail_after(5):
-        result = await node.ainvoke({"messages": [HumanMessage("canary"), asks], "secret": "canary"})
+    result = await node.ainvoke({"messages": [HumanMessage("canary"), asks], "secret": "canary"})
 
     (message,) = result["messages"]
     assert message.status == "error"
