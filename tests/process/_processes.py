@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
+from callboard.extend import Body
 from callboard_actors._engine import _kernel
 from callboard_actors.process import Confine, Processes
 
@@ -31,6 +32,11 @@ async def opened(**options: Any) -> AsyncIterator[Processes]:
     with anyio.fail_after(WAIT):
         async with Processes(**{"workers": 1, **options}) as pool:
             yield pool
+
+
+def body_of(fn: Callable[..., Any], *args: Any, grace: float | None = None) -> Body:
+    """Return a call of a function, with its name as the title."""
+    return Body(fn=fn, args=args, title=fn.__name__, grace=grace)
 
 
 def confined_here(**options: Any) -> Confine:

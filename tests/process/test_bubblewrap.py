@@ -46,6 +46,7 @@ async def becomes(before: set[int], count: int) -> set[int]:
     return found
 
 
+@pytest.mark.backends("asyncio", "trio")
 async def test_files_that_are_not_given_are_not_even_there(world: World) -> None:
     """Landlock alone shows names, sizes and times of files to a worker that guesses a path."""
     hidden = ["/etc/passwd", world.secret(), str(world.outside), "/home", "/var"]

@@ -1,6 +1,8 @@
 """Results, exceptions, output and arguments of calls in worker processes."""
 
 import asyncio
+import inspect
+import logging
 import math
 import os
 import signal
@@ -21,11 +23,13 @@ from callboard_actors.process import Processes, ResultLostError, WorkerDiedError
 from callboard_actors.process._worker_proxy import BrokenError, WorkerProxy
 
 from . import _bodies as bodies
+from . import _decorated, _decorated_tools
 from ._processes import WAIT, descendants, opened
 
 pytestmark = pytest.mark.real_clock
 
 
+@pytest.mark.backends("asyncio", "trio")
 async def test_functions_run_elsewhere_and_their_values_come_back() -> None:
     """Sync and async functions run in a worker; async ones run on the kind of event loop that the caller has."""
     async with opened(workers=2, preload=["json"]) as pool:
@@ -91,14 +95,6 @@ async def test_what_cannot_cross_is_refused_before_anything_is_sent(
         assert await pool.run(bodies.add, 1, 2) == 3
 
 
-async def test_what_main_defines_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker has another `__main__` module and would not find the function there."""
-    monkeypatch.setattr(bodies.add, "__module__", "__main__")
-    async with opened() as pool:
-        with pytest.raises(TypeError, match=r"add is defined in __main__, .* move it into a module"):
-            await pool.run(bodies.add, 1, 2)
-
-
 async def test_whatever_a_call_writes_is_kept_and_shown_in_its_error() -> None:
     """Output of print, file descriptors and child processes reaches neither our stdout nor the worker's socket."""
     async with opened() as pool:
@@ -116,17 +112,14 @@ async def test_whatever_a_call_writes_is_kept_and_shown_in_its_error() -> None:
     assert died.value.output == "last words\n"
 
 
+@pytest.mark.backends("asyncio", "trio")
 @pytest.mark.parametrize(
     ("fn", "args", "reason"),
     [
         (bodies.end_with, (3,), "its worker process exited with code 3"),
         (bodies.end_at_once, (0,), "its worker process exited with code 0"),
         (bodies.segfault, (), "its worker process was killed by SIGSEGV"),
-        (
-            bodies.signal_oneself,
-            (signal.SIGKILL,),
-            "by SIGKILL, which the kernel also does when memory runs out",
-        ),
+        (bodies.signal_oneself, (signal.SIGKILL,), "by SIGKILL, which the kernel also does when memory runs out"),
         (bodies.cancel_itself, (), "its worker process exited with code 1"),
         (bodies.hold_socket_in_a_child_and_end, (), "its worker process exited with code 4"),
     ],
@@ -182,16 +175,6 @@ async def test_after_so_many_workers_a_call_that_was_not_begun_is_an_error_that_
 
     assert (caught.value.begun, caught.value.ended) == (False, "unavailable")
     assert len(set(killed)) == 3
-
-
-async def test_memory_beyond_the_bound_is_an_error_and_the_worker_is_replaced() -> None:
-    """The kernel refuses memory to one worker only; other workers and our process are not affected."""
-    async with opened(memory=1024**3) as pool:
-        before = pool.pids
-        assert await pool.run(bodies.limits) == (1024**3, 0)
-        with pytest.raises(MemoryError):
-            await pool.run(bodies.fill_memory)
-        assert await pool.run(bodies.pid) not in before
 
 
 @pytest.mark.exhaustive
@@ -324,3 +307,76 @@ async def test_workers_are_replaced_after_so_many_calls() -> None:
 
     assert pids[0::2] == pids[1::2]
     assert len(set(pids)) == 3
+
+
+async def test_functions_behind_decorators_are_found() -> None:
+    """Wrapped functions are found behind the object under their name; methods are sent with their objects."""
+    async with opened() as pool:
+        for fn in (_decorated.double.fn, _decorated.triple.fn):
+            pool.check(fn, title="tool")
+        assert await pool.run(_decorated.double.fn, 2) == 4
+        assert await pool.run(_decorated.triple.fn, 2) == 6
+        assert await pool.run(inspect.unwrap(_decorated.triple.fn), 2) == 6
+        assert await pool.run(partial(_decorated.double.fn, 4)) == 8
+        assert await pool.run(_decorated.Counter(3).plus, 2) == 5
+
+
+@pytest.mark.exhaustive
+async def test_functions_of_langchains_tools_are_found() -> None:
+    """`@tool` puts a tool object under the name of the function, in nearly every LangChain program."""
+    tools: list[Any] = [_decorated_tools.halve, _decorated_tools.halve_later]
+    pool = Processes(workers=1)
+    with anyio.fail_after(WAIT):
+        async with pool:
+            for fn in (tools[0].func, tools[1].coroutine):
+                pool.check(fn, title="halve")
+                assert await pool.run(fn, 3) == 1.5
+
+
+def _lists() -> Any:
+    yield 1
+
+
+async def _lists_later() -> Any:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("fn", "message"),
+    [
+        (lambda: 1, "'tool' cannot run in a worker process: its function, which has to be importable"),
+        (_lists, "'tool' cannot run .* it is a generator function, .* have it return a list"),
+        (_lists_later, "it is a generator function"),
+        (partial(_lists), "it is a generator function"),
+    ],
+)
+def test_what_no_worker_could_run_is_refused_with_a_remedy(fn: Callable[..., Any], message: str) -> None:
+    """The error is raised when the node is built."""
+    with pytest.raises(TypeError, match=message):
+        Processes().check(fn, title="tool")
+
+
+async def test_modules_of_checked_functions_are_preloaded() -> None:
+    """Preloading saves the import in each worker."""
+    pool = Processes(workers=1)
+    pool.check(_decorated.double.fn, title="double")
+    with anyio.fail_after(WAIT):
+        async with pool:
+            assert await pool.run(bodies.is_loaded, _decorated.__name__)
+
+
+async def test_modules_that_cannot_be_preloaded_are_left_to_the_workers(caplog: pytest.LogCaptureFixture) -> None:
+    """A module that starts a thread or ends its process is logged and skipped; the others are still preloaded."""
+    caplog.set_level(logging.INFO, "callboard_actors.process")
+    pool = Processes(workers=1)
+    thread = f"{__package__}._starts_a_thread"
+    for name in ("no_such_module", thread):
+        pool._wanted[name] = None
+    pool.check(_decorated.double.fn, title="double")
+    with anyio.fail_after(WAIT):
+        async with pool:
+            assert await pool.run(bodies.is_loaded, _decorated.__name__)
+            assert not await pool.run(bodies.is_loaded, thread)
+
+    said = [record.getMessage() for record in caplog.records if record.name == "callboard_actors.process"]
+    assert said == [f"{thread} starts threads or ends its process, so each worker loads it by itself"]

@@ -57,6 +57,7 @@ def secrets_of(project: Path) -> list[str]:
     return [str(project / name) for name in (".env", "own_secrets.py")]
 
 
+@pytest.mark.backends("asyncio", "trio")
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 async def test_a_pool_with_a_folder_to_read_cannot_read_what_lies_beside_the_script(
     project: Path, isolation: Isolation

@@ -27,6 +27,7 @@ from ._processes import WAIT, confined_here, opened
 real_clock = pytest.mark.real_clock
 
 
+@pytest.mark.backends("asyncio", "trio")
 @real_clock
 async def test_results_are_what_their_annotation_says() -> None:
     """The parent builds the result from JSON by the annotation. Without a usable annotation it is plain data."""
@@ -92,7 +93,8 @@ async def test_pythons_own_exceptions_come_back_with_their_text_and_others_by_na
 
 _PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
 )
 
 

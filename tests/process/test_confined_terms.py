@@ -28,11 +28,7 @@ from callboard_actors.process._confinement._confinement import why_not
         ({"processes": "no"}, TypeError, "processes='no' is neither True nor False"),
         ({"reuse": None}, TypeError, "reuse=None is neither True nor False"),
         ({"environment": ["A=1"]}, TypeError, "environment is a mapping of names to texts, got one of type list"),
-        (
-            {"environment": {"A": 1}},
-            TypeError,
-            "environment has 'A' with a value of type int",
-        ),
+        ({"environment": {"A": 1}}, TypeError, "environment has 'A' with a value of type int"),
         ({"environment": {"A=": "1"}}, ValueError, "environment has 'A='"),
     ],
 )

@@ -1,23 +1,27 @@
 """Worker processes as an engine: calls, names in errors, and whether a failure would repeat itself."""
 
+import os
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
-from callboard.extend import Body
+from callboard.extend import Body, Engine
+from callboard.testing import EngineContract
 from callboard_actors.process import Processes, ResultLostError, WorkerDiedError
 
 from . import _bodies as bodies
 from . import _hostile as hostile
 from ._processes import WAIT, opened, started
 
-pytestmark = [pytest.mark.real_clock, pytest.mark.usefixtures("any_start")]
+pytestmark = pytest.mark.real_clock
 
 
+@pytest.mark.usefixtures("any_start")
 async def test_a_body_runs_with_its_keywords_and_its_names_are_in_errors() -> None:
     """Errors name the tool that the model called, not the function behind it."""
     async with opened() as pool:
@@ -33,6 +37,7 @@ async def test_a_body_runs_with_its_keywords_and_its_names_are_in_errors() -> No
     assert (lost.value.tool, lost.value.call_id, lost.value.ended) == ("lose", "8", "finished")
 
 
+@pytest.mark.usefixtures("any_start")
 @pytest.mark.parametrize(
     ("fn", "args", "recurs"),
     [
@@ -55,6 +60,7 @@ async def test_an_end_that_would_come_again_says_so(
     assert (caught.value.ended, caught.value.recurs) == ("unknown", recurs)
 
 
+@pytest.mark.usefixtures("any_start")
 async def test_the_grace_of_a_body_is_kept_where_it_is_the_shorter(tmp_path: Path) -> None:
     """The shorter of the pool's and the policy's grace period applies."""
     async with opened(grace=60) as pool, anyio.create_task_group() as group:
@@ -67,9 +73,24 @@ async def test_the_grace_of_a_body_is_kept_where_it_is_the_shorter(tmp_path: Pat
     assert time.monotonic() - began < WAIT / 2
 
 
-def test_a_function_that_could_not_run_there_is_refused_before_it_is_called() -> None:
-    """The error is raised when the node is built, not by its first call."""
-    pool = Processes()
-    pool.check(bodies.add, title="sum")
-    with pytest.raises(TypeError, match="'cube' cannot run in a worker process: its function"):
-        pool.check(lambda x: x**3, title="cube")
+@pytest.mark.exhaustive
+class TestProcesses(EngineContract):
+    """Contract tests of an engine on worker processes."""
+
+    patience = 20.0
+
+    def engine(self) -> Engine:
+        return Processes(workers=2, grace=1.0, preload=["callboard.testing._engine_bodies"])
+
+    async def kill(self, engine: Any, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+
+
+class TestInterpreters(TestProcesses):
+    """Contract tests of an engine on new interpreters."""
+
+    patience = 90.0
+
+    def engine(self) -> Engine:
+        # Three interpreters load it at once, which takes seconds each.
+        return Processes(workers=2, start="spawn", grace=1.0, preload=["callboard.testing"], start_timeout=WAIT * 3)

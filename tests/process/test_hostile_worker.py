@@ -80,6 +80,7 @@ async def test_a_pickle_as_a_reply_is_never_loaded(tmp_path: Path, kind: Kind) -
     assert not Path(confined).exists()
 
 
+@pytest.mark.backends("asyncio", "trio")
 @pytest.mark.parametrize(
     ("data", "reason"),
     [

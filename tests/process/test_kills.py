@@ -24,6 +24,7 @@ SLACK = 1.0
 """Additional seconds for a busy machine."""
 
 
+@pytest.mark.backends("asyncio", "trio")
 @pytest.mark.parametrize(
     "body",
     [
@@ -74,6 +75,7 @@ async def test_who_stops_waiting_for_a_worker_disturbs_nobody(tmp_path: Path) ->
         group.cancel_scope.cancel()
 
 
+@pytest.mark.backends("asyncio", "trio")
 async def test_a_worker_killed_in_mid_call_fails_that_call_alone(tmp_path: Path) -> None:
     """The kernel sends SIGKILL when memory runs out; other calls continue and a new worker starts."""
     neighbours = tmp_path / "neighbours"

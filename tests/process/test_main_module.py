@@ -246,11 +246,9 @@ def test_what_no_worker_could_load_is_refused_with_a_remedy(tmp_path: Path, how:
     """Code without a file, and the `__main__` of a package, which usually has no guard, are refused."""
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__main__.py").write_text(_INLINE)
-    arguments, given = {
-        "-c": (["-c", _INLINE], None),
-        "stdin": (["-"], _INLINE),
-        "package": (["-m", "package"], None),
-    }[how]
+    arguments, given = {"-c": (["-c", _INLINE], None), "stdin": (["-"], _INLINE), "package": (["-m", "package"], None)}[
+        how
+    ]
     found = _run(*arguments, cwd=tmp_path, given=given)
     assert "'add' cannot run in a worker process" in found.stdout, found.stdout + found.stderr
     assert "add is defined in __main__, which is no script" in found.stdout

@@ -16,9 +16,7 @@ from callboard_actors._engine import _kernel
 from callboard_actors.process import Confine, Processes, WorkerDiedError
 
 from . import _bodies as bodies
-from ._processes import NO_LINUX, WAIT, alive, descendants, only_workers_beside, opened, started
-
-ROOT = Path(__file__).parents[2]
+from ._processes import NO_LINUX, ROOT, WAIT, alive, descendants, only_workers_beside, opened, started
 
 
 @pytest.fixture
@@ -38,6 +36,7 @@ async def test_a_module_may_put_something_of_its_own_where_output_goes(
         assert await pool.run(bodies.add, 1, 2) == 3
 
 
+@pytest.mark.backends("asyncio", "trio")
 @pytest.mark.real_clock
 @pytest.mark.usefixtures("spawns")
 async def test_a_cancelled_call_is_gone_and_an_interpreter_that_waited_takes_its_place(

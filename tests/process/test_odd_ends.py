@@ -11,18 +11,13 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard.extend import Body
 from callboard_actors.process import ResultLostError, WorkerDiedError
 
 from . import _bodies as bodies
 from . import _odd_bodies as odd
-from ._processes import opened, started
+from ._processes import body_of, opened, started
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.usefixtures("any_start")]
-
-
-def _body(fn: Callable[..., Any], *args: Any, grace: float | None = None) -> Body:
-    return Body(fn=fn, args=args, title=fn.__name__, grace=grace)
 
 
 async def test_a_call_of_a_seat_that_is_cancelled_before_it_runs_leaves_the_seat_alive(tmp_path: Path) -> None:
@@ -32,18 +27,18 @@ async def test_a_call_of_a_seat_that_is_cancelled_before_it_runs_leaves_the_seat
     found: list[str] = []
 
     async def busy(seat: Any) -> None:
-        found.append(await seat.run_body(_body(odd.block_until, str(here), str(go))))
+        found.append(await seat.run_body(body_of(odd.block_until, str(here), str(go))))
 
     async with opened(grace=5.0) as pool, pool.seat("owner") as seat:
         async with anyio.create_task_group() as outer:
             outer.start_soon(busy, seat)
             await started(here)
             async with anyio.create_task_group() as inner:
-                inner.start_soon(seat.run_body, _body(odd.leave_a_mark, str(mark)))
+                inner.start_soon(seat.run_body, body_of(odd.leave_a_mark, str(mark)))
                 await anyio.wait_all_tasks_blocked()  # the call has been sent
                 inner.cancel_scope.cancel()
                 outer.start_soon(_touch_when_all_wait, go)
-        assert (await seat.run_body(_body(bodies.add_later, 1, 2)))[0] == 3
+        assert (await seat.run_body(body_of(bodies.add_later, 1, 2)))[0] == 3
 
     assert found == ["went on"]
     assert not mark.exists()
@@ -59,7 +54,7 @@ async def test_a_call_of_a_seat_that_nobody_cancelled_is_unknown_when_its_proces
     """SIGINT cancels all calls in the session; none has finished and none may be reported as finished."""
     async with opened() as pool, pool.seat("owner") as seat:
         with pytest.raises(WorkerDiedError, match="exited with code 1") as caught:
-            await seat.run_body(_body(odd.interrupt_oneself))
+            await seat.run_body(body_of(odd.interrupt_oneself))
 
     assert caught.value.ended == "unknown"
 
@@ -90,6 +85,7 @@ def _notes(error: BaseException) -> str:
     return "\n".join(error.__notes__)
 
 
+@pytest.mark.backends("asyncio", "trio")
 @pytest.mark.parametrize(
     ("fn", "args", "kind", "shows", "note"),
     [
@@ -171,8 +167,8 @@ async def test_what_a_log_filter_raises_is_no_fault_of_the_worker() -> None:
     """A log filter raises in the caller, as it would for a local log line; the session stays usable."""
     async with opened() as pool, pool.seat("owner") as seat:
         with pytest.raises(ValueError, match="no such line"):
-            await seat.run_body(_body(odd.log_there, "line"))
-        assert (await seat.run_body(_body(bodies.add_later, 1, 2)))[0] == 3
+            await seat.run_body(body_of(odd.log_there, "line"))
+        assert (await seat.run_body(body_of(bodies.add_later, 1, 2)))[0] == 3
         with pytest.raises(ValueError, match="no such line"):
             await pool.run(odd.log_there, "line")
 
@@ -183,27 +179,24 @@ async def test_a_seat_whose_block_has_ended_reads_no_files_of_others(tmp_path: P
     other.write_text("somebody else's")
     async with opened() as pool:
         async with pool.seat("owner") as seat:
-            await seat.run_body(_body(odd.print_there, "last words"))
+            await seat.run_body(body_of(odd.print_there, "last words"))
         with ExitStack() as stack:
             files = [stack.enter_context(other.open()) for _ in range(16)]
             with pytest.raises(WorkerDiedError) as caught:
-                await seat.run_body(_body(odd.print_there, "too late"))
+                await seat.run_body(body_of(odd.print_there, "too late"))
             assert [os.lseek(file.fileno(), 0, os.SEEK_CUR) for file in files] == [0] * 16
 
     assert caught.value.ended == "unavailable"
     assert caught.value.output == "last words\n"
 
 
-@pytest.mark.parametrize("fn", [odd.close_stdout, odd.take_stdout_away])
-async def test_a_body_that_leaves_no_stdout_has_returned_all_the_same(fn: Callable[[], str]) -> None:
-    """The call had its effect and its result is known, although the worker cannot write its output."""
-    async with opened() as pool:
-        assert await pool.run(fn) in {"closed", "taken"}
-        assert await pool.run(bodies.add, 1, 2) == 3
+async def test_a_body_that_leaves_no_stdout_has_returned_all_the_same() -> None:
+    """The call had its effect and its result is known, although the worker cannot write its output.
 
-
-async def test_a_function_of_a_seat_that_leaves_no_stdout_has_returned_all_the_same() -> None:
-    """The session holds its actor's state, so closing stdout must not end it."""
+    A session holds its actor's state, so closing stdout must not end it.
+    """
     async with opened() as pool, pool.seat("owner") as seat:
-        assert await seat.run_body(_body(odd.close_stdout_there)) == "closed"
-        assert (await seat.run_body(_body(bodies.add_later, 1, 2)))[0] == 3
+        assert [await pool.run(odd.close_stdout), await pool.run(odd.take_stdout_away)] == ["closed", "taken"]
+        assert await pool.run(bodies.add, 1, 2) == 3
+        assert await seat.run_body(body_of(odd.close_stdout_there)) == "closed"
+        assert (await seat.run_body(body_of(bodies.add_later, 1, 2)))[0] == 3

@@ -19,13 +19,12 @@ from callboard_actors._engine import _kernel
 from callboard_actors.process import Processes, WorkerDiedError
 
 from . import _bodies as bodies
-from ._processes import WAIT, below_us, descendants, open_fds, opened, started, zygote_of
+from ._processes import ROOT, WAIT, below_us, descendants, open_fds, opened, started, zygote_of
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.usefixtures("any_start")]
 
-ROOT = Path(__file__).parents[2]
 
-
+@pytest.mark.backends("asyncio", "trio")
 async def test_the_pool_begins_with_the_first_who_opens_it_and_ends_with_the_last() -> None:
     """A node, an actor and the program may open one pool and leave it in any order; it stays one pool."""
     pool = Processes(workers=1)

@@ -17,13 +17,9 @@ from callboard_actors.process import WorkerDiedError
 
 from . import _bodies as bodies
 from . import _precise
-from ._processes import alive, descendants, only_workers_beside, open_fds, opened, started
+from ._processes import alive, body_of, descendants, only_workers_beside, open_fds, opened, started
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.usefixtures("any_start")]
-
-
-def _body(fn: Callable[..., Any], *args: Any, grace: float | None = None) -> Body:
-    return Body(fn=fn, args=args, title=fn.__name__, grace=grace)
 
 
 async def test_a_seat_is_no_worker_of_the_pool_and_ends_with_its_block() -> None:
@@ -33,7 +29,7 @@ async def test_a_seat_is_no_worker_of_the_pool_and_ends_with_its_block() -> None
         before, fds = descendants(os.getpid()), open_fds()
         for _ in range(3):
             async with pool.seat("owner") as seat:
-                found = await seat.run_body(_body(bodies.add_later, 1, 2))
+                found = await seat.run_body(body_of(bodies.add_later, 1, 2))
                 assert found[0] == 3
                 if _kernel.FORKS:  # else the spare interpreter has become the dedicated worker
                     assert len(descendants(os.getpid())) == len(before) + 1
@@ -46,18 +42,19 @@ async def test_context_variables_that_a_preloaded_module_has_set_are_there() -> 
     """The same function has to calculate the same in a dedicated worker as in a worker of the pool."""
     async with opened(preload=[_precise.__name__]) as pool, pool.seat("owner") as seat:
         assert await pool.run(_precise.precision) == 50
-        assert await seat.run_body(_body(_precise.precision)) == 50
+        assert await seat.run_body(body_of(_precise.precision)) == 50
 
 
+@pytest.mark.backends("asyncio", "trio")
 async def test_a_cancelled_function_cleans_up_and_is_waited_for(tmp_path: Path) -> None:
     """The session holds the actor's state, so a cancelled function must not end it."""
     async with opened() as pool, pool.seat("owner") as seat:
         async with anyio.create_task_group() as group:
-            group.start_soon(seat.run_body, _body(bodies.clean_up_slowly, str(tmp_path)))
+            group.start_soon(seat.run_body, body_of(bodies.clean_up_slowly, str(tmp_path)))
             await started(tmp_path)
             group.cancel_scope.cancel()
         assert (tmp_path / "0").exists()
-        assert (await seat.run_body(_body(bodies.add_later, 1, 2)))[0] == 3
+        assert (await seat.run_body(body_of(bodies.add_later, 1, 2)))[0] == 3
 
 
 async def test_one_that_does_not_end_within_its_grace_ends_the_seat(tmp_path: Path) -> None:
@@ -66,7 +63,7 @@ async def test_one_that_does_not_end_within_its_grace_ends_the_seat(tmp_path: Pa
 
     async def neighbour(seat: Any, folder: Path) -> None:
         with pytest.raises(WorkerDiedError, match="did not end within its grace") as caught:
-            await seat.run_body(_body(bodies.wait_there, str(folder)))
+            await seat.run_body(body_of(bodies.wait_there, str(folder)))
         found.append(caught.value)
 
     here, there = tmp_path / "here", tmp_path / "there"
@@ -77,14 +74,14 @@ async def test_one_that_does_not_end_within_its_grace_ends_the_seat(tmp_path: Pa
             outer.start_soon(neighbour, seat, there)
             await started(there)
             async with anyio.create_task_group() as group:
-                group.start_soon(seat.run_body, _body(bodies.block_the_loop, str(here), grace=0.2))
+                group.start_soon(seat.run_body, body_of(bodies.block_the_loop, str(here), grace=0.2))
                 busy = await started(here)
                 assert await pool.run(bodies.add, 1, 2) == 3
                 group.cancel_scope.cancel()
             assert alive(busy) == set()
         assert "did not end within its grace" in await seat.until_ended()
         with pytest.raises(WorkerDiedError) as late:
-            await seat.run_body(_body(bodies.wait_there, str(there)))
+            await seat.run_body(body_of(bodies.wait_there, str(there)))
 
     assert (found[0].ended, found[0].recurs, late.value.ended) == ("unknown", False, "unavailable")
 
@@ -111,9 +108,9 @@ async def test_what_ends_a_seat_is_told_to_every_open_call(
 
     async with opened(grace=0.2) as pool, pool.seat("owner") as seat:
         async with anyio.create_task_group() as group:
-            group.start_soon(call, seat, _body(bodies.wait_there, str(tmp_path)))
+            group.start_soon(call, seat, body_of(bodies.wait_there, str(tmp_path)))
             await started(tmp_path)
-            group.start_soon(call, seat, _body(fn, *args))
+            group.start_soon(call, seat, body_of(fn, *args))
         assert reason in await seat.until_ended()
 
     assert [(end.ended, end.recurs) for end in ends] == [("unknown", recurs)] * 2
@@ -123,13 +120,14 @@ async def test_a_seat_that_never_stops_talking_holds_up_nobody(tmp_path: Path) -
     """Messages of a session are bounded; its owner and the pool continue, and the session can be ended."""
     async with opened(grace=0.2) as pool, pool.seat("owner") as seat:
         async with anyio.create_task_group() as group:
-            group.start_soon(seat.run_body, _body(bodies.flood_there, str(tmp_path)))
+            group.start_soon(seat.run_body, body_of(bodies.flood_there, str(tmp_path)))
             await started(tmp_path)
             for number in range(20):
                 assert await pool.run(bodies.add, number, 1) == number + 1
             group.cancel_scope.cancel()
 
 
+@pytest.mark.backends("asyncio", "trio")
 async def test_calls_of_a_seat_that_is_killed_are_unknown(tmp_path: Path) -> None:
     """SIGKILL, as the kernel sends it, makes the outcome of open calls unknown."""
     async with opened() as pool, pool.seat("owner") as seat:
@@ -142,7 +140,7 @@ async def test_calls_of_a_seat_that_is_killed_are_unknown(tmp_path: Path) -> Non
 
 async def _killed(seat: Any, folder: str) -> None:
     with pytest.raises(WorkerDiedError, match=r"'wait_there' had begun when its worker .* SIGKILL") as caught:
-        await seat.run_body(_body(bodies.wait_there, folder))
+        await seat.run_body(body_of(bodies.wait_there, folder))
     assert not caught.value.recurs
 
 
@@ -155,6 +153,6 @@ async def test_a_call_whose_begin_fails_leaves_nothing_in_its_seat() -> None:
     async with opened() as pool, pool.seat("owner") as seat:
         held: Any = seat
         with pytest.raises(ValueError, match="nobody wants it to begin"):
-            await seat.run_body(replace(_body(bodies.add_later, 1, 2), on_begin=fail))
+            await seat.run_body(replace(body_of(bodies.add_later, 1, 2), on_begin=fail))
         assert not held._calls
-        assert (await seat.run_body(_body(bodies.add_later, 1, 2)))[0] == 3
+        assert (await seat.run_body(body_of(bodies.add_later, 1, 2)))[0] == 3

@@ -25,6 +25,7 @@ async def _gone(pids: set[int]) -> None:
 CONFINED = [None, confined_here(), pytest.param("bubblewrap", marks=needs_bubblewrap)]
 
 
+@pytest.mark.backends("asyncio", "trio")
 @pytest.mark.parametrize("confine", CONFINED, ids=["trusted", "confined", "bubblewrap"])
 async def test_a_pool_whose_zygote_was_stopped_leaves_no_process(
     confine: Confine | str | None, monkeypatch: pytest.MonkeyPatch

@@ -1,18 +1,26 @@
-"""Tools of nodes and agents that run in worker processes, and actors that live in one."""
+"""Tools of nodes and agents that run in worker processes, actors that live in one, and what both lose there."""
 
 import os
 import signal
+import warnings
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
 
-from callboard import ActorDiedError, CallPolicy, ToolNode, child, create_react_agent, running
-from callboard.testing import ScriptedModel, calls
+from callboard import ActorDiedError, CallboardWarning, CallPolicy, ToolNode, child, create_react_agent, running
+from callboard.testing import ScriptedModel, calls, tool_call
 from callboard_actors.process import Processes
+from callboard_actors.remote import RemoteEngine
 
+from . import _cleans_up
+from . import _configured as configured
 from . import _plain_tools as plain
 from ._processes import WAIT, alive, descendants, started
 
@@ -31,6 +39,7 @@ async def _run(node: ToolNode, *requests: Any) -> list[Any]:
     return found if isinstance(found, list) else found["messages"]
 
 
+@pytest.mark.backends("asyncio", "trio")
 @pytest.mark.parametrize(
     "how",
     [
@@ -83,6 +92,7 @@ def test_sync_code_has_them_too() -> None:
         assert found[0].content.startswith("a from ")
 
 
+@pytest.mark.backends("asyncio", "trio")
 async def test_an_actor_lives_in_a_process_of_its_own_and_comes_back_in_another_with_its_state() -> None:
     """Sync handlers run there, too. The state is saved after each call where this is requested."""
     with anyio.fail_after(WAIT):
@@ -119,3 +129,95 @@ async def test_a_handler_that_hangs_in_c_ends_its_process_and_the_model_is_told_
     assert "in the hall, a bill" in put.content
     assert "lost" in put.content
     assert alive(await started(tmp_path)) == set()
+
+
+CONFIG: RunnableConfig = {
+    "configurable": {"thread_id": "t", "user": "ann", "socket": object()},
+    "metadata": {"team": "blue", "lock": object()},
+}
+CALL = calls(tool_call("look", "1", place="a"), tool_call("look_around", "2", place="b"))
+SAID = ['["a", "t", "ann", "blue", []]', '["b", "2", "t"]']
+
+
+def configured_node() -> ToolNode:
+    return ToolNode([child(configured.Desk, runs_in=Processes(workers=1))], handle_tool_errors=False)
+
+
+async def of_a_node() -> list[Any]:
+    async with configured_node() as tools:
+        return (await tools.ainvoke({"messages": [CALL]}, CONFIG))["messages"]  # type: ignore[no-any-return]
+
+
+async def of_a_graph() -> list[Any]:
+    builder = StateGraph(MessagesState)
+    async with configured_node() as tools:
+        builder.add_node("tools", tools)
+        builder.add_edge(START, "tools")
+        graph = builder.compile(checkpointer=InMemorySaver())
+        return (await graph.ainvoke({"messages": [CALL]}, CONFIG))["messages"]  # type: ignore[no-any-return]
+
+
+async def of_an_agent() -> list[Any]:
+    model = ScriptedModel([AIMessage("", tool_calls=CALL.tool_calls), "done"])
+    async with create_react_agent(model, configured_node(), checkpointer=InMemorySaver()) as agent:
+        return (await agent.ainvoke({"messages": [("user", "go")]}, CONFIG))["messages"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # LangGraph and LangChain support asyncio only
+@pytest.mark.parametrize("run", [of_a_node, of_a_graph, of_an_agent])
+async def test_a_handler_in_a_worker_reads_the_config_of_the_run(run: Callable[[], Awaitable[list[Any]]]) -> None:
+    """Objects that cannot be pickled and LangGraph's internal entries stay in this process."""
+    with anyio.fail_after(WAIT):
+        found = await run()
+    assert [message.content for message in found if message.type == "tool"] == SAID
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_handler_in_a_worker_reads_the_config_of_a_tool_that_is_run_without_its_node() -> None:
+    """A tool that LangChain itself runs, without a node, passes the config as well."""
+    tools = configured_node().tools_by_name
+    with anyio.fail_after(WAIT):
+        found = await tools["look"].ainvoke({"place": "a"}, CONFIG)
+    assert found == ["a", "t", "ann", "blue", []]
+
+
+SHIELDING = [_cleans_up.hold, _cleans_up.hold_by_the_name_of_the_package]
+
+
+@pytest.mark.parametrize("tool", SHIELDING, ids=lambda tool: tool.__name__)
+@pytest.mark.parametrize(
+    "engine", [Processes, lambda: RemoteEngine(["127.0.0.1:1"], secret=b"s" * 32)], ids=["processes", "remote"]
+)
+def test_a_tool_with_clean_up_that_would_be_killed_is_warned_about(
+    tool: Callable[..., Any], engine: Callable[[], Any]
+) -> None:
+    """The warning comes when the node is built, because a killed process can log nothing."""
+    with pytest.warns(CallboardWarning, match=rf"'{tool.__name__}' uses cleanup\(\), and where it runs its process is"):
+        ToolNode([tool], policies={tool.__name__: CallPolicy(runs_in=engine())})
+
+
+def test_a_tool_without_clean_up_of_its_own_is_not() -> None:
+    """The kernel closes files and connections, so no warning is needed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ToolNode([_cleans_up.plain], policies={"plain": CallPolicy(runs_in=Processes())})
+        ToolNode([_cleans_up.hold])
+
+
+async def test_an_async_tool_in_a_process_is_killed_without_its_clean_up(tmp_path: Path) -> None:
+    """As `choose-isolation.md` says, a killed tool does not clean up; in the event loop the same tool does."""
+    for cleans_up, policy in ((False, CallPolicy(runs_in=(pool := Processes(workers=1)))), (True, CallPolicy())):
+        folder = tmp_path / str(cleans_up)
+        folder.mkdir()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CallboardWarning)
+            node = ToolNode([_cleans_up.hold], policies={"hold": policy})
+        with anyio.fail_after(60):
+            async with pool, anyio.create_task_group() as group:
+                group.start_soon(node.ainvoke, [tool_call("hold", "1", folder=str(folder))])
+                while not (folder / "began").exists():
+                    await anyio.sleep(0.01)
+                group.cancel_scope.cancel()
+
+        assert (folder / "cleaned").exists() is cleans_up

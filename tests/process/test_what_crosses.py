@@ -12,6 +12,7 @@ import structlog
 from opentelemetry import trace
 
 from callboard import CallPolicy, ToolNode, observe
+from callboard.extend import dispatch_event
 from callboard.testing import calls
 from callboard_actors._engine._frames import MAX_TOLD, Kind
 from callboard_actors.process import Processes, WorkerDiedError
@@ -46,6 +47,7 @@ async def test_the_time_that_is_left_is_known_in_the_body(body: Callable[..., An
     assert 5 < float(message.content) <= 15
 
 
+@pytest.mark.backends("asyncio", "trio")
 @pytest.mark.parametrize("body", [bodies.go_on, bodies.go_on_later])
 async def test_progress_is_told_here_and_keeps_the_call_alive(body: Callable[..., Any]) -> None:
     """Each progress report resets the idle timeout."""
@@ -184,3 +186,37 @@ async def test_a_word_that_says_nothing_ends_its_worker(data: bytes) -> None:
         with pytest.raises(WorkerDiedError, match="sent what is no reply"):
             await pool.run(hostile.send, data)
         assert await pool.run(bodies.add, 1, 2) == 3
+
+
+class _Counting(dict[str, Any]):
+    """Dict of loggers that counts its look-ups."""
+
+    lookups = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.lookups += 1
+        return super().get(key, default)
+
+
+@pytest.fixture
+def loggers(monkeypatch: pytest.MonkeyPatch) -> _Counting:
+    table = _Counting(logging.Logger.manager.loggerDict)
+    monkeypatch.setattr(logging.Logger.manager, "loggerDict", table)
+    return table
+
+
+@pytest.mark.parametrize("name", ["." * 60_000, "a." * 30_000, "x" * 60_000], ids=["dots", "parts", "one part"])
+def test_a_long_name_of_a_logger_is_looked_up_in_few_steps(name: str, loggers: _Counting) -> None:
+    """A name of 60 kB of dots once blocked the event loop for a second, because each dot cost a copy and a look-up."""
+    dispatch_event({"log": [name, logging.WARNING, "said", 0.0, 1, ["there.py", 1, "fn"]]})
+
+    assert loggers.lookups <= 201
+
+
+def test_a_name_of_a_logger_leads_to_the_nearest_one_that_is_there(caplog: pytest.LogCaptureFixture) -> None:
+    """A record goes to the nearest existing parent logger; no new logger is created."""
+    logging.getLogger("near")
+    dispatch_event({"log": ["near.by.far", logging.WARNING, "said", 0.0, 1, ["there.py", 1, "fn"]]})
+
+    assert [record.name for record in caplog.records] == ["near.by.far"]
+    assert "near.by.far" not in logging.Logger.manager.loggerDict

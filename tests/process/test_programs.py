@@ -1,0 +1,152 @@
+"""Pools within programs that manage processes or loops themselves, that are killed, or that lack standard files."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import anyio
+import httpx
+import pytest
+
+from callboard.testing import Backend
+
+from ._processes import NO_LINUX, ROOT, WAIT, descendants, needs_bubblewrap, running, started
+
+_CELL = """
+from callboard_actors.process import Processes
+from tests.process import _bodies as bodies
+async with Processes(workers=2) as pool:
+    print("found", await pool.run(bodies.add, 20, 22))
+    try:
+        await pool.run(lambda: 1)
+    except TypeError as error:
+        print("refused", error)
+"""
+
+
+@pytest.mark.exhaustive
+def test_in_ipython_a_cell_has_a_pool(tmp_path: Path) -> None:
+    """The event loop is IPython's. Functions defined in a cell cannot be found by workers, and the error says so."""
+    command = [sys.executable, "-m", "IPython", "--colors=NoColor", "-c", _CELL]
+    env = {**os.environ, "IPYTHONDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    found = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=WAIT * 3, check=False)
+    assert "found 42" in found.stdout, found.stdout + found.stderr
+    assert "refused" in found.stdout
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_uvicorn_worker_has_a_pool_and_leaves_nothing_behind(tmp_path: Path, workers: int) -> None:
+    """Several uvicorn workers may each have a pool; SIGTERM ends all processes."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "uvicorn", "tests.process._web_app:app", "--port", str(port), "--log-level=error"]
+    with subprocess.Popen([*command, "--workers", str(workers)], cwd=ROOT) as server:
+        try:
+            for _ in range(2):
+                answer = _get(f"http://127.0.0.1:{port}/?folder={tmp_path}")
+                assert "did not finish within its timeout of 0.5 s" in answer["hung"]
+                assert answer["found"].startswith("fine from ")
+            below = descendants(server.pid)
+            assert len(below) >= 2  # a zygote and a worker
+        finally:
+            server.send_signal(signal.SIGTERM)
+    until = time.monotonic() + WAIT
+    while running(below) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert running(below) == set()
+
+
+def _get(url: str) -> dict[str, str]:
+    until = time.monotonic() + WAIT
+    while True:
+        try:
+            found: dict[str, str] = httpx.get(url, timeout=WAIT).raise_for_status().json()
+        except httpx.ConnectError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
+        else:
+            return found
+
+
+@pytest.mark.backends("asyncio", "trio")
+@pytest.mark.real_clock
+@pytest.mark.parametrize(
+    ("start", "mode", "linux", "with_zygote"),
+    [
+        pytest.param("fork", "plain", True, False, marks=pytest.mark.exhaustive),
+        ("fork", "forks", True, False),
+        pytest.param("fork", "bubblewrap", True, False, marks=[pytest.mark.exhaustive, needs_bubblewrap]),
+        pytest.param("spawn", "forks", False, False, marks=pytest.mark.exhaustive),
+        pytest.param("spawn", "plain", False, True, marks=pytest.mark.exhaustive),
+        pytest.param("spawn", "forks", True, False, marks=pytest.mark.exhaustive),
+    ],
+)
+async def test_no_worker_outlives_its_parent_by_more_than_a_second(
+    tmp_path: Path, anyio_backend: Backend, start: str, mode: str, linux: bool, with_zygote: bool
+) -> None:
+    """Workers end with their parent while idle, busy, deaf to SIGTERM, with children, or in namespaces.
+
+    A fork of the parent that has all its sockets open makes no difference. Where the kernel does not signal the end of
+    a parent, the zygote polls, and workers see their lifeline pipe close, also if the zygote is killed, too.
+    """
+    backend = anyio_backend[0] if isinstance(anyio_backend, tuple) else anyio_backend
+    command = [sys.executable, "-m", "tests.process._doomed_parent", backend, str(tmp_path), mode, start]
+    env = dict(os.environ) if linux else {**os.environ, "PYTHONPATH": str(NO_LINUX)}
+    with subprocess.Popen(command, cwd=ROOT, env=env) as parent:
+        try:
+            await started(tmp_path, 3)
+            forked = {pid for pid in descendants(parent.pid) if _command_of(pid) == _command_of(parent.pid)}
+            below = descendants(parent.pid) - forked
+            zygotes = {pid for pid in below if b"_zygote import" in _command_of(pid)}
+            assert zygotes
+            assert len(below) >= (7 if mode == "bubblewrap" else 5)
+            began = time.monotonic()
+        finally:
+            if with_zygote:
+                for pid in zygotes:
+                    os.kill(pid, signal.SIGKILL)
+            os.kill(parent.pid, signal.SIGKILL)
+    with anyio.fail_after(WAIT):
+        while running(below):
+            await anyio.sleep(0.005)
+
+    assert len(forked) == (mode == "forks")
+    assert time.monotonic() - began < 1
+
+
+def _command_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+_DAEMON = """
+import anyio, pathlib, sys
+from callboard_actors.process import Processes
+from tests.process import _bodies as bodies
+
+async def main(start, found):
+    async with Processes(workers=1, start=start) as pool:
+        pathlib.Path(found).write_text(str(await pool.run(bodies.add, 20, 22)))
+
+anyio.run(main, *sys.argv[2:], backend=sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("start", [pytest.param("fork", marks=pytest.mark.exhaustive), "spawn"])
+@pytest.mark.parametrize(
+    "closed", [*(pytest.param(some, marks=pytest.mark.exhaustive) for some in ("0<&- 1>&-", "2>&-")), "0<&- 1>&- 2>&-"]
+)
+def test_a_program_without_standard_files_has_a_pool(
+    tmp_path: Path, anyio_backend: Backend, start: str, closed: str
+) -> None:
+    """Descriptors 0 to 2 then belong to other files, such as the event loop's; no worker may write messages to them."""
+    backend = anyio_backend[0] if isinstance(anyio_backend, tuple) else anyio_backend
+    found = tmp_path / "found"
+    program = [sys.executable, "-c", _DAEMON, backend, start, str(found)]
+    subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *program], cwd=ROOT, timeout=WAIT, check=True)
+    assert found.read_text() == "42"
