@@ -5,7 +5,7 @@ import gc
 import logging
 import os
 import signal
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from functools import wraps
 from inspect import isasyncgenfunction, iscoroutinefunction
@@ -132,11 +132,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if isinstance(item, pytest.Function) and item.get_closest_marker("exhaustive") is None:
             name = item.callspec.params.get("anyio_backend", "") if hasattr(item, "callspec") else ""
             variants[item.path, item.originalname, str(name)].append(item)
-    tests: dict[Path, dict[str, int]] = defaultdict(dict)
+    numbers: dict[Path, dict[str, int]] = defaultdict(dict)
+    backends = Counter((path, name) for path, name, _ in variants)
     for (path, name, backend_name), alike in variants.items():
         chosen = alike[-1] if "trio" in backend_name else alike[0]
-        number = tests[path].setdefault(name, len(tests[path]))
-        takes_turns = bool(backend_name and START_PROCESSES & set(path.parts))
+        number = numbers[path].setdefault(name, len(numbers[path]))
+        takes_turns = path.parent.name in START_PROCESSES and backends[path, name] > 1
         is_others_turn = takes_turns and MAIN_BACKENDS[number % 2] not in backend_name
         for item in alike:
             is_left_out = is_others_turn and item.get_closest_marker("backends") is None

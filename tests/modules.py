@@ -1,6 +1,5 @@
 """List of all modules: `python -m tests.modules` writes `docs/reference/modules.md` from their docstrings."""
 
-import ast
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,8 +37,8 @@ def module_at(path: Path, package: Path) -> Module:
     parts = path.relative_to(package).with_suffix("").parts
     inner = parts[1:] if len(parts) > 1 else parts
     room = ".".join([package.name, *parts[:-1][:1]])
-    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
-    summary = docstring.partition("\n")[0].replace("|", "\\|")
+    _, begins, text = path.read_text().partition('"""')  # parsing would take a second for all modules
+    summary = text.partition("\n")[0].removesuffix('"""').replace("|", "\\|") if begins else ""
     return Module(room, "/".join(inner).removesuffix("__init__").rstrip("/"), summary)
 
 

@@ -179,22 +179,8 @@ def run(name: str, code: CodeType, tests: list[str], seconds: float, report: Pat
             sys.meta_path.insert(0, _Finder(name, code))  # type: ignore[arg-type]
             import pytest
 
-            options = [
-                "-x",
-                "-q",
-                "-n",
-                "0",
-                "-p",
-                "no:cacheprovider",
-                "--hypothesis-seed=0",
-                "-o",
-                "timeout=0",
-                "-m",
-                "",
-                "-W",
-                REWRITTEN,
-            ]
-            result = int(pytest.main([*options, *tests]))
+            options = "-x -q -n 0 -p no:cacheprovider --hypothesis-seed=0 -o timeout=0".split()
+            result = int(pytest.main([*options, "-m", "", "-W", REWRITTEN, *tests]))
             if report is not None:
                 report.write_text("\n".join(one for one in sys.modules if not one.startswith(PRELOAD_NOT)))
         except BaseException:

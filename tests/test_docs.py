@@ -1,4 +1,4 @@
-"""The pages of the documentation are true: code runs, links resolve, and the reference has every name."""
+"""The pages and examples are true: code runs, links resolve, and the reference has every name."""
 
 import ast
 import importlib
@@ -6,6 +6,8 @@ import inspect
 import pkgutil
 import re
 import runpy
+import subprocess
+import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,3 +192,45 @@ async def test_a_place_comes_back_where_warnings_are_errors() -> None:
     with anyio.fail_after(2):
         while node.statistics().abandoned_threads:
             await anyio.sleep(0.01)
+
+
+EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+PUBLIC = {
+    "callboard",
+    "callboard.extend",
+    "callboard.guards",
+    "callboard.middleware",
+    "callboard.telemetry",
+    "callboard.testing",
+    "callboard.threads",
+}
+PUBLIC |= {f"callboard_actors.{name}" for name in ("http", "mcp", "process", "python", "shell", "sql")}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.exhaustive
+def test_an_example_runs_to_its_end(path: Path) -> None:
+    """Warnings count as failures, including the warning about an abandoned thread."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(path)], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout
+
+
+def test_there_are_examples() -> None:
+    """An empty folder would pass the test above."""
+    assert {path.stem for path in EXAMPLES} >= {"quickstart", "http_fan_out", "drop_in_langgraph", "trio_native"}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_uses_public_names_only(path: Path) -> None:
+    """If an example needs a private name, users need it too, and it should be public."""
+    imports = [
+        line for line in path.read_text().splitlines() if line.startswith(("from callboard", "import callboard"))
+    ]
+
+    assert imports
+    assert {line.split()[1] for line in imports} <= PUBLIC

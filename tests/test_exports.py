@@ -95,17 +95,3 @@ def test_importing_callboard_loads_nothing_heavy() -> None:
     code = "import sys, callboard.testing; print(*{'trio', 'langgraph', 'langchain_core'} & set(sys.modules))"
 
     assert subprocess.check_output([sys.executable, "-c", code], timeout=60, text=True) == "\n"
-
-
-def test_a_tool_node_on_asyncio_never_imports_trio() -> None:
-    """A program on asyncio does not pay for importing trio."""
-    code = (
-        "import sys, asyncio\n"
-        "from callboard import ToolNode\n"
-        "def f(x: int) -> int:\n    'f'\n    return x\n"
-        "call = {'name': 'f', 'args': {'x': 1}, 'id': '1', 'type': 'tool_call'}\n"
-        "asyncio.run(ToolNode([f]).ainvoke([call]))\n"
-        "sys.exit('trio' in sys.modules)"
-    )
-
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -41,7 +41,7 @@ KNOWN_PEERS = {
 """Imports between rooms of one layer of `callboard_actors`, with their reasons."""
 
 KNOWN_LATE = {
-    ("callboard.exceptions", "callboard.tools"): "`CallsInterrupted` is defined beside the questions that it carries.",
+    ("callboard.exceptions", "callboard.tools"): "`CallsInterrupted` is defined beside the questions that it carries."
 }
 """Late imports that point upward: from a module to a room. Users find all exceptions in one module."""
 
@@ -69,7 +69,6 @@ def module_name(path: Path, root: Path) -> str:
 
 
 Modules = Mapping[str, Path]
-
 MODULES = {module_name(path, SOURCE): path for path in sorted(SOURCE.rglob("*.py"))}
 INNER = {name: path for name, path in MODULES.items() if name != SHOP_WINDOW}
 ACTOR_MODULES = {module_name(path, ACTORS): path for path in sorted(ACTORS.rglob("*.py"))}
@@ -189,12 +188,6 @@ def test_the_lowest_rooms_import_no_other_room() -> None:
     } == {}
 
 
-def test_each_known_late_import_exists() -> None:
-    """An obsolete entry would hide a new late import."""
-    for module, room in KNOWN_LATE:
-        assert room in {room_of(found) for found in imported_late(MODULES[module])}
-
-
 def test_tables_of_late_imports_are_read() -> None:
     """The tables must name whole modules, because these tests could not read another form."""
     public = {name for name, path in MODULES.items() if LATE_TABLE in path.read_text()}
@@ -203,21 +196,22 @@ def test_tables_of_late_imports_are_read() -> None:
     assert {name for name in public if not any(found in MODULES for found in imported_late(MODULES[name]))} == set()
 
 
-def test_every_room_of_the_picture_exists() -> None:
-    """An entry for a room or module that no longer exists would disable a test."""
+def test_every_room_of_the_picture_and_each_known_late_import_exist() -> None:
+    """An entry for a room, module or late import that no longer exists would disable a test."""
     assert {room_of(name) for name in INNER} == set(LAYER_OF)
     assert {room_of(name) for name in ACTOR_INNER} == set(ACTOR_LAYER_OF)
     assert {name for name in FOREIGN if name not in MODULES} == set()
+    for module, room in KNOWN_LATE:
+        assert room in {room_of(found) for found in imported_late(MODULES[module])}
 
 
-def test_no_two_rooms_need_each_other() -> None:
-    """Two rooms may import each other although no two modules do."""
+def test_no_two_rooms_and_no_two_modules_need_each_other() -> None:
+    """Two rooms may import each other although no two modules do.
+
+    Imports inside functions count: their cycles would show in the first call only.
+    """
     for modules in (INNER, ACTOR_INNER):
         TopologicalSorter(room_imports(modules)).prepare()  # raises CycleError
-
-
-def test_no_two_modules_need_each_other() -> None:
-    """Imports inside functions count: their cycles would show in the first call only."""
     for modules in (INNER, ACTOR_MODULES):
         graph = {name: imports_within(name, modules) for name in modules}
         # `from room import _module` needs the module only, and not the package of the room.
@@ -307,17 +301,8 @@ def test_customers_use_public_names_only() -> None:
 
 PUBLIC_MODULES = ["callboard", "callboard.extend", "callboard.exceptions", "callboard.middleware", "callboard.guards"]
 FOR_OPTIONS = frozenset(
-    ("check_count", "check_seconds", "check_type", "has_members_of", "KeyFunction", "key_function", "LimitKey")
-) | frozenset(
-    (
-        "Missing",
-        "argument_names",
-        "check_argument_names",
-        "check_missing",
-        "check_tool_names",
-        "spellings",
-        "tool_names",
-    )
+    "check_count check_seconds check_type has_members_of KeyFunction key_function LimitKey Missing argument_names"
+    " check_argument_names check_missing check_tool_names spellings tool_names".split()
 )
 """Names that check the options of a constructor, and write their errors."""
 KNOWN_PRIVATE = {

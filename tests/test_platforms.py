@@ -66,13 +66,15 @@ def test_the_core_can_be_imported_without_the_names_of_posix(statement: str) -> 
     in_a_new_python(WITHOUT_POSIX + statement)
 
 
-def test_a_tool_runs_in_a_thread_without_the_names_of_posix() -> None:
-    """A successful import does not show that the code also runs without POSIX names."""
+def test_a_tool_runs_in_a_thread_without_the_names_of_posix_and_without_trio() -> None:
+    """A successful import does not show that the code also runs; a program on asyncio does not pay for trio."""
     in_a_new_python(
         WITHOUT_POSIX + "from callboard import ToolNode\n"
         "def double(x: int) -> int:\n    'Double.'\n    return x * 2\n"
         "call = {'name': 'double', 'args': {'x': 21}, 'id': '1', 'type': 'tool_call'}\n"
-        "assert ToolNode([double]).invoke([call])['messages'][0].content == '42'\n"
+        "for found in (ToolNode([double]).invoke([call]), asyncio.run(ToolNode([double]).ainvoke([call]))):\n"
+        "    assert found['messages'][0].content == '42'\n"
+        "assert 'trio' not in sys.modules\n"
     )
 
 

@@ -127,6 +127,8 @@ async def _in_a_plain_thread(fn: Callable[[], Any]) -> Any:
 
 
 PLACES = [in_a_task, in_a_worker_thread, in_an_asyncio_of_its_own, in_a_trio_of_its_own]
+
+
 @pytest.mark.real_clock
 async def test_a_reference_is_used_from_any_task_thread_and_event_loop() -> None:
     async with running(Notebook) as book:

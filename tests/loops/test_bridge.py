@@ -20,7 +20,7 @@ import sniffio
 from langchain_core.tools import StructuredTool
 
 from callboard import CallPolicy, Statistics, ToolNode, remaining
-from callboard._loops._bridge import run_from_sync, run_on_asyncio
+from callboard._loops._bridge import run_on_asyncio
 from callboard.testing import Recorder
 from tests.helpers import ask, make, make_sync
 
@@ -60,10 +60,6 @@ def content(messages: list[object]) -> object:
     return message.content
 
 
-def test_invoke_works_in_plain_code() -> None:
-    assert within(10, lambda: content(echo_node().invoke(ask("echo")))) == "nobody"
-
-
 def test_invoke_carries_the_context_variables_of_its_caller() -> None:
     """Promise 8: a tool's thread sees its caller's context variables, and cannot change them for the caller."""
 
@@ -73,14 +69,6 @@ def test_invoke_carries_the_context_variables_of_its_caller() -> None:
 
     assert within(10, go) == "ada"
     assert user.get() == "nobody"
-
-
-def test_invoke_raises_the_error_itself() -> None:
-    error = ValueError("boom")
-    node = ToolNode([Recorder().tool("boom", raises=error)])
-    with pytest.raises(ValueError, match="boom") as caught:
-        within(10, lambda: node.invoke(ask("boom")))
-    assert caught.value is error
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -420,11 +408,3 @@ def test_a_coroutine_that_never_began_is_closed() -> None:
 
         for backend in ("asyncio", "trio"):
             within(10, partial(anyio.run, main, backend=backend))
-
-
-def test_run_from_sync_gives_the_result_back() -> None:
-    async def main() -> str:
-        await asyncio.sleep(0)
-        return "done"
-
-    assert within(10, lambda: run_from_sync(main)) == "done"

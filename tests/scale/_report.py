@@ -7,15 +7,7 @@ from ._model import DAY, Costs, Fleet, ceiling
 PEAK = 3.0
 """Calls of the busiest hour of a day, relative to the average hour."""
 
-COSTS = Costs(
-    turn=8.6e-3,
-    call=0.33e-3,
-    shared=60e-6,
-    place=9.4e-6,
-    beat=210e-6,
-    write=1.4e-3,
-    write_call=24e-6,
-)
+COSTS = Costs(turn=8.6e-3, call=0.33e-3, shared=60e-6, place=9.4e-6, beat=210e-6, write=1.4e-3, write_call=24e-6)
 """Costs from `python -m tests.benchmark fleet`, on the machine of the page."""
 
 LARGEST = Fleet(nodes=1_000, calls=1e8 / DAY * PEAK)

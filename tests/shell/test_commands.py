@@ -1,13 +1,16 @@
 """Commands run in the given directory; the model reads their exit code and output."""
 
+import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 from callboard import ActorStartError, CallPolicy, ToolNode, running
 from callboard.testing import tool_call
+from callboard_actors.python import Python
 from callboard_actors.shell import Shell
 
 pytestmark = pytest.mark.real_clock
@@ -22,6 +25,7 @@ async def told(folder: Path, *commands: str, timeout: float | None = None, **opt
             return [await shell.run(command, timeout) for command in commands]
 
 
+@pytest.mark.backends("asyncio", "trio")
 async def test_a_model_reads_the_exit_code_and_what_was_written_in_its_order(tmp_path: Path) -> None:
     """stdout and stderr share one pipe, because separate pipes would lose the order of lines."""
     (said,) = await told(tmp_path, "pwd; echo one >&2; echo two; exit 3")
@@ -49,6 +53,7 @@ async def test_keys_in_the_environment_are_not_passed_on(tmp_path: Path, monkeyp
     assert "COLOUR=red" in said[0]
 
 
+@pytest.mark.backends("asyncio", "trio")
 async def test_what_outlives_its_timeout_is_ended_and_its_output_told(tmp_path: Path) -> None:
     """The output so far and a suggestion help the model to continue."""
     said = await told(tmp_path, "echo begun; sleep 600", timeout=0.2999512)
@@ -131,3 +136,25 @@ async def test_a_directory_that_is_not_there_is_an_error_at_the_start(tmp_path: 
     """The error is permanent, so the actor is not restarted."""
     with pytest.raises(ActorStartError, match="no such directory"):
         await told(tmp_path / "missing", "ls")
+
+
+def _shell(**options: Any) -> Shell:
+    return Shell(Path(), unrestricted=True, **options)
+
+
+@pytest.mark.parametrize("make", [_shell, Python])
+@pytest.mark.parametrize(
+    ("option", "values", "error", "says"),
+    [
+        ("grace", [0, -1.5, math.inf, math.nan], ValueError, "is a number of seconds"),
+        ("timeout", ["60", None, (1,)], TypeError, "is a number of seconds"),
+        ("max_output", [99, 1000.5, "1000", None], ValueError, "is a whole number, at least 100"),
+    ],
+)
+def test_numbers_that_cannot_be_meant_are_refused_by_name(
+    make: Any, option: str, values: list[object], error: type[Exception], says: str
+) -> None:
+    """An infinite timeout would never end, and a limit of too few characters would leave a model nothing to read."""
+    for value in values:
+        with pytest.raises(error, match=rf"(Shell|Python)\({option}=.*\) {says}"):
+            make(**{option: value})

@@ -13,6 +13,7 @@ from ._left import alive, noted, said_by
 pytestmark = pytest.mark.real_clock
 
 
+@pytest.mark.backends("asyncio", "trio")
 async def test_a_confined_command_touches_what_it_was_given_and_nothing_else(tmp_path: Path) -> None:
     """Writing works in permitted folders only; all other files are out of reach."""
     work, secret = tmp_path / "work", tmp_path / "secret"

@@ -102,7 +102,13 @@ def confined(folder: Path, **options: object) -> Shell:
     return Shell(folder, confine=Confine(write=[folder], processes=True), grace=0.3, **options)
 
 
-@pytest.mark.parametrize("may_write_there", [False, True], ids=["elsewhere", "where temporary files are written"])
+@pytest.mark.parametrize(
+    "may_write_there",
+    [
+        pytest.param(False, id="elsewhere", marks=pytest.mark.exhaustive),
+        pytest.param(True, id="where temporary files are written"),
+    ],
+)
 async def test_a_confined_command_can_neither_read_nor_rewrite_the_output_of_a_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may_write_there: bool
 ) -> None:
