@@ -8,12 +8,11 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 from langchain_core.messages import ToolMessage
-from langchain_core.tools import StructuredTool
 from langgraph.errors import GraphBubbleUp
 
 from callboard import CallPolicy, CallRejectedError, CallTimeoutError, DeadlineExceededError, Limit, ToolNode, cleanup
 from callboard.testing import Recorder
-from tests.helpers import BrokenError, ask, make
+from tests.helpers import BrokenError, ask, make, make_sync
 
 
 def frames(error: BaseException) -> list[str]:
@@ -59,29 +58,31 @@ async def test_an_error_that_has_a_cause_keeps_it() -> None:
 
 
 @pytest.mark.real_clock
-async def test_an_error_of_a_sync_tool_arrives_bare_too() -> None:
+async def test_an_error_arrives_bare_out_of_a_sync_tool_a_sync_wrapper_and_invoke() -> None:
     error = BrokenError("in a thread")
 
     def in_thread() -> None:
         raise error
 
-    tool = StructuredTool.from_function(func=in_thread, name="boom", description="A tool of a test.")
-    with anyio.fail_after(10), pytest.raises(BrokenError) as caught:
-        await ToolNode([tool]).ainvoke(ask("boom"))
-    assert caught.value is error
-    assert frames(error)[-1] == "in_thread"
-
-
-def test_an_error_arrives_bare_out_of_a_sync_invoke() -> None:
-    error = BrokenError("over the bridge")
-
     async def boom() -> None:
         raise error
 
-    with pytest.raises(BrokenError) as caught:
-        ToolNode([make(boom)]).invoke(ask("boom"))
-    assert caught.value is error
-    assert frames(error)[-1] == "boom"
+    def through(request: object, execute: Callable[[object], ToolMessage]) -> ToolMessage:
+        return execute(request)
+
+    nodes = [
+        ToolNode([make_sync(in_thread, "boom")]),
+        ToolNode([make(boom)], wrap_tool_call=through),
+        ToolNode([make(boom)]),
+    ]
+    for node in nodes:
+        error.__traceback__ = None
+        with anyio.fail_after(10), pytest.raises(BrokenError) as caught:
+            if node is nodes[-1]:
+                await anyio.to_thread.run_sync(node.invoke, ask("boom"))
+            await node.ainvoke(ask("boom"))
+        assert caught.value is error
+        assert frames(error)[-1] == ("in_thread" if node is nodes[0] else "boom")
 
 
 async def test_an_error_arrives_bare_through_nested_nodes_and_middleware() -> None:
@@ -102,21 +103,6 @@ async def test_an_error_arrives_bare_through_nested_nodes_and_middleware() -> No
     node = ToolNode([make(outer), Recorder().tool("stuck", hang=True)], awrap_tool_call=through)
     with pytest.raises(BrokenError) as caught:
         await node.ainvoke(ask("outer", "stuck"))
-    assert caught.value is error
-
-
-@pytest.mark.real_clock
-async def test_an_error_arrives_bare_through_a_sync_wrapper() -> None:
-    error = BrokenError("deep down")
-
-    async def boom() -> None:
-        raise error
-
-    def through(request: object, execute: Callable[[object], ToolMessage]) -> ToolMessage:
-        return execute(request)
-
-    with anyio.fail_after(10), pytest.raises(BrokenError) as caught:
-        await ToolNode([make(boom)], wrap_tool_call=through).ainvoke(ask("boom"))
     assert caught.value is error
 
 

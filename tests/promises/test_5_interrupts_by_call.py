@@ -2,7 +2,6 @@
 
 import pickle
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -13,40 +12,12 @@ from langchain_core.tools import StructuredTool
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.errors import GraphInterrupt, UnknownInterruptError, is_invalid_resume
 from langgraph.types import Interrupt, interrupt
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from callboard import CallsInterrupted, ToolNode
 from callboard.testing import Recorder, calls, tool_call
 from tests.helpers import BrokenError
-
-
-class Asking:
-    """Makes tools that ask questions, and counts the executions of each call."""
-
-    def __init__(self) -> None:
-        self.runs: Counter[str] = Counter()
-        self.ends: Counter[str] = Counter()
-
-    def body(self, who: str, questions: int) -> str:
-        self.runs[who] += 1
-        answers = [interrupt(f"{who}?{number}") for number in range(questions)]
-        self.ends[who] += 1
-        return f"{who} got {answers}"
-
-    def tool(self, name: str = "ask", *, seconds: Callable[[str], float] = lambda _: 0.0) -> StructuredTool:
-        async def ask(who: str, questions: int = 1) -> str:
-            await anyio.sleep(seconds(who))
-            return self.body(who, questions)
-
-        return StructuredTool.from_function(coroutine=ask, name=name, description="Asks.")
-
-    def sync_tool(self, name: str = "ask") -> StructuredTool:
-        return StructuredTool.from_function(func=self.body, name=name, description="Asks.")
-
-
-def asks(*questions: tuple[str, int]) -> Any:
-    """Return a message whose calls ask this many questions each."""
-    return calls(*(tool_call("ask", f"id-{who}", who=who, questions=number) for who, number in questions))
+from tests.promises._asking import Asking, asks
 
 
 async def interrupted(node: ToolNode, asked: Any, **options: Any) -> CallsInterrupted:
@@ -168,7 +139,7 @@ async def test_one_answer_for_two_questions_is_an_error_of_langgraphs_type_too()
 @pytest.mark.real_clock
 async def test_sync_tools_ask_from_their_threads() -> None:
     asking = Asking()
-    node = ToolNode([asking.sync_tool()])
+    node = ToolNode([asking.tool(sync=True)])
     asked = [asks(("a", 2), ("b", 1), ("c", 0))]
     with anyio.fail_after(10):
         waiting = await interrupted(node, asked)
@@ -193,18 +164,9 @@ async def test_calls_that_share_an_id_have_questions_of_their_own() -> None:
     assert texts(messages) == ["a got ['A']", "b got ['B']"]
 
 
-class Decision(BaseModel):
-    approve: bool
-
-
 async def test_a_wrong_answer_harms_nobody_and_may_be_given_again() -> None:
     asking = Asking()
-
-    async def decide() -> str:
-        asking.runs["decide"] += 1
-        return f"approved {interrupt('approve?', response_schema=Decision).approve}"
-
-    node = ToolNode([asking.tool(), StructuredTool.from_function(coroutine=decide, description="Decides.")])
+    node = ToolNode([asking.tool(), asking.decide()])
     asked = [calls(*asks(("a", 1)).tool_calls, tool_call("decide", "id-d"), *asks(("b", 1)).tool_calls)]
     waiting = await interrupted(node, asked)
     named, ledger = ids(waiting), waiting.ledger
