@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.tools import StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -21,53 +21,18 @@ from langgraph.graph.message import add_messages
 from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.prebuilt import create_react_agent as langgraph_react_agent
 from langgraph.types import Command, RetryPolicy, Send, interrupt
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from typing_extensions import TypedDict
 
 from callboard import ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
-from tests.helpers import BrokenError
+from tests.helpers import BrokenError, make
+from tests.promises._asking import Asking, asks
 
 
 class State(TypedDict, total=False):
     messages: Annotated[list[AnyMessage], add_messages]
     notes: Annotated[list[str], lambda old, new: [*old, *new]]
-
-
-class Asking:
-    """Makes tools that may ask, and counts the executions of each call."""
-
-    def __init__(self) -> None:
-        self.runs: Counter[str] = Counter()
-
-    def tool(self, *, sync: bool = False, seconds: Callable[[str], float] = lambda _: 0.0) -> StructuredTool:
-        def ask(who: str, questions: int = 1) -> str:
-            self.runs[who] += 1
-            return f"{who} got {[interrupt(f'{who}?{number}') for number in range(questions)]}"
-
-        async def aask(who: str, questions: int = 1) -> str:
-            await asyncio.sleep(seconds(who))
-            return ask(who, questions)
-
-        if sync:
-            return StructuredTool.from_function(func=ask, name="ask", description="Asks.")
-        return StructuredTool.from_function(coroutine=aask, name="ask", description="Asks.")
-
-    def boom(self, times: int = 1) -> StructuredTool:
-        async def boom() -> str:
-            self.runs["boom"] += 1
-            await asyncio.sleep(0.05)
-            if self.runs["boom"] <= times:
-                raise BrokenError("no")
-            return "no boom"
-
-        return StructuredTool.from_function(coroutine=boom, name="boom", description="Fails.")
-
-
-def asks(*questions: tuple[str, int], message_id: str = "ai-1") -> AIMessage:
-    message = calls(*(tool_call("ask", f"id-{who}", who=who, questions=number) for who, number in questions))
-    message.id = message_id
-    return message
 
 
 def starting(*questions: tuple[str, int]) -> dict[str, Any]:
@@ -96,12 +61,25 @@ def asking_graphs() -> tuple[Asking, Callable[[Any], Any]]:
     return asking, graphs_of(ToolNode([asking.tool()]))
 
 
-CONFIG: Any = {"configurable": {"thread_id": "t"}}
-
-
 def asking_graph() -> tuple[Asking, Any]:
     asking, build = asking_graphs()
     return asking, build(InMemorySaver())
+
+
+def boom(asking: Asking, times: int = 1) -> StructuredTool:
+    """Return a tool that fails so many times."""
+
+    async def boom() -> str:
+        asking.runs["boom"] += 1
+        await asyncio.sleep(0.05)
+        if asking.runs["boom"] <= times:
+            raise BrokenError("no")
+        return "no boom"
+
+    return make(boom)
+
+
+CONFIG: Any = {"configurable": {"thread_id": "t"}}
 
 
 @contextmanager
@@ -267,18 +245,9 @@ def test_a_plain_answer_is_not_used_twice(quick: Run) -> None:
     assert results(quick(build, Command(resume="second"))) == ["a got ['first', 'second']"]
 
 
-class Decision(BaseModel):
-    approve: bool
-
-
 def test_a_wrong_answer_may_be_given_again(run: Run) -> None:
     asking = Asking()
-
-    async def decide() -> str:
-        asking.runs["decide"] += 1
-        return f"approved {interrupt('approve?', response_schema=Decision).approve}"
-
-    node = ToolNode([asking.tool(), StructuredTool.from_function(coroutine=decide, description="Decides.")])
+    node = ToolNode([asking.tool(), asking.decide()])
     message = calls(*asks(("a", 1)).tool_calls, tool_call("decide", "id-d"))
     build = graphs_of(node)
     named = ids(run(build, {"messages": [message]}))
@@ -399,7 +368,7 @@ def test_an_agent_in_a_node_whose_model_repeats_its_ids(run: Run) -> None:
 
 def test_a_retried_node_runs_what_failed_and_nothing_else(run: Run) -> None:
     asking = Asking()
-    node = ToolNode([asking.tool(), asking.boom(times=2)])
+    node = ToolNode([asking.tool(), boom(asking, times=2)])
     policy = RetryPolicy(initial_interval=0.01, jitter=False, max_attempts=3, retry_on=BrokenError)
     message = calls(*asks(("plain", 0), ("a", 1)).tool_calls, tool_call("boom", "id-x"))
     build = graphs_of(node, retry_policy=policy)
@@ -413,7 +382,7 @@ def test_a_retried_node_runs_what_failed_and_nothing_else(run: Run) -> None:
 
 def test_after_an_error_the_next_run_does_what_is_left(run: Run) -> None:
     asking = Asking()
-    node = ToolNode([asking.tool(), asking.boom()])
+    node = ToolNode([asking.tool(), boom(asking)])
     message = calls(*asks(("p", 0), ("a", 1), ("q", 0)).tool_calls, tool_call("boom", "id-x"))
     build = graphs_of(node)
     with pytest.raises(BrokenError):
