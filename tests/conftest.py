@@ -45,6 +45,11 @@ VARIANTS = 2
 
 Of a test with more, only the first runs on asyncio and the last on trio; CI runs all.
 """
+CROSSED = {"server", "mcp", "mcp_service", "http", "remote", "sql"}
+"""Packages in which already two variants of an async test are too many.
+
+What varies, such as the server or the version of the protocol, does not depend on the backend there.
+"""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -141,7 +146,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         is_others_turn = takes_turns and MAIN_BACKENDS[number % 2] not in backend_name
         for item in alike:
             is_left_out = is_others_turn and item.get_closest_marker("backends") is None
-            if is_left_out or (len(alike) > VARIANTS and item is not chosen):
+            most = 1 if backend_name and CROSSED & set(item.path.parts) else VARIANTS
+            if is_left_out or (len(alike) > most and item is not chosen):
                 item.add_marker(pytest.mark.exhaustive)
 
 

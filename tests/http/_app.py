@@ -85,11 +85,11 @@ async def body(request: Request) -> Response:
 
 @cache
 def bomb_of(layers: int) -> bytes:
-    """Return 256 MiB of zeros, compressed to 256 KiB or to a few hundred bytes."""
+    """Return 64 MiB of zeros, compressed to 64 KiB or to a few hundred bytes."""
     if layers > 1:
         return gzip.compress(bomb_of(layers - 1), 9)
     compressor = zlib.compressobj(9, wbits=31)
-    return b"".join([*(compressor.compress(bytes(2**20)) for _ in range(256)), compressor.flush()])
+    return b"".join([*(compressor.compress(bytes(2**20)) for _ in range(64)), compressor.flush()])
 
 
 async def bomb(request: Request) -> Response:

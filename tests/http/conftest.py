@@ -4,8 +4,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
+import httpx2
 import pytest
 import trustme
 
@@ -20,6 +22,14 @@ def served(*arguments: str) -> Iterator[int]:
             yield int(process.stdout.readline())
         finally:
             process.kill()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _certificates_are_read_once() -> Iterator[None]:
+    # Each client would read the certificates of the system anew, which takes longer than most tests.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(httpx2, "create_ssl_context", cache(httpx2.create_ssl_context))
+        yield
 
 
 @pytest.fixture(scope="session")

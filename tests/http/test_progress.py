@@ -58,18 +58,18 @@ async def test_a_body_of_many_parts_tells_no_more_than_a_few_a_second(site: Site
 
 async def test_a_body_that_comes_slowly_is_no_idle_call(site: Site) -> None:
     """Each part resets the idle timeout, which is for servers that send nothing at all."""
-    policy = CallPolicy(idle_timeout=1.0)
-    slow, _ = await told_of(site.url("/parts", count=16, each=0.1, length=16 * PART), policy)
+    policy = CallPolicy(idle_timeout=0.75)
+    slow, _ = await told_of(site.url("/parts", count=9, each=0.1, length=9 * PART), policy)
     silent, _ = await told_of(site.url("/parts", count=2, each=30), policy)
 
-    assert slow.artifact["size"] == 16 * PART
-    assert "has no answer: it was not there within 0.8" in silent.text
+    assert slow.artifact["size"] == 9 * PART
+    assert "has no answer: it was not there within 0.6" in silent.text
 
 
 async def test_signs_of_life_put_off_no_timeout_of_the_whole_call(site: Site) -> None:
     """A body without end may use four fifths of the call's timeout, so that the model still gets an answer."""
-    message, _ = await told_of(site.url("/slow", case=site.case()), CallPolicy(timeout=2.5, idle_timeout=1.0))
+    message, _ = await told_of(site.url("/slow", case=site.case()), CallPolicy(timeout=1.5, idle_timeout=0.75))
     found = re.search(r"has no answer: it was not there within ([0-9.]+) s", message.text)
 
     assert found is not None, message.text
-    assert 1.0 < float(found[1]) < 2.5
+    assert 0.75 < float(found[1]) < 1.5

@@ -1,16 +1,16 @@
 """Helpers of the tests of MCP servers: the commands of the servers, and the answers of a node."""
 
 import json
+import subprocess
 import sys
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 import anyio
 import pytest
-from anyio.streams.buffered import BufferedByteReceiveStream
 from langchain_core.messages import ToolMessage
 
 from callboard import ToolNode
@@ -53,19 +53,23 @@ async def appears(path: Path) -> None:
             await anyio.sleep(0.01)
 
 
-@asynccontextmanager
-async def over_http(*module: str) -> AsyncGenerator[str]:
-    """Run a server on loopback in its own process; yield its URL. Without a module, it is the SDK's server."""
-    name, *arguments = module or ("_served", "http")
-    command = [sys.executable, "-m", f"{__package__}.{name}", *arguments]
-    async with await anyio.open_process(command, cwd=ROOT, stderr=None) as process:
+@contextmanager
+def started(module: str, *arguments: str) -> Generator[str]:
+    """Run a server on loopback in its own process; yield its URL."""
+    command = [sys.executable, "-m", f"{__package__}.{module}", *arguments]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
-            with anyio.fail_after(WAIT):
-                found = await BufferedByteReceiveStream(process.stdout).receive_until(b"\n", 100)
-            yield f"http://127.0.0.1:{int(found)}/mcp"
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}/mcp"
         finally:
             process.kill()
+
+
+@asynccontextmanager
+async def over_http(module: str, *arguments: str) -> AsyncGenerator[str]:
+    """Run a server on loopback for one test; the event loop goes on while it starts."""
+    with ExitStack() as stack:
+        yield await anyio.to_thread.run_sync(stack.enter_context, started(module, *arguments))
 
 
 def port_of(url: str) -> str:

@@ -1,11 +1,13 @@
 """SDK server with its own OAuth authorization server; prints the port.
 
 `python -m tests.mcp._protected [lifetime]`: the first tokens are declared to live for so many seconds; with -1
-they arrive expired. Every client is registered and granted everything, until the tool `close` is called.
+they arrive expired. Every client is registered and granted everything, until the tool `close` is called; the
+registration of another client opens the office again.
 """
 
 import socket
 import sys
+from collections import defaultdict
 from typing import Any
 from uuid import uuid4
 
@@ -52,6 +54,7 @@ class Office:
         return self._clients.get(client_id)
 
     async def register_client(self, client_info: OAuthClientInformationFull) -> None:
+        self._is_closed = False
         self._clients[str(client_info.client_id)] = client_info
 
     async def authorize(self, client: OAuthClientInformationFull, params: AuthorizationParams) -> str:
@@ -115,8 +118,8 @@ def server(port: int) -> MCPServer[Any]:
         client_registration_options=ClientRegistrationOptions(enabled=True),
     )
     made: MCPServer[Any] = MCPServer("protected", auth=auth, auth_server_provider=office)
-    here: list[None] = []
-    both = anyio.Event()
+    here: defaultdict[str, list[None]] = defaultdict(list)
+    both: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)
 
     @made.tool()
     async def grant() -> str:
@@ -125,12 +128,12 @@ def server(port: int) -> MCPServer[Any]:
         return "nothing" if token is None else token.token.partition("-")[0]
 
     @made.tool()
-    async def meet() -> str:
-        """Wait for another one who calls this."""
-        here.append(None)
-        if len(here) > 1:
-            both.set()
-        await both.wait()
+    async def meet(place: str) -> str:
+        """Wait for another one who calls this with the same place."""
+        here[place].append(None)
+        if len(here[place]) > 1:
+            both[place].set()
+        await both[place].wait()
         return "met"
 
     @made.tool()

@@ -1,5 +1,6 @@
 """Calls of a server in its own process: concurrency, timeouts and cancellation."""
 
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from callboard import CallPolicy, ToolNode
 from callboard.testing import tool_call
 from callboard_actors.mcp import McpServer
 
-from ._asked import NEW, OLD, ROOT, SDK, answers, appears, every_era, over_http
+from ._asked import NEW, OLD, ROOT, SDK, answers, appears, every_era, over_http, started
 
 pytestmark = pytest.mark.real_clock
 
@@ -62,20 +63,24 @@ async def test_ten_agents_make_all_their_calls_over_one_session(command: list[st
     assert sorted(map(int, notes)) == list(range(1, 11))
 
 
+@pytest.fixture(scope="module")
+def sdk_server() -> Iterator[str]:
+    """Run the SDK's server over HTTP; yield its URL."""
+    with started("_served", "http") as url:
+        yield url
+
+
 @pytest.mark.filterwarnings("ignore:Async generator 'http:ResourceWarning")  # the SDK leaves streams open
-async def test_over_http_the_same_is_true_of_either_era(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_over_http_the_same_is_true_of_either_era(sdk_server: str, mode: str, tmp_path: Path) -> None:
     """User headers are sent. A cancel closes the request in one version and is a message in the other."""
-    async with over_http() as url:
-        for mode in ("auto", "legacy"):
-            folder = tmp_path / mode
-            folder.mkdir()
-            async with McpServer(url, headers={"x-user": "ann"}, mode=mode) as server:
-                assert (await server.call("header", {"name": "x-user"})).structured_content == {"result": "ann"}
-                async with anyio.create_task_group() as group:
-                    group.start_soon(server.call, "hang", {"folder": str(folder)})
-                    await appears(folder / "began")
-                    group.cancel_scope.cancel()
-                await appears(folder / "cancelled")
+    async with McpServer(sdk_server, headers={"x-user": "ann"}, mode=mode) as server:
+        assert (await server.call("header", {"name": "x-user"})).structured_content == {"result": "ann"}
+        async with anyio.create_task_group() as group:
+            group.start_soon(server.call, "hang", {"folder": str(tmp_path)})
+            await appears(tmp_path / "began")
+            group.cancel_scope.cancel()
+        await appears(tmp_path / "cancelled")
 
 
 @pytest.mark.parametrize("way", ["stdio", "http"])

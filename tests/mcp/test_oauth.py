@@ -1,7 +1,8 @@
 """Servers with OAuth, used with the SDK's OAuth client as `auth=`."""
 
-from typing import Any
+from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
+from uuid import uuid4
 
 import httpx2
 import pytest
@@ -13,7 +14,7 @@ from callboard import ActorStartError, EngineError, ToolNode
 from callboard.testing import tool_call
 from callboard_actors.mcp import McpServer
 
-from ._asked import answers, over_http
+from ._asked import answers, over_http, started
 
 pytestmark = pytest.mark.real_clock
 
@@ -57,20 +58,22 @@ class Person:
         self.client = client_info
 
 
-def protected(*lifetime: str) -> Any:
-    return over_http("_protected", *lifetime)
+@pytest.fixture(scope="module")
+def protected() -> Iterator[str]:
+    """Run a server for all tests, each of which has a client of its own; yield its URL."""
+    with started("_protected") as url:
+        yield url
 
 
 @ERAS
-async def test_a_client_registers_and_a_person_allows_it_once(mode: str) -> None:
+async def test_a_client_registers_and_a_person_allows_it_once(protected: str, mode: str) -> None:
     """Each later call and connection sends the token, and the user is not asked again."""
-    async with protected() as url:
-        person = Person(url)
-        for _ in range(2):
-            async with McpServer(url, auth=person.provider(), mode=mode) as server:
-                node = ToolNode([server])
-                texts = [(await answers(node, tool_call("grant", n)))[0].text for n in ("1", "2")]
-            assert texts == ["code", "code"]
+    person = Person(protected)
+    for _ in range(2):
+        async with McpServer(protected, auth=person.provider(), mode=mode) as server:
+            node = ToolNode([server])
+            texts = [(await answers(node, tool_call("grant", n)))[0].text for n in ("1", "2")]
+        assert texts == ["code", "code"]
     assert person.asked == 1
     assert person.client is not None
 
@@ -79,7 +82,7 @@ async def test_a_client_registers_and_a_person_allows_it_once(mode: str) -> None
 @ERAS
 async def test_a_token_that_expires_in_mid_session_is_refreshed(mode: str) -> None:
     """The refresh is invisible to the call, and the user is not asked."""
-    async with protected("-1") as url:
+    async with over_http("_protected", "-1") as url:
         person = Person(url)
         async with McpServer(url, auth=person.provider(), mode=mode) as server:
             first, second = [(await answers(ToolNode([server]), tool_call("grant", n)))[0] for n in ("1", "2")]
@@ -89,49 +92,50 @@ async def test_a_token_that_expires_in_mid_session_is_refreshed(mode: str) -> No
 
 @pytest.mark.exhaustive
 @ERAS
-async def test_a_token_that_was_revoked_is_asked_for_again(mode: str) -> None:
+async def test_a_token_that_was_revoked_is_asked_for_again(protected: str, mode: str) -> None:
     """The server refuses the revoked token, and the call is sent once more with a new one."""
-    async with protected() as url:
-        person = Person(url)
-        async with McpServer(url, auth=person.provider(), mode=mode) as server:
-            await server.call("revoke")
-            [message] = await answers(ToolNode([server]), tool_call("grant", "1"))
+    person = Person(protected)
+    async with McpServer(protected, auth=person.provider(), mode=mode) as server:
+        await server.call("revoke")
+        [message] = await answers(ToolNode([server]), tool_call("grant", "1"))
     assert message.text == "code"
     assert person.asked == 2
 
 
 @ERAS
 @pytest.mark.parametrize("expired", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
-async def test_who_is_not_allowed_any_more_reads_why_and_the_connection_stays(mode: str, expired: bool) -> None:
+async def test_who_is_not_allowed_any_more_reads_why_and_the_connection_stays(
+    protected: str, mode: str, expired: bool
+) -> None:
     """The call fails as not begun; a later call may be authorized again."""
-    async with protected() as url:
-        provider = Person(url).provider()
-        async with McpServer(url, name="shop", auth=provider, mode=mode) as server:
-            await server.call("close")
-            provider.context.token_expiry_time = 1.0 if expired else None
-            for _ in range(2):
-                with pytest.raises(EngineError, match="'shop' had no answer: it was not authorized: ") as caught:
-                    await server.call("grant")
-                assert caught.value.ended == "unavailable"
+    provider = Person(protected).provider()
+    async with McpServer(protected, name="shop", auth=provider, mode=mode) as server:
+        await server.call("close")
+        provider.context.token_expiry_time = 1.0 if expired else None
+        for _ in range(2):
+            with pytest.raises(EngineError, match="'shop' had no answer: it was not authorized: ") as caught:
+                await server.call("grant")
+            assert caught.value.ended == "unavailable"
 
 
 @pytest.mark.exhaustive
-async def test_a_person_who_does_not_come_back_is_why_the_server_cannot_be_opened() -> None:
+async def test_a_person_who_does_not_come_back_is_why_the_server_cannot_be_opened(protected: str) -> None:
     """An exception of the application's OAuth handler becomes the cause."""
 
     class Absent(Person):
         async def _result(self) -> AuthorizationCodeResult:
             raise LookupError("nobody came back to the page")
 
-    async with protected() as url:
-        with pytest.raises(ActorStartError, match="it was not authorized: nobody came back to the page"):
-            await McpServer(url, auth=(person := Absent(url)).provider()).__aenter__()
+    person = Absent(protected)
+    with pytest.raises(ActorStartError, match="it was not authorized: nobody came back to the page"):
+        await McpServer(protected, auth=person.provider()).__aenter__()
     assert person.asked == 1
 
 
 @ERAS
-async def test_calls_with_a_token_run_side_by_side(mode: str) -> None:
+async def test_calls_with_a_token_run_side_by_side(protected: str, mode: str) -> None:
     """The two calls wait for each other at the server, so they must run concurrently."""
-    async with protected() as url, McpServer(url, auth=Person(url).provider(), mode=mode) as server:
-        two = await answers(ToolNode([server]), tool_call("meet", "1"), tool_call("meet", "2"))
+    place = uuid4().hex
+    async with McpServer(protected, auth=Person(protected).provider(), mode=mode) as server:
+        two = await answers(ToolNode([server]), *(tool_call("meet", n, place=place) for n in ("1", "2")))
     assert [message.text for message in two] == ["met", "met"]

@@ -99,7 +99,7 @@ def test_what_is_wrong_is_said_in_a_few_words() -> None:
 
 def test_many_equal_items_are_not_compared_with_each_other() -> None:
     """Comparing all pairs would take quadratic time."""
-    assert judged({"items": {"uniqueItems": True}, "uniqueItems": True}, [{}] * 200_000) is None
+    assert judged({"items": {"uniqueItems": True}, "uniqueItems": True}, [{}] * 30_000) is None
 
 
 _SCHEMAS = st.recursive(
@@ -167,16 +167,17 @@ def test_a_schema_that_doubles_its_work_is_given_up(schema: dict[str, Any], valu
         Judge(schema).misfit(value)
 
 
-def test_a_large_result_of_a_plain_schema_is_judged_to_its_end() -> None:
+def test_a_large_result_of_a_plain_schema_is_judged_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The step budget grows with the value, so a long result is not refused."""
+    monkeypatch.setattr(_schemas, "MOST_STEPS", 1_000)
     rows = {"items": {"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}}}
-    assert judged(rows, [{"id": 1, "name": "x"}] * 20_000) is None
-    assert "not of type" in (judged(rows, [{"id": 1, "name": "x"}] * 20_000 + [{"id": "1"}]) or "")
+    assert judged(rows, [{"id": 1, "name": "x"}] * 2_000) is None
+    assert "not of type" in (judged(rows, [{"id": 1, "name": "x"}] * 2_000 + [{"id": "1"}]) or "")
 
 
 @pytest.mark.real_clock
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-@pytest.mark.parametrize(("schema", "value"), [doubling(60), wide(2_000, 100)], ids=["allOf", "anyOf"])
+@pytest.mark.parametrize(("schema", "value"), [doubling(60), wide(250, 60)], ids=["allOf", "anyOf"])
 async def test_a_result_is_judged_off_the_event_loop(
     mode: str, schema: dict[str, Any], value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

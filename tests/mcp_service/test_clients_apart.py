@@ -20,16 +20,9 @@ from callboard import Actor, CallContext, ToolNode, child, create_react_agent, h
 from callboard.middleware import RequireApproval
 from callboard.testing import ScriptedModel
 from callboard_actors.mcp._connection import IDEMPOTENCY_KEY
-from callboard_actors.mcp_service import McpApp, mcp_app
+from callboard_actors.mcp_service import McpApp, _questions, mcp_app
 from callboard_actors.mcp_service._callers import Caller
-from callboard_actors.mcp_service._questions import (
-    MOST,
-    MOST_OF_ONE,
-    Dialogue,
-    NeedsAnswers,
-    OpenQuestions,
-    WaitingCall,
-)
+from callboard_actors.mcp_service._questions import MOST_OF_ONE, Dialogue, NeedsAnswers, OpenQuestions, WaitingCall
 
 from ._clients import in_both_eras, text_in
 from ._commands import PATIENCE
@@ -268,35 +261,38 @@ class Kept:
         self.forgotten = True
 
 
-async def test_many_connections_of_one_address_do_not_evict_the_question_of_another() -> None:
-    """All connections of one address count as one client; the client with the most questions loses one."""
-    kept = OpenQuestions()
-    addresses = [("10.0.0.1", "1"), *(("10.0.0.2", f"{port}") for port in range(MOST + 200))]
-    works = [Kept() for _ in addresses]
-    states = [
-        await kept.keep(
-            WaitingCall(Caller(session=None, connection=one), "delete", {}, Dialogue(work), NeedsAnswers([]))
-        )
-        for one, work in zip(addresses, works, strict=True)
+async def keep(kept: OpenQuestions, callers: Sequence[Caller]) -> tuple[list[Kept], list[str]]:
+    """Return the waiting calls of these clients, and the states of their questions."""
+    works = [Kept() for _ in callers]
+    waiting = [
+        WaitingCall(one, "delete", {}, Dialogue(work), NeedsAnswers([]))
+        for one, work in zip(callers, works, strict=True)
     ]
+    return works, [await kept.keep(one) for one in waiting]
+
+
+async def test_many_connections_of_one_address_do_not_evict_the_question_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All connections of one address count as one client; the client with the most questions loses one."""
+    monkeypatch.setattr(_questions, "MOST", 50)
+    kept = OpenQuestions()
+    addresses = [("10.0.0.1", "1"), *(("10.0.0.2", f"{port}") for port in range(80))]
+    works, states = await keep(kept, [Caller(session=None, connection=one) for one in addresses])
 
     assert not works[0].forgotten
-    assert sum(work.forgotten for work in works) == len(works) - MOST
+    assert sum(work.forgotten for work in works) == len(works) - 50
     assert kept.take(states[0], Caller(session=None, connection=("10.0.0.1", "7")), "delete", {}) is not None
     await kept.close()
     assert all(work.forgotten for work in works[1:])
 
 
 async def test_one_client_loses_its_own_oldest_questions() -> None:
-    """A client with thousands of questions keeps only as many as one client may have."""
-    kept = OpenQuestions()
-    callers = [Caller(principal="ann"), *[Caller(principal="bob")] * (2 * MOST)]
-    works = [Kept() for _ in callers]
-    for caller, work in zip(callers, works, strict=True):
-        await kept.keep(WaitingCall(caller, "delete", {}, Dialogue(work), NeedsAnswers([])))
+    """A client with too many questions keeps only as many as one client may have."""
+    works, _ = await keep(OpenQuestions(), [Caller(principal="ann"), *[Caller(principal="bob")] * (2 * MOST_OF_ONE)])
 
     assert not works[0].forgotten
-    assert [work.forgotten for work in works[1:]] == [True] * (2 * MOST - MOST_OF_ONE) + [False] * MOST_OF_ONE
+    assert [work.forgotten for work in works[1:]] == [True] * MOST_OF_ONE + [False] * MOST_OF_ONE
 
 
 @pytest.mark.parametrize("token", [" ", {}, {"ann": " "}, {"ann": "one", "bob": "one"}])

@@ -122,12 +122,12 @@ async def test_no_ask_fails_in_a_rolling_restart(fleets: Fleets, log: str) -> No
 async def test_a_key_is_handed_over_after_the_replies_of_its_owner(log: str) -> None:
     """An asker that finds another owner before the reply would count an answered ask as unknown."""
     server = MemoryServer()
-    slow, other = (MemoryFleet(server, lease=1.2) for _ in range(2))
+    slow, other = (MemoryFleet(server, lease=1.0) for _ in range(2))
     found = list[Any]()
     async with keyed(Counter(log), fleet=slow) as here, keyed(Counter(log), fleet=other) as there:
         with anyio.fail_after(30):
             await here["k"].up()
-            slow.slow_letters = 1.0
+            slow.slow_letters = 0.5  # the other process looks for the owner twice meanwhile, with each heartbeat
             async with anyio.create_task_group() as tasks:
 
                 async def ask() -> None:

@@ -217,8 +217,7 @@ async def test_what_an_owner_cleans_up_ends_with_its_lease(log: str) -> None:
             tasks.start_soon(hold, here["k"])
             await until(lambda: "began" in done)
             cut_off.is_away = True
-            with anyio.move_on_after(LEASE * 3):
-                await there["k"].hold()
+            await there["k"].look()
 
     assert done[:6] == ["start", "began", "cleaned up", "stopping", "stopped", "start"]
 
@@ -243,7 +242,7 @@ async def test_the_log_says_that_a_lost_lease_has_cut_a_stop_short(log: str, cap
 async def test_a_sign_of_life_that_hangs_costs_no_key(log: str) -> None:
     """A renewal without an answer is given up, and a new connection is made in time."""
     server = MemoryServer()
-    fleet = MemoryFleet(server, lease=3.0)
+    fleet = MemoryFleet(server, lease=2.0)
     with anyio.fail_after(30):
         async with keyed(Counter(log), fleet=fleet) as here:
             _, token = await here["k"].up()

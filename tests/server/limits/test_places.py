@@ -1,5 +1,6 @@
 """Limits shared by processes hold, in order of arrival, on every server."""
 
+import threading
 import time
 
 import anyio
@@ -169,9 +170,10 @@ async def test_a_process_that_is_silent_for_a_lease_loses_its_places(stores: Sto
     lost = await asking.ask(dead, "dead")
     await asking.ask(dead, "dead and waiting")
     stay = await asking.ask(store, "heir")
-    _stand_still(dead, seconds=2 * LEASE)
+    goes_on = _stand_still(dead, seconds=20 * LEASE)
 
     await asking.until_answered("heir")
+    goes_on.set()
 
     assert lost.token is not None and stay.token is not None
     assert stay.token > lost.token
@@ -248,7 +250,8 @@ async def test_two_limits_of_one_name_are_one_limit(stores: Stores) -> None:
     assert peak == 1
 
 
-def _stand_still(store: object, *, seconds: float) -> None:
-    """Block the thread of a store for a while, as if its process had been stopped."""
-    client = store._current  # type: ignore[attr-defined]
-    client.post(lambda: time.sleep(seconds))
+def _stand_still(store: object, *, seconds: float) -> threading.Event:
+    """Block the thread of a store for a while, or until the event is set, as if its process had been stopped."""
+    client, goes_on = store._current, threading.Event()  # type: ignore[attr-defined]
+    client.post(lambda: goes_on.wait(seconds))
+    return goes_on
