@@ -105,10 +105,10 @@ class Server:
     def url(self, database: str = "postgres", *, user: str = "clerk", password: str = PASSWORD) -> str:
         return f"postgresql://{user}:{quote(password, safe='')}@127.0.0.1:{self.port}/{database}"
 
-    def new_database(self) -> str:
-        """Return the URL of a new, empty database."""
+    def new_database(self, template: str = "template1") -> str:
+        """Return the URL of a new database, a copy of the template: by default it is empty."""
         name = f"test_{next(self._numbers)}"
-        self.sql(f"CREATE DATABASE {name}")
+        self.sql(f"CREATE DATABASE {name} TEMPLATE {template}")
         return self.url(name)
 
     def drop(self, url: str) -> None:

@@ -1,6 +1,7 @@
 """Calls of tools and actors that run at a remote worker, and calls that the worker refuses."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,22 @@ WAIT = 40
 
 def _body(fn: Any, *args: Any, **options: Any) -> Body:
     return Body(fn=fn, args=args, title=fn.__name__, **options)
+
+
+def _worker_of_the_module(*arguments: str) -> Any:
+    """Return a fixture: a worker for the tests of this module."""
+
+    @pytest.fixture(scope="module")
+    def started() -> Iterator[Worker]:
+        with worker(*arguments) as found:
+            yield found
+
+    return started
+
+
+serves_exits = _worker_of_the_module(exits.__name__)
+confined = _worker_of_the_module(bodies.__name__, "--confine")
+confined_actor = _worker_of_the_module(f"{bodies.__name__}:Notebook", "--confine")
 
 
 async def test_a_tool_runs_at_the_worker(served: Worker) -> None:
@@ -129,13 +146,14 @@ async def test_what_is_too_large_is_refused_and_nothing_else_suffers(served: Wor
 
 
 @pytest.mark.parametrize(("body", "why", "recurs"), [(exits.die, "SIGKILL", False), (exits.leave, "code 3", True)])
-async def test_a_body_that_ends_its_process_is_unknown_and_ends_alone(body: Any, why: str, recurs: bool) -> None:
+async def test_a_body_that_ends_its_process_is_unknown_and_ends_alone(
+    serves_exits: Worker, body: Any, why: str, recurs: bool
+) -> None:
     """`max_result` must not turn its error into "finished"; other calls of the worker go on."""
-    with worker(exits.__name__) as found:
-        async with opened(found, max_result=20) as remote:
-            with pytest.raises(EngineError, match=why) as caught:
-                await remote.run_body(_body(body))
-            assert await remote.run_body(_body(exits.stay)) == "here"
+    async with opened(serves_exits, max_result=20) as remote:
+        with pytest.raises(EngineError, match=why) as caught:
+            await remote.run_body(_body(body))
+        assert await remote.run_body(_body(exits.stay)) == "here"
 
     assert (caught.value.ended, caught.value.recurs) == ("unknown", recurs)
 
@@ -155,26 +173,25 @@ async def test_a_worker_that_is_not_confined_may_run_code_here(served: Worker) -
         assert await remote.run_body(_body(bodies.wherever)) == os.getpid()
 
 
-async def test_what_a_confined_worker_answers_is_never_unpickled_here(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_confined_worker_answers_is_never_unpickled_here(
+    confined: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Errors of a confined worker arrive by name, and its results as plain data."""
     monkeypatch.setattr("callboard_actors._engine._codec.loads", _never)
     monkeypatch.setattr("callboard_actors._engine._pickles.loads", _never)
-    with worker(bodies.__name__, "--confine") as found:
-        async with opened(found) as remote:
-            assert await remote.run_body(_body(bodies.add, 1)) == 2
-            with pytest.raises(TypeError, match=r"unsupported operand|can only concatenate"):
-                await remote.run_body(_body(bodies.add, "a"))
-            with pytest.raises(PermissionError):
-                await remote.run_body(_body(bodies.note_and_sleep, "/tmp/never", 0.0))
-            assert await remote.run_body(_body(bodies.add_later, 1)) == 2
+    async with opened(confined) as remote:
+        assert await remote.run_body(_body(bodies.add, 1)) == 2
+        with pytest.raises(TypeError, match=r"unsupported operand|can only concatenate"):
+            await remote.run_body(_body(bodies.add, "a"))
+        with pytest.raises(PermissionError):
+            await remote.run_body(_body(bodies.note_and_sleep, "/tmp/never", 0.0))
+        assert await remote.run_body(_body(bodies.add_later, 1)) == 2
 
 
-async def test_an_actor_lives_in_a_confined_worker_that_serves_nothing_else() -> None:
+async def test_an_actor_lives_in_a_confined_worker_that_serves_nothing_else(confined_actor: Worker) -> None:
     """The actor's module is imported before the confinement, which makes its folder unreadable."""
-    with worker(f"{bodies.__name__}:Notebook", "--confine") as found, anyio.fail_after(WAIT):
-        remote = engine(found)
-        async with remote, running(bodies.Notebook, runs_in=remote) as notebook:
-            assert [await notebook.append("a"), await notebook.append("b")] == [1, 2]
+    async with opened(confined_actor) as remote, running(bodies.Notebook, runs_in=remote) as notebook:
+        assert [await notebook.append("a"), await notebook.append("b")] == [1, 2]
 
 
 def _never(data: object) -> None:

@@ -6,7 +6,7 @@ import ssl
 import struct
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -422,17 +422,20 @@ def authority() -> trustme.CA:
     return trustme.CA()
 
 
-@contextmanager
-def _with_tls(authority: trustme.CA, tmp_path: Path) -> Iterator[tuple[Worker, str]]:
-    authority.issue_cert("localhost", "127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "worker.pem")
-    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    with worker(BODIES, "--tls-cert", str(tmp_path / "worker.pem")) as found:
-        yield found, str(tmp_path / "ca.pem")
+@pytest.fixture(scope="module")
+def with_tls(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Worker, str]]:
+    """Start a worker with TLS for all tests; yield it, and the file of its authority's certificate."""
+    folder = tmp_path_factory.mktemp("tls")
+    authority.issue_cert("localhost", "127.0.0.1").private_key_and_cert_chain_pem.write_to_path(folder / "worker.pem")
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    with worker(BODIES, "--tls-cert", str(folder / "worker.pem")) as found:
+        yield found, str(folder / "ca.pem")
 
 
-async def test_what_is_said_with_tls_is_read_by_nobody(authority: trustme.CA, tmp_path: Path) -> None:
+async def test_what_is_said_with_tls_is_read_by_nobody(with_tls: tuple[Worker, str]) -> None:
     """Calls with large arguments and results work over TLS in both directions."""
-    with anyio.fail_after(WAIT), _with_tls(authority, tmp_path) as (found, ca):
+    found, ca = with_tls
+    with anyio.fail_after(WAIT):
         async with engine(found, tls=ca) as remote:
             assert await remote.run_body(_body(bodies.add, 1)) == 2
             assert await remote.run_body(_body(bodies.length, b"x" * 2_000_000)) == 2_000_000
@@ -441,22 +444,21 @@ async def test_what_is_said_with_tls_is_read_by_nobody(authority: trustme.CA, tm
                     group.start_soon(remote.run_body, _body(bodies.big, 200_000))
 
 
-async def test_a_certificate_of_another_authority_is_refused(authority: trustme.CA, tmp_path: Path) -> None:
+async def test_a_certificate_of_another_authority_is_refused(with_tls: tuple[Worker, str], tmp_path: Path) -> None:
     """A certificate for another host is refused, too."""
-    other = trustme.CA()
-    other.cert_pem.write_to_path(tmp_path / "other.pem")
-    with anyio.fail_after(WAIT), _with_tls(authority, tmp_path) as (found, _):
-        with pytest.raises(ActorStartError, match="its certificate is not accepted") as why:
-            async with engine(found, tls=str(tmp_path / "other.pem")):
-                pass
+    trustme.CA().cert_pem.write_to_path(tmp_path / "other.pem")
+    with anyio.fail_after(WAIT), pytest.raises(ActorStartError, match="its certificate is not accepted") as why:
+        async with engine(with_tls[0], tls=str(tmp_path / "other.pem")):
+            pass
 
     assert why.value.never
 
 
 async def test_a_go_between_with_a_certificate_that_is_accepted_is_refused_all_the_same(
-    authority: trustme.CA, tmp_path: Path
+    authority: trustme.CA, with_tls: tuple[Worker, str]
 ) -> None:
     """The proofs are bound to the TLS certificate, so a proxy cannot forward them."""
+    found, ca = with_tls
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(server)
     client = ssl.create_default_context()
@@ -477,7 +479,7 @@ async def test_a_go_between_with_a_certificate_that_is_accepted_is_refused_all_t
                 group.start_soon(pass_on, ours, theirs)
                 group.start_soon(pass_on, theirs, ours)
 
-    with anyio.fail_after(WAIT), _with_tls(authority, tmp_path) as (found, ca):
+    with anyio.fail_after(WAIT):
         async with _listening(between, server) as address:
             with pytest.raises(ActorStartError, match="or somebody is in between"):
                 async with engine(address, tls=ca):
@@ -485,9 +487,10 @@ async def test_a_go_between_with_a_certificate_that_is_accepted_is_refused_all_t
 
 
 @pytest.mark.exhaustive
-async def test_one_side_with_tls_and_one_without_say_so(served: Worker, authority: trustme.CA, tmp_path: Path) -> None:
+async def test_one_side_with_tls_and_one_without_say_so(served: Worker, with_tls: tuple[Worker, str]) -> None:
     """The error names the mismatch whichever side has TLS."""
-    with anyio.fail_after(WAIT), _with_tls(authority, tmp_path) as (found, ca):
+    found, ca = with_tls
+    with anyio.fail_after(WAIT):
         with pytest.raises(ActorStartError, match="do both sides use it"):
             async with engine(served, tls=ca, start_timeout=1.0):
                 pass

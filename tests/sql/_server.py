@@ -14,19 +14,23 @@ def new_role(server: Server) -> None:
     server.sql(f"CREATE ROLE reader LOGIN PASSWORD '{PASSWORD}'")
 
 
+def new_template(server: Server) -> None:
+    """Create the shop, whose tables belong to the administrator, as a template of databases."""
+    server.sql("CREATE DATABASE shop")
+    server.sql(
+        f"{SHOP}GRANT USAGE, CREATE ON SCHEMA public TO reader;"
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO reader",
+        server.url("shop"),
+    )
+
+
 class Shop:
-    """Database with the shop, whose tables belong to the administrator."""
+    """Database with the shop."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self.admin_url = server.new_database()
-        name = self.admin_url.rpartition("/")[2]
-        self.url = server.url(name, user="reader", password=PASSWORD)
-        for statement in SHOP.split(";\n"):
-            if statement.strip():
-                self.sql(statement)
-        self.sql("GRANT USAGE, CREATE ON SCHEMA public TO reader")
-        self.sql("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO reader")
+        self.admin_url = server.new_database(template="shop")
+        self.url = server.url(self.admin_url.rpartition("/")[2], user="reader", password=PASSWORD)
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
         """Run a statement as the administrator; return its result."""

@@ -7,7 +7,7 @@ import pytest
 
 from tests.agent._postgres import Server, programs
 
-from ._server import Shop, new_role
+from ._server import Shop, new_role, new_template
 from ._shop import new_shop
 
 
@@ -26,6 +26,7 @@ def server() -> Iterator[Server]:
     try:
         server.start()
         new_role(server)
+        new_template(server)
         yield server
     finally:
         server.remove()

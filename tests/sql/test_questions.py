@@ -198,7 +198,7 @@ async def test_a_file_that_is_no_database_is_told_at_once_and_none_is_made(
 
 async def test_a_timeout_of_the_call_ends_the_statement(url: str) -> None:
     """The database's own error arrives before the call's timeout and tells the model the reason."""
-    node = ToolNode([SqlDatabase(url)], policies={"query": CallPolicy(timeout=1.0, limit=Limit(1))})
+    node = ToolNode([SqlDatabase(url)], policies={"query": CallPolicy(timeout=0.6, limit=Limit(1))})
     calls = [
         tool_call("query", "1", statement=ENDLESS.format("count(*)")),
         tool_call("query", "2", statement="SELECT 1"),
