@@ -1,7 +1,6 @@
 """Cost of an actor: an ask, a tool call that an actor handles, and the memory of an idle actor."""
 
 import gc
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +10,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from callboard import Actor, Supervisor, ToolNode, child, handler, running
 
 from ._contestants import LOOK_UP, direct, look_up, queries
-from ._measure import BACKENDS, CPU, Contestant, Table, interleaved, kilobytes, timed
-
-_AT_LEAST = 500
-"""Minimum number of calls in a measurement. Small batches are repeated."""
+from ._measure import BACKENDS, CPU, Contestant, Table, batches, interleaved, kilobytes, repeats
 
 
 class Desk(Actor):
@@ -52,10 +48,8 @@ def _add_calls(table: Table, size: int, repetitions: int) -> None:
     """Measure a batch of calls of a plain tool, and the same batch through a live actor."""
     contestants: dict[str, Contestant] = {}
     for backend in BACKENDS:
-        contestants[f"plain, {backend}"] = timed(
-            backend, direct(ToolNode([LOOK_UP]), queries(size)), times=math.ceil(_AT_LEAST / size)
-        )
-        contestants[f"actor, {backend}"] = _whole(_calls(size), backend, math.ceil(_AT_LEAST / size))
+        contestants[f"plain, {backend}"] = batches(backend, direct(ToolNode([LOOK_UP]), queries(size)), size)
+        contestants[f"actor, {backend}"] = _whole(_calls(size), backend, repeats(size))
     costs = interleaved(contestants, repetitions)
     for name in ("plain", "actor"):
         table.add(f"{size} calls, {name}, us", *(costs[f"{name}, {one}"] / size * 1e6 for one in BACKENDS))

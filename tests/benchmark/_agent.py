@@ -1,16 +1,14 @@
 """Cost of an agent's run around its calls."""
 
-import warnings
 from typing import Any
 
-import langgraph.prebuilt
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolCall
 from langchain_core.outputs import ChatGeneration, ChatResult
 
 import callboard
 
-from ._contestants import LOOK_UP, Work
+from ._contestants import LOOK_UP, Work, langgraph_agent
 from ._measure import Budget, Contestant, Samples, Table, interleaved, timed
 
 OURS, MODEL, V2 = "callboard.create_react_agent", "the model alone", "LangGraph create_react_agent, v2"
@@ -62,15 +60,12 @@ def turns(*, shapes: tuple[tuple[int, int], ...], repetitions: int) -> Table:
 def _costs(turns: int, calls: int, repetitions: int) -> Samples:
     model = Parrot(turns=turns, calls=calls)
     ours = _run_of(callboard.create_react_agent(model, [LOOK_UP]), turns)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # langgraph.prebuilt marks its agent as deprecated
-        v1, v2 = (langgraph.prebuilt.create_react_agent(model, [LOOK_UP], version=v) for v in ("v1", "v2"))
     contestants: dict[str, Contestant] = {
         MODEL: timed("asyncio", _model_alone(model, ours), times=3),
         f"{OURS}, asyncio": timed("asyncio", ours, times=3),
         f"{OURS}, trio": timed("trio", ours, times=3),
-        "LangGraph create_react_agent, v1": timed("asyncio", _run_of(v1, turns), times=3),
-        V2: timed("asyncio", _run_of(v2, turns), times=3),
+        "LangGraph create_react_agent, v1": timed("asyncio", _run_of(langgraph_agent(model, "v1"), turns), times=3),
+        V2: timed("asyncio", _run_of(langgraph_agent(model), turns), times=3),
     }
     return interleaved(contestants, repetitions)
 

@@ -1,9 +1,12 @@
 """The same calls, run by callboard, by LangGraph, and by minimal code."""
 
+import warnings
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import anyio
+import langgraph.prebuilt
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -49,6 +52,13 @@ def in_graph(node: Any, message: AIMessage) -> Work:
     graph.add_edge("tools", END)
     compiled = graph.compile()
     return lambda: compiled.ainvoke({"messages": [message]})
+
+
+def langgraph_agent(model: BaseChatModel, version: Literal["v1", "v2"] = "v2", saver: Any = None) -> Any:
+    """Return LangGraph's agent with the tool `look_up`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # langgraph.prebuilt marks its agent as deprecated
+        return langgraph.prebuilt.create_react_agent(model, [LOOK_UP], checkpointer=saver, version=version)
 
 
 def floor(tool: BaseTool, body: Callable[..., Awaitable[str]], message: AIMessage) -> Work:

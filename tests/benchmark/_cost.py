@@ -1,21 +1,18 @@
 """Cost of a call by itself, and with a wrapper around it."""
 
-import math
 from typing import Any
 
 import langgraph.prebuilt
 
 import callboard
 
-from ._contestants import LOOK_UP, Work, direct, floor, in_graph, look_up, queries
-from ._measure import Budget, Contestant, Samples, Table, interleaved, timed
+from ._contestants import LOOK_UP, direct, floor, in_graph, look_up, queries
+from ._measure import Budget, Contestant, Samples, Table, batches, interleaved
 
 LANGGRAPH = "LangGraph ToolNode in a graph"
 FLOOR, TRIO_FLOOR = "floor, asyncio", "floor, trio"
 DIRECT, TRIO_DIRECT = "callboard ToolNode, asyncio", "callboard ToolNode, trio"
 IN_GRAPH = "callboard ToolNode in a graph"
-_AT_LEAST = 500
-"""Minimum number of calls in a measurement. Small batches are repeated."""
 
 
 def calls(*, sizes: tuple[int, ...], repetitions: int) -> Table:
@@ -49,13 +46,13 @@ def _costs(size: int, repetitions: int) -> Samples:
     ours, theirs = callboard.ToolNode([LOOK_UP]), langgraph.prebuilt.ToolNode([LOOK_UP])
     ground = floor(LOOK_UP, look_up, message)
     contestants = {
-        FLOOR: _asyncio(ground, size),
-        TRIO_FLOOR: _trio(ground, size),
-        DIRECT: _asyncio(direct(ours, message), size),
-        TRIO_DIRECT: _trio(direct(ours, message), size),
-        IN_GRAPH: _asyncio(in_graph(ours, message), size),
-        "LangGraph ToolNode": _asyncio(direct(theirs, message), size),
-        LANGGRAPH: _asyncio(in_graph(theirs, message), size),
+        FLOOR: batches("asyncio", ground, size),
+        TRIO_FLOOR: batches("trio", ground, size),
+        DIRECT: batches("asyncio", direct(ours, message), size),
+        TRIO_DIRECT: batches("trio", direct(ours, message), size),
+        IN_GRAPH: batches("asyncio", in_graph(ours, message), size),
+        "LangGraph ToolNode": batches("asyncio", direct(theirs, message), size),
+        LANGGRAPH: batches("asyncio", in_graph(theirs, message), size),
     }
     return interleaved(contestants, repetitions)
 
@@ -85,16 +82,8 @@ def _wrapped_costs(size: int, repetitions: int) -> Samples:
         ours = direct(callboard.ToolNode([LOOK_UP], **options), message)
         theirs = direct(langgraph.prebuilt.ToolNode([LOOK_UP], **options), message)
         contestants |= {
-            f"callboard, asyncio{suffix}": _asyncio(ours, size),
-            f"callboard, trio{suffix}": _trio(ours, size),
-            f"LangGraph, asyncio{suffix}": _asyncio(theirs, size),
+            f"callboard, asyncio{suffix}": batches("asyncio", ours, size),
+            f"callboard, trio{suffix}": batches("trio", ours, size),
+            f"LangGraph, asyncio{suffix}": batches("asyncio", theirs, size),
         }
     return interleaved(contestants, repetitions)
-
-
-def _asyncio(work: Work, size: int) -> Contestant:
-    return timed("asyncio", work, times=math.ceil(_AT_LEAST / size), warm=size < 10_000)
-
-
-def _trio(work: Work, size: int) -> Contestant:
-    return timed("trio", work, times=math.ceil(_AT_LEAST / size), warm=size < 10_000)

@@ -3,17 +3,15 @@
 import gc
 import sqlite3
 import tempfile
-import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
 import aiosqlite
 import anyio
-import langgraph.prebuilt
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatResult
@@ -23,7 +21,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 import callboard
 
 from ._agent import Parrot
-from ._contestants import LOOK_UP
+from ._contestants import LOOK_UP, langgraph_agent
 from ._measure import CPU, WALL, Budget, Samples, Table, interleaved
 
 V1, V2 = "LangGraph create_react_agent, v1", "LangGraph create_react_agent, v2"
@@ -40,12 +38,6 @@ Open = Callable[[Path], Awaitable[tuple[Any, Callable[[], Awaitable[object]]]]]
 
 def _ours(model: BaseChatModel, saver: Any) -> Any:
     return callboard.create_react_agent(model, [LOOK_UP], checkpointer=saver)
-
-
-def _langgraph(version: Literal["v1", "v2"], model: BaseChatModel, saver: Any) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # langgraph.prebuilt marks its agent as deprecated
-        return langgraph.prebuilt.create_react_agent(model, [LOOK_UP], checkpointer=saver, version=version)
 
 
 async def _open_async(path: Path) -> tuple[Any, Callable[[], Awaitable[object]]]:
@@ -161,8 +153,8 @@ CONTESTS = {
     OURS: Contest(_ours, _open_async),
     OURS_SYNC: Contest(_ours, _open_sync),
     OURS_TRIO: Contest(_ours, _open_sync, "trio"),
-    V1: Contest(partial(_langgraph, "v1"), _open_async),
-    V2: Contest(partial(_langgraph, "v2"), _open_async),
+    V1: Contest(lambda model, saver: langgraph_agent(model, "v1", saver), _open_async),
+    V2: Contest(lambda model, saver: langgraph_agent(model, "v2", saver), _open_async),
 }
 
 
@@ -264,12 +256,16 @@ def later_turns(*, lengths: tuple[int, ...], repetitions: int) -> Table:
 
 def _turns_after(path: Path, names: Sequence[str], repetitions: int, before: int) -> Samples:
     def turn(name: str) -> float:
-        copy = path.with_name(f"copy of {path.name}")
-        copy.write_bytes(path.read_bytes())
-        return CONTESTS[name].one_more(copy, before)
+        return CONTESTS[name].one_more(_copy(path), before)
 
     contestants = {name: partial(turn, name) for name in names}
     return interleaved({**contestants, READING: partial(_read, path), WRITING: partial(_written, path)}, repetitions)
+
+
+def _copy(path: Path) -> Path:
+    copy = path.with_name(f"copy of {path.name}")
+    copy.write_bytes(path.read_bytes())
+    return copy
 
 
 def _written(path: Path) -> float:
@@ -286,9 +282,7 @@ def _written(path: Path) -> float:
 
 def _resumptions(path: Path, names: Sequence[str], repetitions: int) -> Samples:
     def resume(name: str) -> float:
-        copy = path.with_name(f"copy of {path.name}")
-        copy.write_bytes(path.read_bytes())
-        return CONTESTS[name].resumed(copy)
+        return CONTESTS[name].resumed(_copy(path))
 
     return interleaved({name: partial(resume, name) for name in names}, repetitions)
 

@@ -1,6 +1,7 @@
 """Interleaved measurements and tables of their results."""
 
 import gc
+import math
 import statistics
 import tracemalloc
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -70,6 +71,16 @@ def timed(
         return (clock() - began) / times
 
     return lambda: anyio.run(main, backend=backend)
+
+
+def batches(backend: str, work: Callable[[], Awaitable[object]], size: int) -> Contestant:
+    """Return the average processor time of a batch of this many calls; the largest runs without a warm-up."""
+    return timed(backend, work, times=repeats(size), warm=size < 10_000)
+
+
+def repeats(size: int) -> int:
+    """Return how often a batch of this size is run in one measurement, which has at least 500 calls."""
+    return math.ceil(500 / size)
 
 
 async def median_of(work: Callable[[], Awaitable[object]], count: int) -> float:

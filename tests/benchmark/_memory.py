@@ -2,12 +2,12 @@
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import anyio
 import langgraph.prebuilt
+from langchain_core.messages import AIMessage
 from langchain_core.tools import StructuredTool
 
 import callboard
@@ -31,41 +31,29 @@ class Hall:
         return query
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """Way to run waiting calls, and the number of them that wait now."""
-
-    work: Work
-    waiting: Callable[[], int]
+def _floor(hall: Hall, message: AIMessage) -> Work:
+    return floor(hall.tool, hall.wait, message)
 
 
-def _floor(hall: Hall, count: int) -> Scene:
-    return Scene(floor(hall.tool, hall.wait, queries(count, "wait")), lambda: hall.started)
+def _callboard(hall: Hall, message: AIMessage) -> Work:
+    return direct(callboard.ToolNode([hall.tool]), message)
 
 
-def _callboard(hall: Hall, count: int) -> Scene:
-    return Scene(direct(callboard.ToolNode([hall.tool]), queries(count, "wait")), lambda: hall.started)
+def _in_queue(hall: Hall, message: AIMessage) -> Work:
+    return direct(callboard.ToolNode([hall.tool], limit=Limit(concurrency=1)), message)
 
 
-def _in_queue(hall: Hall, count: int) -> Scene:
-    node = callboard.ToolNode([hall.tool], limit=Limit(concurrency=1))
-
-    def waiting() -> int:
-        statistics = node.statistics()
-        return statistics.waiting + statistics.running
-
-    return Scene(direct(node, queries(count, "wait")), waiting)
+def _langgraph(hall: Hall, message: AIMessage) -> Work:
+    return direct(langgraph.prebuilt.ToolNode([hall.tool]), message)
 
 
-def _langgraph(hall: Hall, count: int) -> Scene:
-    return Scene(direct(langgraph.prebuilt.ToolNode([hall.tool]), queries(count, "wait")), lambda: hall.started)
+def _langgraph_in_graph(hall: Hall, message: AIMessage) -> Work:
+    return in_graph(langgraph.prebuilt.ToolNode([hall.tool]), message)
 
 
-def _langgraph_in_graph(hall: Hall, count: int) -> Scene:
-    return Scene(in_graph(langgraph.prebuilt.ToolNode([hall.tool]), queries(count, "wait")), lambda: hall.started)
+Make = Callable[[Hall, AIMessage], Work]
 
-
-_ROWS: tuple[tuple[str, Callable[[Hall, int], Scene], tuple[str, ...], bool], ...] = (
+_ROWS: tuple[tuple[str, Make, tuple[str, ...], bool], ...] = (
     ("floor, in their bodies", _floor, ("asyncio", "trio"), False),
     ("callboard ToolNode, in their bodies", _callboard, ("asyncio", "trio"), True),
     ("callboard ToolNode, in the queue of `Limit(concurrency=1)`", _in_queue, ("asyncio", "trio"), True),
@@ -86,14 +74,15 @@ def waiting_calls(*, count: int) -> Table:
 
 
 @asynccontextmanager
-async def _waiting(make: Callable[[Hall, int], Scene], count: int) -> AsyncGenerator[None]:
-    """Run the calls, and enter the block once all of them wait."""
+async def _waiting(make: Make, count: int) -> AsyncGenerator[None]:
+    """Run the calls, and enter the block once all of them wait: in the queue of a limit, all but one."""
     hall = Hall()
-    scene = make(hall, count)
+    work = make(hall, queries(count, "wait"))
     async with anyio.create_task_group() as group:
-        group.start_soon(_run, scene.work)
-        while scene.waiting() < count:
+        group.start_soon(_run, work)
+        while hall.started < (1 if make is _in_queue else count):
             await anyio.sleep(0.02)
+        await anyio.wait_all_tasks_blocked()
         yield
         hall.open.set()
 

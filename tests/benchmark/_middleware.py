@@ -1,6 +1,5 @@
 """Cost of middleware: none, pass-through middleware, and each of callboard's own."""
 
-import math
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -13,7 +12,7 @@ from callboard.middleware import Cache, CircuitBreaker, Fallback, OutputBudget, 
 
 from ._contestants import LOOK_UP, Work, direct, queries
 from ._cost import pass_on
-from ._measure import Budget, Contestant, Samples, Table, interleaved, timed
+from ._measure import Budget, Contestant, Samples, Table, batches, interleaved, timed
 
 COUNTS = (1, 2, 5)
 DEEP = 1_000
@@ -21,8 +20,6 @@ DEEP = 1_000
 NONE, EMPTY = "without middleware", "middleware=[]"
 THEIRS, THEIRS_WRAPPED = "LangGraph, without", "LangGraph, awrap_tool_call"
 AWAIT = "a bare await"
-_AT_LEAST = 500
-"""Minimum number of calls in a measurement. Small batches are repeated."""
 
 OWN: dict[str, Callable[[], object]] = {
     "OutputBudget": OutputBudget,
@@ -86,10 +83,10 @@ def _samples(size: int, repetitions: int) -> Samples:
     message = queries(size)
 
     def ours(**options: Any) -> Contestant:
-        return _asyncio(direct(callboard.ToolNode([LOOK_UP], **options), message), size)
+        return batches("asyncio", direct(callboard.ToolNode([LOOK_UP], **options), message), size)
 
     def theirs(**options: Any) -> Contestant:
-        return _asyncio(direct(langgraph.prebuilt.ToolNode([LOOK_UP], **options), message), size)
+        return batches("asyncio", direct(langgraph.prebuilt.ToolNode([LOOK_UP], **options), message), size)
 
     contestants = {
         NONE: ours(),
@@ -118,7 +115,3 @@ def _awaits(count: int) -> Work:
 
 async def _last(request: object) -> object:
     return request
-
-
-def _asyncio(work: Work, size: int) -> Contestant:
-    return timed("asyncio", work, times=math.ceil(_AT_LEAST / size))

@@ -1,15 +1,12 @@
 """Workers over TCP: a call compared with a local worker and a bare TCP echo, and the effect of a rolling restart."""
 
 import math
-import os
-import signal
 import socket
 import statistics
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
-from pathlib import Path
 
 import anyio
 
@@ -19,15 +16,15 @@ from callboard.testing import _engine_bodies as bodies
 from callboard.testing import calls
 from callboard_actors.process import Processes
 from callboard_actors.remote import RemoteEngine
+from tests.remote._commands import SECRET, Worker, worker
 
 from ._measure import BACKENDS, WALL, Table, median_of
 
-_SECRET = "only for this machine, and for a moment"
-_ROOT = Path(__file__).parents[__name__.count(".")]
+_WORK = f"{__name__}:work"
 _ECHO = """
 import socket
 with socket.create_server(("127.0.0.1", 0)) as server:
-    print("echo at 127.0.0.1:%d" % server.getsockname()[1], flush=True)
+    print("127.0.0.1:%d" % server.getsockname()[1], flush=True)
     own, _ = server.accept()
     own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     while data := own.recv(4096):
@@ -37,46 +34,21 @@ _MESSAGE = b"x" * 64
 _ADD = Body(fn=bodies.add, args=(1,), title="add")
 
 
-class _Program:
-    """Server process that prints its address first."""
-
-    def __init__(self, *command: str) -> None:
-        self._command = command
-        self.process = subprocess.Popen(
-            [sys.executable, *command],
-            env={**os.environ, "CALLBOARD_WORKER_SECRET": _SECRET},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        self.address = self.process.stdout.readline().split()[-1]
-
-    def end(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        with self.process:
-            self.process.wait(60)
-
-    def replaced(self) -> "_Program":
-        """End the process, and start another one at the same address."""
-        self.end()
-        return _Program(*self._command[:-1], self.address)
-
-
-def _worker(body: str) -> _Program:
-    return _Program(
-        *("-m", "callboard._cli", "worker", body, "--app-dir", str(_ROOT), "--listen", "127.0.0.1:0"),
-    )
-
-
 @contextmanager
-def _ended(*programs: _Program) -> Generator[list[str]]:
-    """End the programs after the block, and yield their addresses."""
-    try:
-        yield [one.address for one in programs]
-    finally:
-        for one in programs:
-            one.end()
+def _echoing() -> Generator[str]:
+    """Run a server that echoes over bare TCP, and yield its address."""
+    with subprocess.Popen([sys.executable, "-c", _ECHO], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+
+
+def _replaced(one: Worker) -> Worker:
+    """End a worker, and start another one at the same address."""
+    one.close()
+    return Worker(_WORK, "--listen", one.address)
 
 
 def remote(*, calls: int) -> Table:
@@ -94,7 +66,7 @@ def remote(*, calls: int) -> Table:
 
 async def _rounds(count: int) -> tuple[float, float, float]:
     """Return the medians of an echo, of a call to a process, and of a call over TCP."""
-    with _ended(_Program("-c", _ECHO), _worker(f"{bodies.__name__}:add")) as (echoing, serving):
+    with _echoing() as echoing, worker(f"{bodies.__name__}:add") as serving:
         host, _, port = echoing.rpartition(":")
         with socket.create_connection((host, int(port))) as ours:
             ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -105,7 +77,7 @@ async def _rounds(count: int) -> tuple[float, float, float]:
                 await anyio.wait_readable(ours)
                 ours.recv(4096)
 
-            async with Processes(workers=1) as pool, RemoteEngine([serving], secret=_SECRET) as engine:
+            async with Processes(workers=1) as pool, RemoteEngine([serving.address], secret=SECRET) as engine:
                 await engine.run_body(_ADD)
                 works = (echo, lambda: pool.run(math.sqrt, 4.0), lambda: engine.run_body(_ADD))
                 rounds = [[await median_of(work, count) for work in works] for _ in range(5)]
@@ -114,8 +86,8 @@ async def _rounds(count: int) -> tuple[float, float, float]:
 
 
 async def _many(count: int = 200) -> float:
-    with _ended(_worker(f"{bodies.__name__}:add")) as addresses:
-        async with RemoteEngine(addresses, secret=_SECRET) as engine:
+    with worker(f"{bodies.__name__}:add") as serving:
+        async with RemoteEngine([serving.address], secret=SECRET) as engine:
 
             async def all_at_once() -> None:
                 async with anyio.create_task_group() as group:
@@ -146,9 +118,9 @@ def rolling(*, workers: int, callers: int, seconds: float, body: float) -> Table
 
 async def _restarted(workers: int, callers: int, seconds: float, body: float) -> tuple[list[float], list[float], int]:
     """Return the durations of calls before and during the restart, and the number of lost calls."""
-    fleet = [await anyio.to_thread.run_sync(_worker, f"{__name__}:work") for _ in range(workers)]
+    fleet = [await anyio.to_thread.run_sync(Worker, _WORK) for _ in range(workers)]
     try:
-        engine = RemoteEngine([one.address for one in fleet], secret=_SECRET, patience=60.0)
+        engine = RemoteEngine([one.address for one in fleet], secret=SECRET, patience=60.0)
         async with ToolNode([work], policies={"work": CallPolicy(runs_in=engine, on_unknown="fail")}) as node:
 
             async def call(number: int) -> bool:
@@ -157,14 +129,14 @@ async def _restarted(workers: int, callers: int, seconds: float, body: float) ->
 
             async def replace() -> None:
                 for place, one in enumerate(fleet):
-                    fleet[place] = await anyio.to_thread.run_sync(one.replaced)
+                    fleet[place] = await anyio.to_thread.run_sync(_replaced, one)
 
             await call(0)
             quiet, lost = await _load(call, callers, lambda: anyio.sleep(seconds))
             rolled, more = await _load(call, callers, replace)
     finally:
         for one in fleet:
-            one.end()
+            one.close()
     return quiet, rolled, lost + more
 
 

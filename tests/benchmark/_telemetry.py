@@ -1,6 +1,5 @@
 """Cost of observing a call: none, an observer, OpenTelemetry's SDK, and a recorder."""
 
-import math
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -22,14 +21,13 @@ from callboard._calls._observers import observe_by_default
 from callboard.telemetry import Metrics, Recorder, Tracing
 
 from ._contestants import LOOK_UP, Work, direct, in_graph, queries
-from ._measure import CPU, Budget, Contestant, Table, interleaved
+from ._measure import CPU, Budget, Contestant, Table, interleaved, repeats
 
 NONE, UNWIRED, OBSERVER = "nobody watches", "the wire to telemetry cut", "an observer that does nothing"
 SPANS, BARE, RECORDER, METRICS = "SDK, batch export", "the SDK alone, same spans", "recorder", "metrics"
 LANGGRAPH = "LangGraph in a graph"
 _REFERENCE = 52.0
 """Microseconds of LangGraph's call on the machine for which the budgets were set."""
-_AT_LEAST = 500
 
 Around = Callable[[], AbstractContextManager[object]]
 
@@ -69,7 +67,7 @@ def _samples(size: int, repetitions: int) -> Any:
 
     file = Path(tempfile.gettempdir()) / f"callboard-benchmark-{size}.jsonl"
     contestants = {
-        UNWIRED: run(work, _cut),
+        UNWIRED: run(work, _Cut),
         NONE: run(work),
         OBSERVER: run(work, lambda: callboard.observe(lambda _: None)),
         SPANS: run(work, tracing.on, provider.force_flush),
@@ -87,7 +85,7 @@ def _samples(size: int, repetitions: int) -> Any:
 
 def _per_call(work: Work, size: int, around: Around, after: Callable[[], object]) -> Contestant:
     """Return the processor time per call over all threads, including the final flush."""
-    times = math.ceil(_AT_LEAST / size)
+    times = repeats(size)
 
     async def main() -> float:
         await work()
@@ -134,11 +132,7 @@ def _bare(tracer: Tracer, count: int) -> Work:
     return run
 
 
-def _cut() -> AbstractContextManager[object]:
-    return _Cut()
-
-
-class _Cut:
+class _Cut(AbstractContextManager[None]):
     """Context manager that removes the check whether a call is observed."""
 
     def __enter__(self) -> None:

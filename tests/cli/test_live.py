@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 from rich.console import Console
@@ -62,7 +62,6 @@ def test_everything_there_is_to_know_is_in_80_by_24() -> None:
     assert cells(lines[9:], "tool_0") == ["5.00", "s", "waiting", "5.00", "s"]
 
 
-@settings(max_examples=60)
 @given(st.integers(1, 40), st.integers(0, 200), st.integers(20, 200), st.integers(1, 60))
 def test_it_is_never_taller_or_wider_than_the_terminal(tools: int, calls: int, width: int, height: int) -> None:
     lines = drawn(busy(tools, calls), width=width, height=height)

@@ -5,30 +5,25 @@ import sys
 
 import pytest
 
-from ._agents import log
+from ._agents import AGENT, log
 from ._commands import Project
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals")
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals"),
+]
 
-AGENT = """
-    from pathlib import Path
+PAYING = (
+    AGENT
+    + """
     import anyio
-    from callboard import ToolNode, create_react_agent
-    from callboard.middleware import RequireApproval
-    from callboard.testing import ScriptedModel, calls
-    from langgraph.types import interrupt
 
     HERE = Path(__file__).parent
 
     def pay(amount: int, to: str = "") -> str:
         '''Pay.'''
-        with open(HERE / "log", "a") as log:
-            log.write(f"pay {amount} {to}\\n")
+        note(f"pay {amount} {to}")
         return f"paid {amount}"
-
-    def ask(question: str) -> str:
-        '''Ask the user.'''
-        return f"they said {interrupt(question)!r}"
 
     async def slow() -> str:
         '''Wait for the test.'''
@@ -36,24 +31,22 @@ AGENT = """
             await anyio.sleep(0.02)
         return "went"
 
-    def script(asked):
+    def paying(*asked, allow=("accept", "edit", "response", "ignore"), **options):
         def reply(messages):
             results = [message.text for message in messages if message.type == "tool"]
-            return f"I see: {'; '.join(results)}." if results else asked
+            return f"I see: {'; '.join(results)}." if results else calls(*asked)
 
-        return ScriptedModel([reply], loop=True)
-
-    def agent_of(*asked, allow=("accept", "edit", "response", "ignore"), **options):
         node = ToolNode([pay, ask, slow], middleware=[RequireApproval(["pay"], allow=allow)])
-        return create_react_agent(script(calls(*asked)), node, **options)
+        return create_react_agent(ScriptedModel([reply], loop=True), node, **options)
 
-    one = agent_of(("pay", {"amount": 3}))
-    three = agent_of(("pay", {"amount": 1}), ("pay", {"amount": 2}), ("ask", {"question": "How?"}))
-    strict = agent_of(("pay", {"amount": 3}), allow=["accept", "ignore"])
-    evil = agent_of(("pay", {"amount": 3, "to": "\\x1b[2Kme\\u202eyou"}))
-    slowly = agent_of("slow")
-    gated = agent_of("slow", interrupt_before=["tools"])
+    one = paying(("pay", {"amount": 3}))
+    three = paying(("pay", {"amount": 1}), ("pay", {"amount": 2}), ("ask", {"question": "How?"}))
+    strict = paying(("pay", {"amount": 3}), allow=["accept", "ignore"])
+    evil = paying(("pay", {"amount": 3, "to": "\\x1b[2Kme\\u202eyou"}))
+    slowly = paying("slow")
+    gated = paying("slow", interrupt_before=["tools"])
 """
+)
 
 CLEAR = "\x01\x0b"
 """Ctrl-A, Ctrl-K: clear the line."""
@@ -61,11 +54,10 @@ CLEAR = "\x01\x0b"
 
 @pytest.fixture
 def agents(project: Project) -> str:
-    return project.module(AGENT)
+    return project.module(PAYING)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@pytest.mark.exhaustive
 def test_an_accepted_call_runs_as_it_was_shown(project: Project, agents: str, backend: str) -> None:
     with project.terminal("run", f"{agents}:one", "Pay!", "--backend", backend) as terminal:
         shown = terminal.until("accept/edit/respond/ignore? ")
@@ -78,7 +70,6 @@ def test_an_accepted_call_runs_as_it_was_shown(project: Project, agents: str, ba
     assert log(project) == ["pay 3 "]
 
 
-@pytest.mark.exhaustive
 def test_an_edited_call_runs_with_the_arguments_of_the_person(project: Project, agents: str) -> None:
     with project.terminal("run", f"{agents}:one", "Pay!") as terminal:
         terminal.play("ignore? ", "e", 'arguments (nothing: go back): {"amount": 3}', CLEAR)
@@ -91,7 +82,6 @@ def test_an_edited_call_runs_with_the_arguments_of_the_person(project: Project, 
     assert log(project) == ["pay 4 "]
 
 
-@pytest.mark.exhaustive
 def test_a_text_may_stand_for_the_result(project: Project, agents: str) -> None:
     with project.terminal("run", f"{agents}:one", "Pay!") as terminal:
         terminal.play("ignore? ", "respond", "text: ", "", "text: ", "it is paid already", "I see: it is paid already.")
@@ -100,7 +90,6 @@ def test_a_text_may_stand_for_the_result(project: Project, agents: str) -> None:
     assert log(project) == []
 
 
-@pytest.mark.exhaustive
 def test_only_what_the_question_allows_is_an_answer(project: Project, agents: str) -> None:
     """Other input is asked for again. A rejection may have a reason, which the model reads."""
     with project.terminal("run", f"{agents}:strict", "Pay!") as terminal:
@@ -116,7 +105,6 @@ def test_only_what_the_question_allows_is_an_answer(project: Project, agents: st
     assert log(project) == []
 
 
-@pytest.mark.exhaustive
 def test_questions_are_asked_one_after_the_other_and_answered_together(project: Project, agents: str) -> None:
     with project.terminal("run", f"{agents}:three", "Pay!") as terminal:
         assert '"amount": 1' in terminal.until("ignore? ")
@@ -135,7 +123,6 @@ def test_questions_are_asked_one_after_the_other_and_answered_together(project: 
     assert log(project) == ["pay 1 "]
 
 
-@pytest.mark.exhaustive
 def test_who_leaves_a_question_can_come_back_to_it(project: Project, agents: str) -> None:
     options = ("--db", project.db, "--thread", "1")
     with project.terminal("run", f"{agents}:three", "Pay!", *options) as terminal:
@@ -151,7 +138,6 @@ def test_who_leaves_a_question_can_come_back_to_it(project: Project, agents: str
     assert sorted(log(project)) == ["pay 1 ", "pay 2 "]
 
 
-@pytest.mark.exhaustive
 def test_ctrl_c_at_a_question_leaves_it_open(project: Project, agents: str) -> None:
     options = ("--db", project.db, "--thread", "1")
     with project.terminal("run", f"{agents}:one", "Pay!", *options) as terminal:
@@ -165,7 +151,6 @@ def test_ctrl_c_at_a_question_leaves_it_open(project: Project, agents: str) -> N
     assert log(project) == ["pay 3 "]
 
 
-@pytest.mark.exhaustive
 def test_ctrl_c_is_not_lost_while_a_prompt_is_printed(project: Project, agents: str) -> None:
     module = project.module(
         f"""
@@ -184,7 +169,6 @@ def test_ctrl_c_is_not_lost_while_a_prompt_is_printed(project: Project, agents: 
     assert log(project) == []
 
 
-@pytest.mark.exhaustive
 def test_yes_leaves_only_what_it_cannot_answer_to_the_person(project: Project, agents: str) -> None:
     with project.terminal("run", f"{agents}:three", "Pay!", "--yes") as terminal:
         assert "ignore?" not in terminal.until("answer (JSON, or text): ")
@@ -194,7 +178,6 @@ def test_yes_leaves_only_what_it_cannot_answer_to_the_person(project: Project, a
     assert sorted(log(project)) == ["pay 1 ", "pay 2 "]
 
 
-@pytest.mark.exhaustive
 def test_arguments_cannot_act_on_the_terminal(project: Project, agents: str) -> None:
     with project.terminal("run", f"{agents}:evil", "Pay!") as terminal:
         shown = terminal.until("ignore? ")
@@ -207,7 +190,6 @@ def test_arguments_cannot_act_on_the_terminal(project: Project, agents: str) -> 
     assert log(project) == ["pay 3 \x1b[2Kme\u202eyou"]
 
 
-@pytest.mark.exhaustive
 def test_a_stop_before_the_tools_is_confirmed(project: Project, agents: str) -> None:
     options = ("--db", project.db, "--thread", "1")
     with project.terminal("run", f"{agents}:gated", "Go!", *options) as terminal:
@@ -229,7 +211,6 @@ def test_a_stop_before_the_tools_is_confirmed(project: Project, agents: str) -> 
         (("--live",), ["0 of 1 calls ended", "1 running, 0 waiting", "slowest now"]),
     ],
 )
-@pytest.mark.exhaustive
 def test_open_calls_are_shown_while_they_run(
     project: Project, agents: str, backend: str, options: tuple[str, ...], shown: list[str]
 ) -> None:
@@ -243,7 +224,6 @@ def test_open_calls_are_shown_while_they_run(
         assert terminal.end() == 0
 
 
-@pytest.mark.exhaustive
 def test_json_goes_to_stdout_and_the_questions_to_the_terminal(project: Project, agents: str) -> None:
     with (
         (project.directory / "out.json").open("w") as out,

@@ -18,9 +18,6 @@ SLOW = (
     + """
     import anyio, time
 
-    class Patient(ScriptedModel):
-        pass
-
     async def slow() -> str:
         '''Take long.'''
         note("begun")

@@ -4,16 +4,18 @@ import inspect
 import logging
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import get_type_hints
 
 import anyio
 import pytest
+from anyio.abc import SocketStream
 
 from callboard import Limit, running
 from callboard_actors.http import HttpBounds, HttpClient, HttpTools, UrlRefusedError
 from callboard_actors.http._client import Options
 
-from ._proxy import proxy
 from ._world import LOOPBACK, Names, Site
 
 pytestmark = pytest.mark.real_clock
@@ -133,6 +135,34 @@ async def test_a_limit_with_a_key_of_its_own_is_kept_as_it_is(site: Site) -> Non
             group.start_soon(http.get, site.url("/busy", case=case, n=n))
 
     assert site.seen(case)["most"] == 1
+
+
+class Proxy:
+    """HTTP proxy that connects to one server whatever the request asks for, and records the requests."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.heads: list[str] = []
+
+
+@asynccontextmanager
+async def proxy(site: Site) -> AsyncIterator[Proxy]:
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    running = Proxy(f"http://user:password@127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}")
+
+    async def serve(client: SocketStream) -> None:
+        async with client, await anyio.connect_tcp("127.0.0.1", site.port) as server:
+            head = await client.receive()
+            running.heads.append(head.decode())
+            method, url, rest = head.split(b" ", 2)
+            await server.send(b"%s /%s %s" % (method, url.split(b"/", 3)[3], rest))
+            async for part in server:
+                await client.send(part)
+
+    async with listener, anyio.create_task_group() as group:
+        group.start_soon(listener.serve, serve)
+        yield running
+        group.cancel_scope.cancel()
 
 
 async def test_a_proxy_that_is_trusted_is_gone_by(site: Site) -> None:

@@ -33,7 +33,7 @@ def bad(how: str, *more: str) -> list[str]:
 
 def odd(era: str, **options: Any) -> McpServer:
     """Return a server that lists or sends odd things, which `_odd` explains; further options are those of McpServer."""
-    how = {key: options.pop(key) for key in ("tools", "many", "blocks", "pings") if key in options}
+    how = {key: options.pop(key) for key in ("tools", "many", "cursor", "blocks", "pings") if key in options}
     command = [sys.executable, "-m", f"{__package__}._odd", era, json.dumps(how)]
     return McpServer(command, cwd=ROOT, name="shop", **options)
 

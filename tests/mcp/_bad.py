@@ -1,12 +1,11 @@
 """Faulty servers: `python -m tests.mcp._bad how` chooses one by its fault."""
 
-import json
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from ._plain import OLD, main, send
+from ._plain import main
 
 
 def silent() -> None:
@@ -40,21 +39,6 @@ def huge() -> None:
     sys.stdout.write('{"jsonrpc": "2.0", "id": 1, "result": {"x": "')
     while True:
         sys.stdout.write("x" * 65536)
-
-
-def endless() -> None:
-    """Server whose list of tools always has one more page."""
-    for line in sys.stdin:
-        message = json.loads(line)
-        if message.get("method") == "initialize":
-            info = {"name": "endless", "version": "1"}
-            result = {"protocolVersion": OLD, "capabilities": {"tools": {}}, "serverInfo": info}
-        else:
-            result = {"tools": [], "nextCursor": "more"}
-        if message.get("method") == "server/discover":
-            send({"id": message["id"], "error": {"code": -32601, "message": "Method not found"}})
-        elif "id" in message:
-            send({"id": message["id"], "result": result})
 
 
 def once() -> None:

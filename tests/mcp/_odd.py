@@ -1,7 +1,8 @@
 """Server that lists or sends odd things: `python -m tests.mcp._odd 2025 '{"tools": [{...}], "pings": 300}'`.
 
-`tools` are listed before one valid tool, and `many` is the number of further ones. `blocks` is the number of content
-blocks of each result, and `pings` the number of requests that the server sends during each call.
+`tools` are listed before one valid tool, and `many` is the number of further ones; with `cursor` there is always one
+more page of them. `blocks` is the number of content blocks of each result, and `pings` the number of requests that the
+server sends during each call.
 """
 
 import json
@@ -24,6 +25,7 @@ def main(era: str, odd: str) -> None:
         if method == "tools/list":
             many = [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(asked.get("many", 0))]
             answer["result"]["tools"] = [*asked.get("tools", []), GOOD, *many]
+            answer["result"] |= {"nextCursor": asked["cursor"]} if "cursor" in asked else {}
         if method == "tools/call" and "blocks" in asked:
             answer["result"]["content"] = [{}] * asked["blocks"]
         for n in range(asked.get("pings", 0) if method == "tools/call" else 0):

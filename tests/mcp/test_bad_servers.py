@@ -9,7 +9,7 @@ from callboard import ActorStartError
 from callboard_actors.mcp import McpBounds, McpServer
 from tests.process._processes import running
 
-from ._asked import ROOT, WAIT, appears, bad
+from ._asked import ROOT, WAIT, appears, bad, odd
 
 pytestmark = pytest.mark.real_clock
 
@@ -82,7 +82,7 @@ async def test_a_message_that_does_not_end_is_cut_off() -> None:
 
 async def test_a_list_of_tools_that_does_not_end_is_given_up() -> None:
     """The list of tools has pages, and each page announces another one."""
-    assert "its list of tools does not end: 100 parts" in await why_not(McpServer(bad("endless"), cwd=ROOT))
+    assert "its list of tools does not end: 100 parts" in await why_not(odd("2025", cursor="more"))
 
 
 async def test_a_command_that_does_not_exist_is_named() -> None:

@@ -26,6 +26,8 @@ from callboard import ToolNode
 from callboard.testing import tool_call
 from callboard_actors.mcp._tools import McpToolError, content_and_artifact, content_of_error, metadata_of
 
+from ._asked import answers
+
 PIXEL = base64.b64encode(b"pixel").decode()
 
 
@@ -197,6 +199,4 @@ def tool(outcome: CallToolResult | Exception) -> StructuredTool:
 
 
 async def answer(one: StructuredTool) -> ToolMessage:
-    [message] = (await ToolNode([one]).ainvoke([tool_call("give", "1")]))["messages"]
-    assert isinstance(message, ToolMessage)
-    return message
+    return (await answers(ToolNode([one]), tool_call("give", "1")))[0]

@@ -4,13 +4,15 @@ import base64
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from mcp.server.mcpserver import Image, MCPServer
 from mcp.server.mcpserver.prompts.base import AssistantMessage, UserMessage
 
 from callboard import ToolNode
 from callboard.testing import tool_call
 from callboard_actors.mcp import McpServer, McpToolError
+
+from ._asked import answers
 
 PNG = b"\x89PNG not really"
 ERAS = ["auto", "legacy"]
@@ -42,12 +44,6 @@ def library() -> MCPServer[Any]:
         return [UserMessage(Image(data=PNG, format="png").to_image_content())]
 
     return made
-
-
-async def answer(node: ToolNode, tool: str, /, **args: object) -> ToolMessage:
-    [message] = (await node.ainvoke([tool_call(tool, "1", **args)]))["messages"]
-    assert isinstance(message, ToolMessage)
-    return message
 
 
 @pytest.mark.real_clock  # the SDK looks up a resource template in a thread
@@ -89,9 +85,13 @@ async def test_a_model_has_them_as_tools_where_they_are_asked_for() -> None:
         assert sorted(node.tools_by_name) == [
             *("lib_get_prompt", "lib_list_prompts", "lib_list_resources", "lib_read_resource"),
         ]
-        listed, prompts = await answer(node, "lib_list_resources"), await answer(node, "lib_list_prompts")
-        read = await answer(node, "lib_read_resource", uri="books://cover")
-        filled = await answer(node, "lib_get_prompt", name="review", arguments={"title": "Emma", "tone": "dry"})
+        listed, prompts, read, filled = await answers(
+            node,
+            tool_call("lib_list_resources", "1"),
+            tool_call("lib_list_prompts", "2"),
+            tool_call("lib_read_resource", "3", uri="books://cover"),
+            tool_call("lib_get_prompt", "4", name="review", arguments={"title": "Emma", "tone": "dry"}),
+        )
 
     assert listed.text.splitlines() == [
         "books://index (text/plain): All titles.",
@@ -109,7 +109,7 @@ async def test_a_model_has_them_as_tools_where_they_are_asked_for() -> None:
 async def test_a_resource_that_is_not_there_is_news_for_the_model_and_an_error_for_a_program() -> None:
     """Models guess URIs, so a wrong one must not close the connection."""
     async with McpServer(library(), resources=True) as server:
-        message = await answer(ToolNode([server]), "read_resource", uri="books://nowhere")
+        [message] = await answers(ToolNode([server]), tool_call("read_resource", "1", uri="books://nowhere"))
         with pytest.raises(McpToolError, match=r"books://nowhere"):
             await server.read_resource("books://nowhere")
 
@@ -123,9 +123,7 @@ async def test_what_a_server_does_not_have_is_not_offered(option: str) -> None:
     from mcp.server.lowlevel import Server
 
     bare: Server[Any] = Server("bare", on_list_tools=_no_tools)
-    with (
-        pytest.raises(ValueError, match=rf"{option}=True.*'bare' has no {option}; leave it out"),
-    ):
+    with pytest.raises(ValueError, match=rf"{option}=True.*'bare' has no {option}; leave it out"):
         async with McpServer(bare, **{option: True}):
             raise AssertionError("it was opened")
 

@@ -83,6 +83,7 @@ async def test_two_tools_of_one_name_are_told(caplog: pytest.LogCaptureFixture) 
         ({"$ref": "http://127.0.0.1:9/secret"}, {}, "its schema leads nowhere: "),
         ({"$ref": "#"}, {}, "its schema leads nowhere: "),
         ({"properties": {"x": {"pattern": "^a$"}}}, {"x": "b"}, "'b' does not match '^a$'"),
+        ({"properties": {"x": {"pattern": EVIL}}}, {"x": LONG}, f"'{LONG}' does not match '{EVIL}'"),
         ({"additionalProperties": False}, {"x": 1}, "Additional properties are not allowed ('x' was unexpected)"),
         ({"properties": {"pattern": {"type": "string"}}}, {"pattern": 1}, "1 is not of type 'string'"),
     ],
@@ -177,7 +178,7 @@ def test_a_large_result_of_a_plain_schema_is_judged_to_its_end(monkeypatch: pyte
 
 @pytest.mark.real_clock
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-@pytest.mark.parametrize(("schema", "value"), [doubling(60), wide(250, 60)], ids=["allOf", "anyOf"])
+@pytest.mark.parametrize(("schema", "value"), [doubling(60), wide(2_000, 100)], ids=["allOf", "anyOf"])
 async def test_a_result_is_judged_off_the_event_loop(
     mode: str, schema: dict[str, Any], value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from callboard.testing import ScriptedModel, calls, tool_call
 from callboard_actors.mcp import McpServer
 from callboard_actors.mcp._sampling import Sampler, SamplingRefusedError
 
-from ._asked import ROOT
+from ._asked import ROOT, answers
 from ._asking import COMMAND, server
 
 pytestmark = pytest.mark.real_clock  # on trio the model is called in a thread
@@ -41,13 +41,17 @@ async def test_a_model_that_was_lent_answers_the_server(mode: str) -> None:
 
 
 @ERAS
-async def test_without_one_it_is_refused_and_the_model_reads_that_it_was(mode: str) -> None:
-    """Sampling costs the client money, so it has to be allowed explicitly."""
-    async with McpServer(server(), mode=mode) as served:
-        [message] = (await ToolNode([served]).ainvoke([tool_call("shorten", "1", text="x")]))["messages"]
+@pytest.mark.parametrize(("sampling", "says"), [(None, "sampling"), (True, "mcpserver(sampling=model) says which")])
+async def test_without_one_it_is_refused_and_the_model_reads_that_it_was(mode: str, sampling: Any, says: str) -> None:
+    """Sampling costs the client money, so it has to be allowed explicitly.
+
+    A node has no model, so outside of an agent there is none with `sampling=True`; the error names the option.
+    """
+    async with McpServer(server(), mode=mode, sampling=sampling) as served:
+        [message] = await answers(ToolNode([served]), tool_call("shorten", "1", text="x"))
 
     assert message.status == "error"
-    assert "sampling" in message.text.lower()
+    assert says in message.text.lower()
 
 
 def test_what_is_lent_has_to_be_a_model() -> None:
@@ -143,16 +147,6 @@ async def test_over_stdio_in_2025_a_question_waits_until_it_is_known_whose_it_is
             (tmp_path / "go").touch()
     assert found[0].startswith("mine (")
     assert len(waits.requests) == 2  # none of the messages is the server's
-
-
-@ERAS
-async def test_outside_of_an_agent_there_is_none_and_the_error_says_which_option_names_one(mode: str) -> None:
-    """A node has no model, and a server must not wait for ever."""
-    async with McpServer(server(), mode=mode, sampling=True) as served:
-        [message] = (await ToolNode([served]).ainvoke([tool_call("shorten", "1", text="x")]))["messages"]
-
-    assert message.status == "error"
-    assert "McpServer(sampling=model) says which" in message.text
 
 
 async def test_an_agent_that_chooses_its_model_for_each_step_has_none_to_lend() -> None:

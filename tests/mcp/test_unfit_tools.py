@@ -82,13 +82,18 @@ TOOL = st.fixed_dictionaries(
 )
 
 
+def invalid_tools(version: str) -> InvalidTools:
+    sieve = InvalidTools()
+    sieve.version = version
+    return sieve
+
+
 @given(st.lists(TOOL | JSON, max_size=4), st.sampled_from(KNOWN_PROTOCOL_VERSIONS))
 def test_whatever_a_server_lists_the_good_ones_stay_and_each_other_has_a_reason(
     others: list[Any], version: str
 ) -> None:
     """The filter never raises: it runs in the message stream, and an error would close the connection."""
-    sieve = InvalidTools()
-    sieve.version = version
+    sieve = invalid_tools(version)
     rest = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
     listed = [GOOD, *others, GOOD]
     response = JSONRPCResponse(jsonrpc="2.0", id=1, result={"tools": list(listed), **rest})
@@ -107,8 +112,7 @@ def test_whatever_a_server_lists_the_good_ones_stay_and_each_other_has_a_reason(
 @pytest.mark.parametrize("version", [OLD, NEW])
 def test_what_is_no_list_of_tools_stays_as_it_is(result: dict[str, Any], version: str) -> None:
     """A tool may return similar data, and errors of the list itself are reported by the SDK."""
-    sieve = InvalidTools()
-    sieve.version = version
+    sieve = invalid_tools(version)
     response = JSONRPCResponse(jsonrpc="2.0", id=1, result=dict(result))
     sieve.sift(SessionMessage(response))
     assert response.result == result
@@ -135,8 +139,7 @@ def test_parts_of_an_answer_are_counted_before_one_is_read(
     """Parsing tries each content block as every member of a union, which is expensive."""
     read: list[object] = []
     monkeypatch.setattr("callboard_actors.mcp._link._misfit", lambda *_: read.append(1))
-    sieve = InvalidTools()
-    sieve.version = version
+    sieve = invalid_tools(version)
     came = sieve.sift(SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=7, result=result)))
 
     assert isinstance(came, SessionMessage)
@@ -146,8 +149,7 @@ def test_parts_of_an_answer_are_counted_before_one_is_read(
 
 def test_structured_content_may_have_many_parts() -> None:
     """Structured content is not parsed into models; only schema validation reads it."""
-    sieve = InvalidTools()
-    sieve.version = NEW
+    sieve = invalid_tools(NEW)
     rows = {"content": [{"type": "text", "text": "x"}] * MOST_PARTS, "structuredContent": {"rows": [{}] * 50_000}}
     message = SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=1, result=rows))
     assert sieve.sift(message) is message

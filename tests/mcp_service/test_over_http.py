@@ -20,7 +20,7 @@ from callboard.middleware import RequireApproval
 from callboard_actors.mcp_service import McpApp, mcp_app
 
 from ._clients import Person, filled, in_both_eras, text_in
-from ._commands import PATIENCE, appears, arguments, ran, started
+from ._commands import PATIENCE, Process, appears, arguments, ran, started
 
 pytestmark = [
     pytest.mark.real_clock,
@@ -182,13 +182,19 @@ async def test_an_application_that_is_drained_lets_calls_finish(era: str, tmp_pa
 # Tests of the command
 
 
+@asynccontextmanager
+async def serving(what: str) -> AsyncIterator[tuple[Process, str]]:
+    """Start the command with a name of `_served`; yield the process and its URL."""
+    with started(*arguments(what, "--http", "--port", "0")) as server, anyio.fail_after(PATIENCE):
+        yield server, await anyio.to_thread.run_sync(server.url)
+
+
 @in_both_eras
 @pytest.mark.exhaustive
 async def test_the_command_serves_over_http(era: str) -> None:
     """Tools and approvals can ask; in version 2025 questions are sent on the stream of the request."""
     person = Person(filled(answer="in May"), filled(decision="accept"))
-    with started(*arguments("node", "--http", "--port", "0")) as server, anyio.fail_after(PATIENCE):
-        url = await anyio.to_thread.run_sync(server.url)
+    async with serving("node") as (_, url):
         async with Client(url, mode=era, elicitation_callback=person) as client:
             planned = await client.call_tool("plan", {"town": "Oslo"})
             deleted = await client.call_tool("delete", {"path": "a.txt"})
@@ -200,8 +206,7 @@ async def test_the_command_serves_over_http(era: str) -> None:
 @pytest.mark.exhaustive
 async def test_a_client_that_leaves_ends_its_calls_over_http(era: str, tmp_path: Path) -> None:
     """In version 2025 the end of the session cancels the calls, since then the end of the request."""
-    with started(*arguments("tools", "--http", "--port", "0")) as server, anyio.fail_after(PATIENCE):
-        url = await anyio.to_thread.run_sync(server.url)
+    async with serving("tools") as (_, url):
         with pytest.raises(ExceptionGroup):
             async with Client(url, mode=era) as client, anyio.create_task_group() as group:
                 group.start_soon(client.call_tool, "stay", {"seconds": 600, "folder": str(tmp_path)})
@@ -224,12 +229,10 @@ async def test_a_signal_lets_calls_over_http_finish(era: str, tmp_path: Path) ->
             with anyio.move_on_after(PATIENCE):
                 await anyio.to_thread.run_sync(server.end)
 
-    with started(*arguments("tools", "--http", "--port", "0")) as server, anyio.fail_after(PATIENCE):
-        url = await anyio.to_thread.run_sync(server.url)
-        async with anyio.create_task_group() as group:
-            group.start_soon(call, url)
-            await appears(tmp_path / "began")
-            server.signal()
+    async with serving("tools") as (server, url), anyio.create_task_group() as group:
+        group.start_soon(call, url)
+        await appears(tmp_path / "began")
+        server.signal()
 
     assert server.process.returncode == 0
     assert [text_in(one) for one in results] == ["left"]

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from callboard_actors.mcp_service._service import Service
 from callboard_actors.mcp_service._stdio import StdioConnection, serve_stdio
 
 from ._clients import Person, filled, in_both_eras, text_in
-from ._commands import COMMAND, PATIENCE, ROOT, appears_soon, arguments, by_stdio, started
+from ._commands import COMMAND, PATIENCE, ROOT, Process, appears_soon, arguments, by_stdio, started
 
 pytestmark = pytest.mark.real_clock
 
@@ -79,14 +80,21 @@ async def test_an_agent_is_served_by_the_command() -> None:
     assert (tool.description, name, text_in(result)) == ("Adds.", "sums", "It is 3.")
 
 
+@contextmanager
+def staying(folder: Path, *options: str, seconds: float = 600) -> Iterator[Process]:
+    """Start a server and a call of its tool `stay`, which leaves notes in a folder."""
+    with started(*arguments("tools", *options)) as server:
+        server.shake_hands()
+        server.send("tools/call", 1, name="stay", arguments={"seconds": seconds, "folder": str(folder)})
+        appears_soon(folder / "began")
+        yield server
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_a_client_that_leaves_ends_its_calls_and_the_process(loop: str, tmp_path: Path) -> None:
     """No client is left to read the results."""
-    with started(*arguments("tools", "--backend", loop)) as server:
-        server.shake_hands()
-        server.send("tools/call", 1, name="stay", arguments={"seconds": 600, "folder": str(tmp_path)})
-        appears_soon(tmp_path / "began")
+    with staying(tmp_path, "--backend", loop) as server:
         code, _, error = server.end()
 
     assert code == 0, error
@@ -97,10 +105,7 @@ def test_a_client_that_leaves_ends_its_calls_and_the_process(loop: str, tmp_path
 @pytest.mark.exhaustive
 def test_a_signal_lets_calls_finish_and_their_answers_arrive(loop: str, tmp_path: Path) -> None:
     """The process ends although the client keeps stdin open."""
-    with started(*arguments("tools", "--backend", loop)) as server:
-        server.shake_hands()
-        server.send("tools/call", 1, name="stay", arguments={"seconds": 2, "folder": str(tmp_path)})
-        appears_soon(tmp_path / "began")
+    with staying(tmp_path, "--backend", loop, seconds=2) as server:
         server.signal()
         code = server.process.wait(PATIENCE)
         answer = server.receive()
@@ -115,10 +120,7 @@ def test_a_signal_lets_calls_finish_and_their_answers_arrive(loop: str, tmp_path
 def test_a_call_that_does_not_finish_in_time_is_ended(loop: str, how: str, tmp_path: Path) -> None:
     """The client gets an error, and the exit code says that an outcome is unknown."""
     drain = "0" if how == "time is over" else "600"
-    with started(*arguments("tools", "--backend", loop, "--drain", drain)) as server:
-        server.shake_hands()
-        server.send("tools/call", 1, name="stay", arguments={"seconds": 600, "folder": str(tmp_path)})
-        appears_soon(tmp_path / "began")
+    with staying(tmp_path, "--backend", loop, "--drain", drain) as server:
         server.signal()
         if how == "second signal":
             server.send("tools/call", 2, name="add", arguments={"one": 1, "other": 2})

@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 from callboard import ToolNode, child
 from callboard._cli import _app
 from callboard._cli._app import app
+from callboard_actors._util._secret import secret_from
+from callboard_actors.remote import _command
 from callboard_actors.remote._in_worker import name_of
 from callboard_actors.remote._worker_process import served
 
@@ -118,8 +120,6 @@ def test_options_that_do_not_go_together_are_refused(
     arguments: list[str], why: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The error says which option to change; 2 is the exit code of a wrong command line."""
-    from callboard_actors.remote import _command
-
     monkeypatch.setenv("CALLBOARD_WORKER_SECRET", "a secret of sixteen bytes")
     with pytest.raises(SystemExit) as ended:
         _command.main([BODIES, *arguments, "--app-dir", str(ROOT)])
@@ -132,8 +132,6 @@ def test_without_a_secret_it_does_not_start(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A default secret would be known to everybody."""
-    from callboard_actors.remote import _command
-
     monkeypatch.delenv("CALLBOARD_WORKER_SECRET", raising=False)
     with pytest.raises(SystemExit) as ended:
         _command.main([BODIES, "--app-dir", str(ROOT)])
@@ -162,33 +160,22 @@ def test_without_the_distribution_the_command_says_how_to_have_it(monkeypatch: p
     assert "callboard worker comes with callboard-actors: pip install callboard-actors" in found.output
 
 
-def test_bodies_do_not_find_the_secret_in_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Child processes of the worker do not need the secret."""
-    from callboard_actors._util._secret import secret_from
-
-    monkeypatch.setenv("CALLBOARD_WORKER_SECRET", "a secret of sixteen bytes")
-
-    assert secret_from(None, forget=True) == b"a secret of sixteen bytes"
-    assert "CALLBOARD_WORKER_SECRET" not in os.environ
-
-
-def test_bodies_do_not_find_the_secret_that_a_file_has_overruled(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("file", [None, "secret"])
+def test_bodies_do_not_find_the_secret_in_their_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: str | None
 ) -> None:
-    """If both the file and the variable are set, the variable is removed from the environment all the same."""
-    from callboard_actors._util._secret import secret_from
-
+    """Child processes of the worker do not need it. A file overrules the variable, which is removed all the same."""
     monkeypatch.setenv("CALLBOARD_WORKER_SECRET", "a secret of sixteen bytes")
     (tmp_path / "secret").write_text("another secret of sixteen bytes")
 
-    assert secret_from(tmp_path / "secret", forget=True) == b"another secret of sixteen bytes"
+    found = secret_from(tmp_path / file if file else None, forget=True)
+
+    assert found == (b"another secret of sixteen bytes" if file else b"a secret of sixteen bytes")
     assert "CALLBOARD_WORKER_SECRET" not in os.environ
 
 
 def test_a_secret_is_the_same_in_a_file_and_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Tools often end the secret with a line break, which is ignored in the file and in the variable."""
-    from callboard_actors._util._secret import secret_from
-
     monkeypatch.setenv("CALLBOARD_WORKER_SECRET", "a secret of sixteen bytes\n")
     (tmp_path / "secret").write_text("a secret of sixteen bytes\n")
 

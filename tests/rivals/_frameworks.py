@@ -4,7 +4,6 @@ The models answer at once and cost next to nothing, so the time that is measured
 """
 
 import json
-import warnings
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +11,8 @@ from typing import Any
 from langchain_core.messages import HumanMessage
 
 import callboard
-from tests.benchmark._agent import Parrot
-from tests.benchmark._contestants import LOOK_UP, Work, floor, look_up
+from tests.benchmark._agent import Parrot, _run_of
+from tests.benchmark._contestants import LOOK_UP, Work, floor, langgraph_agent, look_up
 
 OURS, HAND = "callboard", "written by hand"
 _QUESTION = "go"
@@ -22,12 +21,6 @@ _QUESTION = "go"
 def _asked(turn: int, calls: int) -> list[tuple[str, dict[str, str]]]:
     """Return the id and the arguments of each call that a model asks for in a turn."""
     return [(f"call_{turn}_{number}", {"query": str(number)}) for number in range(calls)]
-
-
-def _run_of(agent: Any, turns: int) -> Work:
-    """Return a run of an agent that has LangGraph's interface."""
-    config = {"recursion_limit": 4 * turns + 10}
-    return lambda: agent.ainvoke({"messages": [HumanMessage(_QUESTION, id="question")]}, config)
 
 
 def by_hand(turns: int, calls: int) -> Work:
@@ -50,12 +43,7 @@ def of_callboard(turns: int, calls: int) -> Work:
 
 
 def of_langgraph(turns: int, calls: int) -> Work:
-    import langgraph.prebuilt
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # langgraph.prebuilt marks its agent as deprecated
-        agent = langgraph.prebuilt.create_react_agent(Parrot(turns=turns, calls=calls), [LOOK_UP])
-    return _run_of(agent, turns)
+    return _run_of(langgraph_agent(Parrot(turns=turns, calls=calls)), turns)
 
 
 def of_langchain(turns: int, calls: int) -> Work:

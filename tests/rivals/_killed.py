@@ -4,21 +4,19 @@ import signal
 import subprocess
 import sys
 import tempfile
-import warnings
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import anyio
-import langgraph.prebuilt
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatResult
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 import callboard
 from tests.benchmark._agent import Parrot
-from tests.benchmark._contestants import LOOK_UP
+from tests.benchmark._contestants import LOOK_UP, langgraph_agent
 from tests.benchmark._measure import Samples, Table, interleaved
 
 OURS, THEIRS = "callboard", "LangGraph `create_react_agent`"
@@ -50,9 +48,7 @@ class Asked(Parrot):
 def _agent(name: str, model: Parrot, saver: Any) -> Any:
     if name == OURS:
         return callboard.create_react_agent(model, [LOOK_UP], checkpointer=saver)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # langgraph.prebuilt marks its agent as deprecated
-        return langgraph.prebuilt.create_react_agent(model, [LOOK_UP], checkpointer=saver)
+    return langgraph_agent(model, saver=saver)
 
 
 async def _begin(name: str, path: str) -> None:

@@ -102,6 +102,12 @@ def crash(server: PostgresServer) -> None:
     server._process = None
 
 
+def server_url(request: Any, name: str) -> str:
+    """Return the URL of the server of all tests, "redis" or "postgres", for a test with this `request`."""
+    found = request.getfixturevalue("redis_server").url if name == "redis" else request.getfixturevalue("postgres_url")
+    return str(found)
+
+
 def store_at(url: str, what: str, **options: Any) -> Any:
     """Make a store of limits, documents or a fleet on the server of a URL."""
     if what == "fleet":

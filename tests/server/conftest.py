@@ -9,7 +9,7 @@ import pytest
 from tests.agent._postgres import Server as PostgresServer
 from tests.agent._postgres import programs
 
-from ._servers import Place, RedisServer, program
+from ._servers import Place, RedisServer, program, server_url
 from .documents._world import MemoryWorld, ServerWorld, World
 from .fleet._memory import MemoryFleet, MemoryServer
 from .fleet._world import LEASE, LOGS, Fleets
@@ -79,15 +79,10 @@ def own_postgres() -> Iterator[PostgresServer]:
         yield server
 
 
-def _url(request: pytest.FixtureRequest, name: str) -> str:
-    found = request.getfixturevalue("redis_server").url if name == "redis" else request.getfixturevalue("postgres_url")
-    return str(found)
-
-
 @pytest.fixture(params=SERVERS)
 def url(request: pytest.FixtureRequest) -> str:
     """Return the URL of a real server."""
-    return _url(request, request.param)
+    return server_url(request, request.param)
 
 
 @contextmanager
@@ -119,7 +114,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     if request.param == "memory":
         yield MemoryWorld()
         return
-    with _closing(_url(request, request.param)) as place:
+    with _closing(server_url(request, request.param)) as place:
         yield ServerWorld(place)
 
 
@@ -138,7 +133,7 @@ def fleets(request: pytest.FixtureRequest) -> Fleets:
         server = MemoryServer()
         make = lambda **given: MemoryFleet(server, **given)
     else:
-        place = Place(_url(request, request.param))
+        place = Place(server_url(request, request.param))
         make = lambda **given: place.store("fleet", **given)
     return lambda **given: make(**{"lease": LEASE, **given})
 

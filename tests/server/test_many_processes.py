@@ -6,7 +6,7 @@ import subprocess
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import anyio
 import pytest
@@ -297,7 +297,10 @@ class Crowd:
         for one in self.running:
             assert one.wait(60) == 0
 
-    def remove(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         for one in self.running:
             end(one)
 
@@ -350,8 +353,8 @@ def _check_one_instance(lines: list[Line], disturbed: set[int]) -> None:
 def test_random_asks_with_kills_and_pauses(url: str, tmp_path: Path, seed: int) -> None:
     """Tokens at the resource show one instance at any time; each ask has one outcome and is done at most once."""
     draw = random.Random(seed)
-    crowd = Crowd(tmp_path, **plan_of("fleet", url, tmp_path, lease=LEASE, keys=KEYS, askers=3, seed=seed))
-    try:
+    plan = plan_of("fleet", url, tmp_path, lease=LEASE, keys=KEYS, askers=3, seed=seed)
+    with Crowd(tmp_path, **plan) as crowd:
         for _ in range(3):
             crowd.add()
         time.sleep(2 * LEASE)  # a fresh server grants no key at first
@@ -366,8 +369,6 @@ def test_random_asks_with_kills_and_pauses(url: str, tmp_path: Path, seed: int) 
         time.sleep(2 * LEASE)
         crowd.finish()
         told = check(tmp_path, crowd)
-    finally:
-        crowd.remove()
 
     assert told["value"] > 100
     print(f"told: {dict(told)}")
@@ -376,15 +377,12 @@ def test_random_asks_with_kills_and_pauses(url: str, tmp_path: Path, seed: int) 
 def test_nobody_is_disturbed_and_nothing_is_lost(url: str, tmp_path: Path) -> None:
     """Idle actors end and their keys move between processes, without any unknown outcome."""
     plan = plan_of("fleet", url, tmp_path, lease=LEASE, keys=KEYS, askers=2, seed=7, idle=0.05)
-    crowd = Crowd(tmp_path, **plan)
-    try:
+    with Crowd(tmp_path, **plan) as crowd:
         for _ in range(3):
             crowd.add()
         time.sleep(4 * LEASE)
         crowd.finish()
         told = check(tmp_path, crowd)
-    finally:
-        crowd.remove()
 
     assert set(told) <= {"value", "cancelled"}
     assert told["value"] > 100
@@ -402,26 +400,23 @@ async def test_a_killed_owner_is_followed_by_whoever_asks_next(url: str, tmp_pat
         except ActorDiedError as died:
             told.append(f"{name} {died.ended}")
 
-    try:
-        with anyio.fail_after(40):
-            crowd._plan["askers"] = 1  # this process asks first and becomes the owner of the key
-            await anyio.to_thread.run_sync(crowd.add)
-            path = tmp_path / "k.resource"
-            while not any(line.what == "end" for line in read(path)):
-                await anyio.sleep(0.01)
-            [owner] = crowd.running
-            async with keyed(Worker(tmp_path), fleet=fleet_at(plan), save="each_call") as one:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(ask, one["k"], "first", 30.0)
-                    while not any(line.name == "first" for line in read(path)):
-                        await anyio.sleep(0.01)
-                    tasks.start_soon(ask, one["k"], "second", 0.0)
-                    await anyio.sleep(0.2)
-                    before = time.monotonic()
-                    crowd.kill(owner)
-                after = time.monotonic() - before
-    finally:
-        crowd.remove()
+    with crowd, anyio.fail_after(40):
+        crowd._plan["askers"] = 1  # this process asks first and becomes the owner of the key
+        await anyio.to_thread.run_sync(crowd.add)
+        path = tmp_path / "k.resource"
+        while not any(line.what == "end" for line in read(path)):
+            await anyio.sleep(0.01)
+        [owner] = crowd.running
+        async with keyed(Worker(tmp_path), fleet=fleet_at(plan), save="each_call") as one:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask, one["k"], "first", 30.0)
+                while not any(line.name == "first" for line in read(path)):
+                    await anyio.sleep(0.01)
+                tasks.start_soon(ask, one["k"], "second", 0.0)
+                await anyio.sleep(0.2)
+                before = time.monotonic()
+                crowd.kill(owner)
+            after = time.monotonic() - before
 
     number = len([line for line in read(path) if line.what == "end" and line.pid == owner.pid])
     assert sorted(told) == ["first unknown", f"second {number + 1}"]
@@ -443,24 +438,21 @@ async def test_an_owner_that_stood_still_is_a_has_been(url: str, tmp_path: Path)
         except ActorDiedError as died:
             told.append(f"{name} {died.ended}")
 
-    try:
-        with anyio.fail_after(40):
-            await anyio.to_thread.run_sync(crowd.add)
-            while not any(line.what == "end" for line in read(path)):
-                await anyio.sleep(0.01)
-            [owner] = crowd.running
-            async with keyed(Worker(tmp_path), fleet=fleet_at(plan), save="each_call") as one:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(ask, one["k"], "slow")
-                    while not any(line.name == "slow" for line in read(path)):
-                        await anyio.sleep(0.01)
-                    tasks.start_soon(anyio.to_thread.run_sync, crowd.pause, owner, 3 * LONG)
-                    await one["k"].work("mine", 0.0)  # as soon as the lease has expired
-                while not any(line.what == "refused" for line in read(path)):
+    with crowd, anyio.fail_after(40):
+        await anyio.to_thread.run_sync(crowd.add)
+        while not any(line.what == "end" for line in read(path)):
+            await anyio.sleep(0.01)
+        [owner] = crowd.running
+        async with keyed(Worker(tmp_path), fleet=fleet_at(plan), save="each_call") as one:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask, one["k"], "slow")
+                while not any(line.name == "slow" for line in read(path)):
                     await anyio.sleep(0.01)
+                tasks.start_soon(anyio.to_thread.run_sync, crowd.pause, owner, 3 * LONG)
+                await one["k"].work("mine", 0.0)  # as soon as the lease has expired
+            while not any(line.what == "refused" for line in read(path)):
+                await anyio.sleep(0.01)
         crowd.finish()
-    finally:
-        crowd.remove()
 
     assert told == ["slow unknown"]
     assert [line.what for line in read(path) if line.name == "slow"] == ["begin", "refused"]

@@ -338,15 +338,14 @@ async def refusal(url: str) -> str:
 
 @contextmanager
 def role(server: Server, *grants: str) -> Iterator[None]:
-    """Create a role that can be granted to others, with some rights of its own."""
-    server.sql("CREATE ROLE office NOLOGIN")
+    """Create a role with some rights of its own, which the reader has only after SET ROLE."""
+    server.sql("CREATE ROLE office NOLOGIN; ALTER ROLE reader NOINHERIT; GRANT office TO reader")
     try:
         for grant in grants:
             server.sql(grant)
         yield
     finally:
-        server.sql("DROP OWNED BY office")
-        server.sql("DROP ROLE office")
+        server.sql("ALTER ROLE reader INHERIT; DROP OWNED BY office; DROP ROLE office")
 
 
 async def test_an_administrator_is_refused(shop: Shop) -> None:
@@ -363,12 +362,8 @@ async def test_an_administrator_is_refused(shop: Shop) -> None:
 )
 async def test_a_member_of_a_role_that_reaches_the_server_is_refused(shop: Shop, server: Server, name: str) -> None:
     """Indirect membership counts, even if the rights first need SET ROLE."""
-    with role(server, f"GRANT {name} TO office", "GRANT office TO reader"):
-        server.sql("ALTER ROLE reader NOINHERIT")
-        try:
-            assert f"is, or is a member of, {name}" in await refusal(shop.url)
-        finally:
-            server.sql("ALTER ROLE reader INHERIT")
+    with role(server, f"GRANT {name} TO office"):
+        assert f"is, or is a member of, {name}" in await refusal(shop.url)
 
 
 async def test_what_postgres_keeps_from_everybody_nobody_brings(shop: Shop) -> None:
@@ -394,14 +389,12 @@ async def test_what_postgres_keeps_from_everybody_nobody_brings(shop: Shop) -> N
 @pytest.mark.exhaustive
 async def test_what_it_may_call_by_another_role_counts(shop: Shop, server: Server) -> None:
     """Without INHERIT a query can still change to the other role, and then has all of its rights."""
-    with role(server, "GRANT office TO reader"):
-        server.sql("ALTER ROLE reader NOINHERIT")
+    with role(server):
         shop.sql("GRANT EXECUTE ON FUNCTION pg_read_file(text) TO office")
         try:
             assert "may call pg_read_file(text), which PostgreSQL keeps from everybody" in await refusal(shop.url)
         finally:
             shop.sql("REVOKE EXECUTE ON FUNCTION pg_read_file(text) FROM office")
-            server.sql("ALTER ROLE reader INHERIT")
 
 
 async def test_a_function_in_a_language_that_may_do_anything_is_refused(shop: Shop) -> None:

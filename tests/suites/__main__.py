@@ -44,7 +44,7 @@ def compare(suite: Suite, into: Path, checkout: Path | None) -> Comparison | Non
 def unexplained(comparison: Comparison) -> list[str]:
     """Print a row for the docs and every difference; return the differences without an explanation."""
     suite, reasons = comparison.suite, EXPLAINED.get(comparison.suite.name, {})
-    counts = f"{passed(comparison.without)} | {passed(comparison.with_ours)}"
+    counts = f"{len(passed(comparison.without))} | {len(passed(comparison.with_ours))}"
     print(f"| {suite.name} {suite.version} | {len(comparison.without)} | {counts} |", flush=True)
     for test in comparison.lost:
         print(f"    lost: {test}: {reasons.get(test, 'NOT EXPLAINED')}")

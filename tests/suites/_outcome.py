@@ -26,25 +26,17 @@ class Comparison:
     @property
     def lost(self) -> list[str]:
         """Tests that pass only without callboard."""
-        return sorted(
-            test
-            for test, outcome in self.without.items()
-            if outcome == "passed" and self.with_ours.get(test) != "passed"
-        )
+        return sorted(passed(self.without) - passed(self.with_ours))
 
     @property
     def won(self) -> list[str]:
         """Tests that pass only with callboard."""
-        return sorted(
-            test
-            for test, outcome in self.with_ours.items()
-            if outcome == "passed" and self.without.get(test) != "passed"
-        )
+        return sorted(passed(self.with_ours) - passed(self.without))
 
 
-def passed(outcomes: Outcomes) -> int:
-    """Number of tests that passed."""
-    return sum(outcome == "passed" for outcome in outcomes.values())
+def passed(outcomes: Outcomes) -> set[str]:
+    """Return the tests that passed."""
+    return {test for test, outcome in outcomes.items() if outcome == "passed"}
 
 
 def run(suite: Suite, python: Path, source: Path, report: Path, *, in_place: bool) -> Outcomes:

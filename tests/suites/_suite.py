@@ -36,46 +36,21 @@ class Suite:
     beside_others: bool = False
 
 
+_ASYNC = ("pytest-asyncio>=1.3", "pytest-socket")
+_SAVERS = ("langgraph-checkpoint-postgres", "langgraph-checkpoint-sqlite", "psycopg[binary,pool]")
+_OF_LANGGRAPH = (*_SAVERS, "pytest-asyncio>=1.3", "pytest-mock", "syrupy")
+"""Dependencies that several suites have."""
+
 SUITES = (
     Suite(name="langgraph-supervisor", version="0.0.31", needs=("pytest-socket",)),
     Suite(name="langgraph-swarm", version="0.1.0", needs=("pytest-socket",)),
-    Suite(
-        name="langgraph-bigtool",
-        version="0.0.3",
-        tests="tests/unit_tests",
-        needs=("numpy", "pytest-asyncio>=1.3", "pytest-socket"),
-    ),
-    Suite(
-        name="langgraph-prebuilt",
-        version="1.1.2",
-        beside_others=True,
-        needs=(
-            "langgraph-checkpoint-postgres",
-            "langgraph-checkpoint-sqlite",
-            "psycopg[binary,pool]",
-            "pytest-asyncio>=1.3",
-            "pytest-mock",
-            "syrupy",
-        ),
-    ),
+    Suite(name="langgraph-bigtool", version="0.0.3", tests="tests/unit_tests", needs=("numpy", *_ASYNC)),
+    Suite(name="langgraph-prebuilt", version="1.1.2", beside_others=True, needs=_OF_LANGGRAPH),
     Suite(
         name="langgraph",
         version="1.2.22",
         beside_others=True,
-        needs=(
-            "langchain-core",
-            "langgraph-checkpoint-postgres",
-            "langgraph-checkpoint-sqlite",
-            "psycopg[binary,pool]",
-            "pycryptodome",
-            "pytest-asyncio>=1.3",
-            "pytest-mock",
-            "pytest-repeat",
-            "pytest-xdist",
-            "redis",
-            "syrupy",
-            "uvloop",
-        ),
+        needs=(*_OF_LANGGRAPH, "langchain-core", "pycryptodome", "pytest-repeat", "pytest-xdist", "redis", "uvloop"),
         # Only the tests in which tools run; the other tests never use a name of langgraph.prebuilt.
         options=(
             "-k",
@@ -87,54 +62,26 @@ SUITES = (
         version="1.4.7",
         beside_others=True,
         tests="tests/unit_tests/agents",
-        needs=(
-            "blockbuster",
-            "langchain-openai",
-            "langchain-tests",
-            "langgraph-checkpoint-postgres",
-            "langgraph-checkpoint-sqlite",
-            "psycopg[binary,pool]",
-            "pytest-asyncio>=1.3",
-            "pytest-mock",
-            "pytest-xdist",
-            "syrupy",
-        ),
+        needs=(*_OF_LANGGRAPH, "blockbuster", "langchain-openai", "langchain-tests", "pytest-xdist"),
         options=("-p", "no:socket"),
     ),
     Suite(
         name="langchain-mcp-adapters",
         version="0.3.2",
-        needs=(
-            "dirty-equals",
-            "langchain",
-            "langgraph",
-            "pytest-asyncio>=1.3",
-            "pytest-socket",
-            "uvicorn",
-            "websockets",
-        ),
+        needs=(*_ASYNC, "dirty-equals", "langchain", "langgraph", "uvicorn", "websockets"),
     ),
     Suite(
         name="trustcall",
         version="0.0.39",
         tests="tests/unit_tests",
-        needs=("langchain-openai", "pytest-asyncio>=1.3", "pytest-socket"),
+        needs=(*_ASYNC, "langchain-openai"),
         published=False,
     ),
     Suite(
         name="deepagents",
         version="0.7.8",
         tests="tests/unit_tests",
-        needs=(
-            "av",
-            "langchain-openai",
-            "langchain-tests",
-            "pillow",
-            "pytest-asyncio>=1.4",
-            "pytest-benchmark",
-            "pytest-cov",
-            "pytest-socket",
-        ),
+        needs=(*_ASYNC, "av", "langchain-openai", "langchain-tests", "pillow", "pytest-benchmark", "pytest-cov"),
         # langchain-tests brings this plugin, and an option of the plugin has the name of one of the suite's options.
         options=("-p", "no:syrupy"),
         folder="libs/deepagents",

@@ -27,9 +27,6 @@ from tests.server._servers import Place
 from ._memory import MemoryDocuments, MemoryServer
 from ._world import WAIT
 
-Deface = Callable[[bytes], None]
-"""Function that overwrites every document with a text."""
-
 
 class Runs:
     """Class that records when it is unpickled or called."""

@@ -1,6 +1,8 @@
 """An owner that cannot renew its lease ends its actors before the lease expires, and askers learn the known outcome."""
 
 import pickle
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -8,6 +10,7 @@ import anyio
 import pytest
 
 from callboard import ActorDiedError, CallPolicy, StorageError, ToolNode, child, fencing_token, keyed
+from callboard.actors._actor_set import Keyed
 from callboard.testing import tool_call
 from callboard_actors._server.fleet._messages import ForgedError, Message, Signer
 from tests.server._servers import SECRET
@@ -26,10 +29,21 @@ def server() -> MemoryServer:
     return MemoryServer()
 
 
+@asynccontextmanager
+async def cut_off_and_other(
+    server: MemoryServer, log: str, **terms: Any
+) -> AsyncGenerator[tuple[MemoryFleet, Keyed[Counter], Keyed[Counter]]]:
+    """Open keyed counters in two processes; yield the fleet of the first, which owns the key "k", and both."""
+    cut_off, other = (MemoryFleet(server, lease=LEASE) for _ in range(2))
+    with anyio.fail_after(30):
+        async with keyed(Counter(log), fleet=cut_off, **terms) as here, keyed(Counter(log), fleet=other) as there:
+            await here["k"].up()
+            yield cut_off, here, there
+
+
 @pytest.mark.exhaustive
 async def test_an_owner_that_is_cut_off_ends_before_the_next_begins(server: MemoryServer, log: str) -> None:
     """Asks that had begun are unknown and are not repeated; waiting asks are done once, by the next owner."""
-    cut_off, other = (MemoryFleet(server, lease=LEASE) for _ in range(2))
     ended: list[str] = []
 
     async def ask(one: Any, what: str, seconds: float) -> None:
@@ -38,15 +52,12 @@ async def test_an_owner_that_is_cut_off_ends_before_the_next_begins(server: Memo
         except ActorDiedError as died:
             ended.append(f"{what} {died.ended}")
 
-    with anyio.fail_after(30):
-        async with keyed(Counter(log), fleet=cut_off) as here, keyed(Counter(log), fleet=other) as there:
-            await here["k"].up()
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ask, there["k"], "first", 60.0)
-                await until(lambda: "first began" in done_in(log))
-                tasks.start_soon(ask, there["k"], "second", 0.0)
-                await anyio.sleep(0.1)
-                cut_off.is_away = True
+    async with cut_off_and_other(server, log) as (cut_off, _, there), anyio.create_task_group() as tasks:
+        tasks.start_soon(ask, there["k"], "first", 60.0)
+        await until(lambda: "first began" in done_in(log))
+        tasks.start_soon(ask, there["k"], "second", 0.0)
+        await anyio.sleep(0.1)
+        cut_off.is_away = True
 
     assert sorted(ended) == ["first unknown", "second done"]
     assert done_in(log) == ["first began", "first was cancelled", "second began", "second ended"]
@@ -57,15 +68,13 @@ async def test_an_owner_that_is_cut_off_ends_before_the_next_begins(server: Memo
 @pytest.mark.exhaustive
 async def test_asks_within_a_process_that_is_cut_off_are_done_when_it_is_back(server: MemoryServer, log: str) -> None:
     """During the outage another process may have become the owner of the key."""
-    cut_off, other = (MemoryFleet(server, lease=LEASE) for _ in range(2))
-    with anyio.fail_after(30):
-        async with keyed(Counter(log), fleet=cut_off) as here, keyed(Counter(log), fleet=other) as there:
-            _, first = await here["k"].up()
-            cut_off.is_away = True
-            await until(lambda: here.statistics().alive == 0)
-            number, second = await there["k"].up()
-            cut_off.is_away = False
-            assert await here["k"].up() == (number + 1, second)
+    async with cut_off_and_other(server, log) as (cut_off, here, there):
+        _, first = await here["k"].up()
+        cut_off.is_away = True
+        await until(lambda: here.statistics().alive == 0)
+        number, second = await there["k"].up()
+        cut_off.is_away = False
+        assert await here["k"].up() == (number + 1, second)
 
     assert (number, (first or 0) < (second or 0)) == (1, True)  # the first owner's state was not saved and is lost
 
@@ -73,14 +82,10 @@ async def test_asks_within_a_process_that_is_cut_off_are_done_when_it_is_back(se
 @pytest.mark.exhaustive
 async def test_the_state_after_each_call_outlives_an_owner(server: MemoryServer, log: str) -> None:
     """The state is saved with `save="each_call"`."""
-    cut_off, other = (MemoryFleet(server, lease=LEASE) for _ in range(2))
-    terms: Any = {"save": "each_call"}
-    with anyio.fail_after(30):
-        async with keyed(Counter(log), fleet=cut_off, **terms) as here, keyed(Counter(log), fleet=other) as there:
-            await here["k"].up()
-            await there["k"].up()
-            cut_off.is_away = True
-            assert (await there["k"].up())[0] == 3
+    async with cut_off_and_other(server, log, save="each_call") as (cut_off, _, there):
+        await there["k"].up()
+        cut_off.is_away = True
+        assert (await there["k"].up())[0] == 3
 
 
 @pytest.mark.exhaustive

@@ -1,6 +1,8 @@
 """A keyed actor has one instance in a fleet; other processes reach it there."""
 
 import threading
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -118,17 +120,23 @@ async def test_asks_of_one_caller_stay_in_order(fleets: Fleets, log: str) -> Non
             asked.clear()
 
 
-async def test_budget_and_progress_cross(fleets: Fleets, log: str) -> None:
-    """The handler sees the deadline of its caller, and the caller gets progress reports."""
-    said: list[object] = []
+@asynccontextmanager
+async def elsewhere(fleets: Fleets, log: str, **policies: CallPolicy) -> AsyncGenerator[ToolNode]:
+    """Open a node with an actor that another process owns."""
     with anyio.fail_after(30):
         async with keyed(Counter(log), fleet=fleets()) as owner:
             await owner["k"].up()
             spec = child(Counter(log), key=lambda call: "k", fleet=fleets())
-            node = ToolNode([spec], policies={"time_left": CallPolicy(budget=20.0)})
-            async with node:
-                with observe(lambda event: said.append(event.message)):
-                    found = await node.ainvoke([tool_call("time_left", "c1")])
+            async with ToolNode([spec], policies=policies) as node:
+                yield node
+
+
+async def test_budget_and_progress_cross(fleets: Fleets, log: str) -> None:
+    """The handler sees the deadline of its caller, and the caller gets progress reports."""
+    said: list[object] = []
+    async with elsewhere(fleets, log, time_left=CallPolicy(budget=20.0)) as node:
+        with observe(lambda event: said.append(event.message)):
+            found = await node.ainvoke([tool_call("time_left", "c1")])
 
     assert 0 < float(found["messages"][0].content) <= 20.0
     assert "half way" in said
@@ -136,13 +144,9 @@ async def test_budget_and_progress_cross(fleets: Fleets, log: str) -> None:
 
 async def test_a_timeout_of_a_tool_call_ends_the_handler_elsewhere(fleets: Fleets, log: str) -> None:
     """The message reports the timeout, and the handler in the other process is cancelled."""
-    with anyio.fail_after(30):
-        async with keyed(Counter(log), fleet=fleets()) as owner:
-            await owner["k"].up()
-            spec = child(Counter(log), key=lambda call: "k", fleet=fleets())
-            async with ToolNode([spec], policies={"hold": CallPolicy(timeout=0.5)}) as node:
-                found = await node.ainvoke([tool_call("hold", "c1", what="it")])
-            assert LOGS[log].done == ["it began", "it was cancelled"]
+    async with elsewhere(fleets, log, hold=CallPolicy(timeout=0.5)) as node:
+        found = await node.ainvoke([tool_call("hold", "c1", what="it")])
+        assert LOGS[log].done == ["it began", "it was cancelled"]
 
     assert found["messages"][0].status == "error"
 

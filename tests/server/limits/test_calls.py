@@ -65,6 +65,10 @@ def node_on(store: SharedLimits, tool: Any, **options: Any) -> ToolNode:
     return ToolNode([tool], policies={tool.name: CallPolicy(limit=limit)})
 
 
+async def work() -> str:
+    return "done"
+
+
 async def test_a_call_says_when_it_begins_and_when_it_leaves() -> None:
     """The start counts for the rate and the end frees the permit, so each is reported once, in this order."""
     store = Store()
@@ -94,9 +98,6 @@ async def test_a_cancelled_wait_leaves_without_waiting() -> None:
     """The clean-up does not wait for the store, which may be away."""
     store = Store(gives=False)
 
-    async def work() -> str:
-        return "done"
-
     with anyio.move_on_after(1) as scope:
         await node_on(store, make(work)).ainvoke(ask("work"))
 
@@ -108,9 +109,6 @@ async def test_a_refusal_becomes_a_message_for_the_model() -> None:
     """The message is that of any limit."""
     store = Store(failure="the queue is full")
 
-    async def work() -> str:
-        return "done"
-
     [message] = await node_on(store, make(work)).ainvoke(ask("work"))
 
     assert ended(message) == "rejected"
@@ -121,9 +119,6 @@ async def test_an_error_of_the_store_is_raised_as_it_is() -> None:
     """A model cannot repair the store, so no message is made of its error."""
     store = Store(failure=StorageError("redis://host", "has other numbers."))
 
-    async def work() -> str:
-        return "done"
-
     with pytest.raises(StorageError, match="redis://host has other numbers"):
         await node_on(store, make(work)).ainvoke(ask("work"))
 
@@ -132,10 +127,6 @@ async def test_an_error_of_the_store_is_raised_as_it_is() -> None:
 
 async def test_what_the_store_does_not_take_is_refused_when_the_node_is_built() -> None:
     """The error does not wait for the first call."""
-
-    async def work() -> str:
-        return "done"
-
     with pytest.raises(ValueError, match="unlucky"):
         node_on(Store(), make(work), concurrency=13)
 

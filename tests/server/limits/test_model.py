@@ -1,5 +1,6 @@
 """The scripts of all servers agree with the reference model for any sequence of requests."""
 
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
@@ -12,9 +13,7 @@ from callboard import Limit
 from callboard_actors._server.limits._gate import LimitsTransport, Numbers, Op, Step
 from callboard_actors.postgres._transports import PostgresLimitsTransport
 from callboard_actors.redis._transports import RedisLimitsTransport
-from tests.server._servers import RedisServer
-
-from ._model import Model
+from tests.server._servers import server_url
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -31,6 +30,64 @@ acts = st.lists(
 def talks(draw: st.DrawFn) -> list[tuple[int, list[tuple[str, int, str]]]]:
     """Generate batches of requests by two clients."""
     return draw(st.lists(st.tuples(st.integers(0, 1), acts), max_size=6))
+
+
+@dataclass
+class Waiter:
+    """Entry of the queue."""
+
+    who: str
+    tenant: str
+    rank: int
+
+
+@dataclass
+class Model:
+    """Reference model of one limit: its permits, its queue and the order of turns, without crashes and time.
+
+    Args:
+        concurrency: maximum number of permits.
+        queue: maximum number of waiting entries; `None` for any number.
+    """
+
+    concurrency: int
+    queue: int | None
+    held: list[str] = field(default_factory=list)
+    waiting: list[Waiter] = field(default_factory=list)
+    """Queue in order of arrival."""
+    lanes: dict[str, int] = field(default_factory=dict)
+    """Highest rank of each tenant since the queue was last empty."""
+    granted: list[str] = field(default_factory=list)
+    full: list[str] = field(default_factory=list)
+
+    def enter(self, who: str, tenant: str) -> None:
+        """Request a permit."""
+        if not self.waiting and len(self.held) < self.concurrency:
+            self._give(who)
+        elif self.queue is not None and len(self.waiting) >= self.queue:
+            self.full.append(who)
+        else:
+            if not self.waiting:
+                self.lanes.clear()
+            rank = max(self._head().rank if self.waiting else 0, self.lanes.get(tenant, -1) + 1)
+            self.lanes[tenant] = rank
+            self.waiting.append(Waiter(who, tenant, rank))
+
+    def leave(self, who: str) -> None:
+        """Release a permit or leave the queue, then grant the free permit to the next entry."""
+        self.held = [one for one in self.held if one != who]
+        self.waiting = [one for one in self.waiting if one.who != who]
+        while self.waiting and len(self.held) < self.concurrency:
+            head = self._head()
+            self.waiting.remove(head)
+            self._give(head.who)
+
+    def _head(self) -> Waiter:
+        return min(self.waiting, key=lambda one: one.rank)  # the first of those
+
+    def _give(self, who: str) -> None:
+        self.held.append(who)
+        self.granted.append(who)
 
 
 class World:
@@ -109,18 +166,13 @@ async def _empty(world: World) -> None:
         assert {who for who in world.granted if who in world.model.held} == set(world.model.held)
 
 
+@pytest.mark.parametrize("kind", ["redis", pytest.param("postgres", marks=pytest.mark.exhaustive)])
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
 @given(talk=talks(), concurrency=st.integers(1, 3), queue=st.none() | st.integers(0, 4))
-def test_redis_does_what_the_model_does(redis_server: RedisServer, talk: Any, concurrency: int, queue: Any) -> None:
-    """Permits, queue, tenants' turns and rejections agree."""
-    limit = Limit(concurrency=concurrency, queue=queue)
-    anyio.run(_play, lambda: RedisLimitsTransport(redis_server.url, "redis", "model"), limit, talk)
-
-
-@pytest.mark.exhaustive
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
-@given(talk=talks(), concurrency=st.integers(1, 3), queue=st.none() | st.integers(0, 4))
-def test_postgres_does_what_the_model_does(postgres_url: str, talk: Any, concurrency: int, queue: Any) -> None:
-    """The PostgreSQL script is a second implementation in another language."""
-    limit = Limit(concurrency=concurrency, queue=queue)
-    anyio.run(_play, lambda: PostgresLimitsTransport(postgres_url, "postgres", "model"), limit, talk)
+def test_a_server_does_what_the_model_does(
+    request: pytest.FixtureRequest, kind: str, talk: Any, concurrency: int, queue: Any
+) -> None:
+    """Permits, queue, tenants' turns and rejections agree. The two scripts are in different languages."""
+    transport = {"redis": RedisLimitsTransport, "postgres": PostgresLimitsTransport}[kind]
+    url = server_url(request, kind)
+    anyio.run(_play, lambda: transport(url, kind, "model"), Limit(concurrency=concurrency, queue=queue), talk)
