@@ -1,19 +1,7 @@
-"""Runs that compete for one thread: a process that reads commands from stdin and executes each in a fork.
+"""Runs that compete for one thread, in forks."""
 
-python -m tests.agent._rival_agent
-
-It answers each line with lines of JSON: the id of the fork, the fork's result, and "gone". The lines:
-
-    run DIRECTORY SAVER BACKEND ROUND TIME    continue the thread of that round with `None`, not before that time
-    hold DIRECTORY SAVER BACKEND ROUND TIME   the same, and report "held" when a body runs; it runs until the next line
-
-The fork lives until one more line of any content arrives; after a further line, its parent reaps it.
-"""
-
-import json
 import os
 import time
-import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -27,10 +15,11 @@ from callboard import create_react_agent
 from callboard.exceptions import ThreadBusyError
 from callboard.testing import ScriptedModel, calls, tool_call
 
+from ._forks import tell, told
 from ._savers import saver_of
 
 
-def thread(number: str) -> Any:
+def thread(number: int) -> Any:
     return {"configurable": {"thread_id": f"round {number}"}}
 
 
@@ -53,18 +42,6 @@ def agent_in(log: Path, saver: Any, meanwhile: Callable[[], Awaitable[None]] | N
     return create_react_agent(ScriptedModel([reply], loop=True), [work], checkpointer=saver, on_unknown="rerun")
 
 
-def told() -> str:
-    """Return the next line. It is read byte by byte, because forks share the unread input."""
-    line = b""
-    while not line.endswith(b"\n") and (letter := os.read(0, 1)):
-        line += letter
-    return line.decode()
-
-
-def tell(what: object) -> None:
-    print(json.dumps(what), flush=True)
-
-
 async def answer(agent: Any, config: Any) -> dict[str, Any]:
     try:
         result = await agent.ainvoke(None, config)
@@ -73,7 +50,11 @@ async def answer(agent: Any, config: Any) -> dict[str, Any]:
     return {"said": [message.content for message in result["messages"]]}
 
 
-async def do(what: str, directory: Path, kind: str, number: str, at: float) -> None:
+async def do(what: str, directory: Path, kind: str, number: int, at: float) -> None:
+    """Continue the thread of a round with `None`, not before a time, and wait for a line.
+
+    With "hold", report when a body runs; it runs until the next line.
+    """
     holds = [True] * (what == "hold")
 
     async def meanwhile() -> None:
@@ -90,24 +71,5 @@ async def do(what: str, directory: Path, kind: str, number: str, at: float) -> N
         await to_thread.run_sync(told)
 
 
-def main() -> None:
-    tell("ready")
-    while line := told():
-        what, directory, kind, backend, number, at = line.split()
-        if child := os.fork():
-            os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-            tell("gone")
-            told()  # until then the fork is a zombie
-            os.waitpid(child, 0)
-            continue
-        try:
-            tell(os.getpid())
-            anyio.run(do, what, Path(directory), kind, number, float(at), backend=backend)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(0)
-
-
-if __name__ == "__main__":
-    main()
+def in_fork(what: str, directory: str, kind: str, backend: str, number: int, at: float) -> None:
+    anyio.run(do, what, Path(directory), kind, number, at, backend=backend)

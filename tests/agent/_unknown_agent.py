@@ -1,15 +1,7 @@
-"""An agent that is killed at one chosen point in the life of a call; makes a database for each point.
-
-python -m tests.agent._unknown_agent DIRECTORY
-
-The parent imports all modules once, and a fork makes each database. Every body that starts or ends adds a line to
-the log beside its database.
-"""
+"""An agent that is killed at one chosen point in the life of a call, and the log of its bodies."""
 
 import os
 import signal
-import sys
-import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +35,6 @@ BATCHES = {
     "asking": calls(tool_call("careful", "c1", name="c1")),
     "beside": calls(tool_call("careful", "c1", name="c1"), tool_call("pay", "p1", name="p1")),
 }
-POINTS = ("before claim", "after claim", "in body", "before write", "after write")
 
 
 @dataclass(frozen=True)
@@ -58,18 +49,6 @@ class Case:
 
     def __str__(self) -> str:
         return "-".join([self.saver, self.batch, self.durability, self.policy, *self.point.split()])
-
-
-CASES = [
-    *(Case(saver, point) for saver in ("sqlite", "aiosqlite") for point in POINTS),
-    *(Case("sqlite", point, durability="sync") for point in ("after claim", "in body")),
-    *(Case("sqlite", point, durability="exit") for point in ("before claim", "after claim", "in body")),
-    *(Case("sqlite", point, policy="rerun") for point in ("in body", "before write", "after write")),
-    *(Case("sqlite", point, policy="default") for point in POINTS),
-    *(Case(saver, "in body", "many") for saver in ("sqlite", "aiosqlite")),
-    Case("sqlite", "in body", "asking"),
-    *(Case(saver, "in body", "beside") for saver in ("sqlite", "aiosqlite")),
-]
 
 
 class Log:
@@ -205,22 +184,5 @@ async def live(directory: Path, case: Case) -> None:
                 await agent.ainvoke(Command(resume="yes"), CONFIG, durability=case.durability)
 
 
-def main() -> None:
-    for case in CASES:
-        directory = Path(sys.argv[1]) / str(case)
-        directory.mkdir()
-        if child := os.fork():
-            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            if status != -signal.SIGKILL:
-                raise RuntimeError(f"{case} was not killed, it ended with {status}")
-            continue
-        try:
-            anyio.run(live, directory, case)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
-
-
-if __name__ == "__main__":
-    main()
+def in_fork(directory: str, *case: Any) -> None:
+    anyio.run(live, Path(directory), Case(*case))

@@ -1,13 +1,31 @@
 """Checkpointers for tests of agents, and a PostgreSQL server, if one is installed."""
 
+import gc
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ._forks import Forks
 from ._postgres import Server, programs
 from ._savers import SAVERS, saver_of
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quick_collector() -> Iterator[None]:
+    """Freeze imported objects, so that each search for garbage takes a millisecond."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """A process for all tests, whose forks run functions of theirs."""
+    with Forks() as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

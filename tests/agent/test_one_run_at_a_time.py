@@ -1,14 +1,10 @@
 """One run at a time holds a thread, across processes; other runs get an error, and no call runs twice."""
 
-import json
 import logging
 import os
-import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +21,7 @@ from callboard.conversations._storage import CHANNEL, Held, Left, commits_in, en
 from callboard.exceptions import CallboardError, RunDeadlineExceededError, ThreadBusyError
 from callboard.testing import Recorder, calls
 
+from ._forks import Forks
 from ._rival_agent import agent_in, thread
 from ._savers import ON_DISK, QUESTION, SAVERS, Recording, complaint, saver_of, scripted, shape
 
@@ -32,68 +29,12 @@ pytestmark = pytest.mark.real_clock
 
 WAIT = 20
 ROUNDS = 15
-ROOT = Path(__file__).parents[2]
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 FAR = {"token": "theirs", "host": "elsewhere", "boot": "another", "pid": 1}
 """The hold of a run on another machine."""
 
 
 # In another process.
-
-
-class Rival:
-    """A process that runs threads on command, each time in a fork."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", "tests.agent._rival_agent"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-        self.pid = 0
-        """Process id of the fork."""
-
-    def begin(self, what: str, world: Sequence[object], number: int, at: float = 0.0) -> None:
-        self.tell(what, *world, number, at)
-        self.pid = self.answer()
-
-    def tell(self, *words: object) -> None:
-        assert self._process.stdin is not None
-        print(*words, file=self._process.stdin, flush=True)
-
-    def answer(self) -> Any:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, "the rival has ended"
-        return json.loads(line)
-
-    def end(self) -> None:
-        """Let the fork end."""
-        self.tell("end")
-        assert self.answer() == "gone"
-        self.look()
-
-    def kill(self) -> None:
-        """Kill the fork. Its parent does not reap it, so it remains a zombie."""
-        os.kill(self.pid, signal.SIGKILL)
-        assert self.answer() == "gone"
-
-    def look(self) -> None:
-        """Let the parent of the fork reap it."""
-        self.tell("look")
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-
-@pytest.fixture(scope="module")
-def both() -> Generator[tuple[Rival, Rival]]:
-    """Two rival processes."""
-    made = Rival(), Rival()
-    try:
-        assert [rival.answer() for rival in made] == ["ready", "ready"]
-        yield made
-    finally:
-        for rival in made:
-            rival.close()
 
 
 DONE = {"said": ["go", "", "w1 is done", "w2 is done", "done"]}
@@ -104,7 +45,7 @@ async def stopped_before_the_calls(directory: Path, saver: str, rounds: int) -> 
     async with saver_of(saver, directory / "db") as kept:
         for number in range(rounds):
             agent = agent_in(directory / "log", kept)
-            await agent.ainvoke(QUESTION, thread(str(number)), interrupt_before=["tools"])
+            await agent.ainvoke(QUESTION, thread(number), interrupt_before=["tools"])
 
 
 @pytest.mark.parametrize(
@@ -113,64 +54,63 @@ async def stopped_before_the_calls(directory: Path, saver: str, rounds: int) -> 
 )
 @pytest.mark.exhaustive
 def test_of_two_processes_that_resume_a_thread_at_once_exactly_one_wins(
-    both: tuple[Rival, Rival], saver: str, backends: list[str], tmp_path: Path
+    forks: Forks, saver: str, backends: list[str], tmp_path: Path
 ) -> None:
     """The other process gets an error that names the holder, and no body runs twice; repeated many times."""
     anyio.run(stopped_before_the_calls, tmp_path, saver, ROUNDS)
+    with Forks() as other:
+        both = forks, other
+        for number in range(ROUNDS):
+            at = time.monotonic() + 0.2
+            for rival, backend in zip(both, backends, strict=True):
+                rival.begin("_rival_agent", "hold", str(tmp_path), saver, backend, number, at)
+            answers = [rival.answer() for rival in both]
+            assert answers.count("held") == 1, answers
+            place = answers.index("held")
+            winner = both[place]
+            winner.tell()
 
-    for number in range(ROUNDS):
-        at = time.monotonic() + 0.2
-        for rival, backend in zip(both, backends, strict=True):
-            rival.begin("hold", (tmp_path, saver, backend), number, at)
-        answers = [rival.answer() for rival in both]
-        assert answers.count("held") == 1, answers
-        place = answers.index("held")
-        winner = both[place]
-        winner.tell("on")
-
-        assert answers[1 - place] == {"busy": f"process {winner.pid} on {socket.gethostname()}"}
-        assert winner.answer() == DONE
-        ran = (tmp_path / f"log {number}").read_text().splitlines()
-        assert sorted(ran) == [f"w1 in {winner.pid}", f"w2 in {winner.pid}"]
-        for rival in both:
-            rival.end()
+            assert answers[1 - place] == {"busy": f"process {winner.pid} on {socket.gethostname()}"}
+            assert winner.answer() == DONE
+            ran = (tmp_path / f"log {number}").read_text().splitlines()
+            assert sorted(ran) == [f"w1 in {winner.pid}", f"w2 in {winner.pid}"]
+            for rival in both:
+                rival.end()
 
 
 @pytest.mark.parametrize("saver", ON_DISK)
 @pytest.mark.exhaustive
-async def test_a_killed_holder_is_passed_over_at_once(both: tuple[Rival, Rival], saver: str, tmp_path: Path) -> None:
+async def test_a_killed_holder_is_passed_over_at_once(forks: Forks, saver: str, tmp_path: Path) -> None:
     """The next run does not wait for the lease, even while the holder is still a zombie."""
     await stopped_before_the_calls(tmp_path, saver, 1)
-    rival = both[0]
 
-    rival.begin("hold", (tmp_path, saver, "asyncio"), 0)
-    assert rival.answer() == "held"
+    forks.begin("_rival_agent", "hold", str(tmp_path), saver, "asyncio", 0, 0.0)
+    assert forks.answer() == "held"
     async with saver_of(saver, tmp_path / "db") as kept:
         agent = agent_in(tmp_path / "log 0", kept)
-        with pytest.raises(ThreadBusyError, match=f"process {rival.pid} on"):
-            await agent.ainvoke(None, thread("0"))
-        rival.kill()
-        result = await agent.ainvoke(None, thread("0"))
-    rival.look()
+        with pytest.raises(ThreadBusyError, match=f"process {forks.pid} on"):
+            await agent.ainvoke(None, thread(0))
+        forks.kill()
+        result = await agent.ainvoke(None, thread(0))
+    forks.tell()
 
     assert shape(result["messages"])[2:] == ["tool:w1 is done", "tool:w2 is done", "ai:done"]
     assert complaint(result["messages"]) is None
 
 
-async def test_where_a_live_process_once_ran_anybody_may_fork(both: tuple[Rival, Rival], tmp_path: Path) -> None:
+async def test_where_a_live_process_once_ran_anybody_may_fork(forks: Forks, tmp_path: Path) -> None:
     """A finished run does not block a fork of its thread from the history, although its process lives."""
     await stopped_before_the_calls(tmp_path, "sqlite", 1)
-    rival = both[0]
 
-    rival.begin("run", (tmp_path, "sqlite", "asyncio"), 0)
+    forks.begin("_rival_agent", "run", str(tmp_path), "sqlite", "asyncio", 0, 0.0)
     try:
-        assert rival.answer() == DONE
+        assert forks.answer() == DONE
         async with saver_of("sqlite", tmp_path / "db") as kept:
             agent = agent_in(tmp_path / "log", kept)
-            places = [place async for place in agent.aget_state_history(thread("0"))]
+            places = [place async for place in agent.aget_state_history(thread(0))]
             results = [await agent.ainvoke(None, place.config) for place in places if place.next == ("agent",)]
     finally:
-        rival.end()
+        forks.end()
 
     assert results
     assert {result["messages"][-1].content for result in results} == {"done"}

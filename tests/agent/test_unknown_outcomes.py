@@ -1,10 +1,11 @@
 """Claims: the outcome of a call that began and never reported is unknown, and its policy decides what happens."""
 
 import shutil
-import subprocess
-import sys
+import signal
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import astuple
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,13 @@ from callboard.middleware import Retry
 from callboard.testing import Recorder, ScriptedModel, calls
 from callboard.tools._errors import UNKNOWN
 
+from ._forks import Forks
 from ._savers import ON_DISK, QUESTION, SAVERS, Recording, complaint, copy_of, saver_of, scripted, shape
-from ._unknown_agent import CASES, CONFIG, ENTRIES, Case, Life, Log, agent_in
+from ._unknown_agent import CONFIG, ENTRIES, Case, Life, Log, agent_in
 
 pytestmark = pytest.mark.real_clock
 
 WAIT = 15
-ROOT = Path(__file__).parents[2]
 ACCEPT, IGNORE = {"type": "accept"}, {"type": "ignore"}
 BEGUN = ("after claim", "in body", "before write")
 """Points at which the journal has only the claim of a call."""
@@ -38,27 +39,32 @@ BEGUN = ("after claim", "in body", "before write")
 # A process is killed.
 
 
-@pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database for every case, written by killed agents."""
-    directory = tmp_path_factory.mktemp("killed")
-    command = [sys.executable, "-m", "tests.agent._unknown_agent", str(directory)]
-    done = subprocess.run(command, check=False, capture_output=True, timeout=60, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    return directory
-
-
 Resumed = Callable[..., Any]
 
 
+@pytest.fixture(scope="module")
+def killed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Path]:
+    """Return the directory of a case, written by an agent that was killed."""
+    directory = tmp_path_factory.mktemp("killed")
+
+    @cache
+    def of(case: Case) -> Path:
+        (made := directory / str(case)).mkdir()
+        forks.begin("_unknown_agent", str(made), *astuple(case))
+        assert forks.answer() == signal.SIGKILL
+        forks.tell()
+        return made
+
+    return of
+
+
 @pytest.fixture
-def resumed(killed: Path, tmp_path: Path) -> Resumed:
+def resumed(killed: Callable[[Case], Path], tmp_path: Path) -> Resumed:
     """Resume a killed case; return the agent and the log of both lives."""
 
     @asynccontextmanager
     async def resumed(case: Case, policy: str = "ask", **options: Any) -> AsyncGenerator[tuple[Any, Log]]:
-        assert case in CASES
-        directory = shutil.copytree(killed / str(case), tmp_path / str(case))
+        directory = shutil.copytree(killed(case), tmp_path / str(case))
         log = Log(directory / "log")
         async with saver_of(case.saver, directory / "db") as saver:
             with anyio.fail_after(WAIT):
