@@ -13,21 +13,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 ODD: Sequence[Any] = (None, 0, -1, 1.5, True, "", "text", [], {}, [None], [[]], {"a": None}, [1, "a"], 2**63)
 """Values of a wrong type or range."""
 
-ODD_CELLS: Sequence[Any] = (
-    None,
-    5,
-    1.5,
-    "text",
-    "",
-    b"",
-    b"\xff\xfe",
-    b"\x90",
-    b"\x80",
-    b"\xc1",
-    b"[]",
-    "[]",
-    "{",
-)
+ODD_CELLS: Sequence[Any] = (None, 5, 1.5, "text", "", b"", b"\xff\xfe", b"\x90", b"\x80", b"\xc1", b"[]", "[]", "{")
 
 TABLES = ("checkpoints", "writes")
 

@@ -87,10 +87,7 @@ def agent_of(saver: Any, *, doomed: bool = False) -> Any:
 
     tools = [StructuredTool.from_function(coroutine=one) for one in (quick, twice, fragile, pay, send)]
     node = ToolNode(
-        tools,
-        policies={"pay": CallPolicy(on_unknown="ask")},
-        on_error="finish",
-        middleware=[RequireApproval(["pay"])],
+        tools, policies={"pay": CallPolicy(on_unknown="ask")}, on_error="finish", middleware=[RequireApproval(["pay"])]
     )
     return create_react_agent(ScriptedModel([reply], loop=True), node, checkpointer=saver)
 

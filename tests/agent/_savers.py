@@ -2,7 +2,7 @@
 
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from copy import deepcopy
 from functools import partial
@@ -17,7 +17,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from callboard import create_react_agent
 from callboard._loops._bridge import run_on_asyncio
-from callboard.conversations._storage import CHANNEL
+from callboard.conversations._storage import CHANNEL, commits_in
 from callboard.testing import ScriptedModel
 
 AT: Any = {"configurable": {"thread_id": "1"}}
@@ -60,6 +60,39 @@ async def _async_saver(path: Path | str, aio: type[Any]) -> Any:
     connection = await aiosqlite.connect(path)
     await connection.execute("PRAGMA synchronous=OFF")
     return aio(connection)
+
+
+Writes = Iterable[tuple[str, Any]]
+
+
+def savers_that_tell(
+    before: Callable[[Writes], object], after: Callable[[Writes], object] = lambda _: None
+) -> dict[str, type[Any]]:
+    """Return classes for `saver_of` that call functions with the writes of a task, before and after they are stored."""
+
+    class Sync(SqliteSaver):
+        def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
+            before(writes)
+            super().put_writes(config, writes, task_id, task_path)
+            after(writes)
+
+    class Async(AsyncSqliteSaver):
+        async def aput_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
+            before(writes)
+            await super().aput_writes(config, writes, task_id, task_path)
+            after(writes)
+
+    return {"sync": Sync, "aio": Async}
+
+
+FAR = {"token": "theirs", "host": "elsewhere", "boot": "another", "pid": 1}
+"""The hold of a run on another machine."""
+
+
+def forge(saver: Any, config: Any, entry: dict[str, Any]) -> None:
+    """Write an entry of another process to the journal of a thread."""
+    found = saver.get_tuple(config)
+    saver.put_writes(found.config, [(CHANNEL, [entry])], f"callboard-{commits_in(found) + 1:08}", "~callboard")
 
 
 class Recording(InMemorySaver):

@@ -2,22 +2,21 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import anyio
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.tools import StructuredTool
-from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.types import Command, interrupt
 
 from callboard import CallPolicy, ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
 
-from ._savers import QUESTION, saver_of
+from ._savers import QUESTION, Writes, saver_of, savers_that_tell
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 ENTRIES = "__callboard__"
@@ -87,7 +86,7 @@ class Life:
         if self._end == (name, task):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def write(self, writes: Iterable[tuple[str, Any]], when: str) -> None:
+    def write(self, when: str, writes: Writes) -> None:
         for channel, entries in writes:
             if channel != ENTRIES:
                 continue
@@ -98,24 +97,6 @@ class Life:
                     self.point(f"{when} write", entry["task"])
                 if when == "after" and entry["kind"] in ("task", "asked"):
                     self.stored |= entry.get("records", {entry.get("task"): None}).keys()
-
-
-def savers_in(life: Life) -> dict[str, type[Any]]:
-    """Make savers that report their writes to the life."""
-
-    class Sync(SqliteSaver):
-        def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
-            life.write(writes, "before")
-            super().put_writes(config, writes, task_id, task_path)
-            life.write(writes, "after")
-
-    class Async(AsyncSqliteSaver):
-        async def aput_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
-            life.write(writes, "before")
-            await super().aput_writes(config, writes, task_id, task_path)
-            life.write(writes, "after")
-
-    return {"sync": Sync, "aio": Async}
 
 
 def agent_in(life: Life, saver: Any, batch: Batch, policy: Any, **options: Any) -> Any:
@@ -176,7 +157,8 @@ async def _until(holds: Callable[[], bool]) -> None:
 
 async def live(directory: Path, case: Case) -> None:
     life = Life(Log(directory / "log"), (case.point, "c1" if case.batch == "asking" else "p1"))
-    async with saver_of(case.saver, directory / "db", **savers_in(life)) as saver:
+    savers = savers_that_tell(partial(life.write, "before"), partial(life.write, "after"))
+    async with saver_of(case.saver, directory / "db", **savers) as saver:
         agent = agent_in(life, saver, case.batch, case.policy)
         with anyio.fail_after(20):
             await agent.ainvoke(QUESTION, CONFIG, durability=case.durability)

@@ -16,14 +16,7 @@ from langgraph.prebuilt import create_react_agent as langgraph_agent
 from langgraph.types import Command, interrupt
 from langgraph.warnings import LangGraphDeprecatedSinceV10
 
-from callboard import (
-    SnapshotError,
-    ThreadBusyError,
-    ToolNode,
-    child,
-    create_react_agent,
-    handler,
-)
+from callboard import SnapshotError, ThreadBusyError, ToolNode, child, create_react_agent, handler
 from callboard.testing import ScriptedModel, calls, tool_call
 from callboard.threads import Threads
 

@@ -79,7 +79,6 @@ async def test_the_agent_runs_in_it_and_keeps_its_journal_in_its_saver(way: str)
     state = await graph.aget_state(AT)
     assert state.next == ("tools", "tools")
     assert shape(state.values["messages"]) == ["human:go", "ai:", "tool:did x"]
-
     await graph.ainvoke(Command(resume={open_ids["b"]: "no"}), AT)
     updates = [chunk async for chunk in graph.astream(Command(resume={open_ids["a"]: "yes"}), AT)]
     places = [place async for place in graph.aget_state_history(AT)]
@@ -419,7 +418,6 @@ def test_a_command_that_goes_nowhere_is_refused_and_changes_nothing() -> None:
     """LangGraph only logs that it ignores the update; callboard raises and leaves the thread unchanged."""
     one = agent(callboard, "hi", checkpointer=InMemorySaver())
     one.invoke(say("go"), AT)
-
     with pytest.raises(InvalidUpdateError, match="Node nope does not exist; there are agent, tools"):
         one.invoke(Command(update=say("go"), goto="nope"), AT)
 
@@ -451,7 +449,6 @@ def test_a_place_where_input_was_received_takes_it_in_again(side: Any, number: i
     one.invoke(say("more"), AT)
     received = [place for place in one.get_state_history(AT) if place.next == ("__start__",)][::-1][number]
     before = texts(received.values.get("messages", []))
-
     assert texts(received.tasks[0].result["messages"]) == ["go" if number == 0 else "more"]
     again = one.invoke(None, received.config)
     other = one.invoke(say("other"), received.config)

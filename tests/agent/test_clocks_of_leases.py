@@ -11,30 +11,23 @@ from langgraph.checkpoint.memory import InMemorySaver
 from callboard.conversations import _lease
 from callboard.conversations._journal import SavedThread
 from callboard.conversations._saver import Saver
-from callboard.conversations._storage import CHANNEL, commits_in
+from callboard.conversations._storage import CHANNEL
 from callboard.exceptions import StorageError, ThreadBusyError
 
-from ._savers import QUESTION, scripted
+from ._savers import FAR, QUESTION, forge, scripted
 
 pytestmark = pytest.mark.real_clock
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 HOUR = 3600.0
-FAR = {"token": "theirs", "host": "elsewhere", "boot": "another", "pid": 1}
-"""The hold of a run on another machine."""
 
 
 def _agent(saver: Any) -> Any:
     return scripted(["hi"], [], loop=True, checkpointer=saver)
 
 
-def _write(saver: Any, entry: dict[str, Any]) -> None:
-    found = saver.get_tuple(CONFIG)
-    saver.put_writes(found.config, [(CHANNEL, [entry])], f"callboard-{commits_in(found) + 1:08}", "~callboard")
-
-
 def _hold(saver: Any, until: float) -> None:
-    _write(saver, {"kind": "hold", "holder": {**FAR, "until": until}})
+    forge(saver, CONFIG, {"kind": "hold", "holder": {**FAR, "until": until}})
 
 
 @pytest.fixture
@@ -66,11 +59,10 @@ async def test_a_holder_whose_clock_is_an_hour_behind_keeps_its_thread(slept: Sl
     await agent.ainvoke(QUESTION, CONFIG)
     _hold(saver, time.time() - HOUR)
     slept.meanwhile[2] = lambda: _hold(saver, time.time() - HOUR + _lease.LEASE / 3)
-
     with pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
         await agent.ainvoke(QUESTION, CONFIG)
 
-    _write(saver, {"kind": "leave"})
+    forge(saver, CONFIG, {"kind": "leave"})
     state = await agent.aget_state(CONFIG)
     assert len(state.values["messages"]) == 2
     assert len((await agent.ainvoke(QUESTION, CONFIG))["messages"]) == 4
@@ -174,7 +166,7 @@ async def test_leases_in_postgresql_go_by_its_clock(postgres_url: str, monkeypat
             monkeypatch.setattr(_lease.time, "time", lambda: right() + HOUR)
             with pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
                 await agent.ainvoke(QUESTION, CONFIG)
-            _write(saver, {"kind": "leave"})
+            forge(saver, CONFIG, {"kind": "leave"})
 
 
 async def test_a_holder_that_was_replaced_writes_no_checkpoint_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,6 @@ async def test_the_state_of_a_nested_agent_is_seen_through_the_graph(saver: Any,
     """`get_state(subgraphs=True)` shows the inner state, and its config can be used to read it again."""
     desk, model = Desk(), ScriptedModel([busy(), "done"])
     graph = chain(("worker", create_react_agent(model, desk.tools(), version=version)), saver=saver)
-
     await graph.ainvoke(QUESTION, AT)
     outside = await graph.aget_state(AT, subgraphs=True)
     inside = outside.tasks[0].state

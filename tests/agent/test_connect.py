@@ -57,7 +57,6 @@ def test_a_relative_path_is_taken_from_where_the_agent_was_made(
     monkeypatch.chdir(tmp_path)
     agent = agent_of("hi", url="sqlite:///agent.db")
     monkeypatch.chdir(tmp_path / "elsewhere")
-
     agent.invoke(QUESTION, AT)
 
     assert (tmp_path / "agent.db").exists()
@@ -152,10 +151,7 @@ async def test_a_file_that_is_no_database_is_named_and_left_alone(tmp_path: Path
     work = partial(saver_of(f"sqlite:///{path}").get_tuple, AT)  # type: ignore[union-attr]
     if kind == "store":
         work = partial(store_of(f"sqlite:///{path}").get, ("a",), "b")  # type: ignore[union-attr]
-
-    with (
-        pytest.raises(StorageError, match="Name another file, or move this one away") as caught,
-    ):
+    with pytest.raises(StorageError, match="Name another file, or move this one away") as caught:
         await to_thread.run_sync(work)
 
     assert str(path) in str(caught.value)
@@ -173,7 +169,6 @@ async def test_a_damaged_database_is_told_from_a_foreign_file(tmp_path: Path, ur
     content = bytearray(path.read_bytes())
     content[4096:] = b"\xff" * (len(content) - 4096)
     path.write_bytes(content)
-
     error = await broken(agent_of("never", url=url))
 
     assert "is damaged" in str(error)
@@ -231,7 +226,6 @@ async def test_tables_of_another_program_are_left_alone(tmp_path: Path, url: str
         theirs.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, mine TEXT)")
         theirs.execute(f"INSERT INTO {table} (mine) VALUES ('precious')")
         theirs.commit()
-
     error = await broken(agent_of("never", url=url))
 
     assert "of another program" in str(error)
@@ -291,7 +285,6 @@ async def test_a_writer_who_does_not_end_is_an_error_after_a_while(
 ) -> None:
     monkeypatch.setattr("callboard.conversations._sqlite.PATIENCE", 0.2)
     agent = agent_of("hi", "hi", url=url)
-
     with pytest.raises(StorageError, match="is in use"):
         await agent.ainvoke(QUESTION, AT)
     busy.execute("COMMIT")
@@ -410,7 +403,6 @@ def test_the_saver_serves_a_langgraph_graph(url: str) -> None:
     builder.add_node("say", lambda state: {"messages": [("ai", "hi")]})
     builder.add_edge(START, "say")
     graph = builder.compile(checkpointer=saver)
-
     graph.invoke(QUESTION, AT)  # type: ignore[call-overload]
     narrow = saver.with_allowlist([("langchain_core.messages.ai", "AIMessage")])
 

@@ -132,7 +132,6 @@ async def test_a_function_chooses_the_model_by_state_and_runtime(is_async: bool)
 
 async def test_a_chosen_model_gives_the_structured_response_too() -> None:
     model = ScriptedModel(["done", calls(("Answer", {"number": 4}))])
-
     result = await run(create_react_agent(lambda state, runtime: model, [], response_format=Answer))
 
     assert result["structured_response"] == Answer(number=4)
@@ -176,7 +175,6 @@ async def test_prompts_and_hooks_get_the_parameters_that_they_declare(prompt: An
         return {}
 
     agent = create_react_agent(model, [work()], prompt=prompt, pre_model_hook=hook, store=store, context_schema=Tier)
-
     await run(agent, config={"configurable": {"user": "ann"}}, context=Tier("gold"))
 
     assert [shape(request)[0] for request in model.requests] == ["system:ann gold"] * 2
@@ -234,7 +232,6 @@ async def test_a_state_of_the_users_own_is_kept_by_its_reducers(schema: type[Any
     hooks: dict[str, Any] = {f"{name}_model_hook": partial(note, name) for name in ("pre", "post")}
     model = ScriptedModel([calls(("look", {"query": "a"}), ("look", {"query": "b"})), "done"])
     agent = create_react_agent(model, [look], prompt=prompt, state_schema=schema, version=version, **hooks)
-
     result = await run(agent, {**QUESTION, "seen": ["start"]})
 
     assert result["seen"] == ["start", "a", "b"]
@@ -297,7 +294,6 @@ async def test_the_context_reaches_tools_prompts_and_hooks(schema: type[Any], as
     agent = create_react_agent(
         model, [look], prompt=prompt, pre_model_hook=hook, post_model_hook=hook, context_schema=schema
     )
-
     await run(agent, context={"name": "gold"} if as_dict else schema(name="gold"))
 
     assert len(seen) == 7
@@ -307,7 +303,6 @@ async def test_the_context_reaches_tools_prompts_and_hooks(schema: type[Any], as
 
 async def test_a_context_that_does_not_fit_its_schema_is_refused() -> None:
     model = script()
-
     with pytest.raises(TypeError, match="colour"):
         await run(create_react_agent(model, [work()], context_schema=Tier), context={"colour": "gold"})
 
@@ -376,7 +371,6 @@ class Answer(BaseModel):
 async def test_a_prompt_of_the_response_stands_before_the_conversation() -> None:
     """The prompt in `(prompt, schema)` precedes the conversation; the agent's own prompt is not used."""
     model = ScriptedModel(["done", calls(("Answer", {"number": 4}))])
-
     await run(create_react_agent(model, [], prompt="brief", response_format=("give a number", Answer)))
 
     assert [shape(request)[0] for request in model.requests] == ["system:brief", "system:give a number"]
@@ -385,7 +379,6 @@ async def test_a_prompt_of_the_response_stands_before_the_conversation() -> None
 async def test_a_json_schema_gives_a_dict() -> None:
     schema = {"title": "Answer", "description": "It.", "type": "object", "properties": {"number": {"type": "integer"}}}
     model = ScriptedModel(["done", calls(("Answer", {"number": 4}))])
-
     result = await run(create_react_agent(model, [], response_format=schema))
 
     assert result["structured_response"] == {"number": 4}
@@ -478,7 +471,6 @@ async def test_what_is_sync_does_not_block_the_loop(option: str) -> None:
 
     options: dict[str, Any] = {"model": model, option: sync}
     agent = create_react_agent(tools=[], **options)
-
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch.tick)
         await run(agent)

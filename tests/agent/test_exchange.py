@@ -118,11 +118,9 @@ async def test_questions_of_one_batch_are_answered_under_three_agents(saver: Any
     open_ids = {question.value: question.id for question in (await agents[1].aget_state(AT)).interrupts}
     assert open_ids == {question.value: question.id for question in (await agents[0].aget_state(AT)).interrupts}
     assert sorted(open_ids) == ["a", "b"]
-
     left = await agents[1].ainvoke(Command(resume={open_ids["b"]: "B"}), AT)
     assert ids(left) == {"a": open_ids["a"]}
     assert [question.id for question in (await agents[2].aget_state(AT)).interrupts] == [open_ids["a"]]
-
     await agents[2].ainvoke(Command(resume="A"), AT)
     messages = await assert_all_read_the_same(agents)
     assert shape(messages)[2:] == ["tool:did x", "tool:a: A", "tool:b: B", "ai:done"]

@@ -104,7 +104,6 @@ async def test_storage_grows_with_the_number_of_turns(database: tuple[Any, Calla
     saver, size = database
     agent = scripted([TEXT], [], loop=True, checkpointer=saver)
     sizes = {}
-
     with anyio.fail_after(60):
         for turn in range(1, 51):
             await agent.ainvoke({"messages": [("user", TEXT)]}, at())
@@ -280,7 +279,6 @@ async def test_a_checkpointer_that_fails_once_loses_nothing(where: str, stores: 
     model = ScriptedModel([calls(("work", {"query": "a"}), ("work", {"query": "b"})), "done", "again"])
     agent = create_react_agent(model, [recorder.tool("work")], checkpointer=saver)
     saver.at = _on_task_of(where)
-
     with pytest.raises(OSError, match="the disk is full"):
         await agent.ainvoke(QUESTION, at())
     result = await agent.ainvoke(None, at())
@@ -360,7 +358,6 @@ class BesideSlow:
 async def test_what_finishes_while_a_write_fails_is_stored_with_the_next(tmp_path: Path) -> None:
     """A write that was stored but reported as failed is repeated, and must not hide results that finished meanwhile."""
     model = ScriptedModel([calls("slow", "work"), "done"])
-
     async with saver_of("sqlite", tmp_path / "db", sync=Slow) as saver:
         beside = BesideSlow(saver)
         saver.fails = True
@@ -376,7 +373,6 @@ async def test_what_finishes_while_a_write_fails_is_stored_with_the_next(tmp_pat
 async def test_what_cannot_be_stored_costs_no_result_that_was_to_be_stored_along_with_it(tmp_path: Path) -> None:
     """Two calls finish while a third is stored; one of them cannot be stored, and the other one still is."""
     model = ScriptedModel([calls("slow", "unheard", "work"), "done"])
-
     async with saver_of("sqlite", tmp_path / "db", sync=Slow) as saver:
         beside = BesideSlow(saver)
         agent = create_react_agent(model, beside.tools(), checkpointer=saver, state_schema=MoodState)
@@ -394,7 +390,6 @@ async def test_a_checkpoint_that_could_not_be_written_is_made_up_for(durability:
     """If the write at the end of a turn fails, the next write includes the model's answer."""
     saver = Failing()
     agent = scripted(["one", "two", "three"], [], checkpointer=saver)
-
     await agent.ainvoke(QUESTION, at())
     saver.at = lambda what: what.startswith("checkpoint") and "two" in what
     with pytest.raises(OSError, match="the disk is full"):
@@ -416,7 +411,6 @@ async def test_a_state_that_cannot_be_stored_is_an_error_and_costs_no_finished_r
         ["one", calls(("work", {"query": "a"}), ("feel", {"query": mood}), ("work", {"query": "b"})), "fine"]
     )
     agent = create_react_agent(model, [recorder.tool("work"), feel], checkpointer=saver, state_schema=MoodState)
-
     await agent.ainvoke(QUESTION, at())
     with pytest.raises(TypeError, match=r"serializable|pickle"):
         await agent.ainvoke(MORE, at())
@@ -433,7 +427,6 @@ async def test_writes_that_contradict_each_other_do_not_make_a_thread_unusable(s
     """Two calls set a value without a reducer: the run fails, and the thread still accepts the next message."""
     model = ScriptedModel([calls(("feel", {"query": "good"}), ("feel", {"query": "bad"})), "fine"])
     agent = create_react_agent(model, [feel], checkpointer=saver, state_schema=MoodState)
-
     with pytest.raises(InvalidUpdateError, match="mood"):
         await agent.ainvoke(QUESTION, at())
     result = await agent.ainvoke(MORE, at())
@@ -461,7 +454,6 @@ async def test_a_step_that_was_not_ended_is_seen_to_go_on() -> None:
     saver, recorder = Dying(), Recorder()
     model = ScriptedModel([calls(("work", {"query": "a"})), "lost", "done"])
     agent = create_react_agent(model, [recorder.tool("work")], checkpointer=saver)
-
     await agent.ainvoke(QUESTION, at(), durability="sync")  # with "async", the result shares the lost write
     state = await agent.aget_state(at())
     saver.dead = False
@@ -485,18 +477,13 @@ async def test_a_run_without_a_thread_id_says_how_to_name_one(saver: Any) -> Non
 
 async def test_a_thread_id_that_is_a_number_is_the_same_as_its_text(saver: Any) -> None:
     agent = scripted(["hi"], [], checkpointer=saver)
-
     await agent.ainvoke(QUESTION, {"configurable": {"thread_id": 1}})
     state = await agent.aget_state(at("1"))
 
     assert shape(state.values["messages"]) == ["human:go", "ai:hi"]
 
 
-@pytest.mark.parametrize(
-    "new",
-    [True, False],
-    ids=["of a new thread", "of a known thread"],
-)
+@pytest.mark.parametrize("new", [True, False], ids=["of a new thread", "of a known thread"])
 async def test_an_unknown_checkpoint_is_an_error(saver: Any, new: bool) -> None:
     """LangGraph would start an empty conversation without an error."""
     unknown = "1f0c5b2e-0000-6000-8000-000000000000"

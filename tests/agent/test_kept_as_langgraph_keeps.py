@@ -39,7 +39,6 @@ async def test_metadata_of_checkpoints_have_the_keys_that_langgraph_writes(kind:
     theirs = InMemorySaver()
     prebuilt.create_react_agent(model(), [work], checkpointer=theirs).invoke(QUESTION, THREAD)
     known = {frozenset(found.metadata) for found in theirs.list(THREAD)}
-
     async with saver_of(kind, tmp_path / "db") as saver:
         agent = create_react_agent(model(), [work], checkpointer=saver)
         for _ in range(3):
@@ -80,11 +79,7 @@ async def test_untracked_values_are_given_and_never_stored(tmp_path: Path, durab
     file = tmp_path / "agent.db"
     given = {**QUESTION, "connection": Connection("canary from input")}
     agent = create_react_agent(
-        model(),
-        [work],
-        state_schema=Connected,
-        post_model_hook=look,
-        checkpointer=f"sqlite:///{file}",
+        model(), [work], state_schema=Connected, post_model_hook=look, checkpointer=f"sqlite:///{file}"
     )
     await agent.ainvoke(given, THREAD, durability=durability)
     found = await agent.aget_state(THREAD)

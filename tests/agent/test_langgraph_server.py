@@ -79,18 +79,13 @@ def test_a_question_shows_in_the_state_and_its_answer_goes_on(client: Any, name:
     client.runs.wait(thread, name, input=says("look ask"))
     state = client.threads.get_state(thread, subgraphs=True)
     [question] = state["interrupts"]
-
     assert client.threads.get(thread)["status"] == "interrupted"
     assert state["next"] == ["tools"]
     assert told(state["values"]["messages"]) == [("human", "look ask"), ("ai", ""), ("tool", "found look?")]
     assert [[one["value"] for one in task["interrupts"]] for task in state["tasks"]] == [[], ["ask?"]]
 
     result = client.runs.wait(thread, name, command={"resume": {question["id"]: "yes"}})
-    assert told(result["messages"])[2:] == [
-        ("tool", "found look?"),
-        ("tool", "ask?: yes"),
-        ("ai", "Tea is ready."),
-    ]
+    assert told(result["messages"])[2:] == [("tool", "found look?"), ("tool", "ask?: yes"), ("ai", "Tea is ready.")]
     assert client.threads.get(thread)["status"] == "idle"
     assert client.threads.get_state(thread)["next"] == []
 
@@ -127,7 +122,6 @@ def test_a_thread_has_a_history_to_go_back_to_and_can_be_changed(client: Any, na
     before_tools = next(place for place in history if place["next"] == ["tools"])
     assert told(before_tools["values"]["messages"]) == [("human", "look"), ("ai", "")]
     assert client.threads.get_state(thread, checkpoint=before_tools["checkpoint"])["next"] == ["tools"]
-
     result = client.runs.wait(thread, name, input=None, checkpoint=before_tools["checkpoint"])
     assert told(result["messages"])[-1] == ("ai", "Tea is ready.")
 

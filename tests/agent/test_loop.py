@@ -98,7 +98,6 @@ async def test_a_command_for_the_graph_around_is_raised_where_there_is_none(vers
         return Command(goto="other", graph=Command.PARENT, update=said("over", tool_call_id))
 
     agent = scripted([calls("hand_over")], [hand_over], version=version)
-
     with pytest.raises(ParentCommand) as caught:
         await run(agent)
 
@@ -109,7 +108,6 @@ async def test_a_command_for_the_graph_around_is_raised_where_there_is_none(vers
 async def test_a_key_that_the_state_does_not_have_is_passed_over(version: Any) -> None:
     """As in LangGraph, unknown keys are ignored, because a tool may serve agents with different states."""
     model = ScriptedModel([calls("cheer"), "done"])
-
     result = await run(create_react_agent(model, [cheer], version=version))
 
     assert shape(result) == ["human:go", "ai:", "tool:cheered", "ai:done"]
@@ -140,7 +138,6 @@ async def test_a_thread_whose_steps_are_used_up_goes_on(version: Any) -> None:
     recorder = Recorder()
     model = ScriptedModel([calls("work"), calls("work"), "done"])
     agent = create_react_agent(model, [recorder.tool("work")], checkpointer=InMemorySaver(), version=version)
-
     with pytest.raises(GraphRecursionError, match="Recursion limit of 3 reached"):
         await run(agent, config={**AT, "recursion_limit": 3})
     result = await run(agent, {"messages": [("user", "go on")]}, AT)
@@ -159,7 +156,6 @@ async def test_a_model_is_not_told_of_a_tool_whose_circuit_is_open() -> None:
     tools = [recorder.tool("flaky", raises=ConnectionError("down")), recorder.tool("work")]
     node = ToolNode(tools, handle_tool_errors=True, middleware=[CircuitBreaker(minimum=1)])
     model = ScriptedModel([calls("flaky"), calls("work"), "done"])
-
     await run(create_react_agent(model, node))
 
     assert model.requested_tools == [("flaky", "work"), ("work",), ("work",)]
@@ -171,7 +167,6 @@ async def test_a_model_that_was_bound_before_is_not_told_of_it_either() -> None:
     tools = [recorder.tool("flaky", raises=ConnectionError("down")), recorder.tool("work")]
     node = ToolNode(tools, handle_tool_errors=True, middleware=[CircuitBreaker(minimum=1)])
     model = ScriptedModel([calls("flaky"), "done"])
-
     await run(create_react_agent(model.bind_tools(tools), node))
 
     assert model.requested_tools == [("flaky", "work"), ("work",)]
@@ -184,7 +179,6 @@ async def test_tools_of_the_provider_are_offered_whatever_is_held_back() -> None
     flaky = recorder.tool("flaky", raises=ConnectionError("down"))
     model = ScriptedModel([calls("flaky"), "done"])
     agent = create_react_agent(model, [flaky, search], middleware=[CircuitBreaker(minimum=1)], state_schema=AgentState)
-
     with pytest.raises(ConnectionError):
         await run(agent)
     await run(agent)
@@ -240,7 +234,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
 async def test_a_run_leaves_no_config_behind(label: str) -> None:
     """Later code in the caller's task must not see the run's config, nor call its handlers."""
     model = ScriptedModel([calls("work"), "done", calls(("Answer", {"number": 1}))])
-
     await run(create_react_agent(model, [Recorder().tool("work")], **OPTIONS[label]), config={"tags": ["a"]})
 
     assert var_child_runnable_config.get() is None
@@ -253,7 +246,6 @@ async def test_a_failed_call_is_shown_where_the_thread_stands(version: Any) -> N
     tools = [recorder.tool("work"), recorder.tool("flaky", seconds=0.05, raises=ConnectionError("down"), times=1)]
     model = ScriptedModel([calls("work", "flaky"), "done"])
     agent = create_react_agent(model, tools, checkpointer=InMemorySaver(), version=version)
-
     with pytest.raises(ConnectionError):
         await run(agent, config=AT)
     state = await agent.aget_state(AT)

@@ -13,12 +13,7 @@ import ormsgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.messages import (
-    AIMessage,
-    BaseMessage,
-    HumanMessage,
-    ToolMessage,
-)
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.event_hooks import register_serde_event_listener
 from langgraph.checkpoint.serde.jsonplus import EXT_PYDANTIC_V2, JsonPlusSerializer
@@ -404,7 +399,6 @@ def test_each_reading_gives_what_the_first_one_gives_and_shares_nothing(kind: st
     plain = SERIALIZERS[kind]()
     stored = plain.dumps_typed({"messages": messages})
     remembers = remembering(plain, MessageMemory())
-
     found = [remembers.loads_typed(stored) for _ in range(3)]
 
     expected = parts(plain.loads_typed(stored))
@@ -477,7 +471,6 @@ def test_what_cannot_be_read_is_the_same_error_each_time() -> None:
     """Neither an error nor a partly readable value is cached."""
     reading = remembering(StrictSerializer("The database"), MessageMemory())
     stored = stored_message("langchain_core.messages.human", "HumanMessage", 3)
-
     told = []
     for _ in range(2):
         with pytest.raises(StorageError) as caught:

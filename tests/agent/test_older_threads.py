@@ -51,7 +51,6 @@ async def test_what_had_finished_stays_finished_and_what_was_asked_is_answered(s
 async def test_a_call_that_raised_runs_again_and_its_neighbour_does_not(saver: SqliteSaver) -> None:
     """Until the call runs again, its error is shown."""
     agent = agent_of(saver)
-
     state = await agent.aget_state(config("failed"))
     result = await agent.ainvoke(None, config("failed"))
 
@@ -62,7 +61,6 @@ async def test_a_call_that_raised_runs_again_and_its_neighbour_does_not(saver: S
 async def test_a_call_that_was_begun_is_asked_about_and_keeps_its_approval(saver: SqliteSaver) -> None:
     """The earlier version was killed in the body; an approval that a person gave is not requested again."""
     agent = agent_of(saver)
-
     waiting = await agent.ainvoke(None, config("killed"))
     result = await answered(agent, "killed", {"type": "accept"})
 
@@ -109,7 +107,6 @@ async def test_a_ledger_that_was_handed_out_is_taken_back() -> None:
         "t": {"answers": ["one"], "pending": [second], "own": True},
     }
     ledger = {"format": "callboard/1", "keys": ["w", "t"], "calls": kept}
-
     asked = calls(tool_call("work", "w"), tool_call("twice", "t"))
     result = await node.ainvoke([asked], ledger=ledger, resume={second.id: "two"})
 

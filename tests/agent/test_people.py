@@ -125,7 +125,6 @@ async def test_answers_that_fit_no_question_are_refused_and_change_nothing(saver
     asking = Asking()
     model = ScriptedModel([calls(("ask", {"query": "a"}), ("ask", {"query": "b"})), "done"])
     agent = create_react_agent(model, asking.tools(), checkpointer=saver)
-
     with pytest.raises(UnknownInterruptError, match="No question is open"):
         await agent.ainvoke(Command(resume="yes"), AT)
     open_ids = ids(await agent.ainvoke(QUESTION, AT))
@@ -163,7 +162,6 @@ async def test_a_new_message_instead_of_an_answer_keeps_what_finished(saver: Any
     asked = calls(("work", {"query": "x"}), ("ask", {"query": "a"}), ("ask", {"query": "b"}))
     model = ScriptedModel([asked, "never mind", calls(("ask", {"query": "a"})), "done"])
     agent = create_react_agent(model, [*asking.tools(), recorder.tool("work")], checkpointer=saver)
-
     open_ids = ids(await agent.ainvoke(QUESTION, AT))
     result = await agent.ainvoke(MORE, AT)
     assert "__interrupt__" not in result
@@ -189,7 +187,6 @@ async def test_a_command_that_goes_elsewhere_leaves_the_questions_and_keeps_the_
     asking, recorder = Asking(), Recorder()
     model = ScriptedModel([calls(("work", {"query": "x"}), ("ask", {"query": "a"})), "done"])
     agent = create_react_agent(model, [*asking.tools(), recorder.tool("work")], checkpointer=saver)
-
     await agent.ainvoke(QUESTION, AT)
     result = await agent.ainvoke(Command(goto="agent"), AT)
 
@@ -239,7 +236,6 @@ async def test_a_waiting_call_is_refused_and_its_neighbours_results_are_kept(sav
     asking, recorder = Asking(), Recorder()
     model = ScriptedModel([calls(("work", {"query": "x"}), ("ask", {"query": "a"})), "understood"])
     agent = create_react_agent(model, [*asking.tools(), recorder.tool("work")], checkpointer=saver)
-
     result = await agent.ainvoke(QUESTION, AT)
     call = next(call for call in result["messages"][1].tool_calls if call["name"] == "ask")
     await agent.aupdate_state(AT, {"messages": [ToolMessage("no", tool_call_id=call["id"])]}, as_node="tools")
@@ -261,7 +257,6 @@ async def test_ids_of_calls_that_a_model_repeats_are_kept_apart(saver: Any) -> N
     again = [tool_call("ask", "same", query="a")]
     model = ScriptedModel([calls(*again), "one", calls(*again), "two"])
     agent = create_react_agent(model, asking.tools(), checkpointer=saver)
-
     first = ids(await agent.ainvoke(QUESTION, AT))
     await agent.ainvoke(Command(resume="yes"), AT)
     second = ids(await agent.ainvoke(MORE, AT))
@@ -278,7 +273,6 @@ async def test_a_refused_call_does_not_run(saver: Any, replaces: bool) -> None:
     """The person replaces the model's message by one without calls, or adds a message in the model's name."""
     recorder, model = Recorder(), ScriptedModel([calls("work"), "what else?"])
     agent = _stopping(saver, recorder, model, interrupt_before=["tools"])
-
     reply = (await agent.ainvoke(QUESTION, AT))["messages"][-1]
     refusal = AIMessage("refused", id=reply.id if replaces else None)
     await agent.aupdate_state(AT, {"messages": [refusal]}, as_node="agent")

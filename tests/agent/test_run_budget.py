@@ -55,7 +55,6 @@ def endings(messages: list[BaseMessage]) -> list[str]:
 async def test_spent_while_the_model_answers_the_thread_stands_before_the_model() -> None:
     slow, quick = ScriptedModel(["late"], delay=60), ScriptedModel(["here"])
     saver = InMemorySaver()
-
     await run_out(create_react_agent(slow, [], checkpointer=saver))
     agent = create_react_agent(quick, [], checkpointer=saver)
     state = await agent.aget_state(CONFIG)
@@ -69,7 +68,6 @@ async def test_calls_that_run_get_their_message_and_finished_neighbours_keep_the
     """Promise 2: the history is valid for providers."""
     recorder = Recorder()
     tools = [recorder.tool("quick"), recorder.tool("stuck", hang=True)]
-
     messages = await given_up(["quick", "stuck", "quick", "stuck"], tools)
 
     assert shape(messages)[2:] == ["tool:quick", f"tool:{SPENT}", "tool:quick", f"tool:{SPENT}"]
@@ -85,7 +83,6 @@ async def test_calls_in_a_queue_get_their_message_and_never_start(bound: str) ->
     recorder = Recorder()
     policies = {"stuck": CallPolicy(limit=Limit(concurrency=1))} if bound == "limit" else None
     node = ToolNode([recorder.tool("stuck", hang=True)], policies=policies, grace=0.1)
-
     messages = await given_up(["stuck"] * 3, node, {**CONFIG, "max_concurrency": 1} if policies is None else CONFIG)
 
     assert recorder.count("started") == 1
@@ -98,7 +95,6 @@ async def test_a_sync_call_that_cannot_be_stopped_is_named_and_its_late_result_d
     recorder, release = Recorder(), threading.Event()
     node = ToolNode([recorder.sync_tool("deaf", release=release)], grace=0.1)
     agent = scripted([calls("deaf"), "done"], node, checkpointer=InMemorySaver())
-
     try:
         with pytest.warns(AbandonedThreadWarning, match="deaf"):
             await run_out(agent)
@@ -127,7 +123,6 @@ async def test_a_body_has_its_grace_for_clean_up(
     """Promise 1 also holds for calls that the budget of the run ends."""
     recorder = Recorder()
     node = ToolNode([recorder.tool("stuck", hang=True, **body)], **({} if grace is None else {"grace": grace}))
-
     messages = await given_up(["stuck"], node)
 
     assert (recorder.count("cleaned up"), recorder.count("cancelled"), recorder.running) == (cleaned, cancelled, 0)
@@ -162,7 +157,6 @@ async def test_an_error_in_clean_up_is_the_cause_and_not_the_end(handles: bool) 
     recorder = Recorder()
     node = ToolNode([broken, recorder.tool("stuck", hang=True)], handle_tool_errors=handles)
     agent = scripted([calls("broken", "stuck")], node, checkpointer=InMemorySaver())
-
     error = await run_out(agent)
 
     messages = list((await agent.aget_state(CONFIG)).values["messages"])
@@ -187,7 +181,6 @@ async def test_spent_in_a_hook_the_thread_stands_before_it(where: str) -> None:
 
     options: dict[str, Any] = {where: hook}
     agent = scripted(["here"], [], checkpointer=InMemorySaver(), **options)
-
     await run_out(agent)
     state = await agent.aget_state(CONFIG)
     result = await agent.ainvoke(None, CONFIG)
@@ -206,7 +199,6 @@ async def test_the_state_is_kept_and_the_thread_goes_on_with_none(kind: str, dur
     """With each saver, an agent object that knows nothing of the earlier run can continue."""
     recorder = Recorder()
     tools = [recorder.tool("quick"), recorder.tool("stuck", hang=True)]
-
     async with saver_of(kind, tmp_path / "db") as saver:
         first = scripted([calls("quick", "stuck")], tools, checkpointer=saver)
         await run_out(first, durability=durability)
@@ -230,7 +222,6 @@ async def test_what_a_person_was_asked_stays_open() -> None:
     agent = scripted(
         [calls("ask", "stuck"), "done"], [ask, recorder.tool("stuck", hang=True)], checkpointer=InMemorySaver()
     )
-
     await run_out(agent)
     state = await agent.aget_state(CONFIG)
     result = await agent.ainvoke(Command(resume="yes"), CONFIG)
@@ -242,7 +233,6 @@ async def test_what_a_person_was_asked_stays_open() -> None:
 async def test_without_a_checkpointer_the_error_is_all_there_is() -> None:
     recorder = Recorder()
     agent = scripted([calls("stuck")], [recorder.tool("stuck", hang=True)])
-
     error = await run_out(agent, None)
 
     assert isinstance(error, TimeoutError)
@@ -267,7 +257,6 @@ async def test_tools_see_what_is_left_of_it() -> None:
         return ""
 
     agent = scripted([calls("here", "there"), "done"], [here, there], loop=True)
-
     await agent.ainvoke(QUESTION, budget=WAIT / 2)
     bounded = dict(left)
     await agent.ainvoke(QUESTION)
@@ -282,7 +271,6 @@ async def test_the_budget_of_a_call_within_that_of_the_run_ends_the_call_alone()
         [recorder.tool("stuck", hang=True), recorder.tool("quick")], policies={"stuck": CallPolicy(budget=0.05)}
     )
     agent = scripted([calls("stuck", "quick"), "done"], node)
-
     result = await agent.ainvoke(QUESTION, budget=10)
 
     assert endings(result["messages"]) == ["deadline", "success"]
@@ -329,7 +317,6 @@ async def test_what_is_left_is_right_across_clocks() -> None:
         return str(inner.invoke(QUESTION)["messages"][-1].content)
 
     outer = scripted([calls("ask_inner"), "done"], [ask_inner])
-
     await outer.ainvoke(QUESTION, budget=10)
 
     assert 0 < left[0] <= 10
@@ -340,7 +327,6 @@ async def test_a_run_may_have_another_budget_than_its_agent() -> None:
     recorder = Recorder()
     tools = [recorder.tool("slow", seconds=0.2)]
     agent = scripted([calls("slow"), "done"], tools, loop=True, budget=0.05)
-
     with pytest.raises(RunDeadlineExceededError, match=r"0\.05 s"):
         await agent.ainvoke(QUESTION)
     agent = scripted([calls("slow"), "done"], tools, loop=True, budget=0.05)
@@ -368,7 +354,6 @@ async def test_a_stream_ends_with_the_error_bare() -> None:
     tools = [recorder.tool("quick"), recorder.tool("stuck", hang=True)]
     agent = scripted([calls("quick", "stuck")], tools)
     seen: list[Any] = []
-
     with pytest.raises(RunDeadlineExceededError):
         async for mode, chunk in agent.astream(QUESTION, stream_mode=["updates", "values"], budget=BUDGET):
             seen.append((mode, chunk))
@@ -395,7 +380,6 @@ async def test_within_a_graph_the_agent_goes_on_where_its_budget_ended_it() -> N
     graph.add_node("agent", create_react_agent(model, tools, budget=BUDGET))
     graph.add_edge(START, "agent")
     compiled = graph.compile(checkpointer=InMemorySaver())
-
     with pytest.raises(RunDeadlineExceededError):
         await compiled.ainvoke(QUESTION, CONFIG)
     result = await compiled.ainvoke(None, CONFIG)

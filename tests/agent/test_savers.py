@@ -87,7 +87,6 @@ def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_what_takes_longer_than_any_grace_is_stored_all_the_same() -> None:
     """A busy database must cause neither lost results nor an error about another run."""
     saver, recorder = Slow(), Recorder()
-
     async with anyio.create_task_group() as group:
         group.start_soon(agent_with(saver, recorder).ainvoke, QUESTION, THREAD)
         await until(saver.waiting)
@@ -102,7 +101,6 @@ async def test_what_is_being_stored_when_the_run_is_cancelled_is_stored() -> Non
     """The write ends within the grace, like any clean-up, so the next run finds the result."""
     tool = Tool(Slow())
     agent = tool.agent()
-
     async with anyio.create_task_group() as group:
         group.start_soon(agent.ainvoke, QUESTION, THREAD)
         await tool.is_being_stored()
@@ -117,7 +115,6 @@ async def test_what_is_being_stored_when_the_run_is_cancelled_is_stored() -> Non
 async def test_a_checkpointer_that_never_answers_does_not_hold_a_cancelled_run() -> None:
     """The error says that the outcome of the write is unknown."""
     saver = Slow()
-
     with pytest.raises(ExceptionGroup) as caught:
         async with anyio.create_task_group() as group:
             group.start_soon(agent_with(saver, Recorder()).ainvoke, QUESTION, THREAD)
@@ -135,7 +132,6 @@ async def test_a_native_cancellation_goes_on_when_what_it_met_is_stored() -> Non
     """`task.cancel()`, as in `asyncio.wait_for`, neither cuts off a write nor is lost."""
     tool = Tool(Slow())
     agent = tool.agent()
-
     task = asyncio.get_running_loop().create_task(agent.ainvoke(QUESTION, THREAD))
     await tool.is_being_stored()
     task.cancel()
@@ -268,7 +264,6 @@ async def test_overrides_of_the_saver_in_memory_are_called() -> None:
     """A subclass of the in-memory saver may encrypt or count, so it must not be treated as the plain saver."""
     saver = Counting()
     agent = scripted([calls("work"), "done"], [Recorder().tool("work")], checkpointer=saver)
-
     await agent.ainvoke(QUESTION, THREAD)
 
     assert {"aget_tuple", "aput", "aput_writes"} <= set(saver.heard)

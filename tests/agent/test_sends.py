@@ -87,7 +87,6 @@ async def test_what_finished_beside_a_failure_does_not_run_again(version: Any) -
     works.fails = True
     agent = agent_of(works, "hi", "end", version=version)
     sends = [to_tools(tool_call("work", "a", name="a")), to_tools(tool_call("fail", "c", name="c"))]
-
     await agent.ainvoke(QUESTION, AT)
     with pytest.raises(RuntimeError, match="c"):
         await agent.ainvoke(Command(goto=sends), AT)

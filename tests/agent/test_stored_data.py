@@ -131,7 +131,6 @@ def test_what_runs_for_langgraph_does_not_run_for_us(name: str, tmp_path: Path) 
         if hasattr(one, "close"):
             one.close()
     assert harmful.exists()
-
     with pytest.raises(StorageError, match="holds a value"):
         StrictSerializer("The database").loads_typed(PAYLOADS[name](str(harmless)))
 
@@ -143,7 +142,6 @@ def test_what_runs_for_langgraph_does_not_run_for_us(name: str, tmp_path: Path) 
 def test_to_look_runs_nothing_either(name: str, serde: Any, tmp_path: Path) -> None:
     """Code that shows a thread, or reads only its outline, parses the bytes differently and must be as safe."""
     path = tmp_path / "written"
-
     try:
         serde.loads_typed(PAYLOADS[name](str(path)))
     except (StorageError, NotImplementedError) as refused:
@@ -168,7 +166,6 @@ async def test_an_agent_refuses_what_somebody_put_into_its_file(name: str, colum
                 "SELECT thread_id, checkpoint_ns, checkpoint_id, 't', 0, '__callboard__', ?, ? FROM checkpoints",
                 (kind, data),
             )
-
     with pytest.raises(StorageError, match=r"agent\.db") as caught:
         await agent_on(file, "hi").ainvoke(QUESTION, AT)
 
@@ -272,7 +269,6 @@ async def test_an_agents_own_types_are_read_as_what_they_are(tmp_path: Path) -> 
     file = tmp_path / "agent.db"
     order = Order([Line(size=Size.L, note=Later(text="soon"))])
     given = {**QUESTION, "order": order, "boxes": [Box(order)], "number": {"a": order}}
-
     await agent_on(file, "hi", state_schema=Shop).ainvoke(given, AT)
     found = await agent_on(file, state_schema=Shop).aget_state(AT)
 
@@ -295,7 +291,6 @@ async def test_what_could_not_be_read_again_is_not_written(tmp_path: Path, durab
     """The first run raises the error with its remedy, and not the first run after a restart."""
     file = tmp_path / "agent.db"
     given = {**QUESTION, "anything": {"deep": [Loose("x")]}}
-
     with pytest.raises(StorageError, match=r"test_stored_data\.Loose.*stored_types=\[Loose\]"):
         await agent_on(file, "hi", state_schema=Bag).ainvoke(given, AT, durability=durability)
     allowed = {"state_schema": Bag, "stored_types": [Loose]}

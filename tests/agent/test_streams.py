@@ -107,7 +107,6 @@ async def test_hooks_and_prompts_write_to_the_stream() -> None:
 async def test_checkpoints_are_places_to_go_back_to(version: Any) -> None:
     """Each chunk has the config of a checkpoint, with which `get_state` finds the state."""
     agent = agent_with(Recorder().tool("work"), version=version, checkpointer=InMemorySaver())
-
     chunks = await read(agent, "checkpoints", config=AT)
 
     nexts = [chunk["next"] for chunk in chunks]
@@ -125,7 +124,6 @@ async def test_tool_events_tell_of_each_call(version: Any) -> None:
     """Events from start to end carry the call's id, and are not delayed until the batch ends."""
     recorder = Recorder()
     tools = [recorder.tool("slow", seconds=0.05), recorder.tool("fast")]
-
     chunks = await read(agent_with(*tools, version=version), "tools")
 
     events = [(chunk["event"], chunk["tool_call_id"]) for chunk in chunks]
@@ -141,7 +139,6 @@ async def test_an_unknown_mode_is_refused(mode: Any) -> None:
     """The error names the unknown mode and the known ones, and nothing runs."""
     model = ScriptedModel(["hi"])
     wrong = {"value", "nonsense", "tokens"} & ({mode} if isinstance(mode, str) else set(mode))
-
     with pytest.raises(ValueError, match=f"no stream mode '{wrong.pop()}', only .*'checkpoints', 'custom'"):
         await read(create_react_agent(model, []), mode)
 
@@ -154,7 +151,6 @@ class Settled(AgentStatePydantic):
 
 async def test_parts_have_the_state_as_its_schema_says() -> None:
     agent = scripted(["hi"], [], loop=True, state_schema=Settled)
-
     parts = await read(agent, "values", version="v2")
     output = await agent.ainvoke(QUESTION, version="v2")
 
@@ -186,7 +182,6 @@ async def test_all_questions_of_version_1_come_as_chunks(mode: str) -> None:
     """LangGraph's v1 streams the first question only."""
     model = ScriptedModel([calls(("ask", {"query": "a"}), "work", ("ask", {"query": "b"}))])
     agent = create_react_agent(model, [ask, Recorder().tool("work")], checkpointer=InMemorySaver(), version="v1")
-
     chunks = await read(agent, mode, config=AT)
 
     assert [asked.value for chunk in chunks for asked in chunk.get("__interrupt__", ())] == ["a", "b"]
@@ -197,7 +192,6 @@ async def test_a_resumed_stream_tells_only_what_is_new(version: Any) -> None:
     """The stream has the answered call and the reply; a call that had finished is marked as cached."""
     recorder = Recorder()
     agent = agent_with(ask, recorder.tool("work"), checkpointer=InMemorySaver(), version=version)
-
     await read(agent, "updates", config=AT)
     chunks = await read(agent, "updates", Command(resume="yes"), AT)
 
@@ -211,7 +205,6 @@ async def test_a_resumed_stream_tells_only_what_is_new(version: Any) -> None:
 async def test_a_question_is_told_while_its_neighbours_run() -> None:
     recorder = Recorder()
     agent = agent_with(ask, recorder.tool("stuck", hang=True))
-
     async with aclosing(agent.astream(QUESTION, stream_mode="updates")) as stream:
         async for chunk in stream:
             if "__interrupt__" in chunk:
@@ -318,7 +311,6 @@ WAYS = [by_aclose, by_break, by_an_error_of_the_reader, by_cancelling_the_reader
 async def test_a_stream_that_is_left_has_ended_its_run(leave: Leave, mode: Any) -> None:
     """When the reader goes on, the call has been cancelled and cleaned up, and no task of the run is left."""
     recorder, before = Recorder(), live_tasks()
-
     await leave(stuck(recorder, with_cleanup=True).astream(QUESTION, stream_mode=mode), recorder)
 
     assert recorder.lines == ["stuck started", "stuck cancelled", "stuck cleaned up"]
@@ -348,7 +340,6 @@ async def test_a_stream_that_is_forgotten_ends_its_run() -> None:
 async def test_a_stream_that_was_never_begun_runs_nothing() -> None:
     model = ScriptedModel(["hi"])
     stream = create_react_agent(model, []).astream(QUESTION)
-
     await stream.aclose()
 
     assert model.requests == []
@@ -366,7 +357,6 @@ def test_sync_code_reads_the_same_chunks() -> None:
 def test_a_sync_stream_that_is_left_has_ended_its_run() -> None:
     recorder = Recorder()
     stream = stuck(recorder, with_cleanup=True).stream(QUESTION)
-
     next(stream)
     while not recorder.count("started"):
         threading.Event().wait(0.001)

@@ -69,7 +69,6 @@ TURN_C = ["human:c", "ai:", "tool:c", "ai:said c"]
 async def test_the_history_has_every_place_and_each_can_be_seen_again(saver: Any) -> None:
     """The latest comes first; places in the middle of a turn are included, although they have no checkpoint."""
     agent = echo(Recorder(), saver)
-
     await agent.ainvoke(say("a"), AT)
     await agent.ainvoke(say("b"), AT)
     places = await history(agent)
@@ -85,7 +84,6 @@ async def test_the_history_has_every_place_and_each_can_be_seen_again(saver: Any
 
 async def test_the_history_is_filtered_and_cut(saver: Any) -> None:
     agent = echo(Recorder(), saver)
-
     await agent.ainvoke(say("a"), AT)
     await agent.ainvoke(say("b"), AT)
     places = [place_id(place) for place in await history(agent)]
@@ -121,7 +119,6 @@ async def test_the_thread_goes_on_from_any_place_and_what_was_there_stays(saver:
     """With `None`, exactly the later work is done again."""
     recorder = Recorder()
     agent = echo(recorder, saver)
-
     await agent.ainvoke(say("a"), AT)
     await agent.ainvoke(say("b"), AT)
     before = await history(agent)
@@ -146,7 +143,6 @@ async def test_the_thread_goes_on_from_any_place_and_what_was_there_stays(saver:
 async def test_a_new_message_at_any_place_is_a_fork_with_a_valid_history(saver: Any, number: int) -> None:
     """This also holds for places at which calls had no answer yet."""
     agent = echo(Recorder(), saver)
-
     await agent.ainvoke(say("a"), AT)
     await agent.ainvoke(say("b"), AT)
     before = await history(agent)
@@ -175,7 +171,6 @@ async def test_time_travel_asks_again_and_forgets_the_answers(saver: Any) -> Non
     recorder = Recorder()
     model = ScriptedModel([calls(("ask", {"query": "a"}), ("work", {"query": "x"})), "done", "done again"])
     agent = create_react_agent(model, [ask, recorder.tool("work")], checkpointer=saver)
-
     first = await agent.ainvoke(say("go"), AT)
     await agent.ainvoke(Command(resume="one"), AT)
     place = next(place for place in reversed(await history(agent)) if place.next and "tools" in place.next)
@@ -201,7 +196,6 @@ async def test_a_question_is_answered_at_the_place_that_get_state_names(saver: A
     recorder = Recorder()
     model = ScriptedModel([calls(("ask", {"query": "a"}), ("work", {"query": "x"})), "done"])
     agent = create_react_agent(model, [ask, recorder.tool("work")], checkpointer=saver)
-
     await agent.ainvoke(say("go"), AT)
     state = await agent.aget_state(AT)
     result = await agent.ainvoke(Command(resume="yes"), state.config)
@@ -216,7 +210,6 @@ async def test_a_question_is_answered_at_the_place_that_get_state_names(saver: A
 async def test_an_update_of_a_node_that_there_is_not_is_refused(saver: Any) -> None:
     """An update with an unknown node, or with invalid values, changes nothing."""
     agent = echo(Recorder(), saver)
-
     await agent.ainvoke(say("a"), AT)
     before = await agent.aget_state(AT)
     with pytest.raises(InvalidUpdateError, match="nobody"):

@@ -1,4 +1,4 @@
-"""Exploration: random batches, agents, kills and hostile inputs on every backend, checked against the promises.
+"""Exploration: random batches, agents, kills and hostile ids on every backend, checked against the promises.
 
 `uv run python -m tests.explore --minutes 10 --seed 1`. A plan is data that is drawn from a seed; a plan that
 breaks a promise is shrunk and written as a script.
@@ -16,12 +16,7 @@ WORLDS = {
     world.name: world
     for world in (
         World("batches", _batches.draw, _batches.play, backend_names()),
-        World(
-            "threads",
-            partial(_batches.draw, threads=True),
-            _batches.play,
-            backend_names(real_clock=True),
-        ),
+        World("threads", partial(_batches.draw, threads=True), _batches.play, backend_names(real_clock=True)),
         World("agents", _agents.draw, _agents.play, backend_names()),
         World("kills", _kills.draw, _kills.play, ("asyncio", "trio")),
         World("nested", _nested.draw, _nested.play, backend_names()),

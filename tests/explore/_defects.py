@@ -1,7 +1,6 @@
 """Defective nodes, by the promise that they break; the explorer has to find each defect."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -14,13 +13,34 @@ from ._bodies import FailureOfTool
 
 
 class Around:
-    """Base class: a node with a wrapper around it."""
+    """Base class: a node whose options, results and errors a defect may change."""
+
+    without: tuple[str, ...] = ()
+    """Options of the node that are ignored."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        self.node = ToolNode(*args, **options)
+        self.node = ToolNode(*args, **{**options, **dict.fromkeys(self.without)})
 
     async def ainvoke(self, *args: Any, **options: Any) -> Any:
-        return await self.node.ainvoke(*args, **options)
+        self.begin(options)
+        try:
+            result = await self.node.ainvoke(*args, **options)
+        except (FailureOfTool, CallsInterrupted) as error:
+            raise self.raised(error) from None
+        if isinstance(result, dict) and len(result["messages"]) > 1:
+            return {"messages": self.messages(result["messages"])}
+        return result
+
+    def begin(self, options: dict[str, Any]) -> None:
+        """Change the options of a run."""
+
+    def messages(self, messages: list[Any]) -> list[Any]:
+        """Change two or more messages."""
+        return messages
+
+    def raised(self, error: Exception) -> Exception:
+        """Change an error."""
+        return error
 
     def statistics(self) -> Statistics:
         return self.node.statistics()
@@ -29,102 +49,82 @@ class Around:
 class LosesAMessage(Around):
     """Loses one of two or more messages."""
 
-    async def ainvoke(self, *args: Any, **options: Any) -> Any:
-        result = await super().ainvoke(*args, **options)
-        if isinstance(result, dict) and len(result["messages"]) > 1:
-            return {"messages": result["messages"][:-1]}
-        return result
+    def messages(self, messages: list[Any]) -> list[Any]:
+        return messages[:-1]
 
 
 class MixesResultsUp(Around):
     """Exchanges the results of the first two calls."""
 
-    async def ainvoke(self, *args: Any, **options: Any) -> Any:
-        result = await super().ainvoke(*args, **options)
-        if (
-            isinstance(result, dict)
-            and len(messages := result["messages"]) > 1
-            and not isinstance(messages[1], Command)
-        ):
-            messages[0] = messages[0].model_copy(update={"content": messages[1].content})
-        return result
+    def messages(self, messages: list[Any]) -> list[Any]:
+        first, second, *rest = messages
+        if isinstance(second, Command):
+            return messages
+        return [first.model_copy(update={"content": second.content}), second, *rest]
 
 
 class LeaksATask(Around):
     """Starts a task for which nothing waits."""
 
-    async def ainvoke(self, *args: Any, **options: Any) -> Any:
+    def begin(self, options: dict[str, Any]) -> None:
         if sniffio.current_async_library() == "asyncio":
             self.task = asyncio.ensure_future(asyncio.sleep(1e6))
         else:
             import trio
 
             trio.lowlevel.spawn_system_task(trio.sleep, 1e6)
-        return await super().ainvoke(*args, **options)
 
 
 class ForgetsLimits(Around):
     """Ignores the limits of the node."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{**options, "limit": None})
+    without = ("limit",)
 
 
 class ForgetsTimeouts(Around):
     """Ignores the timeouts of the node."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{**options, "timeout": None})
+    without = ("timeout",)
 
 
 class WrapsErrors(Around):
     """Raises single errors in groups."""
 
-    async def ainvoke(self, *args: Any, **options: Any) -> Any:
-        try:
-            return await super().ainvoke(*args, **options)
-        except FailureOfTool as error:
-            raise ExceptionGroup("one", [error]) from None
+    def raised(self, error: Exception) -> Exception:
+        return ExceptionGroup("one", [error]) if isinstance(error, FailureOfTool) else error
 
 
 class CopiesErrors(Around):
     """Raises a copy of an error in place of the original."""
 
-    async def ainvoke(self, *args: Any, **options: Any) -> Any:
-        try:
-            return await super().ainvoke(*args, **options)
-        except FailureOfTool as error:
-            raise FailureOfTool(*error.args) from None
+    def raised(self, error: Exception) -> Exception:
+        return FailureOfTool(*error.args) if isinstance(error, FailureOfTool) else error
 
 
 class AsksOneByOne(Around):
     """Shows only the first question of a batch."""
 
-    async def ainvoke(self, *args: Any, **options: Any) -> Any:
-        try:
-            return await super().ainvoke(*args, **options)
-        except CallsInterrupted as waiting:
-            raise CallsInterrupted(waiting.interrupts[:1], waiting.ledger) from None
+    def raised(self, error: Exception) -> Exception:
+        one_of = isinstance(error, CallsInterrupted)
+        return CallsInterrupted(error.interrupts[:1], error.ledger) if one_of else error  # type: ignore[attr-defined]
 
 
 class MixesAnswersUp(Around):
     """Gives each question the answer to the next one."""
 
-    async def ainvoke(self, *args: Any, **options: Any) -> Any:
+    def begin(self, options: dict[str, Any]) -> None:
         answers = options.get("resume")
         if isinstance(answers, dict):
             given = [*answers.values()]
             options["resume"] = dict(zip(answers, given[1:] + given[:1], strict=True))
-        return await super().ainvoke(*args, **options)
 
 
 class ForgetsTheLedger(Around):
     """Discards the ledger after a cancellation."""
 
-    async def ainvoke(self, *args: Any, **options: Any) -> Any:
+    def begin(self, options: dict[str, Any]) -> None:
         if "resume" not in options and "ledger" in options:
             options["ledger"] = {}
-        return await super().ainvoke(*args, **options)
 
 
 class IgnoresItsCaller(Around):
@@ -143,22 +143,13 @@ class Miscounts(Around):
 
 
 class DropsAnError(Around):
-    """Leaves an error in a future that is never awaited."""
+    """Leaves an error in a future, or a coroutine, that is never awaited."""
 
-    async def ainvoke(self, *args: Any, **options: Any) -> Any:
+    def begin(self, options: dict[str, Any]) -> None:
         if sniffio.current_async_library() == "asyncio":
             asyncio.get_running_loop().create_future().set_exception(FailureOfTool("nobody looks"))
         else:
-            _never_awaited()
-        return await super().ainvoke(*args, **options)
-
-
-def _never_awaited() -> None:
-    async def work() -> None:
-        pass
-
-    coroutine: Callable[[], Awaitable[None]] = work
-    coroutine()
+            self.node.ainvoke([])
 
 
 DEFECTS: dict[type[Around], str] = {

@@ -18,15 +18,7 @@ from callboard_actors.process._crew import Crew
 from callboard_actors.process._worker_proxy import WorkerProxy
 
 from . import WORLDS, _agents, _batches, _bodies, _fleets, _hostile, _kills, _nested, _seats
-from ._defects import (
-    DEFECTS,
-    Around,
-    AsksOneByOne,
-    ForgetsLimits,
-    ForgetsTheLedger,
-    IgnoresItsCaller,
-    MixesAnswersUp,
-)
+from ._defects import DEFECTS, Around, AsksOneByOne, ForgetsLimits, ForgetsTheLedger, IgnoresItsCaller, MixesAnswersUp
 from ._explore import Failure, explore_one
 from ._plans import homes_in, shrink, smaller_than, written
 from ._watch import run_on
@@ -61,7 +53,6 @@ SLOW = {"fleets": [pytest.mark.exhaustive]}
 def test_a_share_of_what_is_explored_keeps_its_promises(name: str) -> None:
     """The plans are the same in each run, so that no change fails by chance."""
     world = WORLDS[name]
-
     found = [
         one for seed in range(SHARE[name]) for backend in world.backends if (one := explore_one(world, seed, backend))
     ]
@@ -101,9 +92,7 @@ def test_a_defect_is_found_and_its_plan_made_small(defect: type[Around], backend
     assert _batches.play(found.plan, backend) == []
 
 
-LEASE = _fleets.Rolling(
-    (_fleets.Step("ask", 0, "a", 3.0), _fleets.Step("stop", 0), _fleets.Step("ask", 1, "a")),
-)
+LEASE = _fleets.Rolling((_fleets.Step("ask", 0, "a", 3.0), _fleets.Step("stop", 0), _fleets.Step("ask", 1, "a")))
 NEST = _nested.Nest(batches=((_nested.Nested("red", (_nested.Nested("green"),)),),), width=1)
 PLANTED = {
     "a nested call takes a place at the limit that it shares with the outer call": (
@@ -199,7 +188,6 @@ def test_a_failure_is_written_down_as_a_program_that_shows_it(tmp_path: Path) ->
     found = Failure(world, 1, "trio", world.plan(1), [_batches.Complaint("no_task_is_left", 'of "these"')])
     script = tmp_path / "failure.py"
     script.write_text(found.script())
-
     done = subprocess.run([sys.executable, str(script)], check=False, capture_output=True, text=True)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -30,12 +30,7 @@ NAMES = {
         "AgentStateWithStructuredResponse",
         "AgentStateWithStructuredResponsePydantic",
     ),
-    "langgraph.prebuilt.interrupt": (
-        "HumanInterrupt",
-        "HumanInterruptConfig",
-        "HumanResponse",
-        "ActionRequest",
-    ),
+    "langgraph.prebuilt.interrupt": ("HumanInterrupt", "HumanInterruptConfig", "HumanResponse", "ActionRequest"),
 }
 
 ALL_NAMES = [name for names in NAMES.values() for name in names]

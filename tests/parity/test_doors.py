@@ -205,7 +205,6 @@ async def test_a_checkpointer_with_both_halves() -> None:
     log: list[Any] = []
     agent = create_react_agent(TwoHalves(log=[]), [structured([])], checkpointer=_recording(log))
     config: Any = {"configurable": {"thread_id": "1"}}
-
     agent.invoke({"messages": [("user", "go")]}, config)
     agent.get_state(config)
     list(agent.get_state_history(config))

@@ -81,10 +81,7 @@ MADE: dict[str, tuple[Any, list[Any]]] = {
         for version in ("v1", "v2")
     },
     "a wrapper": (in_graph(ASK, wrap_tool_call=passes, handle_tool_errors=True), ["yes"]),
-    "a wrapper that asks": (
-        in_graph(call("fine", {"x": 1}), wrap_tool_call=asks_itself, handle_tool_errors=True),
-        [5],
-    ),
+    "a wrapper that asks": (in_graph(call("fine", {"x": 1}), wrap_tool_call=asks_itself, handle_tool_errors=True), [5]),
 }
 
 

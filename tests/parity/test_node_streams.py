@@ -250,7 +250,6 @@ def test_what_a_stream_says_of_a_checkpoint_is_where_it_is() -> None:
     """The address in the payload contains the call's namespace; the namespace of the chunk does not."""
     tools = [delegate_to(inner_graph(asks=True))]
     graph = graph_of(candidate(), tools, call("delegate", {"x": 1}), checkpointer=InMemorySaver())
-
     chunks = list(graph.stream(QUESTION, THREAD, stream_mode="checkpoints", subgraphs=True))
 
     (path, inner) = [chunk for chunk in chunks if chunk[0]][-1]

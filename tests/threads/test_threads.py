@@ -46,7 +46,6 @@ async def test_a_conversation_is_read_without_its_agent(url: str) -> None:
     async with create_react_agent(model, tools, checkpointer=url, middleware=[RequireApproval(["pay"])]) as agent:
         with anyio.fail_after(20):
             await agent.ainvoke({"messages": [("user", "Go!")]}, thread("oslo"))
-
     with Threads(url) as threads, anyio.fail_after(20):
         names = await threads.names()
         stored, history = await threads.read("oslo"), await threads.history("oslo")
@@ -76,7 +75,6 @@ async def test_a_result_belongs_to_the_turn_that_asked_for_it(url: str) -> None:
         for _ in turns:
             with anyio.fail_after(20):
                 await agent.ainvoke({"messages": [("user", "Go!")]}, thread("oslo"))
-
     with Threads(url) as threads, anyio.fail_after(20):
         stored = await threads.read("oslo")
 
@@ -91,7 +89,6 @@ async def test_values_of_types_that_nobody_allows_are_shown_as_data(url: str) ->
     async with agent:
         with anyio.fail_after(20):
             await agent.ainvoke({"messages": [("user", "hi")], "trip": Trip(city="Oslo")}, thread("1"))
-
     with Threads(url) as threads, anyio.fail_after(20):
         stored = await threads.read("1")
         saver = threads.saver_for(agent)
@@ -109,7 +106,6 @@ async def test_a_graph_of_langgraphs_keeps_its_conversation_there(url: str) -> N
     """It awaits its checkpointer, which a saver for sync code does not offer."""
     with pytest.warns(match="create_react_agent has been moved"):
         theirs = prebuilt.create_react_agent(ScriptedModel(["Hello."]), [])
-
     with Threads(url) as threads, anyio.fail_after(20):
         theirs.checkpointer = threads.saver_for(theirs)
         await theirs.ainvoke({"messages": [("user", "hi")]}, thread("1"))
