@@ -44,12 +44,6 @@ class Desk:
 
         return body
 
-    def sync_node(self, name: str) -> Any:
-        def body(state: Any) -> None:
-            self.log.append(name)
-
-        return body
-
 
 def busy(number: str = "") -> AIMessage:
     """A reply with one call that finishes and two that ask."""

@@ -1,8 +1,10 @@
 """Checkpointers, inputs and agents for tests, and the rules of a provider for a conversation."""
 
 import sqlite3
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from copy import deepcopy
 from functools import partial
@@ -127,6 +129,24 @@ class Recording(InMemorySaver):
     @property
     def kinds(self) -> list[str]:
         return [entry["kind"] for entry in self.entries]
+
+
+def errors_at_once(use: Callable[[Any], object], things: Sequence[Any]) -> list[BaseException]:
+    """Use each thing in a thread, all at the same time; return the errors."""
+    barrier = threading.Barrier(len(things))
+
+    def work(thing: Any) -> None:
+        barrier.wait(60)
+        use(thing)
+
+    with ThreadPoolExecutor(len(things)) as threads:
+        done = [threads.submit(work, thing) for thing in things]
+    return [error for one in done if (error := one.exception()) is not None]
+
+
+def use_database(thing: Any) -> None:
+    """Read from a checkpointer, or write to a store."""
+    thing.get_tuple(AT) if hasattr(thing, "get_tuple") else thing.put(("a",), "b", {"c": 1})
 
 
 def copy_of(saver: InMemorySaver) -> InMemorySaver:

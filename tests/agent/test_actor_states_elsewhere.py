@@ -399,7 +399,7 @@ def database(request: pytest.FixtureRequest) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @example([("ask", "a", 0.0), ("read", "a", 0.0), ("on past", "a", 0.68)])
 @example([("ask", "a", 0.0), ("answer", "a", 0.0), ("on past", "a", 0.35), ("answer", "a", 0.0)])
 @example([("ask", "a", 0.0), ("copy past", "a", 0.0), ("on", "a", 0.0), ("answer", "a", 0.0)])

@@ -68,34 +68,11 @@ async def test_two_calls_of_one_agent_are_conversations_of_their_own() -> None:
     assert sorted(desk.log) == ["answered a", "answered b", "ask a", "ask a", "ask b", "ask b"]
 
 
-async def test_a_call_that_asks_after_its_agent_has_ended_does_not_run_the_agent_again() -> None:
-    """The inner conversation has ended when the tool itself asks, and its result is kept."""
-    desk = Desk()
-    inner_model = ScriptedModel([calls(tool_call("work", "1", query="x")), "inner done"])
-    inner = create_react_agent(inner_model, desk.tools())
-
-    @tool
-    async def careful() -> str:
-        """Have it done, and then ask."""
-        result = await inner.ainvoke(QUESTION)
-        return f"{result['messages'][-1].content}, {interrupt('really?')}"
-
-    model = ScriptedModel([calls(tool_call("careful", "1")), "done"])
-    agent = create_react_agent(model, [careful], checkpointer=InMemorySaver())
-    await agent.ainvoke(QUESTION, AT)
-    result = await agent.ainvoke(Command(resume="yes"), AT)
-
-    assert shape(result["messages"])[2:] == ["tool:inner done, yes", "ai:done"]
-    assert desk.log == ["work x"]
-    assert len(inner_model.requests) == 2
-
-
-# --- agents one after the other
-
-
 async def test_a_tool_that_had_an_agent_do_it_asks_in_its_own_name() -> None:
-    """When an inner agent has ended, `interrupt()` in the tool uses the tool's own context again."""
-    inner = scripted(["one", "two"], [])
+    """When an inner agent has ended, `interrupt()` is the tool's own; with the answer, no inner agent runs again."""
+    desk = Desk()
+    inner_model = ScriptedModel([calls(tool_call("work", "1", query="x")), "one", "two"])
+    inner = create_react_agent(inner_model, desk.tools())
 
     @tool
     async def careful() -> str:
@@ -111,6 +88,8 @@ async def test_a_tool_that_had_an_agent_do_it_asks_in_its_own_name() -> None:
     result = await agent.ainvoke(Command(resume={asked.id: "yes"}), AT)
 
     assert shape(result["messages"])[2:] == ["tool:['one', 'two'], yes", "ai:done"]
+    assert desk.log == ["work x"]
+    assert len(inner_model.requests) == 3
 
 
 # `agent_model()` returns, in the body of a tool, the model of the agent that calls the tool.

@@ -30,6 +30,17 @@ def _hold(saver: Any, until: float) -> None:
     forge(saver, CONFIG, {"kind": "hold", "holder": {**FAR, "until": until}})
 
 
+Clocks = list[tuple[float, float]]
+
+
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
+    """Readings of both clocks of a holder, of which the last one counts."""
+    readings = [(100.0, 5_000.0)]
+    monkeypatch.setattr(_lease.OwnLease, "read", lambda *_: readings[-1])
+    return readings
+
+
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> "Slept":
     """Replace the wait of tasks that watch a lease holder."""
@@ -93,11 +104,9 @@ async def test_a_holder_that_renews_nothing_for_a_lease_is_dead(slept: Slept, ca
     ],
 )
 def test_a_holder_looks_before_it_writes_when_its_lease_may_be_over(
-    passed: float, shown: float, may_be_over: bool, monkeypatch: pytest.MonkeyPatch
+    passed: float, shown: float, may_be_over: bool, clocks: Clocks
 ) -> None:
     """The holder checks both clocks of its machine, monotonic and wall clock."""
-    clocks = [(100.0, 5_000.0)]
-    monkeypatch.setattr(_lease.OwnLease, "read", lambda *_: clocks[-1])
     lease = _lease.OwnLease()
     clocks.append((100.0 + passed, 5_000.0 + shown))
 
@@ -106,13 +115,9 @@ def test_a_holder_looks_before_it_writes_when_its_lease_may_be_over(
     assert not lease.may_be_over
 
 
-async def test_a_holder_that_was_replaced_writes_nothing_although_it_renews_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_holder_that_was_replaced_writes_nothing_although_it_renews_first(clocks: Clocks) -> None:
     """A holder that was suspended may renew its lease first, and must still notice that it was replaced."""
     saver = InMemorySaver()
-    clocks = [(100.0, 5_000.0)]
-    monkeypatch.setattr(_lease.OwnLease, "read", lambda *_: clocks[-1])
 
     async def think(state: Any) -> Any:
         _hold(saver, time.time() + HOUR)
@@ -169,11 +174,11 @@ async def test_leases_in_postgresql_go_by_its_clock(postgres_url: str, monkeypat
             forge(saver, CONFIG, {"kind": "leave"})
 
 
-async def test_a_holder_that_was_replaced_writes_no_checkpoint_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_holder_that_was_replaced_writes_no_checkpoint_when_it_ends(
+    clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its late checkpoint would hide the entries of the new run, and thin the checkpoint below them."""
     saver = InMemorySaver()
-    clocks = [(100.0, 5_000.0)]
-    monkeypatch.setattr(_lease.OwnLease, "read", lambda *_: clocks[-1])
     leave = SavedThread._store_final_state
     found: list[Any] = []
 
@@ -191,10 +196,10 @@ async def test_a_holder_that_was_replaced_writes_no_checkpoint_when_it_ends(monk
     assert [one.checkpoint for one in saver.list(CONFIG)] == [one.checkpoint for one in found]
 
 
-async def test_a_holder_trusts_its_lease_no_longer_than_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_holder_trusts_its_lease_no_longer_than_others_do(
+    clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Other machines count from the time in the database, so a slow answer must not prolong the lease."""
-    clocks = [(100.0, 5_000.0)]
-    monkeypatch.setattr(_lease.OwnLease, "read", lambda *_: clocks[-1])
     leases: list[_lease.OwnLease] = []
     renew = _lease.OwnLease.renew
 

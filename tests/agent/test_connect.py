@@ -24,7 +24,7 @@ from callboard import InjectedStore, StorageError, create_react_agent
 from callboard.conversations._database import LazySaver, LazyStore, close, masked, saver_of, store_of
 from callboard.testing import Recorder, ScriptedModel, calls
 
-from ._savers import AT, QUESTION, contents, scripted
+from ._savers import AT, QUESTION, contents, errors_at_once, scripted, use_database
 
 pytestmark = pytest.mark.real_clock
 
@@ -295,28 +295,11 @@ async def test_a_writer_who_does_not_end_is_an_error_after_a_while(
     assert contents(result)[-1] == "hi"
 
 
-@pytest.mark.parametrize("kind", ["saver", "store"])
-def test_many_may_open_a_new_file_at_once(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("make", [saver_of, store_of])
+def test_many_may_open_a_new_file_at_once(tmp_path: Path, make: Any) -> None:
     for number in range(5):
-        url = f"sqlite:///{tmp_path / f'{number}.db'}"
-        things: list[Any] = [saver_of(url) if kind == "saver" else store_of(url) for _ in range(8)]
-        barrier = threading.Barrier(len(things))
-        errors: list[BaseException] = []
-
-        def use(thing: Any, barrier: threading.Barrier = barrier, errors: list[BaseException] = errors) -> None:
-            barrier.wait(WAIT)
-            try:
-                thing.get_tuple(AT) if kind == "saver" else thing.put(("a",), "b", {"c": 1})
-            except BaseException as error:
-                errors.append(error)
-
-        threads = [threading.Thread(target=use, args=(thing,)) for thing in things]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(WAIT)
-
-        assert errors == []
+        things = [make(f"sqlite:///{tmp_path / f'{number}.db'}") for _ in range(8)]
+        assert errors_at_once(use_database, things) == []
         for thing in things:
             thing.close()
 
@@ -332,15 +315,21 @@ has_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts
 
 @has_proc
 async def test_a_file_can_be_closed_and_is_opened_again(tmp_path: Path, url: str) -> None:
-    agent = agent_of("one", "two", url=url)
+    """The end of an agent's block closes what it has opened: here, its checkpointer and its store."""
+    agent = agent_of("one", "two", url=url, store=url)
     await close(agent.checkpointer, None, InMemorySaver())
-    await agent.ainvoke(QUESTION, AT)
-    assert open_files(tmp_path / "agent.db") == 1
-    await close(agent.checkpointer)
-    await close(agent.checkpointer)
+    async with agent:
+        await agent.ainvoke(QUESTION, AT)
+        assert open_files(tmp_path / "agent.db") == 1
+        await agent._runner.store.aget(("a",), "b")
+        assert open_files(tmp_path / "agent.db") == 2
     assert open_files(tmp_path / "agent.db") == 0
+    await close(agent.checkpointer)
     result = await agent.ainvoke(QUESTION, AT)
+    await close(agent.checkpointer)
+    await close(agent.checkpointer)
 
+    assert open_files(tmp_path / "agent.db") == 0
     assert contents(result) == ["go", "one", "go", "two"]
 
 
@@ -354,16 +343,6 @@ def test_a_file_is_closed_when_its_agent_is_forgotten(tmp_path: Path, url: str, 
 
     anyio.run(main, backend=backend)
     gc.collect()
-
-    assert open_files(tmp_path / "agent.db") == 0
-
-
-@has_proc
-async def test_an_agent_closes_what_it_has_opened_at_the_end_of_its_block(tmp_path: Path, url: str) -> None:
-    async with agent_of("hi", url=url, store=url) as agent:
-        await agent.ainvoke(QUESTION, AT)
-        await agent._runner.store.aget(("a",), "b")
-        assert open_files(tmp_path / "agent.db") == 2
 
     assert open_files(tmp_path / "agent.db") == 0
 

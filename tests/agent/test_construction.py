@@ -25,7 +25,7 @@ from langgraph.warnings import LangGraphDeprecatedSinceV10
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from callboard import AgentState, InjectedState, ToolNode, ToolRuntime, create_react_agent
+from callboard import InjectedState, ToolNode, ToolRuntime, create_react_agent
 from callboard.testing import Recorder, ScriptedModel, calls
 
 from ._savers import QUESTION, scripted
@@ -130,13 +130,6 @@ async def test_a_function_chooses_the_model_by_state_and_runtime(is_async: bool)
     assert [len(small.requests), len(large.requests)] == [1, 1]
 
 
-async def test_a_chosen_model_gives_the_structured_response_too() -> None:
-    model = ScriptedModel(["done", calls(("Answer", {"number": 4}))])
-    result = await run(create_react_agent(lambda state, runtime: model, [], response_format=Answer))
-
-    assert result["structured_response"] == Answer(number=4)
-
-
 class Provided(ScriptedModel):
     """Stand-in for a provider's package."""
 
@@ -238,22 +231,6 @@ async def test_a_state_of_the_users_own_is_kept_by_its_reducers(schema: type[Any
     assert shape(result) == ["human:go", "ai:", "tool:['start']", "tool:['start']", "ai:done"]
     assert set(kinds) == {"tool", "prompt", "pre", "post"}
     assert all(issubclass(kind, dict if schema is TypedState else schema) for kind in kinds.values())
-
-
-async def test_a_key_without_a_reducer_is_written_once_a_step() -> None:
-    """Two calls that write the key at once cause LangGraph's error, without a group and with its advice."""
-
-    class State(AgentState):
-        mood: str
-
-    def cheer(tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
-        """Cheer."""
-        return Command(update={"mood": "good", "messages": [ToolMessage("ok", tool_call_id=tool_call_id)]})
-
-    agent = scripted([calls("cheer", "cheer")], [cheer], state_schema=State)
-
-    with pytest.raises(Exception, match="At key 'mood': Can receive only one value per step"):
-        await run(agent)
 
 
 # The context.
@@ -368,32 +345,26 @@ class Answer(BaseModel):
     number: int
 
 
-async def test_a_prompt_of_the_response_stands_before_the_conversation() -> None:
-    """The prompt in `(prompt, schema)` precedes the conversation; the agent's own prompt is not used."""
-    model = ScriptedModel(["done", calls(("Answer", {"number": 4}))])
-    await run(create_react_agent(model, [], prompt="brief", response_format=("give a number", Answer)))
+SCHEMA = {"title": "Answer", "description": "It.", "type": "object", "properties": {"number": {"type": "integer"}}}
 
+
+@pytest.mark.parametrize("is_chosen", [False, True])
+@pytest.mark.parametrize(
+    ("schema", "answer"), [(Answer, Answer(number=4)), (SCHEMA, {"number": 4})], ids=["model", "JSON"]
+)
+async def test_a_response_is_of_its_schema_and_its_prompt_stands_before_the_conversation(
+    schema: Any, answer: Any, is_chosen: bool
+) -> None:
+    """The prompt in `(prompt, schema)` is used in place of the agent's own; a chosen model responds, too."""
+    model = ScriptedModel(["done", calls(("Answer", {"number": 4}))])
+    given: Any = (lambda state, runtime: model) if is_chosen else model
+    result = await run(create_react_agent(given, [], prompt="brief", response_format=("give a number", schema)))
+
+    assert result["structured_response"] == answer
     assert [shape(request)[0] for request in model.requests] == ["system:brief", "system:give a number"]
 
 
-async def test_a_json_schema_gives_a_dict() -> None:
-    schema = {"title": "Answer", "description": "It.", "type": "object", "properties": {"number": {"type": "integer"}}}
-    model = ScriptedModel(["done", calls(("Answer", {"number": 4}))])
-    result = await run(create_react_agent(model, [], response_format=schema))
-
-    assert result["structured_response"] == {"number": 4}
-
-
 # The rest.
-
-
-async def test_debug_prints_each_step(capsys: pytest.CaptureFixture[str]) -> None:
-    await run(create_react_agent(script(), [work()], debug=True))
-
-    printed = capsys.readouterr().out
-    assert printed.count("[updates]") == 3
-    assert printed.count("[values]") == 4
-    assert "done" in printed
 
 
 async def test_the_older_name_of_the_context_schema_still_works() -> None:

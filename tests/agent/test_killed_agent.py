@@ -29,23 +29,10 @@ SECONDS = 180
 """Time limit for all lives of a configuration; they need about five seconds on an idle machine."""
 
 CONVERSATION = [
-    "human:first",
-    "ai:",
-    "tool:a1 is done",
-    "tool:a2 is done",
-    "tool:a3 is fine",
-    "ai:",
-    "tool:b1 is done",
-    "tool:b2 is done",
-    "ai:done",
-    "human:second",
-    "ai:",
-    "tool:c1 is done",
-    "tool:c2 is done",
-    "ai:all done",
+    *("human:first", "ai:", "tool:a1 is done", "tool:a2 is done", "tool:a3 is fine"),
+    *("ai:", "tool:b1 is done", "tool:b2 is done", "ai:done"),
+    *("human:second", "ai:", "tool:c1 is done", "tool:c2 is done", "ai:all done"),
 ]
-REPLIES = {"a1", "b1", "done", "c1", "all done"}
-"""The model's replies as one word each: the first call of a reply, or its text."""
 
 
 @dataclass

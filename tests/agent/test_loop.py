@@ -5,14 +5,14 @@ from typing import Annotated, Any
 import pytest
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables.config import var_child_runnable_config
-from langchain_core.tools import InjectedToolCallId, StructuredTool, tool
+from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config
 from langgraph.errors import EmptyInputError, GraphRecursionError, InvalidUpdateError, ParentCommand
 from langgraph.types import Command
 from pydantic import BaseModel
 
-from callboard import AgentState, InjectedState, ToolNode, create_react_agent
+from callboard import AgentState, ToolNode, create_react_agent
 from callboard.middleware import CircuitBreaker
 from callboard.testing import Recorder, ScriptedModel, calls
 
@@ -52,39 +52,20 @@ async def cheer(tool_call_id: CallId) -> Command[Any]:
     return Command(update={"mood": "glad", **said("cheered", tool_call_id)})
 
 
-@tool
-async def mood(mood: Annotated[str, InjectedState("mood")]) -> str:
-    """Tell."""
-    return mood
-
-
 @versions
-async def test_a_tool_may_return_several_commands(version: Any) -> None:
+async def test_a_tool_may_return_several_commands_and_go_to_a_node_of_the_agent(version: Any) -> None:
+    """The command's `goto` duplicates an existing edge, and the model must be asked once only."""
+
     @tool
     async def many(tool_call_id: CallId) -> Any:
         """Many."""
-        return [Command(update={"mood": "glad"}), Command(update=said("many", tool_call_id))]
+        return [Command(update={"mood": "glad"}), Command(update=said("many", tool_call_id), goto="agent")]
 
     model = ScriptedModel([calls("many"), "done"])
     result = await run(create_react_agent(model, [many], state_schema=Moods, version=version))
 
     assert result["mood"] == "glad"
     assert shape(result) == ["human:go", "ai:", "tool:many", "ai:done"]
-
-
-@versions
-async def test_a_command_may_go_to_a_node_of_the_agent(version: Any) -> None:
-    """The command's `goto` duplicates an existing edge, and the model must be asked once only."""
-
-    @tool
-    async def again(tool_call_id: CallId) -> Command[Any]:
-        """Again."""
-        return Command(update=said("again", tool_call_id), goto="agent")
-
-    model = ScriptedModel([calls("again"), "done"])
-    result = await run(create_react_agent(model, [again], version=version))
-
-    assert shape(result) == ["human:go", "ai:", "tool:again", "ai:done"]
     assert len(model.requests) == 2
 
 
@@ -114,16 +95,6 @@ async def test_a_key_that_the_state_does_not_have_is_passed_over(version: Any) -
     assert "mood" not in result
 
 
-# Direct answers.
-
-
-def direct(name: str = "final", returns: str = "final") -> StructuredTool:
-    async def body() -> str:
-        return returns
-
-    return StructuredTool.from_function(coroutine=body, name=name, description=name, return_direct=True)
-
-
 class Answer(BaseModel):
     """The answer."""
 
@@ -150,26 +121,16 @@ async def test_a_thread_whose_steps_are_used_up_goes_on(version: Any) -> None:
 # Middleware that hold tools back.
 
 
-async def test_a_model_is_not_told_of_a_tool_whose_circuit_is_open() -> None:
-    """A call would only be answered with the error that the tool is unavailable."""
+@pytest.mark.parametrize("is_bound", [False, True])
+async def test_a_model_is_not_told_of_a_tool_whose_circuit_is_open(is_bound: bool) -> None:
+    """A call would only be answered with an error; a model that was bound before is bound again to the other tools."""
     recorder = Recorder()
     tools = [recorder.tool("flaky", raises=ConnectionError("down")), recorder.tool("work")]
     node = ToolNode(tools, handle_tool_errors=True, middleware=[CircuitBreaker(minimum=1)])
     model = ScriptedModel([calls("flaky"), calls("work"), "done"])
-    await run(create_react_agent(model, node))
+    await run(create_react_agent(model.bind_tools(tools) if is_bound else model, node))
 
     assert model.requested_tools == [("flaky", "work"), ("work",), ("work",)]
-
-
-async def test_a_model_that_was_bound_before_is_not_told_of_it_either() -> None:
-    """The model is bound again to the remaining tools."""
-    recorder = Recorder()
-    tools = [recorder.tool("flaky", raises=ConnectionError("down")), recorder.tool("work")]
-    node = ToolNode(tools, handle_tool_errors=True, middleware=[CircuitBreaker(minimum=1)])
-    model = ScriptedModel([calls("flaky"), "done"])
-    await run(create_react_agent(model.bind_tools(tools), node))
-
-    assert model.requested_tools == [("flaky", "work"), ("work",)]
 
 
 async def test_tools_of_the_provider_are_offered_whatever_is_held_back() -> None:
@@ -259,17 +220,14 @@ async def test_a_failed_call_is_shown_where_the_thread_stands(version: Any) -> N
 # Basic behaviour of the ReAct agent on every loop; `tests/parity` compares it with LangGraph's.
 
 
-# On trio the model runs on the background loop, in another thread, for which a virtual clock does not wait.
-
-
-@pytest.mark.parametrize("given", [{}, {"question": "hi"}, None], ids=repr)
-async def test_an_agent_without_messages_says_what_it_needs(given: Any) -> None:
-    agent = scripted(["hi"], [])
-
-    with pytest.raises(EmptyInputError, match="An agent starts from messages"):
-        await agent.ainvoke(given)
-
-
-async def test_input_that_is_no_state_is_refused() -> None:
-    with pytest.raises(InvalidUpdateError, match="Expected dict, got hello"):
-        await scripted(["hi"], []).ainvoke("hello")
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        *((one, EmptyInputError, "An agent starts from messages") for one in ({}, {"question": "hi"}, None)),
+        ("hello", InvalidUpdateError, "Expected dict, got hello"),
+    ],
+    ids=repr,
+)
+async def test_input_without_messages_is_refused(given: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        await scripted(["hi"], []).ainvoke(given)

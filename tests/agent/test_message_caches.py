@@ -2,7 +2,6 @@
 
 import gc
 import sys
-import threading
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
@@ -24,7 +23,7 @@ from callboard._langgraph._serializers import OutlineSerializer, StrictSerialize
 from callboard.testing import Recorder, ScriptedModel, calls
 
 from ._messages import MESSAGES, changeable, outcome_of, parts, turns
-from ._savers import AT, SAVERS, saver_of, scripted
+from ._savers import AT, SAVERS, errors_at_once, saver_of, scripted
 
 SERIALIZERS: dict[str, Callable[[], Any]] = {"LangGraph's": JsonPlusSerializer, "ours": lambda: StrictSerializer("x")}
 
@@ -274,23 +273,17 @@ def test_branches_of_a_thread_do_not_pile_up(plain: Any) -> None:
 
 
 def test_threads_may_write_and_read_at_once(plain: Any) -> None:
-    conversations, wrong = kept(room=200_000), list[int]()
+    conversations = kept(room=200_000)
 
     def work(number: int) -> None:
         for length in range(3, 12):
             messages = turns(length, first=1000 * number)
             ours = at_a_place(plain, conversations, f"{number % 2}")
             stored = ours.dumps_typed(messages)
-            if stored != plain.dumps_typed(messages) or ours.loads_typed(stored) != messages:
-                wrong.append(number)
+            assert stored == plain.dumps_typed(messages)
+            assert ours.loads_typed(stored) == messages
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert wrong == []
+    assert errors_at_once(work, range(4)) == []
 
 
 # --- in an agent

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from callboard import create_react_agent
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
+from ._graphs import ids
 from ._savers import AT, MORE, QUESTION, complaint, scripted, shape
 
 pytestmark = pytest.mark.real_clock
@@ -36,21 +37,7 @@ class Asking:
             self.answered.append(query)
             return f"{query}: {answer}"
 
-        @tool
-        def ask_twice(query: str) -> str:
-            """Ask two questions, in a thread."""
-            self.started.append(query)
-            first = interrupt(f"{query} 1")
-            second = interrupt(f"{query} 2")
-            self.answered.append(query)
-            return f"{query}: {first}, {second}"
-
-        return [ask, ask_twice]
-
-
-def ids(result: Any) -> dict[str, str]:
-    """Return the ids of the open questions, by question."""
-    return {question.value: question.id for question in result["__interrupt__"]}
+        return [ask]
 
 
 # --- questions in calls

@@ -1,6 +1,5 @@
 """Agents on PostgreSQL: a real server on loopback, by URL and by LangGraph's own savers, sync and async."""
 
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -22,7 +21,7 @@ from callboard.conversations._postgresql import CONNECTIONS
 from callboard.testing import Recorder, ScriptedModel, calls
 
 from ._postgres import PASSWORD, Server, programs
-from ._savers import AT, QUESTION, complaint, contents, scripted
+from ._savers import AT, QUESTION, complaint, contents, errors_at_once, scripted, use_database
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
 
@@ -309,26 +308,10 @@ async def test_tables_of_a_newer_version_are_refused(postgres_url: str, postgres
     await close(saver, store)
 
 
-@pytest.mark.parametrize("kind", ["saver", "store"])
-def test_many_machines_may_make_the_tables_at_once(postgres_url: str, kind: str) -> None:
+@pytest.mark.parametrize("make", [saver_of, store_of])
+def test_many_machines_may_make_the_tables_at_once(postgres_url: str, make: Any) -> None:
     """One machine creates the tables, and the others wait without blocking it."""
-    things: list[Any] = [saver_of(postgres_url) if kind == "saver" else store_of(postgres_url) for _ in range(8)]
-    barrier = threading.Barrier(len(things))
-    errors: list[BaseException] = []
-
-    def use(thing: Any) -> None:
-        barrier.wait(WAIT)
-        try:
-            thing.get_tuple(AT) if kind == "saver" else thing.put(("a",), "b", {"c": 1})
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=use, args=(thing,)) for thing in things]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(WAIT)
+    things = [make(postgres_url) for _ in range(8)]
+    assert errors_at_once(use_database, things) == []
     for thing in things:
         thing.close()
-
-    assert errors == []

@@ -60,20 +60,8 @@ class Writes:
 
 def nested(path: str) -> tuple[str, bytes]:
     """Return an allowed message that contains a forbidden value."""
-    inner = ext(0, "builtins", "exec", writing(path))
-    return packed(
-        ormsgpack.Ext(
-            5,
-            ormsgpack.packb(
-                (
-                    "langchain_core.messages.human",
-                    "HumanMessage",
-                    {"content": "hi", "additional_kwargs": {"x": inner}},
-                    "model_validate_json",
-                )
-            ),
-        )
-    )
+    fields = {"content": "hi", "additional_kwargs": {"x": ext(0, "builtins", "exec", writing(path))}}
+    return packed(ext(5, "langchain_core.messages.human", "HumanMessage", fields, "model_validate_json"))
 
 
 PAYLOADS: dict[str, Payload] = {
@@ -123,8 +111,6 @@ def test_what_runs_for_langgraph_does_not_run_for_us(name: str, tmp_path: Path) 
     """The test first checks that the payload works with LangGraph's serializer."""
     harmful, harmless = tmp_path / "harmful", tmp_path / "harmless"
     found = permissive(name).loads_typed(PAYLOADS[name](str(harmful)))
-    if hasattr(found, "get") and isinstance(found["channel_values"][0], Sequence):
-        pass
     for one in found.get("channel_values", ()) if isinstance(found, dict) else ():
         if hasattr(one, "wait"):
             one.wait()

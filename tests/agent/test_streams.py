@@ -134,13 +134,25 @@ async def test_tool_events_tell_of_each_call(version: Any) -> None:
 # Several modes, the form of chunks, and refused arguments.
 
 
-@pytest.mark.parametrize("mode", ["value", ["updates", "nonsense"], ("tokens",)], ids=repr)
-async def test_an_unknown_mode_is_refused(mode: Any) -> None:
+KNOWN = "only .*'checkpoints', 'custom'"
+UNKNOWN: list[tuple[dict[str, Any], str]] = [
+    ({"stream_mode": "value"}, f"no stream mode 'value', {KNOWN}"),
+    ({"stream_mode": ["updates", "nonsense"]}, f"no stream mode 'nonsense', {KNOWN}"),
+    ({"stream_mode": ("tokens",)}, f"no stream mode 'tokens', {KNOWN}"),
+    ({"output_keys": "nonsense"}, "nonsense"),
+    ({"output_keys": ["messages", "nonsense"]}, "nonsense"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), UNKNOWN, ids=repr)
+async def test_an_unknown_mode_or_key_is_refused(options: dict[str, Any], said: str) -> None:
     """The error names the unknown mode and the known ones, and nothing runs."""
     model = ScriptedModel(["hi"])
-    wrong = {"value", "nonsense", "tokens"} & ({mode} if isinstance(mode, str) else set(mode))
-    with pytest.raises(ValueError, match=f"no stream mode '{wrong.pop()}', only .*'checkpoints', 'custom'"):
-        await read(create_react_agent(model, []), mode)
+    agent = create_react_agent(model, [])
+    with pytest.raises(ValueError, match=said):
+        await agent.ainvoke(QUESTION, **options)
+    with pytest.raises(ValueError, match=said):
+        [chunk async for chunk in agent.astream(QUESTION, **options)]
 
     assert model.requests == []
 
@@ -156,16 +168,6 @@ async def test_parts_have_the_state_as_its_schema_says() -> None:
 
     assert all(isinstance(part["data"], Settled) for part in parts)
     assert isinstance(output.value, Settled)
-
-
-@pytest.mark.parametrize("keys", ["nonsense", ["messages", "nonsense"]], ids=repr)
-async def test_an_unknown_output_key_is_refused(keys: Any) -> None:
-    agent = scripted(["hi"], [])
-
-    with pytest.raises(ValueError, match="nonsense"):
-        await read(agent, "values", output_keys=keys)
-    with pytest.raises(ValueError, match="nonsense"):
-        await agent.ainvoke(QUESTION, output_keys=keys)
 
 
 # Stops and questions.
@@ -270,13 +272,6 @@ async def by_aclose(stream: AsyncGenerator[Any], recorder: Recorder) -> None:
     await stream.aclose()
 
 
-async def by_break(stream: AsyncGenerator[Any], recorder: Recorder) -> None:
-    async with aclosing(stream):
-        async for _ in stream:
-            await recorder.wait_for("started")
-            break
-
-
 async def by_an_error_of_the_reader(stream: AsyncGenerator[Any], recorder: Recorder) -> None:
     with pytest.raises(ZeroDivisionError):
         async with aclosing(stream):
@@ -303,7 +298,7 @@ async def by_a_timeout_of_the_reader(stream: AsyncGenerator[Any], recorder: Reco
     assert scope.cancelled_caught
 
 
-WAYS = [by_aclose, by_break, by_an_error_of_the_reader, by_cancelling_the_reader, by_a_timeout_of_the_reader]
+WAYS = [by_aclose, by_an_error_of_the_reader, by_cancelling_the_reader, by_a_timeout_of_the_reader]
 
 
 @pytest.mark.parametrize("leave", WAYS)
@@ -346,12 +341,6 @@ async def test_a_stream_that_was_never_begun_runs_nothing() -> None:
 
 
 # Sync code.
-
-
-def test_sync_code_reads_the_same_chunks() -> None:
-    chunks = list(agent_with(Recorder().tool("work")).stream(QUESTION, stream_mode=["updates", "values"]))
-
-    assert [mode for mode, _ in chunks].count("updates") == 3
 
 
 def test_a_sync_stream_that_is_left_has_ended_its_run() -> None:

@@ -86,10 +86,10 @@ async def test_one_client_serves_both_doors_in_turn() -> None:
 
 
 def test_many_threads_invoke_one_agent() -> None:
-    script = [reply("Lovely.")] * 60
-    with Provider(*script) as provider, ThreadPoolExecutor(30) as threads:
+    script = [reply("Lovely.")] * 30
+    with Provider(*script) as provider, ThreadPoolExecutor(15) as threads:
         agent = create_react_agent(openai_model(provider), [])
-        results = list(threads.map(agent.invoke, [QUESTION] * 60, timeout=WAIT))
+        results = list(threads.map(agent.invoke, [QUESTION] * 30, timeout=WAIT))
 
     assert {result["messages"][-1].content for result in results} == {"Lovely."}
 

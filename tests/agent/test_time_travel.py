@@ -7,15 +7,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage, RemoveMessage
-from langchain_core.tools import tool
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import InvalidUpdateError
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
-from langgraph.types import Command, StateSnapshot, interrupt
+from langgraph.types import Command, StateSnapshot
 
 from callboard import create_react_agent
 from callboard.testing import Recorder, ScriptedModel, calls
 
+from ._graphs import Desk
 from ._savers import AT, complaint, saver_of, shape
 
 pytestmark = pytest.mark.real_clock
@@ -102,15 +101,6 @@ async def test_the_history_is_filtered_and_cut(saver: Any) -> None:
     assert [place_id(place) for place in both] == places[3:5]
 
 
-def test_from_sync_code() -> None:
-    agent = echo(Recorder(), InMemorySaver())
-    agent.invoke(say("a"), AT)
-    place = next(iter(agent.get_state_history(AT, limit=1)))
-    assert said(place) == said(agent.get_state(AT)) == TURN_A
-    config = agent.update_state(AT, {"messages": [("user", "b")]})
-    assert said(agent.get_state(config))[-1] == "human:b"
-
-
 # --- forks
 
 
@@ -160,17 +150,9 @@ async def test_a_new_message_at_any_place_is_a_fork_with_a_valid_history(saver: 
 
 async def test_time_travel_asks_again_and_forgets_the_answers(saver: Any) -> None:
     """From a place before the tools, all calls run again and ask a new question."""
-    started: list[str] = []
-
-    @tool
-    async def ask(query: str) -> str:
-        """Ask."""
-        started.append(query)
-        return str(interrupt(query))
-
-    recorder = Recorder()
+    desk = Desk()
     model = ScriptedModel([calls(("ask", {"query": "a"}), ("work", {"query": "x"})), "done", "done again"])
-    agent = create_react_agent(model, [ask, recorder.tool("work")], checkpointer=saver)
+    agent = create_react_agent(model, desk.tools(), checkpointer=saver)
     first = await agent.ainvoke(say("go"), AT)
     await agent.ainvoke(Command(resume="one"), AT)
     place = next(place for place in reversed(await history(agent)) if place.next and "tools" in place.next)
@@ -179,29 +161,22 @@ async def test_time_travel_asks_again_and_forgets_the_answers(saver: Any) -> Non
     result = await agent.ainvoke(Command(resume="two"), AT)
     places = await history(agent)
 
-    assert shape(result["messages"]) == ["human:go", "ai:", "tool:two", "tool:x", "ai:done again"]
-    assert started == ["a"] * 4
-    assert recorder.count("started") == 2
-    assert ["human:go", "ai:", "tool:one", "tool:x", "ai:done"] in [said(place) for place in places]
+    assert shape(result["messages"]) == ["human:go", "ai:", "tool:a: two", "tool:did x", "ai:done again"]
+    assert (desk.log.count("ask a"), desk.log.count("work x")) == (4, 2)
+    assert ["human:go", "ai:", "tool:a: one", "tool:did x", "ai:done"] in [said(place) for place in places]
 
 
 async def test_a_question_is_answered_at_the_place_that_get_state_names(saver: Any) -> None:
     """A config with the current checkpoint selects the current place, and makes no fork."""
-
-    @tool
-    async def ask(query: str) -> str:
-        """Ask."""
-        return str(interrupt(query))
-
-    recorder = Recorder()
+    desk = Desk()
     model = ScriptedModel([calls(("ask", {"query": "a"}), ("work", {"query": "x"})), "done"])
-    agent = create_react_agent(model, [ask, recorder.tool("work")], checkpointer=saver)
+    agent = create_react_agent(model, desk.tools(), checkpointer=saver)
     await agent.ainvoke(say("go"), AT)
     state = await agent.aget_state(AT)
     result = await agent.ainvoke(Command(resume="yes"), state.config)
 
-    assert shape(result["messages"]) == ["human:go", "ai:", "tool:yes", "tool:x", "ai:done"]
-    assert recorder.count("started") == 1
+    assert shape(result["messages"]) == ["human:go", "ai:", "tool:a: yes", "tool:did x", "ai:done"]
+    assert desk.log.count("work x") == 1
 
 
 # --- updates

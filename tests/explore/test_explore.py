@@ -23,7 +23,7 @@ from ._explore import Failure, explore_one
 from ._plans import homes_in, shrink, smaller_than, written
 from ._watch import run_on
 
-SHARE = {"batches": 200, "threads": 6, "agents": 8, "kills": 1, "hostile": 40, "seats": 2, "fleets": 2, "nested": 30}
+SHARE = {"batches": 80, "threads": 6, "agents": 8, "kills": 1, "hostile": 20, "seats": 2, "fleets": 2, "nested": 30}
 """Number of plans of each world; each is played on every backend."""
 SEEDS = {ForgetsLimits: 17, IgnoresItsCaller: 161, MixesAnswersUp: 438}
 """Seeds for defects that are rare; the explorer itself has more time to find them."""
@@ -45,17 +45,19 @@ def _quick_collector() -> Iterator[None]:
     gc.unfreeze()
 
 
-SLOW = {"fleets": [pytest.mark.exhaustive]}
-"""Worlds whose plans take seconds, because leases have to expire."""
+SLOW = pytest.mark.exhaustive
+SHARES = [
+    *(pytest.param(name, range(SHARE[name]), marks=[SLOW] if name == "fleets" else []) for name in WORLDS),
+    pytest.param("batches", range(SHARE["batches"], 200), marks=SLOW),
+]
+"""Worlds and the seeds of their plans. Those of fleets take seconds, because leases have to expire."""
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, [])) for name in WORLDS])
-def test_a_share_of_what_is_explored_keeps_its_promises(name: str) -> None:
+@pytest.mark.parametrize(("name", "seeds"), SHARES)
+def test_a_share_of_what_is_explored_keeps_its_promises(name: str, seeds: range) -> None:
     """The plans are the same in each run, so that no change fails by chance."""
     world = WORLDS[name]
-    found = [
-        one for seed in range(SHARE[name]) for backend in world.backends if (one := explore_one(world, seed, backend))
-    ]
+    found = [one for seed in seeds for backend in world.backends if (one := explore_one(world, seed, backend))]
 
     assert [one.script() for one in found] == []
 
@@ -140,7 +142,7 @@ def test_a_plan_of_a_seed_is_always_the_same_and_comes_back_from_its_script() ->
         for home in (_agents, _batches, _bodies, _fleets, _hostile, _kills, _nested, _seats)
     }
     for world in WORLDS.values():
-        for seed in range(30):
+        for seed in range(15):
             plan = world.plan(seed)
             assert plan == world.plan(seed)
             known = {name: homes[home][name] for home, name in homes_in(plan)}

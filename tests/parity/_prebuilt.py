@@ -6,39 +6,31 @@ from types import SimpleNamespace
 from typing import Any
 
 NAMES = {
-    "langgraph.prebuilt": ("ToolCallTransformer",),
-    "langgraph.prebuilt.tool_node": (
-        "ToolNode",
-        "tools_condition",
-        "InjectedState",
-        "InjectedStore",
-        "ToolRuntime",
-        "ToolCallRequest",
-        "ToolCallWithContext",
-        "ToolInvocationError",
-        "msg_content_output",
-        "TOOL_CALL_ERROR_TEMPLATE",
-        "INVALID_TOOL_NAME_ERROR_TEMPLATE",
-        "TOOL_EXECUTION_ERROR_TEMPLATE",
-        "TOOL_INVOCATION_ERROR_TEMPLATE",
-    ),
-    "langgraph.prebuilt.tool_validator": ("ValidationNode",),
-    "langgraph.prebuilt.chat_agent_executor": (
-        "create_react_agent",
-        "AgentState",
-        "AgentStatePydantic",
-        "AgentStateWithStructuredResponse",
-        "AgentStateWithStructuredResponsePydantic",
-    ),
-    "langgraph.prebuilt.interrupt": ("HumanInterrupt", "HumanInterruptConfig", "HumanResponse", "ActionRequest"),
+    "langgraph.prebuilt": "ToolCallTransformer",
+    "langgraph.prebuilt.tool_node": """
+        ToolNode tools_condition InjectedState InjectedStore ToolRuntime
+        ToolCallRequest ToolCallWithContext ToolInvocationError msg_content_output
+        TOOL_CALL_ERROR_TEMPLATE INVALID_TOOL_NAME_ERROR_TEMPLATE
+        TOOL_EXECUTION_ERROR_TEMPLATE TOOL_INVOCATION_ERROR_TEMPLATE
+    """,
+    "langgraph.prebuilt.tool_validator": "ValidationNode",
+    "langgraph.prebuilt.chat_agent_executor": """
+        create_react_agent AgentState AgentStatePydantic
+        AgentStateWithStructuredResponse AgentStateWithStructuredResponsePydantic
+    """,
+    "langgraph.prebuilt.interrupt": "HumanInterrupt HumanInterruptConfig HumanResponse ActionRequest",
 }
 
-ALL_NAMES = [name for names in NAMES.values() for name in names]
+ALL_NAMES = [name for names in NAMES.values() for name in names.split()]
 
 
 def reference() -> Any:
     """Return langgraph.prebuilt, from the modules that define the names."""
-    found = {name: getattr(importlib.import_module(module), name) for module, names in NAMES.items() for name in names}
+    found = {
+        name: getattr(importlib.import_module(module), name)
+        for module, names in NAMES.items()
+        for name in names.split()
+    }
     return SimpleNamespace(side="langgraph", **found)
 
 

@@ -121,10 +121,6 @@ ASYNC_ONLY: dict[str, Make] = {
 }
 
 
-def named(made: Any) -> str:
-    return str(getattr(made, "name", None) or made.__name__)
-
-
 class ArgsV1(BaseModelV1):
     x: int
 
