@@ -1,11 +1,6 @@
 """An agent that is killed repeatedly, each time at a point that a seed determines, until its work is done.
 
-python _crash_agent.py DIRECTORY SAVER BACKEND DURABILITY FIRST_SEED KILLS
-python _crash_agent.py DIRECTORY SAVER BACKEND DURABILITY every FIRST STEP
-
-In the second form each story has one kill: at the points FIRST, FIRST + STEP and so on, until the last point.
-
-The parent imports and runs all code once; each life of the agent is a fork. A life continues where the one before was
+Each life of the agent is a fork. A life continues where the one before was
 killed: it answers open questions, sends the next user message, or continues with `None`. Each story has a database
 and a log, to which every body and every write adds a line. For each story, the output has one line of JSON: the seed
 or the point, the number of kills, and the log, which ends with the conversation.
@@ -16,7 +11,6 @@ import json
 import os
 import random
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Iterable, Iterator
@@ -39,8 +33,7 @@ from langgraph.types import Command, interrupt
 from callboard import create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
 
-sys.path.insert(0, str(Path(__file__).parent))
-from _savers import saver_of
+from ._savers import saver_of
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 QUESTIONS = ("first", "second")
@@ -260,23 +253,20 @@ def by_chance(seed: int) -> Iterator[End]:
         yield chance.randint(1, FAR), chance.random() < 0.5
 
 
-def main() -> None:
+def in_fork(where: str, saver: str, backend: str, durability: str, first: int, kills: int, step: int = 0) -> None:
+    """Play stories from a seed on, until there were this many kills.
+
+    With a step, each story has one kill: at the points `first`, `first + step` and so on, until the last point.
+    """
     global fate
-    where, saver, backend, durability, *rest = sys.argv[1:]
     directory, world = Path(where), (saver, backend, durability)
     # Fill caches before the forks. Not on trio, where this would start a thread that no fork has.
     fate = Fate(directory / "rehearsal", 0, signalled=False)
     anyio.run(play, InMemorySaver(), durability)
     gc.freeze()
-    if rest[0] == "every":
-        for point in count(int(rest[1]), int(rest[2])):
-            if not story(directory / str(point), world, point, chain([(point, point % 4 < 2)], repeat((0, False)))):
-                return
-    seed, kills = map(int, rest)
-    while kills > 0:
-        kills -= story(directory / str(seed), world, seed, by_chance(seed))
-        seed += 1
-
-
-if __name__ == "__main__":
-    main()
+    for number in count(first, step or 1):
+        ends = chain([(number, number % 4 < 2)], repeat((0, False))) if step else by_chance(number)
+        killed = story(directory / str(number), world, number, ends)
+        kills -= killed
+        if kills <= 0 or (step and not killed):
+            return

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Self
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("_rival_agent", "_unknown_agent")
+MODULES = ("agent._rival_agent", "agent._unknown_agent", "agent._crash_agent")
+"""Modules that are imported before the forks."""
 
 
 class Forks:
@@ -77,7 +78,8 @@ def tell(what: object) -> None:
 
 
 def main() -> None:
-    functions = {name: import_module(f"tests.agent.{name}").in_fork for name in MODULES}
+    for name in MODULES:
+        import_module(f"tests.{name}")
     while line := told():
         name, *arguments = json.loads(line)
         if child := os.fork():
@@ -88,7 +90,7 @@ def main() -> None:
             continue
         try:
             tell(os.getpid())
-            functions[name](*arguments)
+            import_module(f"tests.{name}").in_fork(*arguments)
             os._exit(0)
         except BaseException:
             traceback.print_exc()

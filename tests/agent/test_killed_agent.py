@@ -7,9 +7,6 @@ With each durability, a call whose result was not stored when the process died r
 - "exit": nothing is stored before the run stops.
 """
 
-import json
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +15,13 @@ from typing import Any
 import pytest
 from langchain_core.messages import BaseMessage, ToolMessage, messages_from_dict
 
+from ._forks import Forks
 from ._savers import complaint, shape
 
 pytestmark = [pytest.mark.timeout(200), pytest.mark.exhaustive]
 
-SCRIPT = Path(__file__).with_name("_crash_agent.py")
 KILLS = 40
 """Kills for each of four configurations, in addition to those at each point in turn; more than 200 in all."""
-SECONDS = 180
-"""Time limit for all lives of a configuration; they need about five seconds on an idle machine."""
-
 CONVERSATION = [
     *("human:first", "ai:", "tool:a1 is done", "tool:a2 is done", "tool:a3 is fine"),
     *("ai:", "tool:b1 is done", "tool:b2 is done", "ai:done"),
@@ -62,12 +56,14 @@ class Story:
         return messages_from_dict(self.log[-1][1])
 
 
-def stories(directory: Path, *world: object) -> list[Story]:
-    command = [sys.executable, str(SCRIPT), str(directory), *map(str, world)]
-    done = subprocess.run(command, check=False, capture_output=True, timeout=SECONDS, text=True)
-    assert done.returncode == 0, done.stderr
-    told = [Story(**json.loads(line)) for line in done.stdout.splitlines()]
-    assert not [story.seed for story in told if story.failed], done.stderr
+def stories(forks: Forks, directory: Path, *world: object) -> list[Story]:
+    forks.begin("agent._crash_agent", str(directory), *world)
+    told: list[Story] = []
+    while isinstance(answer := forks.answer(), dict):
+        told.append(Story(**answer))
+    forks.tell()
+    assert answer == 0
+    assert not [story.seed for story in told if story.failed]
     return told
 
 
@@ -102,10 +98,10 @@ def check_asked_with_what_is_stored(story: Story) -> None:
 
 @pytest.mark.parametrize(("saver", "backend"), [("sqlite", "trio"), ("aiosqlite", "asyncio")])
 def test_killed_at_each_point_in_turn_nothing_is_lost_and_nothing_is_doubled(
-    saver: str, backend: str, tmp_path: Path
+    forks: Forks, saver: str, backend: str, tmp_path: Path
 ) -> None:
     """Each story has one kill, at one point after the other, until all points are covered."""
-    told = stories(tmp_path, saver, backend, "sync", "every", 1, 1)
+    told = stories(forks, tmp_path, saver, backend, "sync", 1, 1000, 1)
 
     assert len(told) > 25
     for story in told:
@@ -125,10 +121,10 @@ def test_killed_at_each_point_in_turn_nothing_is_lost_and_nothing_is_doubled(
     ],
 )
 def test_killed_anywhere_nothing_is_lost_and_nothing_is_doubled(
-    saver: str, backend: str, durability: str, seed: int, tmp_path: Path
+    forks: Forks, saver: str, backend: str, durability: str, seed: int, tmp_path: Path
 ) -> None:
     """Two hundred kills with SIGKILL and `os._exit`, before and after writes and in bodies."""
-    told = stories(tmp_path, saver, backend, durability, seed, KILLS)
+    told = stories(forks, tmp_path, saver, backend, durability, seed, KILLS)
 
     assert sum(story.killed for story in told) >= KILLS
     for story in told:
@@ -137,9 +133,9 @@ def test_killed_anywhere_nothing_is_lost_and_nothing_is_doubled(
             check_asked_with_what_is_stored(story)
 
 
-def test_with_durability_exit_a_killed_run_starts_anew_and_leaves_no_trace(tmp_path: Path) -> None:
+def test_with_durability_exit_a_killed_run_starts_anew_and_leaves_no_trace(forks: Forks, tmp_path: Path) -> None:
     """With "exit", data is stored only when a run stops, and kept from then on."""
-    told = stories(tmp_path, "sqlite", "asyncio", "exit", 5000, 12)
+    told = stories(forks, tmp_path, "sqlite", "asyncio", "exit", 5000, 12)
 
     for story in told:
         check(story)

@@ -59,7 +59,7 @@ def test_of_two_processes_that_resume_a_thread_at_once_exactly_one_wins(
         for number in range(ROUNDS):
             at = time.monotonic() + 0.2
             for rival, backend in zip(both, backends, strict=True):
-                rival.begin("_rival_agent", "hold", str(tmp_path), saver, backend, number, at)
+                rival.begin("agent._rival_agent", "hold", str(tmp_path), saver, backend, number, at)
             answers = [rival.answer() for rival in both]
             assert answers.count("held") == 1, answers
             place = answers.index("held")
@@ -79,7 +79,7 @@ def test_of_two_processes_that_resume_a_thread_at_once_exactly_one_wins(
 async def test_a_killed_holder_is_passed_over_at_once(forks: Forks, saver: str, tmp_path: Path) -> None:
     """The next run does not wait for the lease, even while the holder is still a zombie."""
     await stopped_before_the_calls(tmp_path, saver, 1)
-    forks.begin("_rival_agent", "hold", str(tmp_path), saver, "asyncio", 0, 0.0)
+    forks.begin("agent._rival_agent", "hold", str(tmp_path), saver, "asyncio", 0, 0.0)
     assert forks.answer() == "held"
     async with saver_of(saver, tmp_path / "db") as kept:
         agent = agent_in(tmp_path / "log 0", kept)
@@ -96,7 +96,7 @@ async def test_a_killed_holder_is_passed_over_at_once(forks: Forks, saver: str, 
 async def test_where_a_live_process_once_ran_anybody_may_fork(forks: Forks, tmp_path: Path) -> None:
     """A finished run does not block a fork of its thread from the history, although its process lives."""
     await stopped_before_the_calls(tmp_path, "sqlite", 1)
-    forks.begin("_rival_agent", "run", str(tmp_path), "sqlite", "asyncio", 0, 0.0)
+    forks.begin("agent._rival_agent", "run", str(tmp_path), "sqlite", "asyncio", 0, 0.0)
     try:
         assert forks.answer() == DONE
         async with saver_of("sqlite", tmp_path / "db") as kept:

@@ -60,7 +60,7 @@ def killed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
     @cache
     def of(case: Case) -> Path:
         (made := directory / str(case)).mkdir()
-        forks.begin("_unknown_agent", str(made), *astuple(case))
+        forks.begin("agent._unknown_agent", str(made), *astuple(case))
         assert forks.answer() == signal.SIGKILL
         forks.tell()
         return made

@@ -1,14 +1,9 @@
 """Kills: an agent on a database file, killed at any points of its lives, until its conversation is done.
 
-`serve` runs in the process whose forks are killed: it reads a plan from each line of its input,
-and answers with the log of events, in the format of `tests.agent._crash_agent`.
+A fork of `tests.agent._forks` plays a plan, and answers with the log of events of `tests.agent._crash_agent`.
 """
 
 import atexit
-import json
-import os
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +14,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, messages_from_dict
 
+from tests.agent._forks import Forks
 from tests.agent._savers import complaint
 
 from ._plans import written
@@ -152,37 +148,23 @@ def play(plan: Lives, backend: str) -> list[Complaint]:
 
 
 @cache
-def _process() -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", "from tests.explore._kills import serve; serve()"]
-    root = Path(__file__).parents[2]
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": "."},
-    )
-    atexit.register(process.terminate)
-    return process
+def _forks() -> Forks:
+    made = Forks()
+    atexit.register(made.__exit__)
+    return made
 
 
 def _lived(plan: Lives, backend: str) -> dict[str, Any]:
-    process = _process()
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(json.dumps([written(plan).replace("\n", " "), backend]) + "\n")
-    process.stdin.flush()
-    line = process.stdout.readline()
-    if not line:
-        _process.cache_clear()
-        raise RuntimeError("the process whose forks are killed has died itself")
-    told: dict[str, Any] = json.loads(line)
+    forks = _forks()
+    forks.begin("explore._kills", written(plan).replace("\n", " "), backend)
+    told: dict[str, Any] = forks.answer()
+    assert forks.answer() == 0
+    forks.tell()
     return told
 
 
-def serve() -> None:
-    """Read plans from stdin and play each one in forks of this process."""
+def in_fork(told: str, backend: str) -> None:
+    """Play a plan in forks of this process."""
     import anyio
     from langchain_core.tools import StructuredTool
     from langgraph.checkpoint.memory import InMemorySaver
@@ -203,14 +185,12 @@ def serve() -> None:
 
         return (*(one(place, tools) for place, tools in enumerate(plan.replies)), AIMessage("done"))
 
+    plan: Lives = eval(told, {"Lives": Lives, "Kill": Kill})
     with tempfile.TemporaryDirectory() as folder:
-        # Fill caches before the first fork.
+        # Fill caches before the first life.
         crash.fate = crash.Fate(Path(folder, "rehearsal"), 0, signalled=False)
         crash.SCRIPT = script(Lives((("quick", "blocking"),)))
         anyio.run(crash.play, InMemorySaver(), "sync")
-        for number, line in enumerate(sys.stdin):
-            told, backend = json.loads(line)
-            plan: Lives = eval(told, {"Lives": Lives, "Kill": Kill})
-            crash.SCRIPT = script(plan)
-            ends = chain([(kill.point, kill.signalled) for kill in plan.kills], repeat((0, False)))
-            crash.story(Path(folder, str(number)), (plan.saver, backend, plan.durability), number, ends)
+        crash.SCRIPT = script(plan)
+        ends = chain([(kill.point, kill.signalled) for kill in plan.kills], repeat((0, False)))
+        crash.story(Path(folder, "story"), (plan.saver, backend, plan.durability), 0, ends)
