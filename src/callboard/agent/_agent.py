@@ -32,7 +32,7 @@ from callboard.conversations._channels import Schema
 from callboard.conversations._database import close
 from callboard.conversations._journal import Durability, SavedThread
 from callboard.conversations._snapshots import history_of, snapshot_of, update
-from callboard.tools._node import ManyInputs, NodeAccess, ToolNode
+from callboard.tools._node import ManyInputs, ToolNode
 
 StreamModes = str | Sequence[str]
 Config = RunnableConfig | None
@@ -337,25 +337,35 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
     ) -> Request:
         if others:
             raise TypeError(f"a run of an agent: {no_such('option', min(others), StreamOptions.__annotations__)}")
-        check_seconds("budget", budget, zero=False)
-        keys = () if output_keys is None else [output_keys] if isinstance(output_keys, str) else output_keys
-        if unknown := [key for key in keys if key not in self._runner.plan.schema.specs]:
-            raise ValueError(f"The state has no key {', '.join(map(repr, unknown))}; see output_keys={output_keys!r}")
-        prints = checked_modes(("updates", "values") if self._runner.debug or debug else print_mode)
+        if budget is not None:
+            check_seconds("budget", budget, zero=False)
+        if output_keys is not None:
+            self._check_keys(output_keys)
+        prints: frozenset[str] = frozenset()
+        if print_mode or debug or self._runner.debug:
+            prints = checked_modes(("updates", "values") if self._runner.debug or debug else print_mode)
+        stops = self._stops
+        if interrupt_before or interrupt_after:
+            stops = stops.or_else(interrupt_before, interrupt_after)
         return Request(
             input=input,
             config=run_config(self.config, config),
             context=context,
-            stops=self._stops.or_else(interrupt_before, interrupt_after),
+            stops=stops,
             durability=durability,
             control=control,
             budget=self._budget if budget is None else budget,
-            modes=prints | checked_modes(modes or ()),
+            modes=prints | checked_modes(modes) if modes else prints,
             door=self._door,
             subgraphs=subgraphs,
             prints=prints,
             output_keys=output_keys,
         )
+
+    def _check_keys(self, output_keys: Keys) -> None:
+        keys = [output_keys] if isinstance(output_keys, str) else output_keys
+        if unknown := [key for key in keys if key not in self._runner.plan.schema.specs]:
+            raise ValueError(f"The state has no key {', '.join(map(repr, unknown))}; see output_keys={output_keys!r}")
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
         """Refuse new runs, wait for the current ones, and return the numbers of finished and ended runs.
@@ -395,12 +405,12 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
 
     async def __aenter__(self) -> Self:
         """Start the actors among the tools; leaving the block waits for runs, stops the actors and closes databases."""
-        await NodeAccess(self.tools).actors.open()
+        await self._runner.plan.access.actors.open()
         self._runner.in_flight.reopen()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._ended(PATIENCE, NodeAccess(self.tools).actors.close)
+        await self._ended(PATIENCE, self._runner.plan.access.actors.close)
 
     async def _ended(self, timeout: float, *before: Callable[[], Awaitable[object]]) -> None:
         """Drain the runs, then call the functions `before`, then close the agent's databases.
@@ -542,7 +552,8 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
 
 
 def _result(run: Run, output_keys: Keys | None, version: str, schema: Schema) -> Any:
-    values: Any = run.values()
+    # A copy of its own: observers and callback handlers were given the values of the run.
+    values: Any = {**run.result}
     if isinstance(output_keys, str):
         values = values.get(output_keys)
     elif output_keys is not None:

@@ -129,32 +129,26 @@ class FixedModel:
         self._tools = tools
         self._provider_tools = provider_tools
         self._prompt = _Prompt(prompt)
-        self._all = model_with_tools(self._model, tools, provider_tools)
-
-    @property
-    def known(self) -> Model:
+        self.known = model_with_tools(self._model, tools, provider_tools)
         """Model with its tools, for reports. `ChosenModel.known` is `None`: it does not have a single model."""
-        return self._all
-
-    @property
-    def chat_model(self) -> BaseChatModel | None:
+        inside = _inside(self.known)
+        self.chat_model: BaseChatModel | None = inside if isinstance(inside, BaseChatModel) else None
         """Chat model without its tools, or `None` if the model is another kind of Runnable."""
-        return found if isinstance(found := _inside(self._all), BaseChatModel) else None
 
     def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> Awaitable[BaseMessage]:
         """Send the state to the model and return its reply; it may call only the tools in `offered`."""
-        model = self._all if len(offered) == len(self._tools) else self._knowing(offered)
+        model = self.known if len(offered) == len(self._tools) else self._knowing(offered)
         return run_model(*self._prompt.asked(model, state), config)
 
     def _knowing(self, offered: Sequence[BaseTool]) -> Model:
-        if isinstance(self._all, RunnableBinding) and self._all is self._model:
+        if isinstance(self.known, RunnableBinding) and self.known is self._model:
             names = {tool.name for tool in self._tools} - {tool.name for tool in offered}
-            kept = [tool for tool in self._all.kwargs["tools"] if _bound_name(tool) not in names]
-            return self._all.bound.bind(**{**self._all.kwargs, "tools": kept})
+            kept = [tool for tool in self.known.kwargs["tools"] if _bound_name(tool) not in names]
+            return self.known.bound.bind(**{**self.known.kwargs, "tools": kept})
         return model_with_tools(self._model, offered, self._provider_tools)
 
     async def respond(self, state: Any, config: RunnableConfig, response_format: Any) -> object:
-        return await structured(self._all, state, config, response_format)
+        return await structured(self.known, state, config, response_format)
 
 
 class ChosenModel:
@@ -243,8 +237,9 @@ def _step_with_tools(model: Any) -> Any:
 
 
 def messages_of(state: Any) -> list[BaseMessage]:
-    found = value_in(state, "llm_input_messages")
-    return list(value_in(state, "messages") or () if found is None else found)
+    read = state.get if isinstance(state, dict) else partial(value_in, state)
+    found = read("llm_input_messages")
+    return list(read("messages") or () if found is None else found)
 
 
 _lent: ContextVar[BaseChatModel | None] = ContextVar("callboard_agent_model", default=None)
@@ -289,8 +284,23 @@ def run_model(model: Runnable[Any, T], given: Any, config: RunnableConfig) -> Aw
     In a sync run, the worker thread of a cancelled request stops at the model's next token.
     """
     if is_sync_entry():
-        config = _with_handler(config, _StopsAtToken())
-    return run_user_code(model, given, config, "the model")
+        return run_user_code(model, given, _with_handler(config, _StopsAtToken()), "the model")
+    ask = _request_of(model, given, config)
+    # No bridge on asyncio: its coroutine would be resumed as often as the request, for nothing.
+    return ask() if current_loop().name == "asyncio" else run_on_asyncio(ask)
+
+
+def _request_of(model: Runnable[Any, T], given: Any, config: RunnableConfig) -> Callable[[], Awaitable[T]]:
+    """Return a function that sends a request to a model.
+
+    A chat model with bound tools gets its request directly. Its binding would only merge the config with an empty one,
+    which takes as long as a tenth of the request.
+    """
+    if type(model) is RunnableBinding and not model.config and not model.config_factories:
+        bound: Runnable[Any, Any] = model.bound
+        if isinstance(bound, BaseChatModel):
+            return partial(cast("Any", bound).ainvoke, given, config, **model.kwargs)
+    return partial(model.ainvoke, given, config)
 
 
 async def run_function(fn: Callable[[], T], name: str) -> T:

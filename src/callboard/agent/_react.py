@@ -128,6 +128,7 @@ def create_react_agent(
         schema=Schema(builder, flow),
         model=_asks(model, node, provider_tools, prompt),
         tools=node,
+        access=NodeAccess(node),
         hooks={key: cast("Runnable[Any, Any]", builder.nodes[key].runnable) for key in hooks if key in builder.nodes},
         response_format=response_format,
         version=version,

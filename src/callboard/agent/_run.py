@@ -3,12 +3,12 @@
 The edges of the nodes that ran in a step lead to the nodes of the next step.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from anyio.lowlevel import checkpoint
+from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
@@ -19,8 +19,8 @@ from callboard._langgraph._node_scope import NodePlace
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard.agent._model import lending, run_user_code
-from callboard.agent._run_context import RunContext, meets
-from callboard.agent._run_events import Body, RunReporter
+from callboard.agent._run_context import RunContext, first_config, meets
+from callboard.agent._run_events import RunReporter
 from callboard.agent._tools_step import answer_open_calls, run_calls, run_sent_calls
 from callboard.conversations._channels import State, goto_of
 from callboard.conversations._flow import (
@@ -46,14 +46,11 @@ from callboard.tools._unanswered import last_reply
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """Node, or LangGraph `Send`, that ran in a step, with the names of its tasks."""
+    """Node that ran in a step, with the names of its tasks; `is_sent` if a LangGraph `Send` ran it."""
 
-    what: str | Sent
+    node: str
     tasks: Sequence[str]
-
-    @property
-    def node(self) -> str:
-        return self.what.node if isinstance(self.what, Sent) else self.what
+    is_sent: bool = False
 
 
 def in_order(ran: Sequence[Ran], *, by_call: bool) -> list[Ran]:
@@ -62,9 +59,7 @@ def in_order(ran: Sequence[Ran], *, by_call: bool) -> list[Ran]:
     Nodes that a LangGraph `Send` ran come after the other nodes. With `by_call`, the calls of the reply are tasks of
     their own. LangGraph runs such tasks by `Send` as well, so the tools node comes last.
     """
-    if len(ran) < 2:
-        return [*ran]
-    return sorted(ran, key=lambda one: 1 if isinstance(one.what, Sent) else 2 * (by_call and one.what == TOOLS))
+    return sorted(ran, key=lambda one: 1 if one.is_sent else 2 * (by_call and one.node == TOOLS))
 
 
 def transitions(thread: Thread, ran: Sequence[Ran], before: State | None, *, by_call: bool) -> list[Target]:
@@ -75,10 +70,11 @@ def transitions(thread: Thread, ran: Sequence[Ran], before: State | None, *, by_
     alone. With `by_call`, the calls of a reply that is not the last one run, too: each is returned as a send.
     """
     flow, messages = thread.schema.flow, _messages(thread.state)
-    if before is None:
-        return [flow.following(one.node, messages) for one in ran]
     targets: list[Target] = []
     for one in ran:
+        if before is None:
+            targets.append(flow.following(one.node, messages))
+            continue
         seen = _messages(before.with_writes(thread.written(one.tasks)))
         edge = flow.following(one.node, seen)
         if edge == TOOLS and by_call and _reply_id(seen) != _reply_id(messages):
@@ -88,8 +84,10 @@ def transitions(thread: Thread, ran: Sequence[Ran], before: State | None, *, by_
     return targets
 
 
-def distinct(targets: Iterable[Target], known: Sequence[str]) -> tuple[Target, ...]:
+def distinct(targets: Sequence[Target], known: Sequence[str]) -> tuple[Target, ...]:
     """Return the targets without unknown nodes and without repeated nodes; sends are all kept."""
+    if len(targets) == 1 and isinstance(targets[0], str):
+        return (targets[0],) if targets[0] in known else ()
     nodes, sends = parted(targets)
     return (*dict.fromkeys(filter(known.__contains__, nodes)), *sends)
 
@@ -114,47 +112,84 @@ class Run:
         self.context = context
         self.thread = context.thread
         self.tell = context.tell
+        self.reporter: RunReporter | None = None
+        """Object that reports the run to observers, set before `go` is called; `None` without observers."""
         self._plan = context.plan
         self._stops = context.stops
         self._resumed = context.resumed
-        self.reporter: RunReporter
-        """Object that reports the run to observers; set before `go` is called."""
         self.interrupts: list[Interrupt] = []
         """Open questions at which the run stopped; empty while it runs."""
-        self.has_stopped = False
+        self.result: dict[str, Any] = {}
+        """Values of the state for the caller; empty while the run is not at its end."""
+        self._has_stopped = False
         """`True` if the run stopped at a breakpoint or at a question, and waits for a person."""
         self._whole: list[BaseMessage] = []
         """Conversation after the last repair, or the last check that found nothing to repair."""
+        self._is_in_order = False
+        """`True` if the conversation of the thread itself is in an order that providers accept."""
 
-    async def go(self) -> None:
+    async def go(self, config: RunnableConfig) -> dict[str, Any]:
+        """Run until the agent is done or waits for a person; return the values of the state for the caller.
+
+        `config` has the callbacks of the run.
+        """
+        self._begin(config)
         thread, is_heard = self.thread, self.tell.is_heard
-        if is_heard:
-            self._tell_place(thread.arrival())
-            self.tell.values(thread.state)
-            self._tell_place(thread)
         while nodes := thread.coming:
-            self._check_steps()
-            if not self._resumed and self._stops.before and meets(self._stops.before, nodes):
-                return self._stopped()
-            self._check_drain()
-            # Nested graphs resume in the first step only; later steps start theirs anew.
-            self._resumed, self.context.goes_on = False, self.context.goes_on and self._resumed
+            if not self._may_begin(nodes):
+                self._stopped()
+                break
+            if thread.is_kept:
+                await thread.prepare()
             try:
-                await self._step()
+                await self._end_step(await self._ran())
             except CallsInterrupted as waiting:
-                return self._waits(waiting.interrupts)
+                self._waits(waiting.interrupts)
+                break
             if is_heard:
                 self._tell_place(thread)
                 await checkpoint()  # the reader gets the events of this step before the next one begins
             if self._stops.after and meets(self._stops.after, nodes):
-                return self._stopped()
-        self._check_steps()
-        return None
+                self._stopped()
+                break
+        else:
+            self._check_steps()
+        if is_heard:
+            await cancel_shielded_checkpoint()  # the reader gets the last chunk before the end of the run is reported
+        return self._ended()
 
-    def _check_drain(self) -> None:
+    def _begin(self, config: RunnableConfig) -> None:
+        self.context.begin(config)
+        if self.tell.is_heard:
+            self._tell_place(self.thread.arrival())
+            self.tell.values(self.thread.state)
+            self._tell_place(self.thread)
+
+    def _ended(self) -> dict[str, Any]:
+        if self.reporter is not None:
+            self.reporter.questions = len(self.interrupts)
+        if self.context.outer is not None and self._has_stopped:
+            raise GraphInterrupt(tuple(self.interrupts))
+        self.result = self._values()
+        if self.reporter is not None:
+            self.reporter.result = self.result
+        return self.result
+
+    def _may_begin(self, nodes: Sequence[str]) -> bool:
+        """Return whether the next step may begin; `False` at a breakpoint before one of its nodes.
+
+        Raises GraphRecursionError at the limit of steps, and GraphDrained if a stop was requested.
+        """
+        if self.thread.step >= self.context.stop:
+            self._check_steps()
+        if not self._resumed and self._stops.before and meets(self._stops.before, nodes):
+            return False
         control = self.context.runtime.control
         if control is not None and control.drain_requested:
             raise GraphDrained(control.drain_reason or "shutdown")
+        # Nested graphs resume in the first step only; later steps start theirs anew.
+        self._resumed, self.context.goes_on = False, self.context.goes_on and self._resumed
+        return True
 
     def _check_steps(self) -> None:
         if self.thread.step + 1 > self.context.stop:
@@ -166,11 +201,11 @@ class Run:
             raise GraphRecursionError(create_error_message(message=message, error_code=code))
 
     def _stopped(self) -> None:
-        self.has_stopped = bool(self.thread.coming)
+        self._has_stopped = bool(self.thread.coming)
         self.tell.stopped()
 
     def _waits(self, interrupts: Sequence[Interrupt]) -> None:
-        self.has_stopped = True
+        self._has_stopped = True
         self.interrupts.extend(interrupts)
         if self.context.by_call and self.tell.is_heard and (written := finished_writes(self.thread)):
             self.tell.values(self.thread.state.with_writes(written), written)
@@ -181,30 +216,36 @@ class Run:
                 partial(snapshot_of, thread, by_call=self.context.by_call), thread.state, self.context.config
             )
 
-    async def _step(self) -> None:
+    def _ran(self) -> Awaitable[Sequence[Ran]]:
+        """Run all nodes of the step, and return them in the order in which their outputs are applied to the state."""
         thread = self.thread
-        await thread.prepare()
+        if len(thread.next) == 1 and not thread.sends:
+            return self._task(thread.next[0], ends_step=True)
+        return self._tasks([*thread.sends, *thread.next])
+
+    async def _tasks(self, tasks: Sequence[str | Sent]) -> list[Ran]:
+        """Run the tasks of a step one after the other; the calls within a tools node run together."""
         ran: list[Ran] = []
         waits: list[CallsInterrupted] = []
-        tasks: list[str | Sent] = [*thread.sends, *thread.next]
-        # One after the other; the calls within a tools node run together. A question does not stop the tasks after it.
         for task in tasks:
             try:
-                ran.append(Ran(task, await self._tasks(task, ends_step=len(tasks) == 1)))
+                ran += await self._task(task, ends_step=len(tasks) == 1)
             except CallsInterrupted as waiting:
-                waits.append(waiting)
+                waits.append(waiting)  # a question does not stop the tasks after it
         if waits:
             raise CallsInterrupted([asked for one in waits for asked in one.interrupts], waits[-1].ledger)
-        await self._end_step(in_order(ran, by_call=self.context.by_call))
+        return in_order(ran, by_call=self.context.by_call)
 
     async def _end_step(self, ran: Sequence[Ran]) -> None:
         thread = self.thread
         # All tasks have finished and are recorded one by one. Only `stepped` below moves the thread: a crash before it
         # repeats the end of the step, not the tasks.
-        order = [name for one in ran for name in one.tasks]
+        order: list[str] = []
         gotos: list[Target] = []
-        for task in order:
-            gotos += goto_of(thread.records[task].output)
+        for one in ran:
+            for name in one.tasks:
+                order.append(name)
+                gotos += goto_of(thread.records[name].output)
         if gotos:
             # A wrong target raises; the thread must not have moved by then.
             check_sends(gotos, self._plan.flow.nodes, MESSAGES)
@@ -213,47 +254,50 @@ class Run:
         edges = transitions(thread, ran, before, by_call=self.context.by_call)
         following = distinct([*edges, *gotos], self._plan.flow.nodes)
         await thread.stepped(order, following, claims=following == (TOOLS,))
-        self.tell.values(thread.state, written)
+        if self.tell.is_heard:
+            self.tell.values(thread.state, written)
 
-    async def _tasks(self, task: str | Sent, *, ends_step: bool) -> list[str]:
-        """Run a node or a send, unless its result is stored; return the names of its tasks.
+    def _task(self, task: str | Sent, *, ends_step: bool) -> Awaitable[Sequence[Ran]]:
+        """Run a node or a send, unless its result is stored; `ends_step` if no other task runs in the step."""
+        if isinstance(task, Sent):
+            if task.node == TOOLS:
+                return self._calls(run_sent_calls(self.context, task), is_sent=True)
+            return self._node(task.node, task, ends_step=ends_step)
+        if task == TOOLS:
+            return self._calls(run_calls(self.context, ends_step=ends_step))
+        return self._node(task, None, ends_step=ends_step)
 
-        The names are in the order in which the outputs of the tasks are applied to the state.
-        """
-        node, name = (task.node, task.task) if isinstance(task, Sent) else (task, task)
-        if node == TOOLS:
-            with lending(self._plan.model.chat_model):
-                if isinstance(task, Sent):
-                    return await run_sent_calls(self.context, task)
-                return await run_calls(self.context, ends_step=ends_step)
-        record = self.thread.known_of(name)
-        # Stored by an earlier run of this step: it is not run again.
-        if record.is_finished:
-            self.tell.cached(self.context.place_of(task), [record.output])
-        else:
-            await self._plain(task, node, name, ends_step=ends_step)
-        return [name]
+    async def _calls(self, work: Awaitable[list[str]], *, is_sent: bool = False) -> Sequence[Ran]:
+        with lending(self._plan.model.chat_model):
+            return [Ran(TOOLS, await work, is_sent)]
 
-    async def _plain(self, task: str | Sent, node: str, name: str, *, ends_step: bool) -> None:
-        if task == AGENT:
+    async def _node(self, node: str, send: Sent | None, *, ends_step: bool) -> Sequence[Ran]:
+        """Run a node with the state, or with the input of a send; store its output in the thread."""
+        name, numbers, is_sent = (node, (), False) if send is None else (send.task, (send.number,), True)
+        record, place = self.thread.records.get(name), self.context.place(node, *numbers)
+        if record is not None and record.is_finished:
+            # Stored by an earlier run of this step: it is not run again.
+            self.tell.cached(place, [record.output])
+            return [Ran(node, [name], is_sent)]
+        if node == AGENT and send is None:
             await self._repair()
-        place = self.context.place_of(task)
-        given = task.payload if isinstance(task, Sent) else self.context.given(node)
+        given = self.context.given(node) if send is None else send.payload
+        if self.tell.is_heard:
+            self.tell.started(place, given)
         config = self.context.config_at(place)
-        ledger = self._ledger(name, config, place)
-        self.tell.started(place, given)
-        if ledger.waits(name):
-            self.tell.asked(place, ledger.pending, self.thread.state)
-            raise CallsInterrupted(ledger.pending, ledger.dump())
-        config = ledger.config_of_call(name, config)
-        body = partial(_in_place, partial(self._body(node, isinstance(task, Sent)), given))
+        # A node may ask a person, like a call. Most nodes never do: a ledger is made for earlier questions, or for one.
+        ledger = None if record is None else self._ledger(name, config, place)
+        if ledger is not None and ledger.waits(name):
+            raise self._asked(place, ledger)
+        own = first_config(config, name, place) if ledger is None else ledger.config_of_call(name, config)
+        body = partial(self._output, node, given, is_sent)
         try:
-            output = await self.context.traced(config, body, given, node)
+            output = await self.context.traced(own, body, given, node)
         except GraphInterrupt as interrupt:
+            ledger = ledger or self._ledger(name, config, place)
             ledger.asked(name, interrupt)
             await self.thread.asked(ledger.records)
-            self.tell.asked(place, ledger.pending, self.thread.state)
-            raise CallsInterrupted(ledger.pending, ledger.dump()) from None
+            raise self._asked(place, ledger) from None
         except Exception as error:
             if not is_control_flow(error):
                 self.tell.failed(place, error)
@@ -261,7 +305,13 @@ class Run:
             raise
         # Recorded first: with durability "sync", a result that a reader of the stream has seen is stored.
         await self.thread.finished(name, output, later=ends_step)
-        self.tell.ended(place, [output])
+        if self.tell.is_heard:
+            self.tell.ended(place, [output])
+        return [Ran(node, [name], is_sent)]
+
+    def _asked(self, place: NodePlace, ledger: Ledger) -> CallsInterrupted:
+        self.tell.asked(place, ledger.pending, self.thread.state)
+        return CallsInterrupted(ledger.pending, ledger.dump())
 
     def _ledger(self, name: str, config: RunnableConfig, place: NodePlace) -> Ledger:
         """Return the ledger of a node: its open questions and its answers. A node may ask a person, like a call."""
@@ -270,22 +320,44 @@ class Run:
         namespaces = {name: place.namespace}
         return Ledger(config, name, [name], records=records, answers=answers or None, namespaces=namespaces)
 
-    def _body(self, node: str, sent: bool) -> Callable[[Any, RunnableConfig], Any]:
-        if node == AGENT:
-            return partial(self._reply, sent=sent)
-        if node == RESPONSE:
-            return self._response
-        return partial(run_user_code, self._plan.hooks[node], name=node)
+    async def _output(self, node: str, given: Any, is_sent: bool, config: RunnableConfig) -> Any:
+        """Run the body of a node and return its output; its config is in LangChain's context variable meanwhile.
 
-    async def _reply(self, state: Any, config: RunnableConfig, *, sent: bool) -> dict[str, Any]:
+        `interrupt()` and models read the config there. A cancellation is enforced: if the body swallows it, the output
+        is discarded.
+        """
+        token = var_child_runnable_config.set(config)
+        try:
+            with current_loop().enforce_cancellation(DEFAULT_GRACE):
+                if node == AGENT:
+                    return self._update(await self._ask(given, config, is_sent), given, is_sent)
+                if node == RESPONSE:
+                    return {"structured_response": await self._respond(given, config)}
+                return await run_user_code(self._plan.hooks[node], given, config, node)
+        finally:
+            var_child_runnable_config.reset(token)
+
+    def _ask(self, state: Any, config: RunnableConfig, is_sent: bool) -> Awaitable[BaseMessage]:
+        """Send the state to the model, and return its reply."""
         plan = self._plan
-        seen = for_model(state, before=plan.flow.before) if sent else self._for_model(state)
+        seen = for_model(state, before=plan.flow.before) if is_sent else self._for_model(state)
+        if self.reporter is None:
+            return plan.model.reply(seen, config, plan.tools.offered_tools())
         ask = partial(plan.model.reply, seen, config, plan.tools.offered_tools())
-        reply = await self.reporter.ask(plan.model.known, seen, ask)
-        reply.name = plan.name
+        return self.reporter.ask(plan.model.known, seen, ask)
+
+    def _respond(self, state: Any, config: RunnableConfig) -> Awaitable[object]:
+        model = self._plan.model
+        ask = partial(model.respond, state, config, self._plan.response_format)
+        return ask() if self.reporter is None else self.reporter.ask(model.known, state, ask)
+
+    def _update(self, reply: BaseMessage, state: Any, is_sent: bool) -> dict[str, Any]:
+        """Return the update of the state for a reply of the model, in a form that can be stored."""
+        if reply.name != self._plan.name:
+            reply.name = self._plan.name
         complete_calls(reply)
-        remaining = value_in(state, "remaining_steps") if sent else self.context.stop - (self.thread.step + 1)
-        if isinstance(reply, AIMessage) and remaining is not None and self._lacks_steps(reply, remaining):
+        remaining = value_in(state, "remaining_steps") if is_sent else self.context.stop - (self.thread.step + 1)
+        if remaining is not None and remaining < 2 and isinstance(reply, AIMessage) and self._lacks(reply, remaining):
             reply = AIMessage(id=reply.id, content=NEEDS_MORE_STEPS)
         return {"messages": keepable(reply)}
 
@@ -295,33 +367,26 @@ class Run:
         If a hook before the model wrote `llm_input_messages`, these are the messages.
         """
         given = self.thread.state.get("llm_input_messages") if self._plan.flow.before else None
-        messages = given or _messages(self.thread.state)
-        whole = self._whole if given is None and messages == self._whole else repaired(messages)
-        if given is None and whole == messages:
+        if given is None and self._is_in_order:
             return state
+        whole = self._whole if given is None else repaired(given)
         if isinstance(state, dict):
             return {**state, "messages": whole}
         state.messages = whole
         return state
 
-    async def _response(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
-        model = self._plan.model
-        ask = partial(model.respond, state, config, self._plan.response_format)
-        return {"structured_response": await self.reporter.ask(model.known, state, ask)}
-
-    def _lacks_steps(self, reply: AIMessage, remaining: int) -> bool:
-        if remaining >= 2:
-            return False
+    def _lacks(self, reply: AIMessage, remaining: int) -> bool:
         all_direct = all(call["name"] in self._plan.flow.direct for call in reply.tool_calls)
         return (remaining < 1 and all_direct) or bool(reply.tool_calls)
 
     async def _repair(self) -> None:
         messages = _messages(self.thread.state)
         self._whole = whole = repaired(messages, self._whole)
+        self._is_in_order = whole == messages
         if len(whole) != len(messages):
             await self.thread.amend([self.thread.state.replacing("messages", whole)], None, "repair")
 
-    def values(self) -> dict[str, Any]:
+    def _values(self) -> dict[str, Any]:
         """Return the values of the state for the caller, including the results of an unfinished step's tasks."""
         state = self.thread.state
         if self.thread.records and self.context.by_call:
@@ -340,17 +405,3 @@ class Run:
         order = await answer_open_calls(self.context, reason)
         if not thread.questions:
             await self._end_step([Ran(TOOLS, order)])
-
-
-async def _in_place(body: Body, config: RunnableConfig) -> Any:
-    """Run the body of a node and return its output; its config is in LangChain's context variable meanwhile.
-
-    `interrupt()` and models read the config there. A cancellation is enforced: if the body swallows it, the output is
-    discarded.
-    """
-    token = var_child_runnable_config.set(config)
-    try:
-        with current_loop().enforce_cancellation(DEFAULT_GRACE):
-            return await body(config)
-    finally:
-        var_child_runnable_config.reset(token)

@@ -7,14 +7,32 @@ from typing import Any, Literal
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime
 
+from callboard._langgraph._call_scope import CallScratchpad, RunName, call_config
 from callboard._langgraph._node_scope import NS_SEP, PULL, PUSH, NodePlace, Outer, config_at, task_id_of
 from callboard.agent._model import ChosenModel, FixedModel
 from callboard.agent._run_events import Body, traced_node
 from callboard.agent._stream import Teller
 from callboard.conversations._channels import Clock, Schema
-from callboard.conversations._flow import TOOLS, Flow, Sent
+from callboard.conversations._flow import TOOLS, Flow
 from callboard.conversations._thread import Thread
 from callboard.tools._node import NodeAccess, ToolNode
+
+
+def first_config(config: RunnableConfig, name: str, place: NodePlace) -> RunnableConfig:
+    """Return the config of a node that has asked no question yet, with the entries that `interrupt()` needs.
+
+    It equals `Ledger.config_of_call` of an empty ledger, which the node does not need before its first question.
+    """
+    conf = config["configurable"]
+    scratchpad = CallScratchpad(
+        None, None, _accept_none, name, None, namespace=place.namespace, run=RunName(conf, is_named=True, known=None)
+    )
+    return call_config(config, conf, place.namespace, scratchpad, None)
+
+
+def _accept_none(_: str, __: Sequence[Any]) -> None:
+    """Do nothing: a node that was given no answer cannot accept one."""
+
 
 Nodes = Sequence[str] | Literal["*"]
 
@@ -45,6 +63,8 @@ class AgentPlan:
     schema: Schema
     model: FixedModel | ChosenModel
     tools: ToolNode
+    access: NodeAccess
+    """Access to the internal parts of `tools`."""
     hooks: Mapping[str, Runnable[Any, Any]]
     response_format: Any
     version: Literal["v1", "v2"]
@@ -73,7 +93,7 @@ class RunContext:
         checkpointer: Any,
     ) -> None:
         self.plan = plan
-        self.tools = NodeAccess(plan.tools)
+        self.tools = plan.access
         self.by_call = plan.version == "v2"
         """`True` if streams and snapshots show each call as a task of its own (version "v2")."""
         self.thread = thread
@@ -91,11 +111,14 @@ class RunContext:
         self.stop = thread.step + config["recursion_limit"] + (2 if resumed else 0)
         self.is_traced = True
         """`True` if LangChain callback handlers listen; cached, because the check costs as much as a call."""
-
-    @property
-    def is_watched(self) -> bool:
+        self.is_watched = True
         """`True` if callback handlers or readers of a stream receive the events of single tasks."""
-        return self.is_traced or self.tell.is_heard
+
+    def begin(self, config: RunnableConfig) -> None:
+        """Take over the config of the begun run: a config of its own if callback handlers listen."""
+        self.is_traced = config is not self.config
+        self.is_watched = self.is_traced or self.tell.is_heard
+        self.config = config
 
     def given(self, node: str) -> Any:
         sent = node == TOOLS and self.by_call
@@ -111,16 +134,16 @@ class RunContext:
         asked = [question.id for task in tasks if task in known for question in known[task].pending]
         return {name: answers[name] for name in asked if name in answers}
 
-    def place_of(self, task: str | Sent) -> NodePlace:
-        """Return the position in LangGraph's terms of a node or a send that runs as a single task."""
-        if isinstance(task, Sent):
-            return self.place(task.node, PUSH, str(task.number))
-        return self.place(task, PULL, f"branch:to:{task}")
+    def place(self, node: str, *numbers: int) -> NodePlace:
+        """Return the position in LangGraph's terms of a node that runs with the state.
 
-    def place(self, node: str, kind: str, *rest: str) -> NodePlace:
+        With `numbers`, it is the position of a send with this number, or of one of several calls in the send.
+        """
         thread, step = self.thread, self.thread.step + 1
-        path: tuple[object, ...] = (PULL, node) if kind == PULL else (PUSH, int(rest[0]), False)
-        task_id = task_id_of(thread.checkpoint_id, thread.namespace, step, node, kind, *rest)
+        path: tuple[object, ...] = (PUSH, numbers[0], False) if numbers else (PULL, node)
+        triggers = (PUSH,) if numbers else (f"branch:to:{node}",)
+        named = (PUSH, *map(str, numbers)) if numbers else (PULL, *triggers)
+        task_id = task_id_of(thread.checkpoint_id, thread.namespace, step, node, *named)
         own = f"{node}:{task_id}"
         return NodePlace(
             node=node,
@@ -130,7 +153,7 @@ class RunContext:
             namespace=f"{thread.namespace}{NS_SEP}{own}" if thread.namespace else own,
             checkpoint_id=thread.checkpoint_id,
             path=path,
-            triggers=rest if kind == PULL else (PUSH,),
+            triggers=triggers,
         )
 
     def config_at(self, place: NodePlace) -> RunnableConfig:

@@ -16,12 +16,13 @@ from langchain_core.tracers._streaming import _StreamingCallbackHandler
 from langchain_core.utils.uuid import uuid7
 from langgraph.errors import GraphInterrupt
 
-from callboard._calls._observers import current_observers, current_run, numbers
+from callboard._calls._observers import current_run, numbers
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import cleanup
 from callboard._loops._protocol import EventLoop
 from callboard._records._events import RunEvent, RunInfo, RunObserver, RunPhase
+from callboard.conversations._thread import Thread
 from callboard.tools._callbacks import manager_of_run, own_span, tell
 from callboard.tools._ledger import CallsInterrupted
 
@@ -29,7 +30,7 @@ R = TypeVar("R")
 
 
 class RunReporter:
-    """Object that reports one run to its observers; it does nothing without observers."""
+    """Object that reports one run to its observers."""
 
     def __init__(self, observers: tuple[RunObserver, ...], info: RunInfo, loop: EventLoop) -> None:
         self.questions = 0
@@ -45,11 +46,8 @@ class RunReporter:
         for observer in self._observers:
             observer(event)
 
-    def ask(self, model: object, given: object, ask: Callable[[], Awaitable[R]]) -> Awaitable[R]:
+    async def ask(self, model: object, given: object, ask: Callable[[], Awaitable[R]]) -> R:
         """Call `ask`, which sends a request to the model, and return the reply; report both to observers."""
-        return self._told(model, given, ask) if self._observers else ask()
-
-    async def _told(self, model: object, given: object, ask: Callable[[], Awaitable[R]]) -> R:
         self.tell("asked", model=model, given=given)
         try:
             reply = await ask()
@@ -62,23 +60,25 @@ class RunReporter:
 
 @contextmanager
 def reported(
-    agent: str, config: RunnableConfig, namespace: str, mark: str | None, given: object
+    observers: tuple[RunObserver, ...],
+    agent: str,
+    config: RunnableConfig,
+    thread: Thread,
+    given: object,
 ) -> Generator[RunReporter]:
-    """Report the start and the end of a run to observers; yield the reporter of the run.
-
-    `mark` is the mark that an observer left on an earlier run which this run resumes, or `None`.
-    """
-    observers = current_observers().runs
+    """Report the start and the end of a run on a thread to observers; yield the reporter of the run."""
     conf = config["configurable"]
     thread_id = None if "thread_id" not in conf else str(conf["thread_id"])
-    run_id = str(config.get("run_id") or uuid4()) if observers else ""
+    run_id = str(config.get("run_id") or uuid4())
     info = RunInfo(
-        number=next(numbers), agent=agent, run_id=run_id, thread_id=thread_id, namespace=namespace, resumes=mark
+        number=next(numbers),
+        agent=agent,
+        run_id=run_id,
+        thread_id=thread_id,
+        namespace=thread.namespace,
+        resumes=thread.mark,
     )
     reporter = RunReporter(observers, info, current_loop())
-    if not observers:
-        yield reporter
-        return
     token = current_run.set(info)
     failure: BaseException | None = None
     reporter.tell("begun", given=given)

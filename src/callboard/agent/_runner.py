@@ -3,22 +3,22 @@
 The input is new messages, answers to questions, a LangGraph `Command`, or `None` to resume the thread.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from anyio.lowlevel import cancel_shielded_checkpoint
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
-from langgraph.errors import EmptyInputError, ErrorCode, GraphInterrupt, InvalidUpdateError, create_error_message
+from langgraph.errors import EmptyInputError, ErrorCode, InvalidUpdateError, create_error_message
 from langgraph.runtime import RunControl, Runtime
 from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
 from callboard._calls._batch_context import batch_context
 from callboard._calls._draining import InFlight, Operation
+from callboard._calls._observers import current_observers
 from callboard._langgraph import runtime_of
 from callboard._langgraph._node_scope import Outer, outer_of, with_stream, write_nothing, writer_of_run
 from callboard._loops._deadline import DEFAULT_GRACE, Timed, TimeLimit, current_timed
@@ -39,7 +39,6 @@ from callboard.conversations._thread import START, Thread
 from callboard.exceptions import RunDeadlineExceededError
 from callboard.tools._errors import is_control_flow
 from callboard.tools._ledger import Answers, answers_by_id, is_by_id
-from callboard.tools._node import NodeAccess
 
 
 async def apply_input(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, bool]:
@@ -57,12 +56,15 @@ async def apply_input(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, 
         return await _take_command(given, thread, flow)
     if given is None:
         return {}, True
-    _check_form(given)
+    if not isinstance(given, dict):
+        _check_form(given)
     writes = thread.schema.writes_of(given)
     if not writes:
         raise _nothing(given)
-    # Finished tasks of the interrupted step keep their results, although new input does not resume it.
-    await thread.amend([*finished_writes(thread), *writes], lambda: [flow.entry], "input")
+    if thread.records:
+        # Finished tasks of the interrupted step keep their results, although new input does not resume it.
+        writes = [*finished_writes(thread), *writes]
+    await thread.amend(writes, lambda: [flow.entry], "input")
     return {}, False
 
 
@@ -119,6 +121,9 @@ def _nothing(given: object) -> EmptyInputError:
 
 Put = Callable[[Chunk], None]
 
+_ABOUT = {"ls_integration": "langgraph"}
+"""Metadata of each run, by which LangSmith recognizes an agent."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -158,7 +163,7 @@ class Runner:
 
         `put` is called with each chunk of the run's stream; `None` for no stream.
         """
-        tools, thread_id = NodeAccess(self.plan.tools), request.config["configurable"].get("thread_id")
+        tools, thread_id = self.plan.access, request.config["configurable"].get("thread_id")
         with (
             entered_from(request.door),
             Operation(self.in_flight, grace=tools.grace, thread_id=thread_id) as operation,
@@ -186,32 +191,38 @@ class Runner:
         durability = request.durability or (outer and outer.durability) or "async"
         path = () if outer is None else outer.path
         thread = await opened(self.plan, saver, config, outer, durability)
-        with reported(self.name, config, thread.namespace, thread.mark, request.input) as reporter:
-            if outer is None:
+        observers = current_observers().runs
+        reporting = reported(observers, self.name, config, thread, request.input) if observers else nullcontext()
+        with reporting as reporter:
+            if outer is None and thread.is_kept:
                 # Before the input is applied, and outside of the `try`: `stop` would write to another run's thread.
                 await thread.hold(repeats=request.input is None or isinstance(request.input, Command))
             try:
                 run = await self._begun(thread, saver, request, put, outer)
-                async with self._with_states(thread):
-                    run.reporter = reporter
-                    handlers = (
-                        [] if put is None else handlers_for(request.modes, put, path, subgraphs=request.subgraphs)
-                    )
-                    # The renewal ends with the run and before `stop`, which gives the thread up.
-                    async with beside(thread.keep_holding if thread.is_held else None):
-                        go, about = partial(_go, run, request.budget), {"ls_integration": "langgraph"}
-                        await traced(go, request.input, config, self.name, handlers=handlers, metadata=about)
+                run.reporter = reporter
+                handlers = [] if put is None else handlers_for(request.modes, put, path, subgraphs=request.subgraphs)
+                go = run.go if request.budget is None else partial(_within, request.budget, run)
+                work = partial(traced, go, request.input, config, self.name, handlers=handlers, metadata=_ABOUT)
+                needs_support = thread.is_kept or self.plan.access.actors.is_needed
+                await (self._supported(thread, work) if needs_support else work())
             finally:
-                # Also after a cancellation: the saver's writes then go on within the grace.
-                await thread.stop()
+                if thread.is_kept:
+                    # Also after a cancellation: the saver's writes then go on within the grace.
+                    await thread.stop()
         return run
+
+    async def _supported(self, thread: Thread, work: Callable[[], Awaitable[object]]) -> None:
+        """Do the work of a run; meanwhile, actors store their states in the thread, and its lease is renewed."""
+        # The renewal ends with the run and before `stop`, which gives the thread up.
+        async with self._with_states(thread), beside(thread.keep_holding if thread.is_held else None):
+            await work()
 
     def _with_states(self, thread: Thread) -> AbstractAsyncContextManager[None]:
         """Return a context in which actors with `snapshots="journal"` store their states in the thread.
 
         Raises ValueError if there are such actors and the run has no checkpointer.
         """
-        actors = NodeAccess(self.plan.tools).actors
+        actors = self.plan.access.actors
         if not actors.in_journal:
             return nullcontext()
         if isinstance(thread, SavedThread):
@@ -236,7 +247,7 @@ class Runner:
             request.config,
             self._runtime(request, put, outer),
             Teller(
-                _readers(request, put, outer),
+                [] if put is None and outer is None else _readers(request, put, outer),
                 self.plan.schema,
                 request.output_keys,
                 request.config,
@@ -274,22 +285,8 @@ def _readers(request: Request, put: Put | None, outer: Outer | None) -> list[Rea
     return readers
 
 
-async def _go(run: Run, budget: float | None, config: RunnableConfig) -> dict[str, Any]:
-    run.context.is_traced = config is not run.context.config
-    run.context.config = config
-    await (run.go() if budget is None else _within(budget, run))
-    if run.tell.is_heard:
-        await cancel_shielded_checkpoint()  # the reader gets the last chunk before the end of the run is reported
-    reporter = run.reporter
-    reporter.questions = len(run.interrupts)
-    if run.context.outer is not None and run.has_stopped:
-        raise GraphInterrupt(tuple(run.interrupts))
-    reporter.result = values = run.values()
-    return values
-
-
-async def _within(budget: float, run: Run) -> None:
-    """Run within a budget in seconds.
+async def _within(budget: float, run: Run, config: RunnableConfig) -> dict[str, Any]:
+    """Run within a budget in seconds, and return the values of the state for the caller.
 
     If the budget is used up, give every call in flight an error message, and raise `RunDeadlineExceededError`.
     """
@@ -299,8 +296,7 @@ async def _within(budget: float, run: Run) -> None:
     token = current_timed.set(Timed(around.loop, min(deadline, around.until), DEFAULT_GRACE))
     try:
         with (limit := TimeLimit(around.loop.scope(deadline, DEFAULT_GRACE), is_control_flow)):
-            await run.go()
-            return
+            return await run.go(config)
     finally:
         current_timed.reset(token)
     # Reached only if the limit cancelled the run. The open calls get their messages outside of the cancelled scope.

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from operator import itemgetter
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from langchain_core.runnables.config import ensure_config
 from langgraph.errors import GraphInterrupt
 from langgraph.types import Command
 
-from callboard._langgraph._node_scope import PUSH, NodePlace, to_parent
+from callboard._langgraph._node_scope import NodePlace, to_parent
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolCallWithContext
 from callboard._loops._deadline import cleanup
 from callboard._util._cooperative import in_portions
@@ -44,11 +45,12 @@ async def run_calls(run: RunContext, *, ends_step: bool) -> list[str]:
     """
     state = run.given(TOOLS)
     step = await _step_of_reply(run, state, ends_step=ends_step)
-    place = run.place_of(TOOLS)
+    place = run.place(TOOLS)
     if run.by_call and run.is_watched:
         step.tell_beginning()
-    # Before the batch: calls that began in a killed process must not start again before their policy has decided.
-    await step.settle_unknown()
+    if run.thread.records:
+        # Before the batch: calls that began in a killed process must not start again before their policy has decided.
+        await step.settle_unknown()
     await (step.run(run.config_at(place)) if run.by_call else step.run_as_one(place, state))
     return list(step.tasks)
 
@@ -79,13 +81,15 @@ class _NodePlacesOfReply(dict[str, NodePlace]):
         super().__init__()
         self._run = run
         self._keys = keys
-        self._numbers = {key: number for number, key in enumerate(keys)}
+        self._numbers: dict[str, int] = {}
 
     def __missing__(self, key: str) -> NodePlace:
+        if not self._numbers:
+            self._numbers = dict(zip(self._keys, count(), strict=False))
         if key not in self._numbers:
             raise ValueError(f"The tools node was given call {key!r}, which is not one of the reply's: {self._keys}")
         number = len(self._run.thread.sends) + self._numbers[key]
-        place = self[key] = self._run.place(TOOLS, PUSH, str(number))
+        place = self[key] = self._run.place(TOOLS, number)
         return place
 
 
@@ -94,17 +98,17 @@ async def run_sent_calls(run: RunContext, send: Sent) -> list[str]:
 
     The names are in call order. Raises the same errors as `run_calls`.
     """
-    thread, number = run.thread, str(send.number)
+    thread = run.thread
     requested = send.requested(thread.state.get(run.tools.messages_key) or [], run.tools.messages_key)
     keys = keys_of(requested.calls)
     tasks = {key: send.task_of(key) for key in keys}
-    place = run.place_of(send)
+    place = run.place(send.node, send.number)
     if tasks and all(thread.known_of(task).is_finished for task in tasks.values()):
         run.tell.cached(place, [dict(thread.written(tasks.values()))])
     else:
         # A single call has the position of its send; several calls have numbered positions below it.
-        below = [()] if len(keys) == 1 else [(str(index),) for index in range(len(keys))]
-        places = {key: run.place(send.node, PUSH, number, *rest) for key, rest in zip(keys, below, strict=True)}
+        below = [()] if len(keys) == 1 else [(index,) for index in range(len(keys))]
+        places = {key: run.place(send.node, send.number, *rest) for key, rest in zip(keys, below, strict=True)}
         step = CallStep(run, requested, tasks, places, {}, by_call=False)
         await step.settle_unknown()
         await step.run_as_one(place, send.payload)

@@ -4,8 +4,9 @@ import json
 import re
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import count
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import anyio
@@ -65,7 +66,7 @@ class Numbering:
     def number(self, reply: AIMessage, history: Iterable[BaseMessage]) -> AIMessage:
         """Return a copy of a reply in which the message and each of its calls has an id."""
         # The history counts too: another model, or an earlier process, may have replied in the same thread.
-        taken = self._issued | set(_ids(history))
+        taken = _ids(history) | self._issued
         made: list[ToolCall] = []
         for call in reply.tool_calls:
             call_id = call["id"]
@@ -78,18 +79,24 @@ class Numbering:
         return reply.model_copy(update={"id": reply_id, "tool_calls": made})
 
 
-def _first_free(word: str, numbers: Iterable[int], taken: set[str]) -> str:
-    return next(name for number in numbers if (name := f"{word}_{number}") not in taken)
+def _first_free(word: str, numbers: Iterator[int], taken: Container[str | None]) -> str:
+    while (name := f"{word}_{next(numbers)}") in taken:
+        pass
+    return name
 
 
-def _ids(messages: Iterable[BaseMessage]) -> Iterable[str]:
+def _ids(messages: Iterable[BaseMessage]) -> set[str | None]:
+    found: set[str | None] = set()
     for message in messages:
-        if message.id:
-            yield message.id
+        found.add(message.id)
         if isinstance(message, ToolMessage):
-            yield message.tool_call_id
-        if isinstance(message, AIMessage):
-            yield from (call["id"] for call in message.tool_calls if call["id"])
+            found.add(message.tool_call_id)
+        elif isinstance(message, AIMessage):
+            found.update(map(_CALL_ID, message.tool_calls))
+    return found
+
+
+_CALL_ID = itemgetter("id")
 
 
 def as_chunks(message: AIMessage) -> list[AIMessageChunk]:
@@ -150,7 +157,7 @@ class _Playback:
         with self._lock:  # requests may come from several threads; each takes one position of the script
             position = len(self.requests)
             self.requests.append(list(messages))
-            self.requested_tools.append(tuple(_tool_name(tool) for tool in options.get("tools", ())))
+            self.requested_tools.append(tuple(map(_tool_name, options.get("tools", ()))))
         if self._loop and self.script:
             position %= len(self.script)
         if position >= len(self.script):
@@ -231,7 +238,10 @@ class ScriptedModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        return _result(await self._aanswer(messages, kwargs))
+        # The same as `_aanswer`, without a coroutine of its own: a request should take little time.
+        reply = self._playback.take(messages, kwargs)
+        await anyio.sleep(self.delay)
+        return _result(self._playback.speak(reply, messages))
 
     def _stream(
         self,
