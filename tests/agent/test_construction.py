@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import anyio
 import pytest
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, AnyMessage, SystemMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.tools import InjectedToolCallId
@@ -57,6 +58,34 @@ DONE = ["human:go", "ai:", "tool:work", "ai:done"]
 
 
 # The model.
+
+
+class Listening(BaseCallbackHandler):
+    """Handler that keeps the tags of each request to a model."""
+
+    def __init__(self) -> None:
+        self.tags: list[Any] = []
+
+    def on_chat_model_start(self, *_: Any, tags: list[str] | None = None, **__: Any) -> None:
+        self.tags.append(tags)
+
+
+async def test_a_model_with_bound_tools_keeps_the_config_that_is_bound_to_it() -> None:
+    handler = Listening()
+    model = script().bind_tools([work()])
+    configured = model.with_config(tags=["mine"], callbacks=[handler])
+
+    assert shape(await run(create_react_agent(configured, [work()]))) == DONE
+
+    assert handler.tags == [["mine"], ["mine"]]
+
+
+def test_agents_of_one_kind_are_drawn_with_their_own_tools() -> None:
+    first, second = (create_react_agent(script(), [work(name)]) for name in ("one", "two"))
+
+    drawn = [list(agent.builder.nodes["tools"].runnable.tools_by_name) for agent in (first, second)]
+
+    assert drawn == [["one"], ["two"]]
 
 
 async def test_a_sequence_that_ends_in_a_bound_model_is_taken_as_it_is() -> None:

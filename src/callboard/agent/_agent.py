@@ -133,14 +133,14 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
     def __init__(
         self,
         runner: Runner,
-        builder: "StateGraph[Any, Any, Any, Any]",
+        draw: "Callable[[], StateGraph[Any, Any, Any, Any]]",
         *,
         checkpointer: "BaseCheckpointSaver[Any] | bool | None",
         stops: Breakpoints,
         budget: float | None,
         stored_types: Callable[[], frozenset[type]] = frozenset[type],
     ) -> None:
-        super().__init__(builder, runner, checkpointer, stops)
+        super().__init__(draw, runner, checkpointer, stops)
         # Collected only when a database asks: that takes longer than everything else in the making of an agent.
         self._stored_types = stored_types
         self._budget = budget

@@ -150,8 +150,8 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
     retry_policy: Sequence[RetryPolicy] = ()
     """LangGraph's retries of nodes, always empty; `callboard.middleware.Retry` retries calls."""
 
-    def __init__(self, builder: Builder, runner: Runner, checkpointer: Any, stops: Breakpoints) -> None:
-        self._drawing = builder
+    def __init__(self, draw: Callable[[], Builder], runner: Runner, checkpointer: Any, stops: Breakpoints) -> None:
+        self._draw = draw
         self._runner = runner
         self._stops = stops
         self.checkpointer = checkpointer
@@ -189,6 +189,11 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
     @debug.setter
     def debug(self, debug: bool) -> None:
         self._runner = replace(self._runner, debug=debug)
+
+    @property
+    def _drawing(self) -> Builder:
+        # Made when somebody looks at it: runs do not need it, and it takes as long as the rest of an agent.
+        return self._draw()
 
     @property
     def _drawn(self) -> Any:

@@ -16,7 +16,6 @@ from langgraph.errors import ErrorCode, GraphDrained, GraphInterrupt, GraphRecur
 from langgraph.types import Interrupt, Send
 
 from callboard._langgraph._node_scope import NodePlace
-from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard.agent._model import lending, run_user_code
 from callboard.agent._run_context import RunContext, first_config, meets
@@ -69,13 +68,13 @@ def transitions(thread: Thread, ran: Sequence[Ran], before: State | None, *, by_
     `Send` ran in it, and otherwise `None`. With it, the edge of each node is decided from the writes of that node
     alone. With `by_call`, the calls of a reply that is not the last one run, too: each is returned as a send.
     """
-    flow, messages = thread.schema.flow, _messages(thread.state)
+    flow, messages = thread.schema.flow, thread.state.get(MESSAGES) or []
     targets: list[Target] = []
     for one in ran:
         if before is None:
             targets.append(flow.following(one.node, messages))
             continue
-        seen = _messages(before.with_writes(thread.written(one.tasks)))
+        seen = before.with_writes(thread.written(one.tasks)).get(MESSAGES) or []
         edge = flow.following(one.node, seen)
         if edge == TOOLS and by_call and _reply_id(seen) != _reply_id(messages):
             targets += [Send(TOOLS, [call]) for call in flow.open_calls(seen)]
@@ -90,10 +89,6 @@ def distinct(targets: Sequence[Target], known: Sequence[str]) -> tuple[Target, .
         return (targets[0],) if targets[0] in known else ()
     nodes, sends = parted(targets)
     return (*dict.fromkeys(filter(known.__contains__, nodes)), *sends)
-
-
-def _messages(state: State) -> list[BaseMessage]:
-    return state.get(MESSAGES) or []
 
 
 def _reply_id(messages: Sequence[BaseMessage]) -> str | None:
@@ -274,11 +269,12 @@ class Run:
     async def _node(self, node: str, send: Sent | None, *, ends_step: bool) -> Sequence[Ran]:
         """Run a node with the state, or with the input of a send; store its output in the thread."""
         name, numbers, is_sent = (node, (), False) if send is None else (send.task, (send.number,), True)
+        ran = [Ran(node, [name], is_sent)]
         record, place = self.thread.records.get(name), self.context.place(node, *numbers)
         if record is not None and record.is_finished:
             # Stored by an earlier run of this step: it is not run again.
             self.tell.cached(place, [record.output])
-            return [Ran(node, [name], is_sent)]
+            return ran
         if node == AGENT and send is None:
             await self._repair()
         given = self.context.given(node) if send is None else send.payload
@@ -287,27 +283,33 @@ class Run:
         config = self.context.config_at(place)
         # A node may ask a person, like a call. Most nodes never do: a ledger is made for earlier questions, or for one.
         ledger = None if record is None else self._ledger(name, config, place)
-        if ledger is not None and ledger.waits(name):
-            raise self._asked(place, ledger)
-        own = first_config(config, name, place) if ledger is None else ledger.config_of_call(name, config)
-        body = partial(self._output, node, given, is_sent)
+        own = first_config(config, name, place) if ledger is None else self._answered(name, config, place, ledger)
         try:
-            output = await self.context.traced(own, body, given, node)
+            output = await self.context.traced(own, partial(self._output, node, given, is_sent), given, node)
         except GraphInterrupt as interrupt:
             ledger = ledger or self._ledger(name, config, place)
             ledger.asked(name, interrupt)
             await self.thread.asked(ledger.records)
             raise self._asked(place, ledger) from None
         except Exception as error:
-            if not is_control_flow(error):
-                self.tell.failed(place, error)
-                await self.thread.failed(name, repr(error))
+            await self._failed(name, place, error)
             raise
         # Recorded first: with durability "sync", a result that a reader of the stream has seen is stored.
         await self.thread.finished(name, output, later=ends_step)
         if self.tell.is_heard:
             self.tell.ended(place, [output])
-        return [Ran(node, [name], is_sent)]
+        return ran
+
+    def _answered(self, name: str, config: RunnableConfig, place: NodePlace, ledger: Ledger) -> RunnableConfig:
+        """Return the config of a node with its answers; raise `CallsInterrupted` if it still waits for an answer."""
+        if ledger.waits(name):
+            raise self._asked(place, ledger)
+        return ledger.config_of_call(name, config)
+
+    async def _failed(self, name: str, place: NodePlace, error: Exception) -> None:
+        if not is_control_flow(error):
+            self.tell.failed(place, error)
+            await self.thread.failed(name, repr(error))
 
     def _asked(self, place: NodePlace, ledger: Ledger) -> CallsInterrupted:
         self.tell.asked(place, ledger.pending, self.thread.state)
@@ -328,7 +330,7 @@ class Run:
         """
         token = var_child_runnable_config.set(config)
         try:
-            with current_loop().enforce_cancellation(DEFAULT_GRACE):
+            with self.context.loop.enforce_cancellation(DEFAULT_GRACE):
                 if node == AGENT:
                     return self._update(await self._ask(given, config, is_sent), given, is_sent)
                 if node == RESPONSE:
@@ -340,7 +342,10 @@ class Run:
     def _ask(self, state: Any, config: RunnableConfig, is_sent: bool) -> Awaitable[BaseMessage]:
         """Send the state to the model, and return its reply."""
         plan = self._plan
-        seen = for_model(state, before=plan.flow.before) if is_sent else self._for_model(state)
+        if is_sent:
+            seen = for_model(state, before=plan.flow.before)
+        else:
+            seen = state if self._is_in_order and not plan.flow.before else self._for_model(state)
         if self.reporter is None:
             return plan.model.reply(seen, config, plan.tools.offered_tools())
         ask = partial(plan.model.reply, seen, config, plan.tools.offered_tools())
@@ -380,7 +385,7 @@ class Run:
         return (remaining < 1 and all_direct) or bool(reply.tool_calls)
 
     async def _repair(self) -> None:
-        messages = _messages(self.thread.state)
+        messages = self.thread.state.get(MESSAGES) or []
         self._whole = whole = repaired(messages, self._whole)
         self._is_in_order = whole == messages
         if len(whole) != len(messages):

@@ -9,6 +9,7 @@ from langgraph.runtime import Runtime
 
 from callboard._langgraph._call_scope import CallScratchpad, RunName, call_config
 from callboard._langgraph._node_scope import NS_SEP, PULL, PUSH, NodePlace, Outer, config_at, task_id_of
+from callboard._loops._current import current_loop
 from callboard.agent._model import ChosenModel, FixedModel
 from callboard.agent._run_events import Body, traced_node
 from callboard.agent._stream import Teller
@@ -94,6 +95,7 @@ class RunContext:
     ) -> None:
         self.plan = plan
         self.tools = plan.access
+        self.loop = current_loop()
         self.by_call = plan.version == "v2"
         """`True` if streams and snapshots show each call as a task of its own (version "v2")."""
         self.thread = thread

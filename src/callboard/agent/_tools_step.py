@@ -68,7 +68,7 @@ async def answer_open_calls(run: RunContext, reason: str) -> list[str]:
 async def _step_of_reply(run: RunContext, state: Any, *, ends_step: bool = False) -> "CallStep":
     key = run.tools.messages_key
     requested = await in_portions(reading(state, key))
-    requested = requested._replace(calls=run.thread.schema.flow.open_calls(messages_in(state, key)))
+    requested = requested._replace(calls=run.plan.flow.open_calls(messages_in(state, key)))
     keys = await in_portions(naming(requested.calls))
     tasks = dict(zip(keys, keys, strict=True))
     return CallStep(run, requested, tasks, _NodePlacesOfReply(run, keys), {}, by_call=run.by_call, ends_step=ends_step)
