@@ -296,9 +296,9 @@ def _request_of(model: Runnable[Any, T], given: Any, config: RunnableConfig) -> 
     A chat model with bound tools gets its request directly. Its binding would only merge the config with an empty one,
     which takes as long as a tenth of the request.
     """
-    if type(model) is RunnableBinding and not model.config and not model.config_factories:
+    if isinstance(model, RunnableBinding) and type(model).ainvoke is RunnableBinding.ainvoke:
         bound: Runnable[Any, Any] = model.bound
-        if isinstance(bound, BaseChatModel):
+        if isinstance(bound, BaseChatModel) and not model.config and not model.config_factories:
             return partial(cast("Any", bound).ainvoke, given, config, **model.kwargs)
     return partial(model.ainvoke, given, config)
 
