@@ -37,6 +37,8 @@ NEEDED: dict[type, dict[str, Any]] = {Cache: {"tools": ["work"]}, Fallback: {"in
         (RequireApproval, {"allow": []}, ValueError, r"open for ever"),
         (RequireApproval, {"allow": "accept"}, ValueError, r"allow=\.\.\.\)"),
         (RequireApproval, {"allow": ["approve"]}, ValueError, r"'approve'"),
+        (CircuitBreaker, {"ratio": "0.5"}, TypeError, r"\(ratio=...\)"),
+        (CircuitBreaker, {"ratio": True}, TypeError, r"\(ratio=...\)"),
         (CircuitBreaker, {"ratio": 0}, ValueError, r"\(ratio=...\)"),
         (CircuitBreaker, {"ratio": 1.1}, ValueError, r"\(ratio=...\)"),
         (CircuitBreaker, {"ratio": float("nan")}, ValueError, r"\(ratio=...\)"),
