@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from callboard.extend import Done, Found
-from callboard.middleware._breaker._circuit import FEWEST, Circuit, LocalCircuits, Rules, SharedCircuits, Ticket
+from callboard.middleware._breaker import FEWEST, Circuit, LocalCircuits, Rules, SharedCircuits, Ticket
 from tests.server.documents._memory import MemoryDocuments, MemoryServer
 
 RULES = Rules(ratio=0.5, minimum=1, window=10, open_for=7, probes=1)
