@@ -61,12 +61,7 @@ class Scripted(SupervisedCall[object]):
 
 
 def one_call(
-    body: Body,
-    *,
-    name: str = "work",
-    policy: CallPolicy = PLAIN,
-    limiters: Sequence[Limiter] = (),
-    call_id: str = "c1",
+    body: Body, *, name: str = "work", policy: CallPolicy = PLAIN, limiters: Sequence[Limiter] = (), call_id: str = "c1"
 ) -> SupervisedCall[object]:
     """A call that runs its body once, within its budget."""
 

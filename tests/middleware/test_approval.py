@@ -19,14 +19,7 @@ from langgraph.errors import UnknownInterruptError, is_invalid_resume
 from langgraph.types import interrupt
 from pydantic import TypeAdapter, ValidationError
 
-from callboard import (
-    CallEvent,
-    CallsInterrupted,
-    InjectedState,
-    ToolNode,
-    ToolRuntime,
-    observe,
-)
+from callboard import CallEvent, CallsInterrupted, InjectedState, ToolNode, ToolRuntime, observe
 from callboard.middleware import RequireApproval, Retry
 from callboard.middleware._approval import digest_of
 from callboard.testing import Recorder, calls, tool_call

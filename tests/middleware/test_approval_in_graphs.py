@@ -195,9 +195,7 @@ def bare(state: Any) -> list[Send]:
 
 
 @pytest.mark.parametrize(
-    "route",
-    [lambda _: "tools", with_context, bare],
-    ids=["whole state", "call with context", "list of calls"],
+    "route", [lambda _: "tools", with_context, bare], ids=["whole state", "call with context", "list of calls"]
 )
 @pytest.mark.parametrize(
     "answer", [IGNORE, {"type": "response", "args": "x"}, ACCEPT], ids=lambda one: str(one["type"])

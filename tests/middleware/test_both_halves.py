@@ -135,10 +135,7 @@ async def test_a_vault_in_a_store_of_one_half_works() -> None:
 @pytest.mark.backends("asyncio")
 @pytest.mark.parametrize(
     "middleware",
-    [
-        lambda store: OutputBudget(10, store=store),
-        lambda store: Redact(reveal=["long"], vault=StoreVault(store)),
-    ],
+    [lambda store: OutputBudget(10, store=store), lambda store: Redact(reveal=["long"], vault=StoreVault(store))],
     ids=["OutputBudget", "the vault of Redact"],
 )
 async def test_middleware_asks_a_store_by_the_door_of_their_call(middleware: Any) -> None:

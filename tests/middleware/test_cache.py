@@ -245,9 +245,7 @@ async def test_an_error_that_cannot_be_copied_is_shared_as_it_is(monkeypatch: py
     error = SealedError("no")
     monkeypatch.setattr(SealedError, "sealed", True)
     node = ToolNode(
-        [Recorder().tool("work", seconds=1, raises=error)],
-        middleware=[Cache({"work"})],
-        handle_tool_errors=True,
+        [Recorder().tool("work", seconds=1, raises=error)], middleware=[Cache({"work"})], handle_tool_errors=True
     )
 
     result = await node.ainvoke(identical(3))
@@ -500,11 +498,7 @@ async def test_what_is_invalidated_runs_again(recorder: Recorder) -> None:
     cache = Cache({"work"})
     node = node_of(recorder, cache)
 
-    for forget in (
-        lambda: cache.invalidate("work", {"query": "b"}),
-        lambda: cache.invalidate("work"),
-        cache.clear,
-    ):
+    for forget in (lambda: cache.invalidate("work", {"query": "b"}), lambda: cache.invalidate("work"), cache.clear):
         for query in "ab":
             await node.ainvoke(identical(1, query))
         forget()

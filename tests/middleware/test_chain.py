@@ -121,9 +121,7 @@ async def test_a_middleware_cannot_answer_for_another_call() -> None:
     async def confused(request: Any, call_next: Any) -> Any:
         return ToolMessage("x", tool_call_id="another")
 
-    with (
-        pytest.raises(ValueError, match="confused returned a message with tool_call_id"),
-    ):
+    with pytest.raises(ValueError, match="confused returned a message with tool_call_id"):
         await ToolNode([Recorder().tool("work")], middleware=[confused]).ainvoke([tool_call("work", "mine")])
 
 

@@ -12,16 +12,7 @@ from langchain_core.tools import StructuredTool
 from langgraph.types import Command, interrupt
 from pydantic import TypeAdapter, ValidationError
 
-from callboard import (
-    CallEvent,
-    CallPolicy,
-    CallsInterrupted,
-    Limit,
-    ToolInvocationError,
-    ToolNode,
-    observe,
-    remaining,
-)
+from callboard import CallEvent, CallPolicy, CallsInterrupted, Limit, ToolInvocationError, ToolNode, observe, remaining
 from callboard.middleware import CircuitBreaker, Fallback, Retry, Value
 from callboard.testing import Recorder, tool_call
 

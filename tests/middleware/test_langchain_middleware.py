@@ -149,8 +149,7 @@ async def test_its_emulator_answers_for_the_tools_it_is_told_to(recorder: Record
     """The model writes the result, and the tool does not run."""
     model = ScriptedModel(["22 degrees"])
     node = ToolNode(
-        [recorder.tool("weather"), recorder.tool("real")],
-        middleware=[LLMToolEmulator(tools=["weather"], model=model)],
+        [recorder.tool("weather"), recorder.tool("real")], middleware=[LLMToolEmulator(tools=["weather"], model=model)]
     )
 
     messages = await run(node, tool_call("weather", "1", query="Lisbon"), tool_call("real", "2"))

@@ -345,10 +345,7 @@ async def test_a_budget_may_be_for_some_tools_only() -> None:
         """Work."""
         return "x" * 100
 
-    middleware = [
-        OutputBudget(10, tools={"long"}, reader="read_long"),
-        OutputBudget(50, exclude={"long", "free"}),
-    ]
+    middleware = [OutputBudget(10, tools={"long"}, reader="read_long"), OutputBudget(50, exclude={"long", "free"})]
     node = ToolNode([long, free, work], middleware=middleware)
     asked = [tool_call(name, name) for name in ("long", "free", "work")]
     messages = (await node.ainvoke(asked))["messages"]
@@ -467,9 +464,7 @@ async def test_a_store_that_hangs_does_not_cost_the_call_its_result() -> None:
             await asyncio.sleep(60)
 
     node = ToolNode(
-        [returning("x" * 100)],
-        middleware=[OutputBudget(10, store=Hung())],
-        policies={"work": CallPolicy(budget=1.0)},
+        [returning("x" * 100)], middleware=[OutputBudget(10, store=Hung())], policies={"work": CallPolicy(budget=1.0)}
     )
     message = await result_of(node)
 

@@ -434,10 +434,7 @@ async def test_a_middleware_cannot_swallow_an_interrupt(door: str) -> None:
 
     log: list[str] = []
     agent = agent_of(
-        [asking(log)],
-        Supervise(middleware=[swallow]),
-        asks=[("ask", {"query": "a"})],
-        checkpointer=InMemorySaver(),
+        [asking(log)], Supervise(middleware=[swallow]), asks=[("ask", {"query": "a"})], checkpointer=InMemorySaver()
     )
 
     paused = await run(door, agent, None, THREAD)

@@ -57,11 +57,7 @@ async def asked(node: ToolNode, *requested: Any, **more: Any) -> Any:
 async def test_a_level_turns_them_on(lines: Lines) -> None:
     await asked(ToolNode([Recorder().tool("work", seconds=2)]), tool_call("work", "call_1"))
 
-    assert lines.said == [
-        ("DEBUG", "call started"),
-        ("DEBUG", "attempt started"),
-        ("INFO", "call finished"),
-    ]
+    assert lines.said == [("DEBUG", "call started"), ("DEBUG", "attempt started"), ("INFO", "call finished")]
     finished = lines.the("call finished")
     assert (finished.tool, finished.call_id, finished.attempts) == ("work", "call_1", 1)
     assert finished.duration == pytest.approx(2)

@@ -164,9 +164,7 @@ def tell(observer: CarefulObserver[CallEvent], number: int, *phases: CallPhase, 
         observer(CallEvent(phase=phase, tool=tool, call_id=None, time=0.0, number=number))
 
 
-def test_an_observer_that_stalled_once_is_told_everything_again_after_a_pause(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_observer_that_stalled_once_is_told_everything_again_after_a_pause(caplog: pytest.LogCaptureFixture) -> None:
     """One slow disk access must not silence an observer for the life of the process."""
     clock = Clock()
     stalling = Stalling(clock)

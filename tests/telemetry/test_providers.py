@@ -56,6 +56,6 @@ async def test_providers_without_a_hash_are_watched_like_others(monkeypatch: pyt
     metric_names = {one.name for one in measured.resource_metrics[0].scope_metrics[0].metrics}
 
     assert [span.name for span in exporter.get_finished_spans()] == [
-        *("chat", "attempt add", "execute_tool add", "chat", "invoke_agent LangGraph"),
+        *("chat", "attempt add", "execute_tool add", "chat", "invoke_agent LangGraph")
     ]
     assert metric_names >= {"gen_ai.execute_tool.duration", "gen_ai.invoke_agent.duration"}

@@ -14,11 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard.testing import (
-    VirtualClockLoop,
-    backend,
-    backend_names,
-)
+from callboard.testing import VirtualClockLoop, backend, backend_names
 
 
 @pytest.mark.parametrize("seconds", [3600, 10 * 86_400, 5e7])
@@ -166,9 +162,7 @@ async def test_only_the_eager_variant_starts_tasks_at_once(request: pytest.Fixtu
 
 @pytest.mark.real_clock
 @pytest.mark.backends("asyncio")
-async def test_only_the_eager_variant_starts_tasks_at_once_on_a_real_clock(
-    request: pytest.FixtureRequest,
-) -> None:
+async def test_only_the_eager_variant_starts_tasks_at_once_on_a_real_clock(request: pytest.FixtureRequest) -> None:
     """On a real clock, tasks start at once in the eager variant only."""
     assert await _starts_at_once() is ("asyncio-eager" in request.node.name)
 

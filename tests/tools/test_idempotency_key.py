@@ -13,15 +13,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
-from callboard import (
-    Actor,
-    CallPolicy,
-    CallsInterrupted,
-    ToolNode,
-    create_react_agent,
-    handler,
-    idempotency_key,
-)
+from callboard import Actor, CallPolicy, CallsInterrupted, ToolNode, create_react_agent, handler, idempotency_key
 from callboard._util._canonical import digest
 from callboard.middleware import Retry, Supervise
 from callboard.testing import FakeEngine, ScriptedModel, calls, tool_call
