@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard._calls._batch import Batch
@@ -272,7 +272,6 @@ async def test_a_thread_keeps_the_places_of_its_attempt_until_it_ends() -> None:
 
 
 @pytest.mark.hangs_after(1000)
-@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 async def test_a_gate_is_first_in_first_out_and_loses_no_place(data: st.DataObject) -> None:
     width = data.draw(st.integers(1, 3))

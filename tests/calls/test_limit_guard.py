@@ -70,7 +70,6 @@ async def test_starts_are_held_to_a_rate() -> None:
         for _ in range(3):
             async with places.place(asked("a")):
                 pass
-
     assert anyio.current_time() - began >= 10
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import StructuredTool, tool
@@ -41,7 +41,7 @@ def deletes(*queries: str, message_id: str = "ai-1") -> AIMessage:
     return message
 
 
-def node_of(recorder: Recorder, middleware: RequireApproval | None = None, *outside: Any, **options: Any) -> ToolNode:
+def node_of(recorder: Recorder, middleware: RequireApproval | None = None, *outside: Any) -> ToolNode:
     return ToolNode(
         [recorder.tool("delete"), recorder.tool("look")], middleware=[*outside, middleware or RequireApproval()]
     )
@@ -83,7 +83,6 @@ def shown(waiting: CallsInterrupted) -> list[Any]:
 
 async def test_the_question_is_a_human_interrupt_with_a_digest_and_nothing_runs(recorder: Recorder) -> None:
     """The question has the form that LangChain's agent inbox expects: a list with one request."""
-
     waiting = await interrupted(node_of(recorder), [deletes("a")])
 
     (question,) = waiting.interrupts
@@ -176,14 +175,12 @@ async def test_only_chosen_calls_are_asked_about(
 async def test_a_predicate_that_fails_lets_nothing_run(recorder: Recorder, tools: Any) -> None:
     with pytest.raises(ZeroDivisionError):
         await node_of(recorder, RequireApproval(tools, when=lambda _: 1 / 0)).ainvoke([deletes("a")])
-
     assert recorder.lines == []
 
 
 async def test_a_tool_that_does_not_exist_is_not_asked_about() -> None:
     """An unknown tool cannot run, so the model reads the list of tools instead."""
     (message,) = await finished(node_of(Recorder()), [calls(tool_call("destroy", "1"))])
-
     assert message.status == "error"
     assert "delete, look" in message.content
 
@@ -193,10 +190,8 @@ async def test_what_a_client_does_to_the_question_changes_nothing(recorder: Reco
     node = node_of(recorder, RequireApproval(allow=["accept", "ignore"]))
     asked = [deletes("a")]
     waiting = await interrupted(node, asked)
-
     waiting.interrupts[0].value[0]["action_request"]["args"]["query"] = "everything"
     waiting.interrupts[0].value[0]["config"]["allow_edit"] = True
-
     assert "Answer with" in await refused(node, asked, ledger=waiting.ledger, resume=edit(query="z"))
     await finished(node, asked, ledger=waiting.ledger, resume=ACCEPT)
     assert recorder.order == ["delete(a)"]
@@ -237,39 +232,24 @@ async def test_every_answer_does_what_it_says(
     recorder: Recorder, answer: Any, content: str, status: str, ran: list[str], wrapped: bool
 ) -> None:
     """For each kind of answer, the tool runs once or not at all, and the model gets one message."""
-
     message = await answered(node_of(recorder), [deletes("a")], [answer] if wrapped else answer)
-
     assert (message.content, message.status, message.name) == (content, status, "delete")
     assert message.tool_call_id == "id-0"
     assert recorder.order == ran
 
 
 INVALID = [
-    "yes",
-    None,
-    True,
-    [],
-    {},
-    [ACCEPT, ACCEPT],
-    [[ACCEPT]],
-    {"type": "approve"},
-    {"type": "reject", "message": "no"},
-    {"type": ["accept"]},
-    {"type": "Accept"},
+    *("yes", None, True, [], {}, [ACCEPT, ACCEPT], [[ACCEPT]]),
+    *({"type": "approve"}, {"type": "reject", "message": "no"}, {"type": ["accept"]}, {"type": "Accept"}),
     {"type": "accept", "args": {"action": "delete", "args": {"query": "b"}}},
     {"type": "accept", "args": {"action": "look", "args": {"query": "a"}}},
-    {"type": "accept", "args": "a"},
-    {"type": "edit"},
-    {"type": "edit", "args": None},
+    *({"type": "accept", "args": "a"}, {"type": "edit"}, {"type": "edit", "args": None}),
     {"type": "edit", "args": {"action": "delete"}},
     {"type": "edit", "args": {"action": "delete", "args": None}},
     {"type": "edit", "args": {"action": "delete", "args": {"query": ["a"]}}},
     {"type": "edit", "args": {"action": "look", "args": {"query": "a"}}},
     {"type": "edit", "args": {"action": "destroy", "args": {"query": "a"}}},
-    {"type": "response"},
-    {"type": "response", "args": None},
-    {"type": "response", "args": {"text": "gone"}},
+    *({"type": "response"}, {"type": "response", "args": None}, {"type": "response", "args": {"text": "gone"}}),
     {"type": "ignore", "args": 1},
 ]
 
@@ -312,10 +292,7 @@ async def test_an_answer_that_is_not_allowed_is_none(recorder: Recorder, allowed
 
 
 async def test_an_edit_may_name_another_tool_where_that_is_allowed(recorder: Recorder) -> None:
-    """An edit may name another tool of the node, whose schema and policy then apply.
-
-    Tools outside the node are refused.
-    """
+    """The other tool's schema and policy apply. Tools outside the node are refused."""
 
     @tool
     async def archive(path: str) -> str:
@@ -395,11 +372,8 @@ async def test_an_answer_counts_again_for_what_it_was_given_to(recorder: Recorde
     node = node_of(recorder)
     waiting = await interrupted(node, [deletes("a")])
     waiting = await interrupted(node, [deletes("b")], ledger=waiting.ledger, resume=ACCEPT)
-
     (message,) = await finished(node, [deletes("a")], ledger=waiting.ledger, resume=IGNORE)
-
-    assert message.content == "a"
-    assert recorder.order == ["delete(a)"]
+    assert (message.content, recorder.order) == ("a", ["delete(a)"])
 
 
 async def test_what_was_approved_and_failed_is_asked_about_again_once_it_was_changed(recorder: Recorder) -> None:
@@ -463,9 +437,7 @@ async def test_a_call_that_was_rejected_does_not_run_because_nobody_would_ask_no
     """Promise 9: a rejection holds even if `when` returns another value after the answer."""
     recorder, ask = Recorder(), [True, False]
     node = node_of(recorder, RequireApproval(when=lambda _: ask.pop(0)))
-
     message = await answered(node, [deletes("a")], IGNORE)
-
     assert message.status == "error"
     assert recorder.lines == []
 
@@ -499,25 +471,25 @@ def shuffled(value: Any, rng: random.Random) -> Any:
     return value
 
 
-@given(args=st.dictionaries(st.text(), JSON, max_size=4), seed=st.integers())
-def test_the_digest_is_of_what_the_arguments_say_and_not_of_how(args: dict[str, Any], seed: int) -> None:
-    """The order of keys and a round trip through JSON do not change the digest."""
-    assert digest_of(DELETE, shuffled(args, random.Random(seed))) == digest_of(DELETE, args)
-    assert digest_of(DELETE, json.loads(json.dumps(args))) == digest_of(DELETE, args)
+ARGUMENTS = st.dictionaries(st.text(), JSON, max_size=4)
 
 
-@given(one=st.dictionaries(st.text(), JSON, max_size=4), other=st.dictionaries(st.text(), JSON, max_size=4))
-def test_other_arguments_have_another_digest(one: dict[str, Any], other: dict[str, Any]) -> None:
+@given(one=ARGUMENTS, other=ARGUMENTS, seed=st.integers())
+def test_the_digest_is_of_what_the_arguments_say_and_not_of_how(
+    one: dict[str, Any], other: dict[str, Any], seed: int
+) -> None:
+    """The order of keys and a round trip through JSON do not change the digest. Other arguments have another one."""
+    digest = digest_of(DELETE, one)
+    assert digest_of(DELETE, shuffled(one, random.Random(seed))) == digest
+    assert digest_of(DELETE, json.loads(json.dumps(one))) == digest
     same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
-
-    assert (digest_of(DELETE, one) == digest_of(DELETE, other)) is same
+    assert (digest_of(DELETE, other) == digest) is same
 
 
 def test_the_digest_is_the_published_one() -> None:
     """Another program can compute the digest with a hash function and JSON only."""
     runs = "langchain_core.tools.structured.StructuredTool " + DELETE.coroutine.__module__ + ".delete"
     canonical = '{"args":{"a":[1,null],"b":"\\u00e4"},"name":"delete","runs":"' + runs + '"}'
-
     assert digest_of(DELETE, {"b": "ä", "a": [1, None]}) == hashlib.sha256(canonical.encode()).hexdigest()
 
 
@@ -616,7 +588,6 @@ DECISIONS = {
 PORTIONS = st.lists(st.tuples(st.sampled_from(sorted(DECISIONS)), st.integers(0, 2)), min_size=1, max_size=5)
 
 
-@settings(max_examples=40, deadline=None)
 @given(said=PORTIONS, seed=st.integers(0, 99))
 async def test_any_decisions_in_any_order_and_portions_run_what_was_approved_once(
     said: list[tuple[str, int]], seed: int
@@ -689,10 +660,8 @@ async def test_attempts_inside_are_approved_together_and_each_approval_is_a_ques
 
 async def test_an_answer_to_no_question_is_refused_before_anything_runs(recorder: Recorder) -> None:
     """Without a graph the core itself must refuse such an answer."""
-
     with pytest.raises(UnknownInterruptError):
         await node_of(recorder).ainvoke([deletes("a")], resume=ACCEPT)
-
     assert recorder.lines == []
 
 
@@ -704,8 +673,6 @@ async def test_a_node_that_is_run_again_with_the_whole_history_runs_nothing(reco
     answers = dict(zip([question.id for question in waiting.interrupts], [IGNORE, ACCEPT], strict=True))
     messages = await finished(node, [asked], ledger=waiting.ledger, resume=answers)
     whole = [asked, *messages]
-
     again = await node.ainvoke(whole if history == "list" else {"messages": whole})
-
     assert (again if history == "list" else again["messages"]) == []
     assert recorder.order == ["delete(b)"]

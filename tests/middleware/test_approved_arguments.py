@@ -56,21 +56,18 @@ async def _answered(asked: list[Any], *answers: Any) -> None:
 async def test_it_is_what_the_person_saw(name: str) -> None:
     """The approved arguments are visible in a tool and in a handler that runs in another task."""
     await _answered([tool_call(name, "1", path="a")], {"type": "accept"})
-
     assert seen == [{"path": "a"}]
 
 
 async def test_it_is_what_the_person_has_written_instead() -> None:
     """After an edit, the approved arguments are the edited ones."""
     await _answered([tool_call("delete", "1", path="a")], {"type": "edit", "args": {"args": {"path": "b"}}})
-
     assert seen == [{"path": "b"}]
 
 
 async def test_a_neighbour_that_nobody_was_asked_about_has_none() -> None:
     """A call without approval sees none, even beside an approved call of the same batch."""
     await _answered([tool_call("delete", "1", path="a"), tool_call("look", "2", path="b")], {"type": "accept"})
-
     assert sorted(seen, key=str) == sorted([None, {"path": "a"}], key=str)
 
 

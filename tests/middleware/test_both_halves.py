@@ -71,7 +71,6 @@ async def test_a_middleware_with_both_halves_is_entered_as_its_node_was(middlewa
     await node.ainvoke(CALL)
     node.invoke(CALL)
     await node.ainvoke(CALL)
-
     assert one.halves == ["async", "sync", "async"]
 
 
@@ -126,7 +125,6 @@ class OnlySync(TwoHalves):
 async def test_a_vault_in_a_store_of_one_half_works() -> None:
     """A store of a user may implement only one half."""
     redact = Redact(["email"], vault=StoreVault(OnlySync()))
-
     with anyio.fail_after(WAIT):
         hidden = await redact.hide("me@example.com")
         assert (hidden.startswith("<email:"), await redact.restore(hidden)) == (True, "me@example.com")

@@ -86,24 +86,20 @@ def was_refused(message: ToolMessage) -> bool:
 async def test_a_circuit_opens_when_enough_calls_failed() -> None:
     """The circuit stays closed below the minimum of calls, and opens at once after it. An open circuit runs no body."""
     asked = Asked(Service(), CircuitBreaker(0.5, minimum=4))
-
     await asked.fail(3)
     assert asked.breaker.state("fetch") == "closed"
     await asked.fail(1)
     assert asked.breaker.state("fetch") == "open"
     assert was_refused(await asked.once())
-
     assert len(asked.service.asked) == 4
 
 
 async def test_the_model_is_told_when_to_try_again() -> None:
     """The message has the time in whole seconds, rounded up. Programs read it as `retry_after`."""
     asked = Asked(Service(), CircuitBreaker(minimum=1, open_for=30))
-
     await asked.fail(1)
     await anyio.sleep(18.2)
     message = await asked.once()
-
     assert "Tool 'fetch' is unavailable after repeated failures. Try again after 12 s." in str(message.content)
     assert message.status == "error"
     assert message.additional_kwargs["callboard"]["ended"] == "unavailable"
@@ -158,7 +154,6 @@ async def test_states_follow_each_other_to_the_second() -> None:
 async def test_a_call_at_the_very_end_of_the_time_may_try() -> None:
     """A call exactly `retry_after` seconds later may run: the caller does not have to wait longer."""
     asked = Asked(Service(), CircuitBreaker(minimum=1, open_for=0.1))
-
     await asked.fail(1)
     for _ in range(50):
         await anyio.sleep(0.1)
@@ -186,12 +181,10 @@ async def test_only_so_many_calls_try_a_tool_that_was_down(probes: int) -> None:
 async def test_keys_have_circuits_of_their_own() -> None:
     """With a key per host, only the failing host's circuit opens, and the refusal does not call the tool down."""
     asked = Asked(Service(), CircuitBreaker(minimum=2, key=by_host))
-
     await asked.fail(2, "a.org")
     refused = await asked.once("a.org")
     assert (asked.breaker.state("a.org"), asked.breaker.state("b.org")) == ("open", "closed")
     await asked.fail(1, "b.org")
-
     assert "unavailable for calls like this one" in str(refused.content)
     assert asked.service.asked == ["a.org", "a.org", "b.org"]
 
@@ -222,10 +215,8 @@ async def test_tools_have_circuits_of_their_own() -> None:
     down, up = Service("down"), Service("up")
     up.down = False
     node = ToolNode([down.tool(), up.tool()], middleware=[CircuitBreaker(minimum=1)], handle_tool_errors=True)
-
     await node.ainvoke([tool_call("down", "1"), tool_call("up", "2")])
     messages = (await node.ainvoke([tool_call("down", "1"), tool_call("up", "2")]))["messages"]
-
     assert [was_refused(message) for message in messages] == [True, False]
 
 
@@ -233,7 +224,6 @@ async def test_tools_with_one_key_share_a_circuit() -> None:
     one, two = Service("one"), Service("two")
     breaker = CircuitBreaker(minimum=2, key=by_host)
     node = ToolNode([one.tool(), two.tool()], middleware=[breaker], handle_tool_errors=True)
-
     await node.ainvoke([tool_call("one", "1", host="a"), tool_call("two", "2", host="a")])
     assert breaker.state("a") == "open"
 
@@ -302,7 +292,6 @@ async def test_a_probe_that_asks_a_person_gives_its_place_back() -> None:
 async def test_cancelled_calls_do_not_count() -> None:
     """Any number of cancelled calls leaves the circuit closed."""
     asked = Asked(Service(seconds=50), CircuitBreaker(minimum=2))
-
     for _ in range(5):
         with anyio.move_on_after(1):
             await asked.several(*"abc")
@@ -361,7 +350,6 @@ async def test_a_rejected_call_does_not_count() -> None:
     service = Service(seconds=1)
     service.down = False
     asked = Asked(service, CircuitBreaker(0.5, minimum=2), policies={"fetch": policy})
-
     messages = await asked.several(*"abcdef")
     assert [message.status for message in messages].count("error") == 5
     assert asked.breaker.state("fetch") == "closed"
@@ -396,7 +384,6 @@ async def test_a_breaker_inside_does_not_open_the_one_outside() -> None:
 async def test_a_timeout_counts() -> None:
     """A tool that hangs is failing."""
     asked = Asked(Service(seconds=50), CircuitBreaker(minimum=2), timeout=1)
-
     await asked.several("a", "b")
     assert asked.breaker.state("fetch") == "open"
 
@@ -408,7 +395,6 @@ async def test_a_spent_budget_counts_if_a_body_ran() -> None:
     """
     policy = CallPolicy(budget=10, limit=Limit(concurrency=1))
     asked = Asked(Service(seconds=50), CircuitBreaker(minimum=2), policies={"fetch": policy})
-
     messages = await asked.several(*"abcdef")
     assert [message.additional_kwargs["callboard"]["ended"] for message in messages] == ["deadline"] * 6
     assert asked.breaker.state("fetch") == "closed"
@@ -429,14 +415,12 @@ async def test_a_spent_budget_counts_if_a_body_ran() -> None:
 async def test_only_chosen_errors_are_failures(on: Any, state: str) -> None:
     """The option selects failures by error type or by a function."""
     asked = Asked(Service(), CircuitBreaker(minimum=1, on=on))
-
     await asked.once()
     assert asked.breaker.state("fetch") == state
 
 
 async def test_a_broken_function_does_not_keep_a_probes_place() -> None:
     """The error of the function is raised, and the next call may be a probe."""
-
     seen: list[Exception] = []
 
     def on(error: Exception) -> bool:
@@ -459,7 +443,6 @@ async def test_a_message_may_be_a_failure_too() -> None:
     service = Service()
     service.down = False
     asked = Asked(service, CircuitBreaker(minimum=2, on_message=lambda message: message.content == "page"))
-
     await asked.fail(2)
     assert asked.breaker.state("fetch") == "open"
 
@@ -488,12 +471,10 @@ async def test_a_series_of_attempts_is_one_failure() -> None:
     """A breaker outside of a retry counts the whole series once."""
     policy = CallPolicy(idempotent=True)
     asked = Asked(Service(), CircuitBreaker(minimum=3), Retry(4, initial=0), policies={"fetch": policy})
-
     await asked.fail(2)
     assert asked.breaker.state("fetch") == "closed"
     await asked.fail(1)
     assert asked.breaker.state("fetch") == "open"
-
     assert len(asked.service.asked) == 12
 
 
@@ -537,7 +518,6 @@ async def test_a_model_is_not_told_of_a_tool_whose_circuit_is_open() -> None:
 async def test_a_breaker_with_a_key_holds_no_tool_back() -> None:
     """With a key per host the tool stays offered, because another host may be up."""
     asked = Asked(Service(), CircuitBreaker(minimum=1, key=lambda _: "fetch"))
-
     await asked.fail(1)
     assert asked.breaker.state("fetch") == "open"
     assert len(asked.node.offered_tools()) == 1

@@ -54,10 +54,8 @@ def noted(events: list[CallEvent]) -> list[str]:
 async def test_the_second_call_is_answered_with_the_first_ones_result(recorder: Recorder) -> None:
     """The tool runs once, and the second message has the id of the second call."""
     node = node_of(recorder, Cache({"work"}))
-
     first = await node.ainvoke([tool_call("work", "one", query="a")])
     second = await node.ainvoke([tool_call("work", "two", query="a")])
-
     assert contents(first) == contents(second) == ["a"]
     assert [result["messages"][0].tool_call_id for result in (first, second)] == ["one", "two"]
     assert second["messages"][0].id is None
@@ -102,50 +100,40 @@ async def test_tools_do_not_share_results(recorder: Recorder) -> None:
         [recorder.tool("one", returns="1"), recorder.tool("two", returns="2")],
         middleware=[Cache({"one", "two"}, key=lambda _: "same")],
     )
-
     result = await node.ainvoke([tool_call("one", "1"), tool_call("two", "2")])
-
     assert contents(result) == ["1", "2"]
 
 
 async def test_a_result_lives_for_exactly_its_time(recorder: Recorder) -> None:
     """The lifetime begins when the result arrives, and a hit does not extend it."""
     node = node_of(recorder, Cache({"work"}, ttl=10), seconds=1)
-
     for pause in (0, 5, 4.75, 0.25):
         await anyio.sleep(pause)
         await node.ainvoke(identical(1))
-
     assert recorder.times("started") == pytest.approx([0, 11])
 
 
 async def test_a_result_may_live_for_ever(recorder: Recorder) -> None:
     """`math.inf` is accepted as a lifetime."""
     node = node_of(recorder, Cache({"work"}, ttl=math.inf))
-
     with anyio.fail_after(1e7):
         for _ in range(3):
             await node.ainvoke(identical(1))
             await anyio.sleep(1e6)
-
     assert recorder.count("started") == 1
 
 
 async def test_the_least_recently_used_result_goes_first(recorder: Recorder) -> None:
     node = node_of(recorder, Cache({"work"}, size=2))
-
     for query in "abacab":
         await node.ainvoke(identical(1, query))
-
     assert recorder.order == ["work(a)", "work(b)", "work(c)", "work(b)"]
 
 
 async def test_a_hundred_identical_calls_run_once(recorder: Recorder) -> None:
     """Single-flight: the tool runs once, and each of the hundred messages has the id of its own call."""
     node = node_of(recorder, Cache({"work"}), seconds=1)
-
     result = await node.ainvoke(identical(100))
-
     assert contents(result) == ["a"] * 100
     assert [message.tool_call_id for message in result["messages"]] == [f"a{number}" for number in range(100)]
     assert recorder.count("started") == 1
@@ -155,9 +143,7 @@ async def test_followers_hold_no_place(recorder: Recorder) -> None:
     """Promise 7: a call that waits for another call's result holds no place of the limit."""
     policy = CallPolicy(limit=Limit(concurrency=2, queue=0))
     node = node_of(recorder, Cache({"work"}), policy, seconds=1)
-
     result = await node.ainvoke([*identical(50, "a"), *identical(50, "b")])
-
     assert {message.status for message in result["messages"]} == {"success"}
     assert recorder.times("started") == pytest.approx([0, 0])
 
@@ -247,9 +233,7 @@ async def test_an_error_that_cannot_be_copied_is_shared_as_it_is(monkeypatch: py
     node = ToolNode(
         [Recorder().tool("work", seconds=1, raises=error)], middleware=[Cache({"work"})], handle_tool_errors=True
     )
-
     result = await node.ainvoke(identical(3))
-
     assert len(set(contents(result))) == 1
     assert "SealedError('no')" in contents(result)[0]
 
@@ -497,13 +481,11 @@ async def test_what_is_invalidated_runs_again(recorder: Recorder) -> None:
     """Results can be invalidated by tool, by arguments, or all at once."""
     cache = Cache({"work"})
     node = node_of(recorder, cache)
-
     for forget in (lambda: cache.invalidate("work", {"query": "b"}), lambda: cache.invalidate("work"), cache.clear):
         for query in "ab":
             await node.ainvoke(identical(1, query))
         forget()
     await node.ainvoke(identical(1))
-
     assert recorder.order == [f"work({query})" for query in "abbaba"]
 
 
@@ -551,7 +533,6 @@ def test_a_cache_can_be_cleared_where_no_event_loop_runs(recorder: Recorder) -> 
         node.invoke(identical(1))
         node.invoke(identical(1))
         cache.clear()
-
     assert recorder.count("started") == 2
 
 
@@ -586,7 +567,6 @@ async def test_a_key_function_may_tell_users_apart(recorder: Recorder) -> None:
 async def test_a_key_function_that_fails_is_told_of(recorder: Recorder, key: Any, kind: type[Exception]) -> None:
     with pytest.raises(kind) as caught:
         await node_of(recorder, Cache({"work"}, key=key)).ainvoke(identical(1))
-
     assert caught.value.__notes__[0] == "Raised by Cache(key=...) for a call of 'work'."
     assert recorder.count("started") == 0
 
@@ -696,7 +676,6 @@ async def test_equal_tools_of_a_class_are_different_tools() -> None:
     tools = [Subclassed(runs=[]), Subclassed(runs=[])]
     for made in tools * 2:
         await ToolNode([made], middleware=[cache]).ainvoke(identical(1))
-
     assert [made.runs for made in tools] == [["a"], ["a"]]
 
 
@@ -717,7 +696,6 @@ async def test_an_unknown_tool_is_none_of_the_caches_business() -> None:
     """A cache that is shared by several nodes may name tools that one node does not have."""
     node = ToolNode([Recorder().tool("other")], middleware=[Cache({"work"}, missing="ignore")])
     result = await node.ainvoke(identical(2))
-
     assert {message.status for message in result["messages"]} == {"error"}
 
 
@@ -743,12 +721,10 @@ async def test_observers_are_told_what_the_cache_decided() -> None:
     """Observers get the cache's decisions without arguments or results."""
     events: list[CallEvent] = []
     node = node_of(Recorder(), Cache({"work"}), seconds=1)
-
     with observe(events.append):
         await node.ainvoke(identical(2))
         await anyio.sleep(2)
         await node.ainvoke(identical(1))
-
     assert noted(events) == ["cache_miss", "cache_shared", "cache_hit"]
     assert [event.facts for event in events if event.phase == "noted"] == [{}, {}, {"age": pytest.approx(2)}]
 

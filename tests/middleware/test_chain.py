@@ -260,7 +260,6 @@ class SyncOnly(AgentMiddleware):
 async def test_an_agent_middleware_with_the_sync_method_only_works_from_async_code() -> None:
     """Promise 8: LangChain raises `NotImplementedError` in this case. Here the sync method runs in a thread."""
     result = await ToolNode([Recorder().tool("work")], middleware=[SyncOnly()]).ainvoke([tool_call("work", "1")])
-
     assert contents(result) == ["<work>"]
 
 

@@ -33,7 +33,6 @@ FAILS = Call("a1", (Step("sleep", 0.1), Step("fail")))
 async def test_no_body_starts_behind_a_shield_when_its_batch_has_ended_meanwhile(plan: Batch) -> None:
     """Promise 1: a second attempt waits for its place until 0.5, and its batch is cancelled in between."""
     seen = await observe(plan)
-
     assert [body.call for body in seen.stage.bodies].count("c0") == 1
 
 
@@ -85,9 +84,7 @@ async def test_a_rework_that_returns_no_message_is_told_so_by_name() -> None:
         middleware=[middleware_of(Stage(), "rework to nothing", 0)],
         handle_tool_errors=True,
     )
-
     [message] = (await node.ainvoke([tool_call("work", "1")]))["messages"]
-
     assert "aerror_message of the middleware Reworking returned None" in message.content
 
 

@@ -74,7 +74,6 @@ def test_what_lacks_its_library_is_not_made_and_says_what_to_install(hide: Hide,
     """The missing dependency is found when the application starts, not at the first secret."""
     make, package, says = NEEDS[what]
     hide(package)
-
     with pytest.raises(ImportError, match=says):
         make()
 
@@ -82,7 +81,6 @@ def test_what_lacks_its_library_is_not_made_and_says_what_to_install(hide: Hide,
 def test_one_error_names_all_that_redact_lacks(hide: Hide) -> None:
     """One error lists every missing package, so that users do not install them one by one."""
     hide("phonenumbers", "schwifty")
-
     with pytest.raises(ImportError, match=r"with 'phone', 'iban' needs phonenumbers and schwifty: pip install"):
         Redact()
 
@@ -119,7 +117,6 @@ def test_a_repair_by_json_schema_says_what_it_lacks_when_the_node_is_built(hide:
     A tool with a JSON schema, as from MCP, needs jsonschema.
     """
     hide("jsonschema")
-
     ToolNode([tool_of(create_model("Remote", path=(str, ...)))], middleware=[RepairArguments()])
     with pytest.raises(
         ImportError, match=r"'remote', whose schema is JSON, needs jsonschema: .*\[middleware\]'.*pydantic"
@@ -142,7 +139,6 @@ WITHOUT: dict[str, Make] = {
 @pytest.mark.parametrize("what", WITHOUT)
 def test_what_needs_no_library_does_without(hide: Hide, what: str) -> None:
     hide("phonenumbers", "schwifty", "cachetools", "idna")
-
     WITHOUT[what]()
 
 
@@ -150,7 +146,6 @@ def test_a_library_that_is_broken_is_not_called_missing(tmp_path: Path, monkeypa
     """Installing a broken library again would not help, so its own error is raised."""
     (tmp_path / "half_there.py").write_text("import nothing_of_the_kind\n")
     monkeypatch.syspath_prepend(tmp_path)
-
     with pytest.raises(ModuleNotFoundError, match="nothing_of_the_kind"):
         require("this", "half_there", extra="none")
 
@@ -193,6 +188,5 @@ print(ToolNode([add]).invoke([call])["messages"][0].content, "idna" in sys.modul
 def test_a_plain_call_needs_none_of_them() -> None:
     """A node without these middleware runs without their libraries."""
     done = subprocess.run([sys.executable, "-c", PLAIN], capture_output=True, text=True, timeout=60, check=False)
-
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("3 ")

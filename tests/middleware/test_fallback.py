@@ -37,9 +37,7 @@ def by(message: ToolMessage) -> Any:
 async def test_another_tool_of_the_node_answers(recorder: Recorder) -> None:
     """The alternative gets the same arguments. The message has the original call's id and says which tool answered."""
     tools = [failing(recorder), recorder.tool("cached_search")]
-
     message = await answer_of(ToolNode(tools, middleware=[Fallback({"search": "cached_search"})]))
-
     assert recorder.order == ["search(tea)", "cached_search(tea)"]
     assert (message.content, message.status) == ("tea", "success")
     assert (message.name, message.tool_call_id) == ("search", "1")
@@ -49,9 +47,7 @@ async def test_another_tool_of_the_node_answers(recorder: Recorder) -> None:
 async def test_a_tool_that_works_is_left_alone(recorder: Recorder) -> None:
     """The alternative does not run, and the message is unchanged."""
     tools = [recorder.tool("search"), recorder.tool("cached_search")]
-
     message = await answer_of(ToolNode(tools, middleware=[Fallback({"search": "cached_search"})]))
-
     assert recorder.order == ["search(tea)"]
     assert by(message) is None
 
@@ -61,19 +57,15 @@ async def test_a_tool_without_an_alternative_fails_as_ever() -> None:
     recorder, error = Recorder(), ConnectionError("down")
     tools = [failing(recorder, "fetch", error), recorder.tool("search"), recorder.tool("x")]
     node = ToolNode(tools, middleware=[Fallback({"search": "x"})])
-
     with pytest.raises(ConnectionError) as caught:
         await answer_of(node, tool_call("fetch", "1"))
-
     assert caught.value is error
 
 
 async def test_a_tool_that_the_model_does_not_know_may_answer(recorder: Recorder) -> None:
     """An alternative may be a tool that is in no list of tools, not even the node's."""
     node = ToolNode([failing(recorder)], middleware=[Fallback({"search": recorder.tool("hidden")})])
-
     message = await answer_of(node)
-
     assert (message.content, by(message)) == ("tea", "hidden")
     assert list(node.tools_by_name) == ["search"]
 
@@ -94,7 +86,6 @@ async def test_a_tool_that_the_model_does_not_know_may_answer(recorder: Recorder
 async def test_a_value_answers(value: Any, content: Any) -> None:
     """A text is used as it is. Other values are formatted like the result of a tool."""
     message = await answer_of(ToolNode([failing(Recorder())], middleware=[Fallback({"search": Value(value)})]))
-
     assert message.content == content
     assert (message.status, by(message)) == ("success", "value")
 
@@ -121,13 +112,11 @@ def from_a_file(request: Any, failure: Any) -> str:
 async def test_a_function_answers(function: Any, content: str) -> None:
     """Promise 8: a sync function may block. A lambda around an async function looks sync but returns an awaitable."""
     message = await answer_of(ToolNode([failing(Recorder())], middleware=[Fallback({"search": function})]))
-
     assert (message.content, by(message)) == (content, function.__name__)
 
 
 async def test_a_function_may_return_a_message_or_a_command(recorder: Recorder) -> None:
     """A function may return what a tool may return. An error message that it returns is its answer."""
-
     aside = ToolMessage("aside", tool_call_id="another")
 
     async def refuse(request: Any, failure: Any) -> ToolMessage:
@@ -167,7 +156,6 @@ async def test_what_another_tool_returned_stays_as_it_was() -> None:
 async def test_alternatives_are_tried_in_order(recorder: Recorder) -> None:
     tools = [failing(recorder), failing(recorder, "second"), recorder.tool("third"), recorder.tool("fourth")]
     node = ToolNode(tools, middleware=[Fallback({"search": ["second", "third", "fourth", Value("none")]})])
-
     assert by(await answer_of(node)) == "third"
     assert [line.partition("(")[0] for line in recorder.order] == ["search", "second", "third"]
 
@@ -243,7 +231,6 @@ async def test_only_chosen_errors_are_failures(on: Any, falls_back: bool) -> Non
     node = ToolNode(
         [failing(Recorder())], middleware=[Fallback({"search": Value("v")}, on=on)], handle_tool_errors=True
     )
-
     assert by(await answer_of(node)) == ("value" if falls_back else None)
 
 
@@ -273,10 +260,8 @@ async def test_another_tool_is_held_to_its_own_policy(recorder: Recorder) -> Non
     policies = {"other": CallPolicy(timeout=3, limit=Limit(concurrency=1))}
     tools = [failing(recorder), recorder.tool("other", hang=True)]
     node = ToolNode(tools, middleware=[Fallback({"search": ["other", Value("v")]})], policies=policies)
-
     started = anyio.current_time()
     await node.ainvoke([tool_call("search", f"{number}") for number in range(3)])
-
     assert anyio.current_time() - started == pytest.approx(9)
     assert recorder.peak_of("other") == 1
 
@@ -356,10 +341,8 @@ async def test_an_open_circuit_is_a_failure(recorder: Recorder) -> None:
     """The alternative answers while the circuit of the tool is open."""
     middleware = [Fallback({"search": "other"}), CircuitBreaker(minimum=2)]
     node = ToolNode([failing(recorder), recorder.tool("other")], middleware=middleware)
-
     for _ in range(5):
         assert by(await answer_of(node)) == "other"
-
     assert (recorder.count("started", "search"), recorder.count("started", "other")) == (2, 5)
 
 
@@ -368,7 +351,6 @@ async def test_a_fallback_waits_for_all_attempts(recorder: Recorder) -> None:
     tools = [failing(recorder), failing(recorder, "other", times=1)]
     policies = {name: CallPolicy(idempotent=True) for name in ("search", "other")}
     middleware = [Fallback({"search": "other"}), Retry(3, initial=0, any_tool=True)]
-
     assert by(await answer_of(ToolNode(tools, middleware=middleware, policies=policies))) == "other"
     assert (recorder.count("started", "search"), recorder.count("started", "other")) == (3, 2)
 
@@ -453,9 +435,7 @@ async def test_what_it_covers_stays_offered_while_the_circuit_is_open(recorder: 
     failing = recorder.tool("work", raises=ValueError("no"))
     node = ToolNode([failing], middleware=[Fallback({"work": Value("stale")}), breaker])
     bare = ToolNode([failing], middleware=[breaker])
-
     await node.ainvoke([tool_call("work", "1")])
-
     assert [tool.name for tool in node.offered_tools()] == ["work"]
     assert bare.offered_tools() == []
 

@@ -92,9 +92,7 @@ async def test_each_attempt_of_its_retry_takes_its_own_place_and_timeout(recorde
         middleware=[ToolRetryMiddleware(max_retries=1, initial_delay=0.01, jitter=False, retry_on=(TimeoutError,))],
         policies={"slow": CallPolicy(timeout=0.05, limit=Limit(concurrency=1))},
     )
-
     (message,) = await run(node, tool_call("slow", "1"))
-
     assert message.status == "error"
     assert recorder.count("started") == 2
 
@@ -151,9 +149,7 @@ async def test_its_emulator_answers_for_the_tools_it_is_told_to(recorder: Record
     node = ToolNode(
         [recorder.tool("weather"), recorder.tool("real")], middleware=[LLMToolEmulator(tools=["weather"], model=model)]
     )
-
     messages = await run(node, tool_call("weather", "1", query="Lisbon"), tool_call("real", "2"))
-
     assert contents(messages) == ["22 degrees", "real"]
     assert recorder.order == ["real"]
     assert "Tool: weather" in str(model.requests[0][0].content)
@@ -179,9 +175,7 @@ def redacting(**options: Any) -> PIIMiddleware[Any, Any]:
 async def test_it_redacts_results_by_each_of_its_strategies(strategy: Any, expected: str) -> None:
     """LangChain redacts before the next model call. Here the result is redacted when it arrives."""
     node = ToolNode([Recorder().tool("find")], middleware=[redacting(strategy=strategy)])
-
     (message,) = await run(node, tool_call("find", "1", query=f"write to {MAIL}"))
-
     assert re.fullmatch(expected, message.content)
     assert (message.tool_call_id, message.name, message.status) == ("1", "find", "success")
 
@@ -190,11 +184,9 @@ async def test_it_blocks_a_result_by_an_error() -> None:
     """The blocking error ends the batch by default. With `handle_tool_errors` it becomes a message."""
     tools = [Recorder().tool("find")]
     call = tool_call("find", "1", query=MAIL)
-
     with pytest.raises(PIIDetectionError):
         await run(ToolNode(tools, middleware=[redacting(strategy="block")]), call)
     node = ToolNode(tools, middleware=[redacting(strategy="block")], handle_tool_errors="not to be seen")
-
     assert contents(await run(node, call)) == ["not to be seen"]
 
 
@@ -225,24 +217,20 @@ async def test_it_redacts_the_messages_of_commands(update: Any) -> None:
         [returning(lambda call_id: Command(update=update(ToolMessage(MAIL, tool_call_id=call_id))))],
         middleware=[redacting()],
     )
-
     (command,) = await node.ainvoke({"messages": [calls(tool_call("change", "1"))]})
-
     assert command.update["messages"][-1].content == "[REDACTED_EMAIL]"
     assert command.update["note"] == MAIL
     assert [m.content for m in command.update["messages"][:-1]] in ([], [MAIL])
 
 
 @given(blocks=st.lists(st.sampled_from([MAIL, f"a {MAIL} b {MAIL}", "plain", "", "a@b"]), min_size=1, max_size=4))
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_no_text_block_gets_through(blocks: list[str]) -> None:
     """Text blocks are redacted at every position, and other blocks keep their place."""
     image = {"type": "image_url", "image_url": {"url": f"https://x/{MAIL}"}}
     given_content = [*({"type": "text", "text": text} for text in blocks), image]
     node = ToolNode([Recorder().tool("find", returns=given_content)], middleware=[redacting()])
-
     (message,) = await run(node, tool_call("find", "1"))
-
     assert [block.get("text") for block in message.content[:-1]] == [
         text.replace(MAIL, "[REDACTED_EMAIL]") for text in blocks
     ]
@@ -270,9 +258,7 @@ async def test_it_redacts_within_supervise() -> None:
 
     model = ScriptedModel([calls(("find", {"query": MAIL})), "done"])
     agent = create_agent(model, [Recorder().tool("find")], middleware=[Supervise(middleware=[redacting()])])
-
     await agent.ainvoke({"messages": [("user", "go")]})
-
     assert model.requests[1][-1].content == "[REDACTED_EMAIL]"
 
 
@@ -435,7 +421,6 @@ async def test_hooks_that_will_not_run_are_warned_of_by_name() -> None:
         IgnoredHooksWarning, match="Both has hooks that will not run: before_model, after_agent. "
     ) as told:
         node = ToolNode([Recorder().tool("work")], middleware=[Both()])
-
     assert Path(told[0].filename) == Path(__file__)
     assert contents(await run(node, tool_call("work", "1"))) == ["work"]
 
@@ -450,9 +435,7 @@ async def test_what_brings_nothing_but_tools_is_welcome(tmp_path: Path) -> None:
     """Middleware that only provides tools adds them to the node, without a warning."""
     (tmp_path / "tea.txt").write_text("green\n")
     node = ToolNode([], middleware=[FilesystemFileSearchMiddleware(root_path=str(tmp_path), use_ripgrep=False)])
-
     (message,) = await run(node, tool_call("glob_search", "1", pattern="*.txt"))
-
     assert message.content == "/tea.txt"
 
 
@@ -461,7 +444,5 @@ async def test_a_tool_whose_hooks_are_missing_works_with_a_warning() -> None:
     with pytest.warns(IgnoredHooksWarning, match="wrap_model_call, after_model"):
         node = ToolNode([], middleware=[TodoListMiddleware()])
     todo = [{"content": "make tea", "status": "pending"}]
-
     (command,) = await node.ainvoke({"messages": [calls(tool_call("write_todos", "1", todos=todo))]})
-
     assert command.update["todos"] == todo

@@ -58,7 +58,6 @@ def test_a_tool_that_does_not_exist_is_an_error_where_the_node_is_built(make: An
 def test_a_middleware_that_several_nodes_share_says_that_names_may_be_missing(make: Any) -> None:
     """A shared vault or cache may name tools that not every node has, so its check can be turned off."""
     middleware = make("delete", missing="ignore")
-
     ToolNode([delete], middleware=[middleware])
     ToolNode([search], middleware=[middleware])
 
@@ -74,7 +73,6 @@ def test_there_are_two_ways_to_take_a_missing_name(make: Any) -> None:
 def test_the_method_of_a_middleware_is_checked_as_the_middleware(make: Any) -> None:
     """LangGraph users pass `awrap_tool_call` instead of the middleware object."""
     wrap = make("delet").awrap_tool_call
-
     with pytest.raises(ValueError, match="did you mean 'delete'"):
         ToolNode([delete], middleware=[wrap])
     with pytest.raises(ValueError, match="did you mean 'delete'"):
@@ -124,7 +122,6 @@ def test_the_arguments_of_a_tool_with_a_json_schema_are_known(more: dict[str, An
     schema = {"type": "object", "properties": {"path": {"type": "string"}}, **more}
     remote = StructuredTool(name="remote", description="Remote.", func=lambda path: path, args_schema=schema)
     middleware = Redact(reveal={"remote": ["pth"]})
-
     if more:
         ToolNode([remote], middleware=[middleware])
     else:
@@ -135,7 +132,6 @@ def test_the_arguments_of_a_tool_with_a_json_schema_are_known(more: dict[str, An
 def test_the_names_of_langchains_middleware_are_checked_too() -> None:
     """LangChain's approval middleware takes tool names, which must exist, too."""
     human = HumanInTheLoopMiddleware({"delet": True}, interrupt_mode="per_call")
-
     with pytest.raises(ValueError, match=r"interrupt_on=...\): there is no tool 'delet'.*did you mean 'delete'"):
         ToolNode([delete], middleware=[human])
 
@@ -153,7 +149,6 @@ def test_a_policy_of_no_tool_is_an_error() -> None:
 
 def test_many_names_are_not_all_listed() -> None:
     told = no_such("tool", "tool_7x", [f"tool_{number}" for number in range(300)])
-
     assert "and 260 more" in told
     assert "did you mean 'tool_7" in told
 

@@ -88,5 +88,4 @@ NEEDED: dict[type, dict[str, Any]] = {Cache: {"tools": ["work"]}, Fallback: {"in
 def test_what_makes_no_sense_is_refused(kind: Any, options: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says) as caught:
         kind(**(NEEDED.get(kind, {}) | options))
-
     assert str(caught.value).startswith(kind.__name__)

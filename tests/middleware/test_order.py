@@ -165,5 +165,4 @@ def test_the_page_lists_the_recommended_order() -> None:
     text = PAGE.read_text()
     cells = [line.split("|")[2].strip().strip("`") for line in text.splitlines() if line.startswith("| ")]
     listed = [name for name in cells if name in OURS]
-
     assert listed == list(OURS)

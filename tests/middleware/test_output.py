@@ -78,7 +78,6 @@ async def rest_of(node: ToolNode, message: ToolMessage, config: Any = None) -> s
 async def test_what_fits_stays_as_it_is() -> None:
     """A result of exactly the budget's length is not changed."""
     node = node_of("x" * 100, OutputBudget(100))
-
     assert (await result_of(node)).content == "x" * 100
 
 
@@ -119,10 +118,8 @@ async def test_the_reader_says_how_much_there_is_and_how_to_go_on() -> None:
 async def test_both_ends_are_shown_where_that_was_asked_for() -> None:
     """Each end has half of the budget: errors are usually at the end of a log."""
     node = node_of("0123456789" * 5, OutputBudget(20, keep="both"))
-
     message = await result_of(node)
     head, line, tail = str(message.content).split("\n")
-
     assert (head, tail) == ("0123456789", "0123456789")
     assert line.startswith("[... 30 of 50 characters left out.")
     assert call_in(line)["args"] | {"output_id": ""} == {"output_id": "", "start": 10, "length": 20}
@@ -135,7 +132,6 @@ async def test_a_cut_is_made_at_the_end_of_a_line_if_there_is_one_near() -> None
     head = str((await result_of(node_of(lines, OutputBudget(50)))).content)
     both = str((await result_of(node_of(lines, OutputBudget(100, keep="both")))).content)
     far = str((await result_of(node_of("short\n" + "x" * 500, OutputBudget(50)))).content)
-
     assert head.startswith("".join(f"line {number:03}\n" for number in range(5)) + "[... 855 of 900")
     assert both.endswith(")]\n" + "".join(f"line {number:03}\n" for number in range(95, 100)))
     assert far.startswith("short\n" + "x" * 44 + "\n[...")
@@ -162,7 +158,6 @@ async def test_a_cut_goes_through_no_character(whole: str, keep: Any) -> None:
         text = "x" * (10 - at) + whole + "y" * 50 + whole + "z" * (10 - at)
         content = str((await result_of(node_of(text, OutputBudget(budget, keep=keep)))).content)
         head, tail = re.split(r"\s?\[\.\.\..*\]\n?", content)
-
         assert head in ("x" * (10 - at), "x" * (10 - at) + whole)
         assert tail in ("", "z" * (10 - at), whole + "z" * (10 - at))
 
@@ -250,7 +245,6 @@ async def test_reading_goes_on_where_no_token_fits() -> None:
     """Each answer has at least one character. Otherwise the model would ask forever."""
     node = node_of("abc", OutputBudget(tokens=1, count_tokens=lambda text: 5 * len(text)))
     message = await result_of(node)
-
     assert str(message.content).startswith("[... 3 of 3 characters left out.")
     assert await rest_of(node, message) == "abc"
 
@@ -259,7 +253,6 @@ async def test_reading_goes_on_where_no_token_fits() -> None:
 async def test_what_is_shown_twice_is_shown_as_it_is() -> None:
     """A counter may find more tokens in the whole than in two halves. Then nothing has to be left out."""
     budget = OutputBudget(tokens=8, count_tokens=lambda text: len(text) ** 2, keep="both")
-
     assert (await result_of(node_of("123", budget))).content == "123"
 
 
@@ -373,9 +366,7 @@ async def test_a_reader_that_is_asked_for_nonsense_says_what_to_ask_for(args: An
     """Promise 9: wrong arguments of the reader give a message for the model, and the run continues."""
     node = node_of("x" * 100, OutputBudget(10))
     output_id = (await result_of(node)).additional_kwargs["callboard"]["output_id"]
-
     answer = await read(node, tool_call("read_output", "r", **({"output_id": output_id} | args)))
-
     assert answer.status == "error"
     assert words in str(answer.content)
 
@@ -387,9 +378,7 @@ async def test_a_conversation_cannot_read_what_belongs_to_another(kind: str, thr
     store = InMemoryStore() if kind == "store" else None
     node = node_of("x" * 100, OutputBudget(10, store=store))
     mine, other = ({"configurable": {} if name is None else {"thread_id": name}} for name in threads)
-
     message = await result_of(node, mine)
-
     assert await rest_of(node, message, mine) == "x" * 90
     assert (await read(node, call_in(str(message.content)), other)).status == "error"
 
@@ -477,7 +466,6 @@ async def test_what_is_kept_is_not_indexed() -> None:
     store = InMemoryStore(index={"dims": 1, "embed": lambda texts: pytest.fail("the text was indexed")})
     node = node_of("x" * 100, OutputBudget(10, store=store))
     message = await result_of(node)
-
     assert await rest_of(node, message) == "x" * 90
     assert store.search(("callboard", "outputs", "no thread"))[0].value == {"text": "x" * 100}
 
@@ -634,7 +622,6 @@ async def test_ids_cannot_be_guessed() -> None:
     """Ids are random and unique, so that they cannot be guessed."""
     node = node_of("x" * 100, OutputBudget(10))
     ids = {(await result_of(node)).additional_kwargs["callboard"]["output_id"] for _ in range(50)}
-
     assert len(ids) == 50
     assert min(map(len, ids)) >= 16
 
@@ -642,7 +629,6 @@ async def test_ids_cannot_be_guessed() -> None:
 def test_the_model_sees_what_the_reader_takes() -> None:
     """The schema of the reader leaves out injected arguments."""
     (reader,) = OutputBudget().tools
-
     assert reader.name == "read_output"
     assert set(reader.args) == {"output_id", "start", "length"}
     assert set(reader.tool_call_schema.model_json_schema()["properties"]) == {"output_id", "start", "length"}
@@ -655,5 +641,4 @@ def test_combining_characters_have_a_limit() -> None:
 
     text = "e" + "\u0301" * 1000
     assert all(unicodedata.combining(character) for character in text[1:])
-
     assert end_before(text, 500) == 500

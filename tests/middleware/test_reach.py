@@ -32,9 +32,7 @@ async def test_another_tool_is_held_to_its_own_limit(recorder: Recorder) -> None
     first, second = recorder.tool("first"), recorder.tool("second", seconds=1)
     policies = {"second": CallPolicy(limit=Limit(concurrency=1))}
     node = ToolNode([first, second], middleware=[instead(second)], policies=policies)
-
     await node.ainvoke([tool_call("first", str(number)) for number in range(3)])
-
     assert recorder.peak_of("second") == 1
     assert recorder.count("started") == 3
 
@@ -43,7 +41,6 @@ async def test_another_tool_is_held_to_its_own_timeout(recorder: Recorder) -> No
     first, second = recorder.tool("first"), recorder.tool("second", hang=True)
     policies = {"first": CallPolicy(timeout=9), "second": CallPolicy(timeout=2)}
     node = ToolNode([first, second], middleware=[instead(second)], policies=policies, handle_tool_errors=False)
-
     with pytest.raises(CallTimeoutError, match=r"'second'.*2 s"):
         await node.ainvoke([tool_call("first", "1")])
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import anyio
 import anyio.to_thread
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, ToolMessage
@@ -29,6 +29,7 @@ from callboard.guards._redact._values import walked
 from callboard.guards._sanitize._text import strip_invisible
 from callboard.middleware import RequireApproval
 from callboard.testing import calls, tool_call
+from tests.helpers import examples
 
 WAIT = 1000
 CARD = "4111 1111 1111 1111"
@@ -118,7 +119,6 @@ async def echo(value: Any) -> str:
 async def test_a_result_has_tokens_in_the_place_of_secrets(speaker: Any) -> None:
     """The text around the secrets is not changed."""
     (message,) = await run(node_of(speaker), tool_call(speaker.name, "1"))
-
     assert_silent(message)
     assert TOKEN.sub(r"\1", message.content) == "card card, mail email, password=password"
     assert message.tool_call_id == "1"
@@ -230,9 +230,7 @@ class Row:
 def test_values_that_live_for_a_moment_are_told_apart() -> None:
     """Python may reuse the address of a freed list, so a memo by `id()` could mistake the second list for the first."""
     table = [Row(*((f"ada {n} {i}",) for i in range(5))) for n in range(50)]
-
     rows = walked(table, lambda text: text.replace("ada", "[name]"))
-
     read = [[row.first, row.second, row.third, row.fourth, row.fifth] for row in rows]
     assert read == [[[f"[name] {n} {i}"] for i in range(5)] for n in range(50)]
 
@@ -332,11 +330,9 @@ async def test_a_tool_that_is_to_know_gets_the_exact_value_back() -> None:
     """A secret in a result becomes a token, is restored for a tool's argument, and is the same token in its echo."""
     seen: list[Any] = []
     node = node_of(tell, payment(seen), redact=Redact(reveal=["pay"]))
-
     (told,) = await run(node, tool_call("tell", "1"), thread_id="a")
     token = told.content.split(",")[0].removeprefix("card ")
     (paid,) = await run(node, tool_call("pay", "2", card=token, note=f"<{token}>"), thread_id="a")
-
     assert seen == [(CARD, f"<{CARD}>")]
     assert paid.content == f"charged {token}; the card ends in 1111"
 
@@ -379,11 +375,9 @@ async def test_values_are_revealed_to_the_named_argument_only() -> None:
     """A token is restored only in the argument that needs it: a free text could be sent anywhere."""
     seen: list[Any] = []
     node = node_of(tell, payment(seen), redact=Redact(reveal={"pay": ["card"]}))
-
     (told,) = await run(node, tool_call("tell", "1"))
     token = told.content.split(",")[0].removeprefix("card ")
     await run(node, tool_call("pay", "2", card=token, note=f"{token} {CARD}"))
-
     ((card, note),) = seen
     assert card == CARD
     assert note == f"{token} {token}"
@@ -407,9 +401,7 @@ async def test_a_token_does_not_open_in_another_conversation() -> None:
 async def test_the_same_value_has_the_same_token_in_a_conversation() -> None:
     """Equal tokens tell the model that two values are equal."""
     node = node_of(echo, redact=Redact())
-
     results = [await run(node, tool_call("echo", str(n), value=f"{EMAIL} {n}"), thread_id="a") for n in range(3)]
-
     assert len({only(message.content) for (message,) in results}) == 1
 
 
@@ -426,21 +418,17 @@ async def test_the_same_value_has_the_same_token_in_a_conversation() -> None:
 async def test_a_forged_token_stays_text(forged: str) -> None:
     """Tokens have 48 random bits. A text that only has the form of a token is not changed."""
     seen: list[Any] = []
-
     await run(node_of(payment(seen), redact=Redact(reveal=["pay"])), tool_call("pay", "1", card=forged))
-
     assert seen == [(forged, "")]
 
 
 async def test_a_forged_token_does_not_shield_a_secret() -> None:
     pem = "-----BEGIN PRIVATE KEY-----\nMIIEowIBAAKCAQEA<email:000000000000>1c7z\n-----END PRIVATE KEY-----"
     redact = Redact(secrets=["canary"])
-
     (message,) = await run(
         node_of(echo, redact=redact),
         tool_call("echo", "1", value=f"{pem} <canary:000000000000> <{EMAIL}:000000000000>"),
     )
-
     assert "MII" not in message.content
     assert "canary" not in message.content
 
@@ -462,9 +450,7 @@ async def test_what_a_user_wrote_can_be_hidden_before_the_model_reads_it() -> No
 async def test_ids_and_names_of_messages_are_never_touched() -> None:
     """Ids and names identify the message, even if they look like a secret."""
     redact = Redact([Detector("anything", ".+")])
-
     (message,) = await run(node_of(tell, redact=redact), tool_call("tell", "1"))
-
     assert (message.tool_call_id, message.name, message.type, message.status) == ("1", "tell", "tool", "success")
     assert only(message.content) == message.content
 
@@ -472,7 +458,6 @@ async def test_ids_and_names_of_messages_are_never_touched() -> None:
 def test_a_secret_that_stands_too_close_to_another_is_found_after_it() -> None:
     """The second secret matches only after the first one was replaced by a token."""
     text = Redact().redact(f"{CARD}+49 151 23456789")
-
     assert TOKEN.sub(r"\1 ", text) == "card phone "
 
 
@@ -875,7 +860,6 @@ class BrokenVault:
 async def test_a_result_is_not_lost_with_the_vault(caplog: pytest.LogCaptureFixture) -> None:
     """The result gets tokens that cannot be restored, and the log says so without values."""
     (message,) = await run(node_of(tell, redact=Redact(vault=BrokenVault())), tool_call("tell", "1"))
-
     assert_silent(message, caplog.text)
     assert "3 tokens cannot be opened" in caplog.text
 
@@ -884,10 +868,8 @@ async def test_a_tool_does_not_run_without_the_values_it_needs() -> None:
     """An unreadable vault is an error before the tool runs."""
     seen: list[Any] = []
     node = node_of(payment(seen), redact=Redact(reveal=["pay"], vault=BrokenVault()))
-
     with pytest.raises(ConnectionError, match="cannot read"):
         await run(node, tool_call("pay", "1", card="<card:0123456789ab>"))
-
     assert seen == []
 
 
@@ -908,9 +890,7 @@ async def test_a_detector_that_fails_lets_nothing_out() -> None:
 async def test_a_detector_of_ones_own_knows_texts_and_keys() -> None:
     employee = Detector("employee", r"\bE-\d{6}\b", keys="^staff$")
     redact = Redact([*DEFAULT_DETECTORS, employee])
-
     (message,) = await run(node_of(tell_of_staff, redact=redact), tool_call("tell_of_staff", "1"))
-
     assert "Mallory" not in shown(message)
     assert message.content.startswith("E-12 and <employee:")
     assert message.artifact["staff"].startswith("<employee:")
@@ -972,38 +952,33 @@ MIDDLEWARE = Redact(secrets=["canary-literal"])
 
 
 @given(text=TEXTS)
-@settings(max_examples=300, deadline=None)
+@examples(3)
 def test_a_redacted_text_has_nothing_left_to_redact(text: str) -> None:
     """Redaction is idempotent, so that middleware and logs may both apply it."""
     once = MIDDLEWARE.redact(text)
-
     assert MIDDLEWARE.redact(once) == once
 
 
 @given(value=VALUES)
-@settings(max_examples=200, deadline=None)
+@examples(2)
 def test_any_value_can_be_redacted(value: Any) -> None:
     """No return value of a tool makes the middleware fail, and values without findings are unchanged."""
     redacted = MIDDLEWARE.redact_value(value)
-
     assert repr(MIDDLEWARE.redact_value(redacted)) == repr(redacted)
     assert type(redacted) is type(value) or isinstance(redacted, str)
 
 
 @given(text=TEXTS)
-@settings(max_examples=100, deadline=None)
 async def test_what_was_hidden_comes_back_exactly(text: str) -> None:
     """Restored text equals the original, unless invisible characters were removed from it."""
     visible = strip_invisible(text)
     with anyio.fail_after(WAIT):
         hidden = await MIDDLEWARE.hide([visible], thread_id="h")
         (restored,) = await MIDDLEWARE.restore(hidden, thread_id="h")
-
     assert restored == visible
 
 
 @given(value=st.text(min_size=1, max_size=40))
-@settings(max_examples=100, deadline=None)
 async def test_a_revealed_value_is_the_value_that_was_hidden(value: str) -> None:
     """Every kind of value under a secret key is restored with its type."""
     redact = Redact([Detector("anything", "(?!)", keys="^it$")], reveal=["keep"])

@@ -104,14 +104,12 @@ def test_what_is_no_secret_is_left(name: str, text: str) -> None:
 def test_a_megabyte_of_hostile_text_is_searched_in_time(unit: str) -> None:
     """Every pattern needs linear time: a backtracking pattern would make this test hang."""
     text = unit * (1_000_000 // len(unit))
-
     findings(f"{text}@", detectors_of(ALL, ["needle"]))
 
 
 def test_spans_that_overlap_become_one_of_the_longest_kind() -> None:
     """No part of a secret is left over when several detectors match it."""
     one, two, three = Detector("one", "abcd"), Detector("two", "cdefgh"), Detector("three", "gh")
-
     assert findings("xabcdefghx", [one, two, three]) == [Finding(1, 9, "two", 6)]
 
 
@@ -119,14 +117,12 @@ def test_spans_that_overlap_become_one_of_the_longest_kind() -> None:
 def test_of_two_equal_findings_the_earlier_detector_names_the_kind(order: tuple[str, str]) -> None:
     """With equal matches the first detector wins, so that the output is deterministic."""
     (one,) = findings("abc", [Detector(name, "abc") for name in order])
-
     assert one.kind == order[0]
 
 
 def test_a_detector_may_be_a_function_with_bad_manners() -> None:
     """Empty spans and spans outside the text are ignored."""
     careless = Detector("careless", lambda text: [(-5, 2), (3, 3), (5, 4), (4, len(text) + 9)])
-
     assert [(one.start, one.end) for one in findings("abcdef", [careless])] == [(0, 2), (4, 6)]
 
 
@@ -157,7 +153,6 @@ def test_a_literal_secret_is_found_in_its_encodings(form: str) -> None:
 def test_a_literal_secret_is_found_inside_any_base64(secret: str, around: bytes, after: bytes) -> None:
     """The secret is found inside a base64 text, whatever is encoded before and after it."""
     raw = around + secret.encode("utf-8", "surrogatepass") + after
-
     assert list(literals([secret])(base64.b64encode(raw).decode()))
 
 
@@ -185,7 +180,6 @@ def test_a_middleware_that_makes_no_sense_is_refused(options: dict[str, Any], er
     """The error comes at construction and names the argument, without the secret."""
     with pytest.raises((TypeError, ValueError), match=error) as caught:
         Redact(**options)
-
     assert "hunter2" not in str(caught.value)
 
 
@@ -209,5 +203,4 @@ def test_a_detector_that_makes_no_sense_is_refused(options: dict[str, Any], erro
 def test_a_compiled_expression_may_be_given() -> None:
     """A compiled expression keeps its flags, and its group selects the secret."""
     detector = Detector("employee", re.compile(r"emp-(?P<secret>\d+)", re.IGNORECASE))
-
     assert findings("EMP-17", [detector]) == [Finding(4, 6, "employee", 2)]

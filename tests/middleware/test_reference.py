@@ -89,7 +89,6 @@ def test_the_signature_is_the_codes(name: str) -> None:
         *((arg.arg, inspect.Parameter.KEYWORD_ONLY) for arg in args.kwonlyargs),
         *((arg.arg, inspect.Parameter.VAR_KEYWORD) for arg in [args.kwarg] if arg is not None),
     ]
-
     assert shown == [(parameter.name, parameter.kind) for parameter in parameters(name)]
 
 
@@ -98,7 +97,6 @@ def test_the_defaults_are_the_codes(name: str) -> None:
     """The page has the real defaults, apart from those that are too long for it."""
     real = {one.name: one.default for one in parameters(name) if one.default is not inspect.Parameter.empty}
     shown = defaults(name)
-
     assert shown.keys() == real.keys()
     assert {key: value for key, value in shown.items() if value != "..."} == {
         key: in_words(value) for key, value in real.items() if shown[key] != "..."
@@ -109,7 +107,6 @@ def test_the_defaults_are_the_codes(name: str) -> None:
 def test_every_argument_is_explained(name: str) -> None:
     """Each argument has its own row, in the order of the signature."""
     rows = re.findall(r"^\| (\w+) \| .+ \|$", SECTIONS[name], re.MULTILINE)
-
     assert [row for row in rows if row != "argument"] == [parameter.name for parameter in parameters(name)]
 
 
@@ -132,12 +129,10 @@ def test_every_public_method_is_named(name: str) -> None:
 def test_every_note_is_on_the_page() -> None:
     """The page is the only place where observers can look up the notes."""
     words = set(notes())
-
     assert words
     assert {word for word in words if f"`{word}`" not in PAGE} == set()
 
 
 def test_every_default_detector_is_on_the_page() -> None:
     section = SECTIONS["DEFAULT_DETECTORS"].partition("Others")[0]
-
     assert re.findall(r"`(\w+)`", section) == list(callboard.guards.DEFAULT_DETECTORS)

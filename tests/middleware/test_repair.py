@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool
@@ -21,6 +21,7 @@ from callboard.guards import RepairArguments
 from callboard.guards._repair._repair_arguments import UNREADABLE, Repair, Repaired, read, repair, the_one
 from callboard.guards._repair._schema import Contract, TooManyChoicesError, contract_of
 from callboard.testing import tool_call
+from tests.helpers import examples
 
 WAIT = 30
 CORPUS = Path(__file__).parent / "corpus_repair"
@@ -243,7 +244,6 @@ def repaired(message: ToolMessage) -> Any:
 def test_the_corpus_is_large_and_says_everything_once() -> None:
     """The tests below would pass with an empty folder, and a duplicate case would add nothing."""
     found = Counter(case.id for case in cases())
-
     assert len(found) >= 80
     assert set(found.values()) == {1}
 
@@ -273,11 +273,9 @@ async def test_what_is_valid_or_may_mean_two_things_is_left_alone(case: dict[str
     """For valid or ambiguous arguments the outcome is the same as without the middleware."""
     got, plain_got, events, spy = list[Any](), list[Any](), list[CallEvent](), Spy()
     args = case["args"]
-
     with observe(events.append):
         with_link = await ran(tool_of(case["tool"], got=got), args, RepairArguments(), spy)
     without = await ran(tool_of(case["tool"], got=plain_got), args)
-
     assert exact(spy.requests[0].tool_call["args"]) == exact(case["args"])
     assert (with_link, got) == (without, plain_got)
     assert "noted" not in {event.phase for event in events}
@@ -303,9 +301,7 @@ async def test_a_valid_call_is_passed_on_as_the_very_same_object() -> None:
 async def test_the_model_is_told() -> None:
     """Only the model knows whether the repair guessed right."""
     args = {"itemName": "tea", "max\n\x1f" + "_" * 90 + "count": 2, "gift wrap": True}
-
     message = await ran(TOOLS["order"], args, RepairArguments())
-
     text = str(message.content)
     assert text.startswith("done\n\n[The arguments of this call were repaired: item_name was called 'itemName'; ")
     assert text.endswith("; gift_wrap was called 'gift wrap'.]")
@@ -317,9 +313,7 @@ async def test_the_model_is_told() -> None:
 async def test_the_model_is_told_a_little_of_a_lot() -> None:
     """The message lists at most eight repairs."""
     schema = {"type": "object", "properties": {f"number_{n}": {"type": "integer"} for n in range(100)}}
-
     message = await ran(tool_of("many", schema), {f"number_{n}": "1" for n in range(100)}, RepairArguments())
-
     assert "number_7 was JSON in a string; and 92 more.]" in str(message.content)
     assert len(repaired(message)["arguments"]) == 100
 
@@ -327,7 +321,6 @@ async def test_the_model_is_told_a_little_of_a_lot() -> None:
 async def test_what_the_user_gets_at_once_stays_as_it_is() -> None:
     """With `return_direct` the result goes to the user, so no note for the model is added."""
     message = await ran(tool_of("search", return_direct=True), {"query": ["tea"]}, RepairArguments())
-
     assert message.content == "done"
     assert repaired(message) == {"arguments": ["query"], "kinds": ["item"]}
 
@@ -356,9 +349,7 @@ async def test_a_message_of_the_tool_is_copied_with_the_record(content: Any, exp
     """Metadata under our key with a wrong type is replaced."""
     given = ToolMessage(content, tool_call_id="1", additional_kwargs={"mine": 1, "callboard": ours})
     before = given.model_copy(deep=True)
-
     message = await ran(returning(given), {"query": ["tea"]}, RepairArguments())
-
     record = {**(ours if isinstance(ours, dict) else {}), "repaired": {"arguments": ["query"], "kinds": ["item"]}}
     assert message.content == expected
     assert message.additional_kwargs == {"mine": 1, "callboard": record}
@@ -369,10 +360,8 @@ async def test_of_several_results_only_the_calls_own_message_has_the_record() ->
     """The update of a command belongs to the graph."""
     command: Command[Any] = Command(update={"note": "x"})
     given = [command, ToolMessage("found", tool_call_id="1"), ToolMessage("found", tool_call_id="2")]
-
     node = ToolNode([returning(given)], middleware=[RepairArguments()])
     result = await node.ainvoke({"messages": [AIMessage("", tool_calls=[tool_call("search", "1", query=["tea"])])]})
-
     assert result[0].update == {"note": "x"}
     assert repaired(result[1]["messages"][0]) is not None
     assert (result[2]["messages"][0].content, repaired(result[2]["messages"][0])) == ("found", None)
@@ -382,10 +371,8 @@ async def test_observers_hear_of_places_and_kinds_only() -> None:
     """Promise 9: neither values nor names that the model wrote leave the process."""
     events: list[CallEvent] = []
     args = {"kwargs": {"stops": [{"Place": ["hunter2"], "nights": 2}]}}
-
     with observe(events.append):
         message = await ran(TOOLS["plan"], args, RepairArguments())
-
     (noted,) = [event for event in events if event.phase == "noted"]
     facts = {"arguments": ["*", "stops.*.place", "stops.*.place"], "kinds": ["wrapper", "name", "item"]}
     assert (noted.what, noted.facts, noted.tool) == ("repaired", facts, "plan")
@@ -433,7 +420,6 @@ FORGED = {"user": ["bob"], "state": '{"user": "bob"}', "tool_call_id": ["7"], "r
 async def test_injected_arguments_are_neither_missed_nor_repaired(written: Any, expected: Any) -> None:
     """Promise 9: they are added after validation, and the node strips what the model wrote for them."""
     args, message = await ran_with_state(written, RepairArguments(tell_model=False))
-
     assert args == expected
     assert message.content == "tea for ann ann 1 ToolRuntime"
     assert {*(repaired(message) or {"arguments": ()})["arguments"]} <= {"query"}
@@ -453,7 +439,6 @@ async def test_nothing_is_repaired_onto_an_injected_argument(args: dict[str, Any
     """Promise 9: a misspelt name is not corrected to that of an injected argument."""
     passed_on, message = await ran_with_state(args, RepairArguments())
     _, plain = await ran_with_state(args)
-
     assert passed_on == args
     assert message == plain
     assert "bob" not in str(message.content) or "bob" in str(plain.content)
@@ -462,7 +447,6 @@ async def test_nothing_is_repaired_onto_an_injected_argument(args: dict[str, Any
 async def test_an_unknown_tool_is_left_to_the_node() -> None:
     node = ToolNode([TOOLS["search"]], middleware=[RepairArguments()])
     result = await node.ainvoke([tool_call("serch", "1", query=["tea"])])
-
     assert "serch is not a valid tool" in result["messages"][0].content
 
 
@@ -505,9 +489,7 @@ class Legacy(BaseModelV1):
 )
 async def test_a_tool_without_a_known_schema_gets_what_the_model_wrote(tool: BaseTool, args: dict[str, Any]) -> None:
     spy = Spy()
-
     await ran(tool, args, RepairArguments(), spy)
-
     assert spy.requests[0].tool_call["args"] == args
 
 
@@ -549,9 +531,7 @@ class Picky(BaseModel):
 async def test_a_validator_that_takes_things_out_takes_them_out_of_a_copy() -> None:
     """A validator that removes values works on a copy. Otherwise the tool's own validation would miss them."""
     got: list[Any] = []
-
     message = await ran(tool_of("picky", Picky, got), {"wrapped": {"query": "tea"}}, RepairArguments())
-
     assert (message.content, len(got)) == ("done", 1)
 
 
@@ -577,10 +557,8 @@ ASKED: list[Any] = []
 async def test_a_question_of_a_validator_is_asked_at_once() -> None:
     """Promise 4: an interrupt inside a validator is no statement about the arguments."""
     ASKED.clear()
-
     with pytest.raises(CallsInterrupted):
         await ran(tool_of("asking", Asking), {"query": "tea"}, RepairArguments())
-
     assert ASKED == ["tea"]
 
 
@@ -604,9 +582,7 @@ async def test_a_question_of_a_validator_is_asked_at_once() -> None:
 async def test_a_schema_that_is_none_does_no_harm(schema: dict[str, Any], args: dict[str, Any]) -> None:
     """With an invalid schema the tool gets the call as it is."""
     got: list[Any] = []
-
     await ran(tool_of("odd", schema, got), args, RepairArguments())
-
     assert got == [args] or got == [args.get("input")]
 
 
@@ -627,9 +603,7 @@ async def test_a_schema_that_is_none_does_no_harm(schema: dict[str, Any], args: 
 async def test_hostile_text_is_left_alone_and_costs_little(value: str) -> None:
     """The thread that reads a hostile text must not be busy for long."""
     spy = Spy()
-
     await ran(TOOLS["search"], {"query": "tea", "pages": value}, RepairArguments(), spy)
-
     assert spy.requests[0].tool_call["args"]["pages"] is value
 
 
@@ -660,9 +634,7 @@ async def test_what_is_too_deep_is_left_alone(levels: int, kinds: list[str] | No
     tree: dict[str, Any] = {"name": "leaf"}
     for _ in range(levels):
         tree = {"name": "branch", "children": [tree]}
-
     message = await ran(TOOLS["remote"], {"path": 5, "tree": tree}, RepairArguments())
-
     assert (repaired(message) or {}).get("kinds") == kinds
 
 
@@ -674,7 +646,6 @@ async def test_what_is_too_deep_is_left_alone(levels: int, kinds: list[str] | No
 def test_long_text_is_not_read(value: Any) -> None:
     """Neither a long text nor a text with many values is parsed."""
     text = json.dumps(value)
-
     assert (read(text) is UNREADABLE) == (len(text) > 65_536 or len(value) > 1_000)
 
 
@@ -684,7 +655,6 @@ def test_long_text_is_not_read(value: Any) -> None:
 def test_large_arguments_are_not_repaired(tags: list[str], is_repaired: bool) -> None:
     """Each round copies and validates all of them."""
     done = repair(CONTRACTS["search"], {"query": ["tea"], "tags": tags})
-
     assert (done is not None) is is_repaired
 
 
@@ -694,7 +664,6 @@ def test_arguments_that_a_repair_has_made_large_are_not_repaired(size: int) -> N
     numbers = {"type": "array", "items": {"type": "integer"}}
     contract = contract_of(tool_of("numbers", {"type": "object", "properties": {"a": numbers, "b": numbers}}))
     mapping = json.dumps({str(n): n for n in range(size)})
-
     assert contract is not None
     assert repair(contract, {"a": mapping, "b": mapping}) is None
 
@@ -721,13 +690,11 @@ ARGS = st.dictionaries(NAMES | st.text(max_size=4), VALUES | VALUES.map(json.dum
 
 
 @given(st.sampled_from(sorted(SCHEMAS)), ARGS)
-@settings(max_examples=400, deadline=None)
+@examples(4)
 def test_whatever_comes_out_is_valid_and_final(name: str, args: dict[str, Any]) -> None:
     """The result is valid and stable, or there is none. The input is not changed."""
     contract, before = CONTRACTS[name], exact(args)
-
     done = repair(contract, args)
-
     assert exact(args) == before
     if done is not None:
         assert contract.faults(args) != ()
@@ -737,7 +704,6 @@ def test_whatever_comes_out_is_valid_and_final(name: str, args: dict[str, Any]) 
 
 
 @given(ARGS)
-@settings(max_examples=30, deadline=None)
 @pytest.mark.exhaustive
 async def test_no_call_is_lost(args: dict[str, Any]) -> None:
     """Promise 2: each call ends with one message, as without the middleware."""
@@ -745,7 +711,6 @@ async def test_no_call_is_lost(args: dict[str, Any]) -> None:
         node = ToolNode([*TOOLS.values()], middleware=[RepairArguments()], handle_tool_errors=True)
         call = [{"name": name, "args": args, "id": name, "type": "tool_call"} for name in TOOLS]
         messages = (await node.ainvoke(call))["messages"]
-
     assert [message.tool_call_id for message in messages] == [*TOOLS]
     assert all(repaired(message) is None or message.status == "success" for message in messages)
 
@@ -767,17 +732,16 @@ SLIPS = {
 
 
 @given(ORDERS, st.lists(st.sampled_from(sorted(SLIPS)), min_size=1, max_size=1))
-@settings(max_examples=200, deadline=None)
+@examples(2)
 def test_a_slip_that_loses_nothing_is_undone(args: dict[str, Any], chosen: list[str]) -> None:
     """The repair restores the original arguments after a lossless mistake."""
     done = repair(CONTRACTS["plan"], SLIPS[chosen[0]](args))
-
     assert done is not None
     assert exact(done.args) == exact(args)
 
 
 @given(VALUES)
-@settings(max_examples=300, deadline=None)
+@examples(3)
 def test_text_is_read_as_what_wrote_it_or_not_at_all(value: Any) -> None:
     """Text is parsed as JSON if possible. Python notation is read only with Python's meaning."""
     assert exact(read(json.dumps(value))) == exact(value)
@@ -786,7 +750,7 @@ def test_text_is_read_as_what_wrote_it_or_not_at_all(value: Any) -> None:
 
 
 @given(st.text(alphabet="[]{}'\",:\\ntrueTN01-.eE` \n", max_size=30))
-@settings(max_examples=500, deadline=None)
+@examples(5)
 def test_what_is_read_beyond_json_is_what_python_reads(text: str) -> None:
     """Accepted Python notation gives Python's value, and notation without a JSON equivalent is refused."""
     import ast
@@ -813,11 +777,10 @@ JUNK = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["type", "properties", "required", "anyOf", "$ref", "items"]), JUNK), ARGS)
-@settings(max_examples=300, deadline=None)
+@examples(3)
 def test_no_schema_breaks_the_search(schema: dict[str, Any], args: dict[str, Any]) -> None:
     """Schemas from a server are not validated, so any value must be tolerated."""
     contract = contract_of(tool_of("junk", schema))
-
     assert contract is not None
     done = repair(contract, args)
     assert done is None or contract.faults(done.args) == ()
@@ -895,7 +858,6 @@ BOUNDED = {
 def test_a_repair_is_valid_by_all_that_a_json_schema_says(args: dict[str, Any], expected: object) -> None:
     """Ranges and lengths are checked, too. A server's regular expressions and remote references are not used."""
     contract = contract_of(tool_of("bounded", BOUNDED))
-
     assert contract is not None
     done = repair(contract, args)
     assert (done and done.args) == expected

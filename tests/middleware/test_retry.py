@@ -38,9 +38,7 @@ def contents(result: Any) -> list[Any]:
 async def test_pauses_double_up_to_the_longest(recorder: Recorder) -> None:
     """Each attempt begins at the exact time, up to the maximum pause."""
     retry = Retry(6, initial=1, maximum=5, rng=Full())
-
     result = await node_of(recorder, retry, raises=ValueError("no"), times=5).ainvoke([tool_call("work", "1")])
-
     assert contents(result) == ["work"]
     assert recorder.times("started") == pytest.approx([0, 1, 3, 7, 12, 17])
 
@@ -49,9 +47,7 @@ async def test_the_jitter_is_full_and_comes_from_the_seed() -> None:
     """The pause is a random share of the full one, and reproducible with the same seed."""
     recorder, expected = Recorder(), random.Random(7)
     retry = Retry(4, initial=10, rng=random.Random(7))
-
     await node_of(recorder, retry, raises=ValueError("no"), times=3).ainvoke([tool_call("work", "1")])
-
     moments = [0.0]
     for longest in (10, 20, 30):
         moments.append(moments[-1] + expected.uniform(0, longest))
@@ -60,10 +56,8 @@ async def test_the_jitter_is_full_and_comes_from_the_seed() -> None:
 
 async def test_the_last_error_stands_when_attempts_run_out() -> None:
     recorder, error = Recorder(), ValueError("no")
-
     with pytest.raises(ValueError, match="no") as caught:
         await node_of(recorder, Retry(3), raises=error).ainvoke([tool_call("work", "1")])
-
     assert caught.value is error
     assert recorder.count("started") == 3
 
@@ -72,12 +66,10 @@ async def test_the_last_error_stands_when_attempts_run_out() -> None:
 async def test_a_tool_that_is_not_idempotent_is_not_run_again() -> None:
     """The first attempt may have had its effect, so a repetition must be allowed explicitly."""
     recorder, anyway = Recorder(), Recorder()
-
     with pytest.raises(ValueError, match="no"):
         await node_of(recorder, Retry(3), CallPolicy(), raises=ValueError("no")).ainvoke([tool_call("work", "1")])
     node = node_of(anyway, Retry(3, any_tool=True), CallPolicy(), raises=ValueError("no"), times=1)
     await node.ainvoke([tool_call("work", "1")])
-
     assert (recorder.count("started"), anyway.count("started")) == (1, 2)
 
 
@@ -86,9 +78,7 @@ async def test_a_rejected_call_is_tried_again_whatever_its_tool(recorder: Record
     """The body of a rejected call never ran, so a retry is safe for any tool."""
     policy = CallPolicy(limit=Limit(concurrency=1, queue=0))
     node = node_of(recorder, Retry(5, initial=4, rng=Full()), policy, seconds=1)
-
     result = await node.ainvoke([tool_call("work", "1", query="a"), tool_call("work", "2", query="b")])
-
     assert contents(result) == ["a", "b"]
     assert recorder.times("started") == pytest.approx([0, 4])
 
@@ -97,10 +87,8 @@ async def test_no_attempt_is_made_that_the_budget_has_no_time_for(recorder: Reco
     """Promise 6: if the pause exceeds the budget, the error comes at once instead of at the end of the budget."""
     retry = Retry(9, initial=4, factor=1, rng=Full())
     policy = CallPolicy(idempotent=True, budget=10)
-
     with pytest.raises(ValueError, match="no"):
         await node_of(recorder, retry, policy, raises=ValueError("no")).ainvoke([tool_call("work", "1")])
-
     assert recorder.times("started") == pytest.approx([0, 4, 8])
 
 
@@ -126,9 +114,7 @@ async def test_the_place_is_free_during_the_pause(recorder: Recorder) -> None:
     """Promise 7: a second call runs during the pause."""
     policy = CallPolicy(idempotent=True, limit=Limit(concurrency=1))
     node = node_of(recorder, Retry(initial=10, rng=Full()), policy, seconds=1, raises=ValueError("no"), times=1)
-
     await node.ainvoke([tool_call("work", "1", query="a"), tool_call("work", "2", query="b")])
-
     assert recorder.order == ["work(a)", "work(b)", "work(a)"]
     assert recorder.times("started") == pytest.approx([0, 1, 11])
     assert recorder.peak == 1
@@ -165,10 +151,8 @@ async def test_observers_are_told_of_a_message_that_is_a_failure() -> None:
     """The note leaves out the message's text, which is a result."""
     recorder, events = Recorder(), list[CallEvent]()
     retry = Retry(2, initial=4, on_message=lambda message: message.content == "busy", rng=Full())
-
     with observe(events.append):
         await node_of(recorder, retry, returns="busy").ainvoke([tool_call("work", "1")])
-
     assert noted(events) == [(0, "retry", {"attempt": 1, "pause": 4, "error": "error message"})]
 
 
@@ -186,10 +170,8 @@ async def test_observers_are_told_of_a_message_that_is_a_failure() -> None:
 async def test_nobody_is_told_of_a_pause_that_is_not_made(retry: Retry, policy: CallPolicy) -> None:
     """A pause that the budget does not allow is not reported."""
     recorder, events = Recorder(), list[CallEvent]()
-
     with observe(events.append), pytest.raises(ValueError, match="no"):
         await node_of(recorder, retry, policy, raises=ValueError("no")).ainvoke([tool_call("work", "1")])
-
     assert noted(events) == []
     assert recorder.times("started") == [0]
 
@@ -201,10 +183,8 @@ class ServerBusyError(Exception):
 
 async def test_a_server_that_says_when_is_obeyed(recorder: Recorder) -> None:
     """`Retry-After` is a lower bound of the pause."""
-
     node = node_of(recorder, Retry(initial=1, rng=Full()), raises=ServerBusyError(7), times=1)
     await node.ainvoke([tool_call("work", "1")])
-
     assert recorder.times("started") == pytest.approx([0, 7])
 
 
@@ -228,7 +208,6 @@ def test_the_header_is_read_in_all_its_forms(header: str | None, least: float, m
         header = email.utils.formatdate(time.time() + 3600, usegmt=True)
     error = ValueError("503")
     error.response = SimpleNamespace(headers={"Retry-After": header} if header else {})  # type: ignore[attr-defined]
-
     assert least <= retry_after(error) <= most
 
 
@@ -238,10 +217,8 @@ def test_the_header_is_read_in_all_its_forms(header: str | None, least: float, m
 )
 async def test_only_chosen_errors_are_worth_another_attempt(recorder: Recorder, on: Any, attempts: int) -> None:
     """The option selects errors by type or by a function."""
-
     with pytest.raises(ValueError, match="no"):
         await node_of(recorder, Retry(2, on=on), raises=ValueError("no")).ainvoke([tool_call("work", "1")])
-
     assert recorder.count("started") == attempts
 
 
@@ -283,5 +260,4 @@ async def test_a_server_that_asks_for_thousands_of_years_is_not_waited_for(recor
         node = node_of(recorder, Retry(3), raises=error)
         with pytest.raises(OSError, match="busy"):
             await node.ainvoke([tool_call("work", "1")])
-
     assert anyio.current_time() - began < 1

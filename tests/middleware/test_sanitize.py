@@ -33,6 +33,7 @@ from callboard.guards import PathIn, Results, Sanitize, Text, Url
 from callboard.guards._sanitize._paths import is_below
 from callboard.guards._sanitize._text import RefusedError, shortened, strip_invisible
 from callboard.testing import Recorder, tool_call
+from tests.helpers import examples
 
 WAIT = 1000
 CORPUS = Path(__file__).parent / "corpus"
@@ -112,7 +113,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Bodies:
-    """Tools with one argument each, which record what they get."""
+    """Tools with one argument each, which record what they get: values that passed."""
 
     ARGUMENTS = {"read": "path", "fetch": "url", "browse": "url", "say": "text", "store": "data"}
 
@@ -131,6 +132,10 @@ class Bodies:
             for name, argument in self.ARGUMENTS.items()
         ]
 
+    async def called(self, middleware: Sanitize, *requested: Any) -> list[Any]:
+        """Call the tools behind the middleware and return the messages."""
+        return await finished(ToolNode(self.tools(), middleware=[middleware]), *requested)
+
 
 def sanitize_for(root: Path) -> Sanitize:
     return Sanitize(
@@ -142,8 +147,8 @@ def sanitize_for(root: Path) -> Sanitize:
 
 async def finished(node: ToolNode, *requested: Any) -> list[Any]:
     with anyio.fail_after(WAIT):
-        result = await node.ainvoke(list(requested))
-    return result["messages"] if isinstance(result, dict) else result
+        messages: list[Any] = (await node.ainvoke(list(requested)))["messages"]
+    return messages
 
 
 async def call_for(case: Case, root: Path) -> tuple[ToolMessage, Bodies, list[CallEvent]]:
@@ -244,7 +249,7 @@ def test_the_corpus_is_large_and_says_what_is_honest_too() -> None:
 # --- Whatever is let through is safe in every reading
 
 
-FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(suppress_health_check=list(HealthCheck))
 
 
 def _values(params: list[Any]) -> list[str]:
@@ -317,8 +322,7 @@ def readings_of(path: str) -> set[str]:
 async def test_a_path_that_passes_lies_below_the_root(root: Path, written: str) -> None:
     """The path is below the root by name and on the disk in every spelling, and each call has one message."""
     bodies = Bodies()
-    node = ToolNode(bodies.tools(), middleware=[sanitize_for(root)])
-    (message,) = await finished(node, tool_call("read", "1", path=in_place(written, root)))
+    (message,) = await bodies.called(sanitize_for(root), tool_call("read", "1", path=in_place(written, root)))
 
     assert isinstance(message, ToolMessage)
     assert (message.status == "success") is (len(bodies.given) == 1)
@@ -337,8 +341,9 @@ async def test_a_path_that_passes_lies_below_the_root(root: Path, written: str) 
 async def test_a_url_that_passes_has_an_allowed_host_by_every_reading(root: Path, written: str) -> None:
     """urllib and a strict parser both see an allowed host, and each call has one message."""
     bodies = Bodies()
-    node = ToolNode(bodies.tools(), middleware=[sanitize_for(root)])
-    messages = await finished(node, tool_call("fetch", "1", url=written), tool_call("browse", "2", url=written))
+    messages = await bodies.called(
+        sanitize_for(root), tool_call("fetch", "1", url=written), tool_call("browse", "2", url=written)
+    )
 
     assert [message.tool_call_id for message in messages] == ["1", "2"]
     passed = iter(bodies.given)
@@ -386,8 +391,8 @@ async def test_any_arguments_end_with_one_message_and_nothing_hidden_passes(
     """Arguments are within the size limits or refused, and invisible characters never pass."""
     bodies = Bodies()
     middleware = Sanitize({"text": Text(max_chars=10)}, max_depth=depth, max_size=size)
-    messages = await finished(
-        ToolNode(bodies.tools(), middleware=[middleware]),
+    messages = await bodies.called(
+        middleware,
         tool_call("store", "1", data=data),
         tool_call("say", "2", text=text),
     )
@@ -452,12 +457,11 @@ HOSTILE_CHARS = (
 )
 
 
-@settings(max_examples=500, deadline=None)
+@examples(5)
 @given(text=st.text(alphabet=HOSTILE_CHARS, max_size=20) | st.text())
 def test_stripping_leaves_nothing_hidden_and_nothing_to_do(text: str) -> None:
     """Stripping is idempotent, and Unicode normalisation afterwards brings nothing hidden back."""
     clean = strip_invisible(text)
-
     assert not HIDDEN.search(clean)
     assert strip_invisible(clean) == clean
     normal = Text().check(clean)
@@ -473,7 +477,6 @@ def test_a_joiner_that_normalising_leaves_alone_goes_too() -> None:
 @given(text=st.text(max_size=300), most=st.integers(0, 300), more=st.integers(0, 10**6))
 def test_a_shortened_text_says_how_much_is_missing(text: str, most: int, more: int) -> None:
     short = shortened(text, most, more)
-
     assert len(short) <= max(most, 0)
     if most >= 60 and (len(text) > most or more):
         kept, number = re.fullmatch(r"(.*)\n\[\.\.\. ([\d,]+) more characters left out\]", short, re.DOTALL).groups()
@@ -495,7 +498,6 @@ def test_stripping_takes_time_in_proportion(unit: str) -> None:
     done = threading.Event()
     thread = threading.Thread(target=lambda: (strip_invisible(unit * 200_000), done.set()), daemon=True)
     thread.start()
-
     assert done.wait(20)
 
 
@@ -534,9 +536,7 @@ async def test_every_refused_argument_is_named_with_its_place_and_its_reason(roo
 @pytest.mark.real_clock  # large arguments are checked in a thread
 async def test_a_message_about_many_refusals_stays_short() -> None:
     bodies = Bodies()
-    node = ToolNode(bodies.tools(), middleware=[Sanitize({"data[]": Url()})])
-    (message,) = await finished(node, tool_call("store", "1", data=["x"] * 5000))
-
+    (message,) = await bodies.called(Sanitize({"data[]": Url()}), tool_call("store", "1", data=["x"] * 5000))
     assert "- and 4990 more" in message.content
     assert len(message.content) < 2000
 
@@ -544,12 +544,11 @@ async def test_a_message_about_many_refusals_stays_short() -> None:
 async def test_the_rules_of_a_tool_go_before_those_for_all() -> None:
     bodies = Bodies()
     middleware = Sanitize({"url": Url(hosts={"example.com"})}, tools={"browse": {"url": Url()}})
-    messages = await finished(
-        ToolNode(bodies.tools(), middleware=[middleware]),
+    messages = await bodies.called(
+        middleware,
         tool_call("fetch", "1", url="https://other.net/"),
         tool_call("browse", "2", url="https://other.net/"),
     )
-
     assert [message.status for message in messages] == ["error", "success"]
 
 
@@ -590,9 +589,7 @@ def even(value: Any) -> Any:
 async def test_a_rule_refuses_replaces_or_lets_through(rule: Any, value: Any, given: list[Any], reason: Any) -> None:
     """A rule function may return a new value. If it raises, the value is refused."""
     bodies = Bodies()
-    node = ToolNode(bodies.tools(), middleware=[Sanitize({"data": rule})])
-    (message,) = await finished(node, tool_call("store", "1", data=value))
-
+    (message,) = await bodies.called(Sanitize({"data": rule}), tool_call("store", "1", data=value))
     assert bodies.given == given
     if reason is not None:
         assert f"- argument data: {reason}" in message.content
@@ -610,7 +607,7 @@ async def test_a_function_sees_what_is_in_its_value_after_it_was_cleaned() -> No
     bodies = Bodies()
     middleware = Sanitize({"data": look, "data[].url": Url()})
     data = [{"url": "HTTPS://EXAMPLE.com", "name": "a\u200bb"}]
-    await finished(ToolNode(bodies.tools(), middleware=[middleware]), tool_call("store", "1", data=data))
+    await bodies.called(middleware, tool_call("store", "1", data=data))
 
     assert seen == bodies.given == [[{"url": "https://example.com", "name": "ab"}]]
     assert data == [{"url": "HTTPS://EXAMPLE.com", "name": "a\u200bb"}]
@@ -621,9 +618,7 @@ async def test_a_function_never_sees_a_value_with_something_refused_in_it() -> N
     seen: list[Any] = []
     bodies = Bodies()
     middleware = Sanitize({"data": seen.append, "data.url": Url(), "data.other": seen.append})
-    node = ToolNode(bodies.tools(), middleware=[middleware])
-    (message,) = await finished(node, tool_call("store", "1", data={"url": "file:///x", "other": 1}))
-
+    (message,) = await bodies.called(middleware, tool_call("store", "1", data={"url": "file:///x", "other": 1}))
     assert message.content.count("- argument") == 1
     assert (seen, bodies.given) == ([1], [])
 
@@ -632,7 +627,6 @@ async def test_a_rule_may_ask_a_person() -> None:
     """Promise 4: an interrupt in a rule is no error."""
     bodies = Bodies()
     node = ToolNode(bodies.tools(), middleware=[Sanitize({"text": lambda value: interrupt("sure?")})])
-
     with pytest.raises(CallsInterrupted):
         await node.ainvoke([tool_call("say", "1", text="x")])
 
@@ -681,7 +675,6 @@ async def test_a_rule_holds_under_every_name_that_the_schema_reads(name: str) ->
 def test_a_rule_for_an_argument_that_the_tool_does_not_take_is_an_error() -> None:
     """With a typo in the rule, an argument would be unchecked."""
     expected = r"tools=\{'fetch': ...\}\): there is no argument 'ulr', only \['url'\]; did you mean 'url'\?"
-
     with pytest.raises(ValueError, match=expected):
         ToolNode(Bodies().tools(), middleware=[Sanitize(tools={"fetch": {"ulr": Url()}})])
 
@@ -706,7 +699,6 @@ async def test_a_tool_that_takes_any_argument_may_have_a_rule_for_any() -> None:
 async def test_an_unknown_tool_is_answered_without_the_hostile_characters_of_its_name() -> None:
     node = ToolNode(Bodies().tools(), middleware=[Sanitize(max_size=10)])
     (message,) = await finished(node, tool_call("ev\x1b[31mil\u202e", "1", a="x" * 100))
-
     assert message.content.startswith("The tool 'ev\\x1b[31mil\\u202e' was not run")
 
 
@@ -761,9 +753,9 @@ async def resolver(host: str, port: int) -> list[str]:
 async def test_a_name_is_refused_if_any_of_its_addresses_is_not_public(host: str, reason: str | None) -> None:
     """Addresses are looked up on either event loop."""
     bodies = Bodies()
-    node = ToolNode(bodies.tools(), middleware=[Sanitize({"url": Url(resolve=resolver)})])
-    (message,) = await finished(node, tool_call("fetch", "1", url=f"https://{host}/"))
-
+    (message,) = await bodies.called(
+        Sanitize({"url": Url(resolve=resolver)}), tool_call("fetch", "1", url=f"https://{host}/")
+    )
     assert (message.status, len(bodies.given)) == (("success", 1) if reason is None else ("error", 0))
     assert reason is None or reason in message.content
     assert await Url(resolve=resolver, private=True).acheck(f"https://{host}/"), "nothing could be refused"
@@ -772,9 +764,9 @@ async def test_a_name_is_refused_if_any_of_its_addresses_is_not_public(host: str
 @pytest.mark.real_clock
 async def test_the_systems_resolver_is_asked_by_default() -> None:
     bodies = Bodies()
-    node = ToolNode(bodies.tools(), middleware=[Sanitize({"url": Url(hosts={"localhost"}, resolve=True)})])
-    (message,) = await finished(node, tool_call("fetch", "1", url="http://localhost/"))
-
+    (message,) = await bodies.called(
+        Sanitize({"url": Url(hosts={"localhost"}, resolve=True)}), tool_call("fetch", "1", url="http://localhost/")
+    )
     assert bodies.given == []
     assert "its host has" in message.content
 
@@ -782,7 +774,6 @@ async def test_the_systems_resolver_is_asked_by_default() -> None:
 def test_a_tool_that_follows_redirects_can_ask_the_rule_about_each() -> None:
     """A tool that follows redirects can check each one with a plain function, which raises `ValueError`."""
     rule = Url()
-
     assert rule.check("https://EXAMPLE.com/next") == "https://example.com/next"
     assert rule.check(None) is None
     with pytest.raises(ValueError, match="its host is not a public one"):
@@ -830,11 +821,6 @@ def test_the_root_of_the_disk_may_be_a_root() -> None:
 
 
 # --- Results
-
-
-async def finished_state(node: ToolNode, call: Any) -> list[Any]:
-    with anyio.fail_after(WAIT):
-        return await node.ainvoke({"messages": [], "__type": "tool_call_with_context", "tool_call": call, "state": {}})
 
 
 async def test_a_history_in_a_command_stays_as_it_is() -> None:
@@ -909,7 +895,6 @@ async def test_a_timeout_is_told_by_the_node(recorder: Recorder) -> None:
         policies={"slow": CallPolicy(timeout=1)},
     )
     (message,) = await finished(node, tool_call("slow", "1"))
-
     assert message.additional_kwargs == {"callboard": {"ended": "timeout"}}
     assert message.content == "Error: Tool 'slow' did not finish within its timeout of 1 s."
 
@@ -1003,7 +988,6 @@ async def test_keys_that_are_no_strings_are_left_to_the_tools_schema() -> None:
     bodies = Bodies()
     node = ToolNode(bodies.tools(), middleware=[Sanitize()])
     await finished(node, tool_call("store", "1", data={1: "a\u200bb", "a": 2}))
-
     assert bodies.given == [{1: "ab", "a": 2}]
 
 

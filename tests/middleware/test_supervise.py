@@ -91,9 +91,7 @@ async def test_a_slow_call_times_out_and_its_neighbours_finish(recorder: Recorde
     """Promise 2 in LangChain's agent: each call has a message, and the model continues."""
     tools = [tool_of(door, recorder, "fast"), tool_of(door, recorder, "slow", seconds=0.45)]
     supervise = Supervise(timeout=30.0, policies={"slow": CallPolicy(timeout=0.4)})
-
     state = await run(door, agent_of(tools, supervise, asks=["fast", "slow", "fast"]))
-
     assert ended(state) == [None, "timeout", None]
     assert [message.status for message in answers(state)] == ["success", "error", "success"]
     assert answers(state)[1].content == "Error: Tool 'slow' did not finish within its timeout of 0.4 s."
@@ -107,11 +105,9 @@ async def test_a_budget_holds_for_the_wait_in_the_queue_too(recorder: Recorder, 
     agent = agent_of(
         [tool_of(door, recorder, "work", seconds=0.5)], Supervise(policies={"work": policy}), asks=["work", "work"]
     )
-
     # In sync code the second thread is abandoned.
     with pytest.warns(AbandonedThreadWarning) if door == "invoke" else nullcontext():
         state = await run(door, agent)
-
     assert sorted(map(str, ended(state))) == ["None", "deadline"]
 
 
@@ -166,9 +162,7 @@ async def test_a_full_queue_rejects_in_words(recorder: Recorder, door: str) -> N
     agent = agent_of(
         [tool_of(door, recorder, "work", seconds=0.4)], Supervise(policies={"work": policy}), asks=["work"] * 3
     )
-
     state = await run(door, agent)
-
     assert sorted(map(str, ended(state))) == ["None", "None", "rejected"]
     (rejection,) = (message.content for message in answers(state) if message.status == "error")
     assert rejection.startswith("Error: Tool 'work' was not started: the queue of tool 'work' is full: 1 of 1 run")
@@ -179,11 +173,9 @@ async def test_a_limit_holds_across_runs_threads_and_loops(recorder: Recorder) -
     supervise = Supervise(limit=Limit(concurrency=1))
     here = agent_of([recorder.tool("work", seconds=0.05)], supervise, asks=["work"] * 4)
     there = agent_of([recorder.sync_tool("work", seconds=0.05)], supervise, asks=["work"] * 4)
-
     async with anyio.create_task_group() as group:
         group.start_soon(run, "ainvoke", here)
         group.start_soon(run, "invoke", there)
-
     assert recorder.count("finished") == 8
     assert recorder.peak == 1
 
@@ -319,9 +311,7 @@ class Counting(BaseTool):
 async def test_a_sync_tool_keeps_its_state() -> None:
     """The thread runs the tool object itself, not a copy."""
     counting = Counting()
-
     state = await run("ainvoke", agent_of([counting], Supervise(limit=Limit(concurrency=1)), asks=["counting"] * 2))
-
     assert counting.count == 2
     assert all("worker thread" in content or "callboard worker" in content for content in contents(state))
 
@@ -514,11 +504,9 @@ async def test_a_cancelled_agent_leaves_nothing_behind(recorder: Recorder) -> No
     """Promise 1: LangGraph cancels its tasks, and each task waits for the clean-up of its call."""
     supervise = Supervise(timeout=30.0)
     agent = agent_of([recorder.tool("work", hang=True, cleanup=0.05)], supervise, asks=["work"] * 3)
-
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
             await agent.ainvoke(GO)
-
     assert recorder.count("cleaned up") == 3
     assert recorder.running == 0
     assert supervise.statistics().running == 0
@@ -648,7 +636,6 @@ async def test_langchains_retry_shares_the_timeout_of_the_attempt_that_it_is_in(
         ToolRetryMiddleware(max_retries=5, initial_delay=WAIT, jitter=False),
         asks=["broken"],
     )
-
     assert ended(await run("ainvoke", agent)) == ["timeout"]
     assert recorder.count("started") == 1
 
@@ -674,9 +661,7 @@ async def test_a_tool_that_other_middleware_brings_is_supervised(door: str, plac
     brings = Brings(tool_of(door, Recorder(), "brought", seconds=0.45))
     supervise = Supervise(policies={"brought": CallPolicy(timeout=0.4)}, missing="ignore")
     both = [brings, supervise] if place == "outside" else [supervise, brings]
-
     state = await run(door, agent_of([Recorder().tool("other")], *both, asks=["brought"]))
-
     assert ended(state) == ["timeout"]
 
 
@@ -684,7 +669,6 @@ async def test_a_tool_that_other_middleware_brings_is_supervised(door: str, plac
 async def test_an_unknown_tool_is_answered_as_the_agent_answers(door: str) -> None:
     """LangGraph itself answers a call of an unknown tool, after all middleware."""
     state = await run(door, agent_of([Recorder().tool("known")], Supervise(timeout=30.0), asks=["unkown"]))
-
     assert contents(state) == ["Error: unkown is not a valid tool, try one of [known]."]
 
 
@@ -793,9 +777,7 @@ async def test_an_answer_of_an_earlier_turn_is_no_answer(recorder: Recorder, doo
         [calls(tool_call("work", "same", query="1")), calls(tool_call("work", "same", query="2")), "."]
     )
     agent = create_agent(model, [tool_of(door, recorder, "work")], middleware=[Supervise()])
-
     state = await run(door, agent)
-
     assert contents(state) == ["1", "2"]
 
 
@@ -805,9 +787,7 @@ async def test_calls_that_share_an_id_all_run(recorder: Recorder) -> None:
         Supervise(limit=Limit(concurrency=1)),
         asks=[tool_call("work", "same", query="1"), tool_call("work", "same", query="2")],
     )
-
     state = await run("ainvoke", agent)
-
     assert sorted(contents(state)) == ["1", "2"]
 
 
@@ -875,14 +855,12 @@ def in_a_fresh_process(code: str) -> "subprocess.CompletedProcess[str]":
 def test_importing_the_middleware_does_not_import_langchain() -> None:
     """LangChain is an optional dependency and slow to import."""
     done = in_a_fresh_process("import sys, callboard.middleware; sys.exit('langchain' in sys.modules)")
-
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.exhaustive
 def test_without_langchain_the_error_names_the_extra() -> None:
     done = in_a_fresh_process("import sys; sys.modules['langchain'] = None\nfrom callboard.middleware import Supervise")
-
     assert "ImportError: Supervise is for LangChain's create_agent: pip install 'callboard[langchain]'" in done.stderr
     assert in_a_fresh_process("import sys; sys.modules['langchain'] = None\nimport callboard.middleware").stderr == ""
 

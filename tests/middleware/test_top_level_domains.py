@@ -22,7 +22,6 @@ def test_every_top_level_domain_of_the_public_suffix_list_is_public_in_both_spel
     found = spellings()
     assert len(LABELS) == 1446
     assert sum(name.startswith("xn--") for name in found) == sum(not name.isascii() for name in found) > 140
-
     urls = {name: Url().check(f"https://example.{name}/") for name in found}
     for name, url in urls.items():
         assert url == f"https://example.{name if name.isascii() else idna.encode(name).decode()}/"

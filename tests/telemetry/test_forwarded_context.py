@@ -13,7 +13,6 @@ async def test_what_is_carried_on_is_what_came_along_with_the_time_that_is_left(
     with forwarded_context(_GIVEN, lambda told: None):
         with anyio.fail_after(1):
             found = inject_context()
-
     assert {**found, "left": 10.0} == _GIVEN
     assert 9.0 < found["left"] <= 10.0
 
@@ -24,7 +23,6 @@ async def test_words_go_back_as_they_are_and_nonsense_does_not() -> None:
         dispatch_event({"progress": ["half", 1, 2]})
         with pytest.raises(NonsenseError):
             dispatch_event({"nonsense": 1})
-
     assert told == [{"progress": ["half", 1, 2]}]
 
 
@@ -35,5 +33,4 @@ async def test_a_body_that_arrives_in_between_is_no_longer_passed_on() -> None:
         assert remaining() <= 10.0
         assert inject_context().get("bound") != {"user": "nobody"}
         assert "left" in inject_context()
-
     assert told == [{"progress": ["here", None, None]}]

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import callboard.telemetry
@@ -21,17 +21,17 @@ DECISIONS = {"approved", "edited", "answered", "declined"}
 WITHOUT_A_LITERAL = {"middleware/_approval.py"}
 
 
-def notes() -> Iterator[tuple[str, ast.Call]]:
-    """Return the calls in the source with which middleware and supervision record a note."""
-    for path in sorted(SOURCE.rglob("*.py")):
-        module = path.relative_to(SOURCE).as_posix()
-        if module.startswith("_cli/"):
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            called = node.func if isinstance(node, ast.Call) else None
-            name = called.id if isinstance(called, ast.Name) else getattr(called, "attr", None)
-            if isinstance(node, ast.Call) and name == "note":
-                yield module, node
+@cache
+def notes() -> list[tuple[str, ast.Call]]:
+    """Return the calls in the source with which middleware and supervision record a note, with their modules."""
+    texts = {path.relative_to(SOURCE).as_posix(): path.read_text() for path in sorted(SOURCE.rglob("*.py"))}
+    return [
+        (module, node)
+        for module, text in texts.items()
+        if "note(" in text and not module.startswith("_cli/")
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and "note" in (getattr(node.func, "id", None), getattr(node.func, "attr", None))
+    ]
 
 
 def words() -> dict[str, set[str]]:
@@ -57,7 +57,6 @@ def test_every_public_name_is_in_the_reference() -> None:
 def test_every_name_of_ours_is_in_the_glossary() -> None:
     constants = {value for key, value in vars(names).items() if key.isupper() and isinstance(value, str)}
     sent = {name for name in constants if name.startswith(("callboard.", "gen_ai."))}
-
     assert sent - {names.PREFIX} - LISTED == set()
 
 
@@ -69,7 +68,6 @@ def test_every_word_that_is_noted_is_in_the_glossary_with_its_facts() -> None:
         for fact in facts
         if f"`{names.PREFIX}{fact}`" not in row_of(names.PREFIX + word)
     }
-
     assert {word for word in words() if names.PREFIX + word not in LISTED} == set()
     assert missing == set()
 
@@ -81,7 +79,6 @@ def test_words_that_are_no_literals_are_known() -> None:
         for module, call in notes()
         if not isinstance(call.args[0], ast.Constant) and module != "_calls/_call.py"  # where `note` is defined
     }
-
     assert computed == WITHOUT_A_LITERAL
 
 
@@ -91,12 +88,10 @@ def test_the_glossary_has_no_span_event_that_nobody_makes() -> None:
     first_cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     events = {name for cell in first_cells for name in re.findall(r"`callboard\.(\w+)`", cell)}
     own = {names.GAVE_UP, names.INTERRUPTED, names.CANCELLED, names.PROGRESS}
-
     assert {names.PREFIX + event for event in events} == own | {names.PREFIX + word for word in words()}
 
 
 def test_every_log_line_is_in_the_glossary_with_its_level() -> None:
     levels = {10: "debug", 20: "info", 30: "warning", 40: "error"}
     lines = {text: levels[level] for table in (_ENDS, _RUN_ENDS, _NOTES) for level, text in table.values()}
-
     assert {text: row_of(text).split("|")[2].strip() for text in lines} == lines

@@ -56,7 +56,6 @@ async def asked(node: ToolNode, *requested: Any, **more: Any) -> Any:
 
 async def test_a_level_turns_them_on(lines: Lines) -> None:
     await asked(ToolNode([Recorder().tool("work", seconds=2)]), tool_call("work", "call_1"))
-
     assert lines.said == [("DEBUG", "call started"), ("DEBUG", "attempt started"), ("INFO", "call finished")]
     finished = lines.the("call finished")
     assert (finished.tool, finished.call_id, finished.attempts) == ("work", "call_1", 1)
@@ -138,7 +137,6 @@ async def test_a_lost_thread_is_a_warning(lines: Lines) -> None:
 async def test_logs_are_off_by_default(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
     """A library must not log unless the application asks for it."""
     await asked(ToolNode([Recorder().tool("slow", seconds=9)], timeout=1), tool_call("slow", "call_1"))
-
     assert caplog.records == []
     assert capfd.readouterr() == ("", "")
 
@@ -148,10 +146,8 @@ async def test_they_can_be_had_for_one_block_on_a_logger_of_ones_own() -> None:
     handler, logger = Lines(), logging.getLogger("mine")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-
     with Logs(logger).on():
         await asked(ToolNode([Recorder().tool("work")]), tool_call("work", "call_1"))
-
     assert handler.said == [("INFO", "call finished")]
 
 

@@ -34,10 +34,8 @@ async def asked(node: ToolNode, *requested: Any) -> None:
 
 async def test_the_duration_of_a_call_has_the_conventions_attributes_and_buckets(seen: Seen) -> None:
     node = ToolNode([Recorder().tool("work", seconds=3)])
-
     with seen.metrics.on():
         await asked(node, tool_call("work", "call_1"))
-
     [(attributes, point)] = seen.points(names.TOOL_DURATION)
     assert attributes == {names.TOOL_NAME: "work", names.TOOL_TYPE: "function"}
     assert (point.count, point.sum) == (1, pytest.approx(3))
@@ -130,10 +128,8 @@ async def test_a_run_has_its_duration_its_calls_and_its_requests(seen: Seen) -> 
 async def test_names_that_a_model_made_up_are_one_time_series(seen: Seen) -> None:
     """A model can invent any number of tool names, so they share one time series."""
     node = ToolNode([Recorder().tool("work")])
-
     with seen.metrics.on():
         await asked(node, *(tool_call(f"invented_{n}", str(n)) for n in range(50)))
-
     [(attributes, point)] = seen.points(names.TOOL_DURATION)
     assert (attributes[names.TOOL_NAME], point.count) == ("_OTHER", 50)
 

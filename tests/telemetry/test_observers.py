@@ -64,7 +64,7 @@ def reports(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("error", ERRORS)
-@settings(max_examples=7, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=7, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(phase=st.sampled_from(PHASES))
 async def test_an_observer_that_raises_anything_changes_nothing(
     error: type[BaseException], phase: str, caplog: pytest.LogCaptureFixture

@@ -168,7 +168,7 @@ def label(tool: str, number: int, *, twice: bool) -> str:
 PLAIN = ("quick", "slow", "shaky", "stuck", "nested", "spread")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings().max_examples // 2)
 @given(data=st.data())
 async def test_no_span_is_below_the_wrong_one_in_any_mixture(data: st.DataObject) -> None:
     kinds = data.draw(st.lists(st.tuples(st.sampled_from(PLAIN), st.booleans()), max_size=12))

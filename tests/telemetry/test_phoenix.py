@@ -74,7 +74,6 @@ def test_a_tool_has_its_name_its_parameters_and_its_output(
     shown: Shown, name: str, parameters: dict[str, str], output: str | None
 ) -> None:
     attributes = shown.tool(name)["attributes"]
-
     assert {key: attributes[f"tool.parameters.{key}"] for key in parameters} == parameters
     assert attributes.get("output.value") == output
     assert attributes["tool.description"]
@@ -100,7 +99,6 @@ def test_requests_and_calls_are_below_the_run_and_attempts_below_their_calls(sho
     [agent] = shown.of_kind("AGENT")
     below = [span["span_kind"] for span in shown.below(agent)]
     attempts = {name: len(shown.below(shown.tool(name))) for name in ("search", "read_page", "count_words")}
-
     assert agent["parent_id"] is None
     assert sorted(below) == ["LLM", "LLM", "TOOL", "TOOL", "TOOL"]
     assert attempts == {"search": 2, "read_page": 1, "count_words": 1}
@@ -110,7 +108,6 @@ def test_requests_and_calls_are_below_the_run_and_attempts_below_their_calls(sho
 def test_only_what_failed_is_an_error_and_decisions_are_events(shown: Shown) -> None:
     failed = [span["name"] for span in shown.spans if span["status_code"] == "ERROR"]
     first, second = shown.below(shown.tool("search"))
-
     assert sorted(failed) == ["attempt read_page", "attempt search", "execute_tool read_page"]
     assert (first["status_code"], second["status_code"]) == ("ERROR", "UNSET")
     assert shown.tool("read_page")["attributes"]["error.type"] == "timeout"

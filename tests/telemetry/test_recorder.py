@@ -88,10 +88,8 @@ async def test_a_part_after_a_line_that_was_cut_begins_a_line(tmp_path: Path) ->
     """A killed process may leave half a line, which must not merge with the next header."""
     path, node = tmp_path / "run.jsonl", ToolNode([Tools().tool("work")])
     path.write_text('{"t":1,"eve')
-
     with Recorder(path, append=True):
         await asked(node, tool_call("work", "call_1"))
-
     cut, *rest = path.read_text().splitlines()
     assert cut == '{"t":1,"eve'
     assert json.loads(rest[0])["event"] == "header"
@@ -100,10 +98,8 @@ async def test_a_part_after_a_line_that_was_cut_begins_a_line(tmp_path: Path) ->
 async def test_what_is_no_text_is_written_all_the_same(tmp_path: Path) -> None:
     """Models write lone surrogates, and tools return any object."""
     path, node = tmp_path / "run.jsonl", ToolNode([Tools().tool("work", returns="fine")])
-
     with Recorder(path, capture=True, redact=False):
         await asked(node, tool_call("work", "call_1", query="\ud800"))
-
     assert len(lines_of(path)) == 6
 
 
@@ -150,12 +146,10 @@ def _drain(reader: int, read: bytearray) -> None:
 async def test_a_full_disk_is_reported_once_and_changes_no_call(caplog: pytest.LogCaptureFixture) -> None:
     """/dev/full fails each write, which must be reported once."""
     node = ToolNode([Tools().tool("work")])
-
     with Recorder("/dev/full") as recorder:
         for turn in range(3):
             result = await asked(node, *(tool_call("work", f"{turn}-{n}") for n in range(20)))
             assert len(result["messages"]) == 20
-
     assert recorder.events == 240
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert "cannot be written" in caplog.text
@@ -214,9 +208,7 @@ def test_the_message_of_a_reply_with_no_usage_is_no_obstacle() -> None:
     from callboard.telemetry._recording._recorder import Records
 
     event = RunEvent(phase="answered", run=RunInfo(number=1, agent="a", run_id="r"), time=1.0, result=AIMessage("hi"))
-
     line = Records(Capture(wanted=False)).of_run(event, 1.0)
-
     assert line == {"t": 1.0, "event": "model_answered", "run": 1, "calls": 0}
     assert module.BOUND == 16 * 1024 * 1024
 

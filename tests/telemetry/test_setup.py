@@ -119,7 +119,6 @@ def test_one_call_sends_spans_and_metrics_over_otlp(receiver: Receiver, backend:
 @pytest.mark.exhaustive
 def test_what_waits_is_sent_at_the_end_of_the_process_too(receiver: Receiver) -> None:
     run("from callboard.telemetry import setup\nsetup(metrics=False)\nrun()", OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url)
-
     assert len(receiver.spans()) == 2
     assert set(receiver.received) == {"/v1/traces"}
 
@@ -143,7 +142,6 @@ def test_an_applications_own_sdk_is_used_as_it_is(receiver: Receiver) -> None:
         "run()\nprint(len(seen.get_finished_spans()))\n"
         "print(dict(seen.get_finished_spans()[-1].attributes)['gen_ai.tool.call.result'])"
     )
-
     assert done.stdout.split() == ["2", "canary"]
     assert receiver.received == {}
 
@@ -159,7 +157,6 @@ def test_an_applications_own_sdk_is_used_as_it_is(receiver: Receiver) -> None:
 @pytest.mark.exhaustive
 def test_the_environment_turns_things_off(receiver: Receiver, variable: str, value: str, left: set[str]) -> None:
     run(f"from callboard.telemetry import setup\nwith setup(endpoint={receiver.url!r}): run()", **{variable: value})
-
     assert set(receiver.received) == left
 
 
@@ -192,7 +189,6 @@ def test_without_the_sdk_the_error_names_the_remedy() -> None:
         "from callboard.telemetry import setup\n"
         "try:\n    setup()\nexcept ImportError as error:\n    print(error)"
     )
-
     assert "pip install 'callboard[otel]'" in done.stdout
 
 
@@ -200,7 +196,6 @@ def test_without_the_sdk_the_error_names_the_remedy() -> None:
 def test_without_a_provider_no_observer_is_made() -> None:
     """Other libraries may have loaded OpenTelemetry's API. Without a provider, that must not slow down calls."""
     done = run("run()\nprint([name for name in sys.modules if name.startswith('callboard.telemetry._tracing')])")
-
     assert done.stdout.strip() == "[]"
 
 

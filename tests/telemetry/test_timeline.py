@@ -46,7 +46,6 @@ def test_a_run_is_read_with_its_model_requests(tmp_path: Path) -> None:
     (part,) = read_recording(write(tmp_path / "one.jsonl", [HEADER, *run(1, 0.25, 4)])).parts
     (one,) = part.runs
     (request,) = one.requests
-
     assert (one.agent, one.thread, one.run_id, one.start, one.end, one.outcome) == ("trip", "oslo", "r1", 0.25, 4, "ok")
     assert (request.start, request.end, request.model, request.calls) == (0.25, 0.75, "gpt", 2)
     assert (request.input_tokens, request.output_tokens) == (1200, 34)
@@ -68,7 +67,6 @@ def test_a_part_says_what_the_recorder_said_of_itself(tmp_path: Path) -> None:
 
 def test_numbers_of_parts_have_nothing_to_do_with_each_other(tmp_path: Path) -> None:
     parts = read_recording(write(tmp_path / "one.jsonl", [HEADER, *call(1, 0), HEADER, *call(1, 5)])).parts
-
     assert [[one.start for one in part.calls] for part in parts] == [[0], [5]]
 
 
@@ -76,7 +74,6 @@ def test_what_never_ended_is_open(tmp_path: Path) -> None:
     """A killed process leaves calls, attempts, waits and requests without an end."""
     events = in_order([*run(1)[:2], *call(1, 0)[:2], *call(2, 0, wait=1)[:2]])
     (part,) = read_recording(write(tmp_path / "one.jsonl", [HEADER, *events])).parts
-
     assert [one.outcome for one in part.calls] == [None, None]
     assert part.calls[0].attempts[0].end is None
     assert part.calls[1].waits[0].end is None
@@ -89,7 +86,6 @@ def test_unknown_events_and_fields_are_passed_over(tmp_path: Path) -> None:
     orphan = {"event": "ended", "t": 1, "call": 99, "outcome": "ok"}
     made = [{**event, "colour": "red"} for event in call(1, 0)]
     (part,) = read_recording(write(tmp_path / "one.jsonl", [HEADER, later, orphan, *made])).parts
-
     assert [one.outcome for one in part.calls] == ["ok"]
 
 
@@ -99,7 +95,6 @@ def test_a_recording_that_was_cut_off_anywhere_is_readable(tmp_path_factory: pyt
     path = tmp_path_factory.mktemp("cut") / "cut.jsonl"
     path.write_bytes(WHOLE[:cut])
     started = sum(event.startswith(b'{"event": "begun"') for event in WHOLE[:cut].split(b"\n")[:-1])
-
     assert len(list(read_recording(path).calls())) == started
 
 
@@ -107,7 +102,6 @@ def test_a_recording_that_was_cut_off_anywhere_is_readable(tmp_path_factory: pyt
 def test_a_recording_may_go_on_after_a_cut(tmp_path_factory: pytest.TempPathFactory, cut: int, again: int) -> None:
     path = tmp_path_factory.mktemp("cut") / "cut.jsonl"
     path.write_bytes(WHOLE + WHOLE[:cut] + b"\n" + WHOLE[:again])
-
     assert len(read_recording(path).parts) in (1, 2, 3)
 
 
@@ -131,15 +125,12 @@ def test_a_recording_may_go_on_after_a_cut(tmp_path_factory: pytest.TempPathFact
 def test_what_is_no_recording_is_named_with_its_line(tmp_path: Path, content: bytes, complaint: str) -> None:
     path = tmp_path / "odd.jsonl"
     path.write_bytes(content)
-
     with pytest.raises(ValueError, match=r"odd\.jsonl, ") as caught:
         read_recording(path)
-
     assert complaint in str(caught.value)
 
 
 def test_an_empty_file_is_a_recording_of_nothing(tmp_path: Path) -> None:
     """A process may be killed before its first line."""
     (tmp_path / "empty.jsonl").touch()
-
     assert read_recording(tmp_path / "empty.jsonl").parts == ()

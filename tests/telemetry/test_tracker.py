@@ -132,7 +132,6 @@ def test_what_has_begun_is_told_to_end_once(calls: list[Script], random: Random)
     following = Following()
     for one in played(calls, random):
         following(one)
-
     assert (following.open, following.running, +following.waiting, -following.waiting) == ({}, set(), {}, {})
     assert sorted(following.over) == [call.number for call in calls]
 
@@ -164,5 +163,4 @@ def test_events_of_calls_that_nobody_saw_begin_are_passed_over() -> None:
     following = Following()
     for phase in ("queued", "started", "attempt_ended", "gave_up", "noted", "ended"):
         following(event(phase, attempt=1))
-
     assert (following.open, following.over) == ({}, [])

@@ -5,7 +5,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 from langgraph.types import interrupt
@@ -17,6 +17,7 @@ from callboard.exceptions import DuplicateCallIdWarning
 from callboard.middleware import RequireApproval
 from callboard.testing import Recorder
 from callboard.tools._call_record import NODES, keys_of, segment_of
+from tests.helpers import examples
 
 pytestmark = pytest.mark.filterwarnings("ignore::callboard.exceptions.DuplicateCallIdWarning")
 
@@ -43,18 +44,16 @@ def asked(ids: list[str]) -> list[Any]:
 def test_the_longest_ids_have_short_names_that_differ() -> None:
     """An id may have 10 MB and be a prefix of another id."""
     keys = keys_of(asked(["x" * 10_000_000, "x" * 9_999_999 + "y", "x" * 10_000_000 + "y"]))
-
     assert len(set(keys)) == 3
     assert all(len(segment_of(key, 0)) <= 128 for key in keys)
 
 
-@settings(max_examples=300)
+@examples(3)
 @given(ids=st.lists(HOSTILE, max_size=8), numbers=st.tuples(st.integers(0, 12), st.integers(0, 12)))
 def test_no_two_calls_share_a_key_or_a_namespace(ids: list[str], numbers: tuple[int, int]) -> None:
     """Questions are identified by namespaces: a shared one would approve two calls with one answer."""
     keys = keys_of(asked(ids))
     segments = [segment_of(key, number) for key in keys for number in set(numbers)]
-
     assert len(set(keys)) == len(ids)
     assert len(set(segments)) == len(ids) * len(set(numbers))
     assert NODES.isdisjoint(keys)
@@ -65,7 +64,6 @@ def test_names_are_short_and_every_store_can_keep_them(call_id: str) -> None:
     """A namespace is stored in a database column, and the key in every entry about its call."""
     (key,) = keys_of(asked([call_id]))
     segment = segment_of(key, 0)
-
     assert len(key.encode()) <= 128 * 4
     assert len(segment) <= 128
     assert segment.isascii()
@@ -91,18 +89,15 @@ def test_a_warning_about_a_long_id_is_short() -> None:
     """The model writes the id, and the warning goes to a log, so the id is cut."""
     with pytest.warns(DuplicateCallIdWarning) as caught:
         keys_of(asked(["x" * 10_000_000] * 2))
-
     assert len(str(caught[0].message)) < 300
 
 
 def test_the_names_of_nodes_are_known() -> None:
     """An agent stores records of nodes and of calls side by side, so their names must not collide."""
     flow = {_flow.AGENT, _flow.TOOLS, _flow.BEFORE, _flow.AFTER, _flow.RESPONSE, _flow.END, START}
-
     assert flow == NODES
 
 
-@settings(max_examples=30)
 @given(ids=st.lists(HOSTILE, min_size=1, max_size=5), chosen=st.integers(0, 4), seed=st.integers(0, 99))
 @pytest.mark.exhaustive
 async def test_an_approval_runs_the_one_call_that_it_is_for(ids: list[str], chosen: int, seed: int) -> None:

@@ -220,7 +220,6 @@ def test_by_the_sync_door_too_users_have_places_of_their_own(way: Way, key: Any)
         run.start()
     for run in runs:
         run.join(WAIT)
-
     assert meeting.met == [USERS, USERS]
 
 
@@ -240,9 +239,7 @@ async def looked_at(node_of: Callable[[Limit], ToolNode], *given: Any, **options
 async def test_without_a_graph_a_key_sees_the_config_and_no_state() -> None:
     """A node without a graph has neither state nor context, but the key function gets a complete config."""
     work = Recorder().tool("work")
-
     context = await looked_at(lambda limit: ToolNode([work], limit=limit), [tool_call("work", "1")])
-
     assert (context.config["configurable"].get("user"), context.state, context.context) == (None, None, None)
     assert {"configurable", "metadata", "tags"} <= context.config.keys()
 
@@ -251,9 +248,7 @@ async def test_a_key_sees_messages_where_they_are_the_state() -> None:
     """A graph's state may be a plain list of messages."""
     work = Recorder().tool("work")
     messages = [calls(("work", {}))]
-
     context = await looked_at(lambda limit: ToolNode([work], limit=limit), messages)
-
     assert context.state == messages
 
 
@@ -292,11 +287,9 @@ class Tenants(ToolNode):
 async def test_a_key_sees_what_a_subclass_of_the_node_has_made_of_the_config() -> None:
     """The override changes the config around each call, and the key function sees the change."""
     work = Recorder().tool("work")
-
     context = await looked_at(
         lambda limit: Tenants([work], limit=limit), {"messages": [calls("work")]}, config_of("Ann")
     )
-
     assert context.config["configurable"]["user"] == "Bob"
 
 
@@ -304,10 +297,8 @@ async def test_a_rejection_does_not_tell_the_model_whose_queue_is_full() -> None
     """Promise 9: the key may be a user's name or more confidential, so the message leaves it out."""
     rec = Recorder()
     node = ToolNode([rec.tool("work", seconds=1)], limit=Limit(concurrency=1, queue=0, key=by_config))
-
     with anyio.fail_after(WAIT):
         result = await node.ainvoke([tool_call("work", "1"), tool_call("work", "2")], config_of("Ann"))
-
     first, second = result["messages"]
     assert [ended(first), ended(second)] == [None, "rejected"]
     assert "the queue of node 'tools' for calls like this one is full: 1 of 1 run" in second.content
@@ -317,7 +308,6 @@ async def test_a_rejection_does_not_tell_the_model_whose_queue_is_full() -> None
 async def test_a_key_that_misses_its_user_is_raised() -> None:
     """A bug in the key function is raised instead of becoming a message, whatever its signature."""
     node = ToolNode([Recorder().tool("work")], limit=Limit(concurrency=1, key=by_config))
-
     with anyio.fail_after(WAIT), pytest.raises(KeyError, match="user"):
         await node.ainvoke([tool_call("work", "1")])
 

@@ -253,7 +253,6 @@ def test_a_mistake_is_told_with_its_remedy(mistake: str) -> None:
 def test_a_coroutine_instead_of_a_function_is_told() -> None:
     """A user wrote `function()` in place of `function`; the error says so."""
     called = aquery("tea")
-
     with pytest.raises(TypeError, match="give the function itself, without calling it"):
         ToolNode([called])  # type: ignore[list-item]
     called.close()
@@ -339,7 +338,6 @@ async def test_a_result_that_cannot_be_a_text_is_told_as_a_tool_that_has_run() -
 def test_retry_says_when_a_node_is_built_that_it_does_nothing() -> None:
     """The warning comes when the node is built, and not only when the tool first fails."""
     tools = [Recorder().tool("search"), Recorder().tool("fetch")]
-
     with pytest.warns(IdleMiddlewareWarning, match=r"run 'fetch', 'search' again.*idempotent=True.*any_tool=True"):
         ToolNode(tools, middleware=[Retry()])
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, tool
@@ -345,7 +345,6 @@ async def test_shared_places_with_a_rate_are_not_lent_and_the_deadlock_is_told()
 async def test_a_call_that_needs_two_places_of_one_named_limit_is_told_of_the_deadlock() -> None:
     """A named store treats the limits of a tool and of its node as one limit, so the call would wait for itself."""
     limit = Limit(concurrency=1, shared=Store(1, "vendor"))
-
     nest = Nest(limit, policies={"run": CallPolicy(limit=limit)}, handle_tool_errors=False)
     with anyio.fail_after(60):
         with pytest.raises(DeadlockError):
@@ -388,7 +387,6 @@ plans: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     batch=st.lists(plans, min_size=1, max_size=4),
     width=st.integers(1, 3),

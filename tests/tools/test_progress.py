@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
@@ -96,7 +96,6 @@ def test_an_amount_that_is_none_is_refused(name: str, value: object) -> None:
         progress(3)  # type: ignore[arg-type]
 
 
-@settings(max_examples=60, deadline=None)
 @given(pauses=st.lists(st.sampled_from([0.0, 0.001, 0.02, 0.05, 0.2]), max_size=30), at_end=st.booleans())
 async def test_of_many_reports_the_newest_are_told(pauses: list[float], at_end: bool) -> None:
     """Reports arrive in order, at most every 50 ms and at most that late. The last one arrives before the call ends."""

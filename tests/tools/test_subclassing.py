@@ -553,7 +553,6 @@ async def test_sync_code_reaches_the_sync_half_of_a_tool_through_an_own_run(vers
 @pytest.mark.parametrize("name", RUNS)
 async def test_a_run_within_an_own_one_keeps_its_ledger(name: str) -> None:
     """Calls that finished before a question do not run again, although the override knows nothing of ledgers."""
-
     cls, _ = counting(name)
     assert await answered(cls([ask, delete]), "yes", "ask", "delete") == ["/: yes", "deleted /"]
     assert RAN == ["/"]

@@ -111,7 +111,6 @@ def returns(number: int) -> Callable[[], object]:
 def test_ten_times_as_many_calls_are_ten_times_the_work(asks: Callable[[int], Callable[[], object]]) -> None:
     """A model may request thousands of calls, and each check runs in the event loop."""
     few, many = work_of(asks(100)), work_of(asks(1000))
-
     assert many < 12 * few
 
 
@@ -132,7 +131,5 @@ def test_very_many_calls_are_matched_with_their_answers_in_portions(steps: Any) 
     answers = [ToolMessage("", tool_call_id=f"id-{place}") for place in range(0, 20 * PORTION, 2)]
     reply = AIMessage("")
     reply.tool_calls = asked  # without validation, which would turn them into plain dicts
-
     looks = [Counted.looks, *(Counted.looks for _ in steps(asked, [reply, *answers]))]
-
     assert max(after - before for before, after in pairwise(looks)) <= 5 * PORTION < (looks[-1] - looks[0]) / 3

@@ -66,7 +66,6 @@ def test_a_tracer_sees_what_it_sees_of_langgraph(tracer: str, work: str) -> None
     """Dashboards and evaluations depend on names, kinds, parents, ends, inputs, outputs, tags and metadata of runs."""
     expected = ordered(map(comparable, theirs(tracer, work, set())))
     actual = ordered(map(comparable, without_patches(observed(tracer)[work]["callboard"])))
-
     assert actual == expected
 
 
@@ -77,7 +76,6 @@ def test_a_cancelled_run_is_shown_to_its_depth(tracer: str, work: str) -> None:
     [root] = without_patches(observed(tracer)[work]["callboard"])
     [tools] = [node for node in root["below"] if "tools" in node["name"]]
     [tool] = tools["below"]
-
     assert tool["name"].endswith("wait")
     assert [node["name"] for node in (root, tools, tool) if node["facts"].get("error", "an error") is None] == []
 
@@ -89,6 +87,5 @@ def test_what_is_explained_is_still_so_and_stands_on_the_page(tracer: str) -> No
     for work in WORK:
         theirs(tracer, work, taken)
     expected = {name for name, _ in PIECES} | (set(PATCHES) if tracer == "traceloop" else set())
-
     assert taken == expected
     assert [name for name in expected if f"`{name}`" not in PAGE.read_text()] == []
