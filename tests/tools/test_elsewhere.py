@@ -36,6 +36,7 @@ from callboard import (
 )
 from callboard.actors._actor_set import ActorSession
 from callboard.testing import FakeEngine, ScriptedModel, calls
+from tests.helpers import contents
 
 said: list[Any] = []
 
@@ -119,16 +120,20 @@ async def _content(node: ToolNode, name: str, config: RunnableConfig | None = No
 
 
 @pytest.mark.real_clock
-async def test_a_plain_function_runs_on_the_engine() -> None:
+async def test_a_plain_function_runs_on_the_engine_which_is_open_for_a_run_of_an_agent() -> None:
     """Arguments are validated in this process, and the return value becomes a message like that of any tool."""
     engine = FakeEngine()
     node = _node(engine, double)
+    model = ScriptedModel([calls(("double", {"number": 1})), calls(("double", {"number": 2})), AIMessage("done")])
     with anyio.fail_after(5):
         assert await _content(node, "double", number=21) == "42"
         assert "number" in await _content(node, "double", number="many")
         found = await anyio.to_thread.run_sync(node.invoke, [calls(("double", {"number": 4}))])
-    assert found[0].content == "8"
-    assert engine.bodies == ["double", "double"]
+        assert (found[0].content, engine.bodies) == ("8", ["double", "double"])
+        before = engine.starts
+        state = await create_react_agent(model, node).ainvoke({"messages": [HumanMessage("go")]})
+    assert contents(state) == ["2", "4"]
+    assert (engine.starts, engine.opened) == (before + 1, 0)
 
 
 async def test_progress_and_what_is_left_of_the_timeout_cross() -> None:
@@ -178,18 +183,6 @@ async def test_an_engine_is_open_from_its_first_call_to_the_end_of_the_run_or_of
             assert engine.starts == before + 1
             assert engine.opened
         assert engine.opened == 0
-
-
-@pytest.mark.real_clock
-async def test_an_agent_has_it_open_for_a_run() -> None:
-    """The engine stays open between the turns of one run."""
-    engine = FakeEngine()
-    model = ScriptedModel([calls(("double", {"number": 1})), calls(("double", {"number": 2})), AIMessage("done")])
-    agent = create_react_agent(model, _node(engine, double))
-    with anyio.fail_after(5):
-        found = await agent.ainvoke({"messages": [HumanMessage("go")]})
-    assert [one.content for one in found["messages"] if isinstance(one, ToolMessage)] == ["2", "4"]
-    assert (engine.starts, engine.opened) == (1, 0)
 
 
 @pytest.mark.real_clock
@@ -247,28 +240,28 @@ async def _killed(engine: FakeEngine, node: ToolNode, times: int) -> Any:
     return found[0]
 
 
-async def test_a_call_that_is_lost_runs_again_but_not_for_ever() -> None:
-    """A lost call runs up to three times if the policy or the idempotent mark allows it. Then it fails as lost."""
-    for policy, times in (({"on_unknown": "rerun"}, 3), ({"on_unknown": "fail", "idempotent": True}, 3), ({}, 1)):
-        engine = FakeEngine()
-        with anyio.fail_after(60):
-            if times > 1:
-                assert await _killed(engine, _node(engine, wait, **policy), 2) == "waited"
-            engine.bodies.clear()
-            content = await _killed(engine, _node(engine, wait, **policy), times)
-        assert "had begun when its worker was killed by SIGKILL. Whether it had its effect is unknown" in content
-        assert "Find out before you call it again." in content
-        assert len(engine.bodies) == times
-
-
-@pytest.mark.parametrize("policy", [{}, {"on_unknown": "fail"}], ids=["by default", "fail"])
-async def test_a_call_that_is_lost_is_not_done_twice_unless_somebody_says_that_it_may(policy: Any) -> None:
+@pytest.mark.parametrize(
+    ("policy", "times"),
+    [
+        ({"on_unknown": "rerun"}, 3),
+        ({"idempotent": True, "on_unknown": "fail"}, 3),
+        ({"on_unknown": "fail"}, 1),
+        ({}, 1),
+    ],
+    ids=["rerun", "idempotent", "fail", "by default"],
+)
+async def test_a_lost_call_runs_again_if_somebody_says_that_it_may_but_not_for_ever(policy: Any, times: int) -> None:
     """The model reads that the outcome is unknown, and what to check before it calls again."""
     engine = FakeEngine()
+    node = _node(engine, wait, **policy)
     with anyio.fail_after(60):
-        content = await _killed(engine, _node(engine, wait, **policy), 1)
-    assert "Whether it had its effect is unknown. Find out before you call it again." in content
-    assert engine.bodies == ["wait"]
+        if times > 1:
+            assert await _killed(engine, node, 2) == "waited"
+        engine.bodies.clear()
+        content = await _killed(engine, node, times)
+    assert "had begun when its worker was killed by SIGKILL. Whether it had its effect is unknown" in content
+    assert "Find out before you call it again." in content
+    assert engine.bodies == ["wait"] * times
 
 
 async def test_a_person_is_asked_where_the_policy_says_so() -> None:
@@ -442,10 +435,10 @@ async def test_a_node_that_is_left_waits_for_a_call_that_opens_its_engine() -> N
     """The block waits for the call, so the engine is neither closed during the call nor left open."""
     engine = FakeEngine()
     node = _node(engine, wait)
-    contents: list[str] = []
+    answers: list[str] = []
 
     async def call() -> None:
-        contents.append(await _content(node, "wait", seconds=1.0))
+        answers.append(await _content(node, "wait", seconds=1.0))
 
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
@@ -454,4 +447,4 @@ async def test_a_node_that_is_left_waits_for_a_call_that_opens_its_engine() -> N
                 while not engine.opened:
                     await anyio.sleep(0)
             assert engine.opened == 0
-    assert "closed" not in contents[0]
+    assert "closed" not in answers[0]

@@ -56,7 +56,8 @@ class Nest:
 
     async def ask(self, plans: list[Any]) -> list[ToolMessage]:
         batch = [_call(number, plan) for number, plan in enumerate(plans)]
-        answers = list((await self.node.ainvoke(batch))["messages"])
+        with anyio.fail_after(1000):
+            answers = list((await self.node.ainvoke(batch))["messages"])
         self.answers += answers
         return answers
 
@@ -66,65 +67,43 @@ def _call(number: int, plan: Any) -> dict[str, Any]:
     return dict(tool_call(name, f"c{number}", plan=inner))
 
 
-async def test_four_calls_that_run_calls_of_the_same_node_share_its_four_places() -> None:
-    """Each outer call holds a place that it does not use. Without a loan, the inner calls would wait forever."""
-    nest = Nest(Limit(concurrency=4))
-    with anyio.fail_after(60):
-        answers = await nest.ask([[[]], [[]], [[]], [[]]])
-    assert [answer.status for answer in answers] == ["success"] * 4
-    assert nest.peak == 4
+def nested(depth: int) -> list[Any]:
+    return [nested(depth - 1)] if depth else []
 
 
-async def test_a_batch_within_a_call_uses_free_places_beside_the_lent_one() -> None:
-    """A loan is an additional way to a place and does not reduce a wide limit to one."""
-    nest = Nest(Limit(concurrency=3))
-    with anyio.fail_after(60):
-        await nest.ask([[[], [], [], [], []]])
-    assert nest.peak == 3
+ONE = Limit(concurrency=1)
+LENT: dict[str, tuple[dict[str, Any], list[Any], int]] = {
+    "four outer calls in four places": ({"limit": Limit(concurrency=4)}, [nested(1)] * 4, 4),
+    "free places beside a lent one": ({"limit": Limit(concurrency=3)}, [[[], [], [], [], []]], 3),
+    "a lent place is lent on": ({"limit": ONE}, [nested(12), nested(12)], 1),
+    "the limit of a tool": ({"policies": {"run": CallPolicy(limit=ONE)}}, [[[], []], [[]]], 1),
+    "by key": ({"limit": Limit(concurrency=1, key=lambda call: call["name"])}, [[[], []], [[]]], 1),
+    "one limit, each policy with its own places": (
+        {"limit": ONE, "policies": {"run": CallPolicy(limit=ONE), "other": CallPolicy(limit=ONE)}},
+        [[("other", [("run", [])])]],
+        1,
+    ),
+}
+"""Options of a node, a plan, and the greatest number of innermost calls at once."""
 
 
-async def test_a_lent_place_is_lent_on() -> None:
-    """Calls may be nested to any depth, so a lent place can be lent again."""
-    nest = Nest(Limit(concurrency=1))
-    plan: list[Any] = []
-    for _ in range(12):
-        plan = [plan]
-    with anyio.fail_after(60):
-        answers = await nest.ask([plan, plan])
-    assert [answer.status for answer in answers] == ["success"] * 2
-    assert nest.peak == 1
+async def test_a_call_lends_its_place_to_the_calls_within_it() -> None:
+    """An outer call holds a place that it does not use. Without a loan, the inner calls would wait forever.
 
-
-async def test_limits_of_a_tool_and_of_a_key_are_lent_as_those_of_a_node() -> None:
-    """Limits of a tool, of a key and of a node could all deadlock nested calls."""
-    by_name = Limit(concurrency=1, key=lambda call: call["name"])
-    all_options: list[dict[str, Any]] = [
-        {"policies": {"run": CallPolicy(limit=Limit(concurrency=1))}},
-        {"limit": by_name},
-    ]
-    for options in all_options:
+    A loan is an additional way to a place, and does not reduce a wide limit to one.
+    """
+    for what, (options, plans, peak) in LENT.items():
         nest = Nest(**options)
-        with anyio.fail_after(60):
-            answers = await nest.ask([[[], []], [[]]])
-        assert [answer.status for answer in answers] == ["success"] * 2
-        assert nest.peak == 1
-
-
-async def test_the_same_limit_object_in_several_policies_is_lent_too() -> None:
-    """Each policy has its own places, as documented: a call holds one place of the tool and one of the node."""
-    one = Limit(concurrency=1)
-    nest = Nest(one, policies={"run": CallPolicy(limit=one), "other": CallPolicy(limit=one)})
-    with anyio.fail_after(60):
-        answers = await nest.ask([[("other", [("run", [])])]])
-    assert [answer.status for answer in answers] == ["success"]
+        answers = await nest.ask(plans)
+        assert [answer.status for answer in answers] == ["success"] * len(plans), what
+        assert nest.peak == peak, what
 
 
 async def test_a_rate_counts_the_starts_of_calls_in_lent_places() -> None:
     """A call in a lent place still counts as a start, so nesting does not bypass a rate."""
     nest = Nest(Limit(concurrency=1, rate=Rate(1, per=10.0)))
-    with anyio.fail_after(120):
-        since = anyio.current_time()
-        await nest.ask([[[], []]])
+    since = anyio.current_time()
+    await nest.ask([[[], []]])
     assert anyio.current_time() - since >= 20
 
 
@@ -145,16 +124,14 @@ async def test_a_lent_place_outlives_its_lender_as_long_as_it_is_used() -> None:
             await nest.node.ainvoke([tool_call("begin")])
             await nest.ask([[]])
             peak = nest.peak
-    with anyio.fail_after(60):
-        await nest.ask([[]])
+    await nest.ask([[]])
     assert (peak, nest.running, nest.begun) == (1, 0, 3)
 
 
 async def test_a_cancelled_call_gives_its_lent_place_back() -> None:
     """After the inner call is cancelled, the outer call continues in its place and can lend it again."""
     nest = Nest(Limit(concurrency=1), policies={"run": CallPolicy(timeout=2.5)})
-    with anyio.fail_after(60):
-        answers = await nest.ask([["each", [], [], []], []])
+    answers = await nest.ask([["each", [], [], []], []])
     assert [answer.status for answer in answers] == ["error", "success"]
 
 
@@ -243,8 +220,7 @@ async def test_two_tools_that_wait_for_each_others_places_are_told_of_the_deadlo
 async def test_calls_that_hold_a_narrow_place_and_wait_for_a_wide_one_are_told_of_the_deadlock() -> None:
     """The cycle spans two limits, and its last call is not nested in another one."""
     nest = Nest(Limit(concurrency=1), policies={"other": CallPolicy(limit=Limit(concurrency=1))})
-    with anyio.fail_after(60):
-        await nest.ask([[("other", [])], ("other", [])])
+    await nest.ask([[("other", [])], ("other", [])])
     (refused,) = [answer for answer in nest.answers if answer.status == "error"]
     assert "would wait for itself: 'other' (call 'c0') -> 'other' (call 'c1') -> 'run' (call 'c0')" in str(
         refused.content
@@ -306,8 +282,7 @@ async def test_places_at_a_shared_limit_are_lent_within_a_process() -> None:
     """The server sees one place, which the nested calls of this process use in turn."""
     store = Store(2)
     nest = Nest(Limit(concurrency=2, shared=store))
-    with anyio.fail_after(60):
-        answers = await nest.ask([[[], []], [[], []]])
+    answers = await nest.ask([[[], []], [[], []]])
     assert [answer.status for answer in answers] == ["success"] * 2
     assert (nest.peak, len(store.given), len(store.waiting)) == (2, 0, 0)
 
@@ -336,9 +311,8 @@ async def test_shared_places_with_a_rate_are_not_lent_and_the_deadlock_is_told()
     """The server would not count the start of a call in a lent place, so the deadlock is reported instead."""
     store = Store(1)
     nest = Nest(Limit(concurrency=1, rate=Rate(100, per=1.0), shared=store), handle_tool_errors=False)
-    with anyio.fail_after(60):
-        with pytest.raises(DeadlockError, match=r"'run' \(call 'c0'\) -> 'run' \(call 'c0'\)"):
-            await nest.ask([[[]]])
+    with pytest.raises(DeadlockError, match=r"'run' \(call 'c0'\) -> 'run' \(call 'c0'\)"):
+        await nest.ask([[[]]])
     assert (store.given, store.waiting) == ([], [])
 
 
@@ -346,9 +320,8 @@ async def test_a_call_that_needs_two_places_of_one_named_limit_is_told_of_the_de
     """A named store treats the limits of a tool and of its node as one limit, so the call would wait for itself."""
     limit = Limit(concurrency=1, shared=Store(1, "vendor"))
     nest = Nest(limit, policies={"run": CallPolicy(limit=limit)}, handle_tool_errors=False)
-    with anyio.fail_after(60):
-        with pytest.raises(DeadlockError):
-            await nest.ask([[]])
+    with pytest.raises(DeadlockError):
+        await nest.ask([[]])
 
 
 async def test_a_retried_call_borrows_again() -> None:
