@@ -533,7 +533,11 @@ case(tags_metadata_and_callbacks_of_the_tool)
 
 @tool("another name", return_direct=True, parse_docstring=True)
 async def described_at_length(x: int) -> str:
-    """Do what has to be done. Args:     x: a number"""
+    """Do what has to be done.
+
+    Args:
+        x: a number
+    """
     return "done"
 
 
