@@ -1,9 +1,11 @@
 """In-memory spans, with helpers for tests."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import anyio
+import pytest
 from langchain_core.language_models.chat_models import LangSmithParams
 from langchain_core.messages import AIMessage
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -60,6 +62,14 @@ def traced(**options: Any) -> Iterator[Traces]:
         yield traces
 
 
+async def turns(agent: Any, *given: Any, config: Any = None, fails: Any = (), **options: Any) -> Traces:
+    """Run the turns of an agent, or the batches of a node, and return their spans. The last one may fail."""
+    with traced(**options) as traces, anyio.fail_after(WAIT), pytest.raises(fails) if fails else nullcontext():
+        for one in given:
+            await agent.ainvoke(one, config)
+    return traces
+
+
 class PaidModel(ScriptedModel):
     """Scripted model with the metadata of a provider's model."""
 
@@ -85,16 +95,9 @@ class Instrumented(PaidModel):
 
 def said(text: str) -> AIMessage:
     """Return a reply with all metadata of a provider."""
-    return AIMessage(
-        text,
-        usage_metadata={
-            "input_tokens": 7,
-            "output_tokens": 3,
-            "total_tokens": 10,
-            "input_token_details": {"cache_read": 2},
-        },
-        response_metadata={"model_name": "gpt-x-2026", "finish_reason": "stop", "id": "chatcmpl-1"},
-    )
+    usage: Any = {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10, "input_token_details": {"cache_read": 2}}
+    metadata = {"model_name": "gpt-x-2026", "finish_reason": "stop", "id": "chatcmpl-1"}
+    return AIMessage(text, usage_metadata=usage, response_metadata=metadata)
 
 
 def attributes(span: ReadableSpan) -> dict[str, Any]:

@@ -14,10 +14,11 @@ from callboard import CallPolicy, Limit, ToolNode, create_react_agent
 from callboard._calls._call import note
 from callboard.middleware import Retry
 from callboard.telemetry._metrics import _Calls
-from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from callboard.testing import Recorder, calls, tool_call
 
 from ._events import event
 from ._measured import Seen
+from ._traces import PaidModel
 
 WAIT = 1000
 
@@ -44,11 +45,8 @@ async def test_the_duration_of_a_call_has_the_conventions_attributes_and_buckets
 
 
 async def test_timeouts_rejections_and_waits_are_counted(seen: Seen) -> None:
-    node = ToolNode(
-        [Recorder().tool("slow", seconds=5)],
-        policies={"slow": CallPolicy(timeout=2, limit=Limit(concurrency=1, queue=1))},
-    )
-
+    policies = {"slow": CallPolicy(timeout=2, limit=Limit(concurrency=1, queue=1))}
+    node = ToolNode([Recorder().tool("slow", seconds=5)], policies=policies)
     with seen.metrics.on():
         await asked(node, *(tool_call("slow", str(n)) for n in range(3)))
 
@@ -76,19 +74,14 @@ async def test_what_runs_and_what_waits_is_seen_while_it_does_and_gone_after(see
 
 
 async def test_retries_and_abandoned_threads_are_counted(seen: Seen) -> None:
-    recorder = Recorder()
 
     async def stuck() -> str:
         """Note what a lost thread leads to."""
         note("abandoned")
         return ""
 
-    node = ToolNode(
-        [recorder.tool("flaky", raises=OSError("no"), times=2), stuck],
-        middleware=[Retry(attempts=3, any_tool=True)],
-        handle_tool_errors=True,
-    )
-
+    tools = [Recorder().tool("flaky", raises=OSError("no"), times=2), stuck]
+    node = ToolNode(tools, middleware=[Retry(attempts=3, any_tool=True)], handle_tool_errors=True)
     with seen.metrics.on():
         await asked(node, tool_call("flaky", "call_1"), tool_call("stuck", "two"))
 
@@ -97,18 +90,11 @@ async def test_retries_and_abandoned_threads_are_counted(seen: Seen) -> None:
     assert all(names.ERROR_TYPE not in attributes for attributes, _ in seen.points(names.TOOL_DURATION))
 
 
-class Counting(ScriptedModel):
-    """Model with the metadata of a provider's model."""
-
-    def _get_ls_params(self, stop: Any = None, **kwargs: Any) -> Any:
-        return {"ls_provider": "openai", "ls_model_name": "gpt-x"}
-
-
 @pytest.mark.real_clock
 async def test_a_run_has_its_duration_its_calls_and_its_requests(seen: Seen) -> None:
     usage: Any = {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}
     reply = AIMessage("", tool_calls=calls("work", "work").tool_calls, usage_metadata=usage)
-    agent = create_react_agent(Counting([reply, "done"]), [Recorder().tool("work", seconds=0.01)], name="bot")
+    agent = create_react_agent(PaidModel([reply, "done"]), [Recorder().tool("work", seconds=0.01)], name="bot")
 
     with seen.metrics.on(), anyio.fail_after(WAIT):
         await agent.ainvoke({"messages": [("user", "go")]})

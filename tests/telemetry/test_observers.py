@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry import trace
+from opentelemetry.sdk.trace import SpanProcessor
 
 from callboard import CallEvent, CallPolicy, RunEvent, ToolNode, create_react_agent
 from callboard._calls._observers import CarefulObserver, careful_observers, observe
@@ -46,11 +47,8 @@ def failing(phase: str, error: type[BaseException]) -> Callable[[Any], None]:
 def node() -> ToolNode:
     """Return a node and a batch: one call succeeds, one fails, one times out, and some wait."""
     recorder = Recorder()
-    tools = [
-        recorder.tool("well", seconds=1),
-        recorder.tool("ill", raises=OSError("disk")),
-        recorder.tool("late", hang=True),
-    ]
+    ill = recorder.tool("ill", raises=OSError("disk"))
+    tools = [recorder.tool("well", seconds=1), ill, recorder.tool("late", hang=True)]
     return ToolNode(tools, handle_tool_errors=True, policies={"late": CallPolicy(timeout=2)})
 
 
@@ -82,13 +80,17 @@ async def test_an_observer_that_raises_anything_changes_nothing(
     assert len(reports(caplog)) == (phase in alone)
 
 
+def agent_of_one_call() -> Any:
+    return create_react_agent(PaidModel([calls("well"), said("done")]), [Recorder().tool("well")])
+
+
 @pytest.mark.real_clock
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("phase", ["begun", "asked", "answered", "ended"])
 async def test_a_run_is_the_same_with_an_observer_that_raises(
     error: type[BaseException], phase: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    agent = create_react_agent(PaidModel([calls("well"), said("done")]), [Recorder().tool("well")])
+    agent = agent_of_one_call()
     fail = failing(phase, error)
     with observe(fail, runs=fail), anyio.fail_after(WAIT):
         result = await agent.ainvoke(GO)
@@ -228,24 +230,14 @@ async def test_one_that_blocks_and_raises_is_reported_for_both(caplog: pytest.Lo
     assert len(reports(caplog)) == 2
 
 
-class SlowOnce:
+class SlowOnce(SpanProcessor):
     """Span processor that blocks at the first end, like an exporter that sends synchronously."""
 
-    def __init__(self) -> None:
-        self.patience = TOO_LONG
-
-    def on_start(self, span: Any, parent_context: Any = None) -> None: ...
-
-    def _on_ending(self, span: Any) -> None: ...
+    patience = TOO_LONG
 
     def on_end(self, span: Any) -> None:
         time.sleep(self.patience)
         self.patience = 0
-
-    def shutdown(self) -> None: ...
-
-    def force_flush(self, timeout_millis: int = 0) -> bool:
-        return True
 
 
 @pytest.mark.real_clock
@@ -253,9 +245,8 @@ async def test_a_tracing_that_has_a_pause_leaves_no_span_open_and_none_current(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     traces = Traces()
-    traces.provider.add_span_processor(SlowOnce())  # type: ignore[arg-type]
-    agent = create_react_agent(PaidModel([calls("well"), said("done")]), [Recorder().tool("well")])
-    before = trace.get_current_span()
+    traces.provider.add_span_processor(SlowOnce())
+    agent, before = agent_of_one_call(), trace.get_current_span()
     with traces.on(), anyio.fail_after(WAIT):
         await agent.ainvoke(GO)
     assert trace.get_current_span() is before
@@ -294,8 +285,7 @@ async def test_a_provider_that_fails_changes_nothing_and_leaves_nothing(
     fails: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     provider: Any = Broken(fails)
-    agent = create_react_agent(PaidModel([calls("well"), said("done")]), [Recorder().tool("well")])
-    before = trace.get_current_span()
+    agent, before = agent_of_one_call(), trace.get_current_span()
     with Tracing(provider).on(), anyio.fail_after(WAIT):
         result = await agent.ainvoke(GO)
     assert result["messages"][-1].content == "done"

@@ -210,8 +210,7 @@ async def test_a_run_leaves_its_caller_where_it_was(how: str, caplog: pytest.Log
                 with suppress(OSError):
                     await agent.ainvoke(GO, {"configurable": {"thread_id": "1"}})
             finally:
-                assert context.get_current() == before
-                assert trace.get_current_span() is caller
+                assert (context.get_current(), trace.get_current_span()) == (before, caller)
     assert is_child(traces.one("invoke_agent"), traces.one("caller"))
     assert not caplog.records
 
@@ -224,13 +223,13 @@ async def test_a_stream_that_is_abandoned_leaves_nothing_behind(caplog: pytest.L
         model = PaidModel([calls(tool_call("quick", "c1", name="c1")), said("done")])
         agent = create_react_agent(model, [make(shop.quick)], name="clerk")
         with traces.on(), traces.tracer.start_as_current_span("reader") as reader, anyio.fail_after(WAIT):
-            left = leaves_after
+            chunks = 0
             async with aclosing(agent.astream(GO)) as stream:
                 async for _ in stream:
                     assert trace.get_current_span() is reader
-                    if not left:
+                    chunks += 1
+                    if chunks > leaves_after:
                         break
-                    left -= 1
             assert trace.get_current_span() is reader
     readers, runs = traces.all("reader"), traces.all("invoke_agent")
     assert [is_child(run, reader) for run, reader in zip(runs, readers, strict=True)] == [True] * 4

@@ -14,20 +14,18 @@ from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 
 from callboard import CallPolicy, Limit, ToolNode, create_react_agent
+from callboard._records._events import RunEvent, RunInfo
 from callboard.telemetry import Recorder
+from callboard.telemetry._capture import Capture
 from callboard.telemetry._recording import _recorder as module
 from callboard.testing import Recorder as Tools
-from callboard.testing import ScriptedModel, backend_names, calls, tool_call
+from callboard.testing import ScriptedModel, backend, backend_names, calls, tool_call
 
 WAIT = 1000
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def events_of(path: Path) -> list[str]:
-    return [line["event"] for line in lines_of(path)]
 
 
 async def asked(node: ToolNode, *requested: Any) -> Any:
@@ -45,18 +43,9 @@ async def test_a_run_is_recorded_from_its_beginning_to_its_end(tmp_path: Path) -
 
     header, *lines, closed = lines_of(path)
     assert (header["event"], header["format"], header["captures"]) == ("header", "callboard/recording/1", False)
-    assert [line["event"] for line in lines] == [
-        "run_begun",
-        "model_asked",
-        "model_answered",
-        "begun",
-        "started",
-        "attempt_ended",
-        "ended",
-        "model_asked",
-        "model_answered",
-        "run_ended",
-    ]
+    request = ("model_asked", "model_answered")
+    call = ("begun", "started", "attempt_ended", "ended")
+    assert [line["event"] for line in lines] == ["run_begun", *request, *call, *request, "run_ended"]
     assert (lines[0]["agent"], lines[0]["thread"]) == ("bot", "oslo")
     assert lines[2]["calls"] == 1
     assert {line["run"] for line in lines if "run" in line} == {lines[0]["run"]}
@@ -107,10 +96,7 @@ async def test_what_is_no_text_is_written_all_the_same(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes on this system")
 @pytest.mark.exhaustive
 async def test_a_disk_that_is_stuck_loses_events_and_says_how_many(tmp_path: Path) -> None:
-    """Memory is bounded and calls continue.
-
-    The file has the number of lost events. A pipe without a reader blocks like this.
-    """
+    """Memory is bounded, calls continue, and the file has the number of lost events. A pipe without a reader blocks."""
     path = tmp_path / "pipe"
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -180,8 +166,8 @@ def test_a_hundred_thousand_calls_are_recorded_in_bounded_memory(name: str, tmp_
             gc.collect()
             return recorder.lost, sys.getallocatedblocks() - before
 
-    lost, grown = anyio.run(main, **_options(name))
-
+    chosen, options = backend(name, real_clock=True)
+    lost, grown = anyio.run(main, backend=chosen, backend_options=options)
     assert lost == 0
     assert grown < 1000 * 10, "not one object for every ten calls; what waits to be written is a few long strings"
     with path.open() as file:
@@ -194,21 +180,10 @@ async def _quick() -> str:
     return ""
 
 
-def _options(name: str) -> Any:
-    from callboard.testing import backend
-
-    chosen, options = backend(name, real_clock=True)
-    return {"backend": chosen, "backend_options": options}
-
-
 def test_the_message_of_a_reply_with_no_usage_is_no_obstacle() -> None:
     """Not every model reports its usage."""
-    from callboard._records._events import RunEvent, RunInfo
-    from callboard.telemetry._capture import Capture
-    from callboard.telemetry._recording._recorder import Records
-
     event = RunEvent(phase="answered", run=RunInfo(number=1, agent="a", run_id="r"), time=1.0, result=AIMessage("hi"))
-    line = Records(Capture(wanted=False)).of_run(event, 1.0)
+    line = module.Records(Capture(wanted=False)).of_run(event, 1.0)
     assert line == {"t": 1.0, "event": "model_answered", "run": 1, "calls": 0}
     assert module.BOUND == 16 * 1024 * 1024
 
@@ -233,8 +208,8 @@ async def test_events_after_the_end_of_a_recording_are_lost_and_not_kept(tmp_pat
                 await started.wait()
             may_end.set()
 
-    assert events_of(path) == ["header", "begun", "started", "closed"]
-    closing = lines_of(path)[-1]
+    *_, closing = lines = lines_of(path)
+    assert [line["event"] for line in lines] == ["header", "begun", "started", "closed"]
     assert (closing["events"], closing["lost"]) == (2, 0)
     assert (recorder.events, recorder.lost) == (4, 2)
     assert not recorder._writer._lines

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import anyio
@@ -27,7 +28,7 @@ from callboard.telemetry._setup import formatter
 from callboard.testing import calls, tool_call
 from tests.helpers import make, make_sync
 
-from ._traces import WAIT, PaidModel, Traces, attributes, events, facts, said, texts_in, traced
+from ._traces import WAIT, PaidModel, Traces, attributes, events, facts, said, texts_in, turns
 
 CANARY = "canary-4711"
 KEY = "sk-proj-" + "a1B2c3D4" * 6
@@ -60,6 +61,11 @@ class Everything:
                 stack.enter_context(one.on())
             stack.enter_context(Recorder(self._path, **self._options))
             yield
+
+    async def run(self, node: ToolNode, *requests: Any, fails: Any = ()) -> Any:
+        """Run one batch with all outputs, and return what the node returns."""
+        with self.on(), anyio.fail_after(WAIT), suppress(fails):
+            return await node.ainvoke([calls(*requests)])
 
     @property
     def said(self) -> dict[str, str]:
@@ -125,8 +131,7 @@ async def test_no_text_of_an_error_leaves(
 
     # The handler does not format the error: some of these errors cannot be shown to a model.
     node = ToolNode([make(search)], handle_tool_errors="failed" if handled else False)
-    with everything.on(), anyio.fail_after(WAIT), suppress(Exception):
-        await node.ainvoke([calls(("search", {"query": CANARY}))])
+    await everything.run(node, ("search", {"query": CANARY}), fails=Exception)
     assert everything.traces.tool()
     assert everything.leaks() == []
 
@@ -147,8 +152,7 @@ async def test_no_invalid_argument_leaves(everything: Everything) -> None:
     async def add(number: int) -> int:
         return number
 
-    with everything.on(), anyio.fail_after(WAIT):
-        await ToolNode([make(add)]).ainvoke([calls(("add", {"number": CANARY}), ("add", {CANARY: CANARY}))])
+    await everything.run(ToolNode([make(add)]), ("add", {"number": CANARY}), ("add", {CANARY: CANARY}))
     assert everything.leaks() == []
 
 
@@ -196,19 +200,15 @@ async def test_no_note_of_a_link_has_an_argument_in_it(everything: Everything) -
 @pytest.mark.parametrize("place", ["queue", "rate"])
 async def test_no_key_of_a_limit_leaves(everything: Everything, place: str) -> None:
     """A rejection message names the limit, whose key may be an argument."""
-    by_query: Any = lambda call: call["args"]["query"]
-    limit = Limit(concurrency=1, queue=0, key=by_query)
-    if place == "rate":
-        limit = Limit(rate=Rate(1, per=60), queue=0, key=by_query)
+    narrow: Any = {"concurrency": 1} if place == "queue" else {"rate": Rate(1, per=60)}
+    limit = Limit(**narrow, queue=0, key=lambda call: call["args"]["query"])
 
     async def search(query: str) -> str:
         await anyio.sleep(1)
         return "found"
 
     node = ToolNode([make(search)], policies={"search": CallPolicy(limit=limit)})
-    call = ("search", {"query": CANARY})
-    with everything.on(), anyio.fail_after(WAIT):
-        messages = await node.ainvoke([calls(call, call)])
+    messages = await everything.run(node, *[("search", {"query": CANARY})] * 2)
     assert CANARY in messages[1].content
     assert everything.leaks() == []
 
@@ -238,13 +238,11 @@ async def test_no_word_of_an_abandoned_thread_leaves(everything: Everything) -> 
         release.wait()
         raise ValueError(query)
 
-    node = ToolNode([make_sync(deaf)], timeout=0.05)
-    with everything.on(), anyio.fail_after(WAIT):
-        try:
-            with pytest.warns(AbandonedThreadWarning):
-                await node.ainvoke([calls(("deaf", {"query": CANARY}))])
-        finally:
-            release.set()
+    try:
+        with pytest.warns(AbandonedThreadWarning):
+            await everything.run(ToolNode([make_sync(deaf)], timeout=0.05), ("deaf", {"query": CANARY}))
+    finally:
+        release.set()
     assert everything.leaks() == []
 
 
@@ -275,12 +273,8 @@ async def test_an_observer_that_fails_is_reported_without_what_it_was_told(
     everything: Everything, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The error's text and the observer's repr may contain arguments. The report has the location of the failure."""
-
-    async def search(query: str) -> str:
-        return query
-
-    with everything.on(), observe(Collector()), anyio.fail_after(WAIT):
-        await ToolNode([make(search)]).ainvoke([calls(("search", {"query": CANARY}))])
+    with observe(Collector()):
+        await everything.run(ToolNode([make(search)]), ("search", {"query": CANARY}))
     [record] = [one for one in caplog.records if one.name == "callboard"]
     assert "the observer Collector failed with KeyError" in record.getMessage()
     assert "in __call__" in record.getMessage()
@@ -296,17 +290,14 @@ async def search(query: str) -> str:
     return f"found {query}"
 
 
-async def one_call(query: Any, fn: Any = search, **options: Any) -> Traces:
+async def one_call(query: Any, fn: Any = search, *, fails: Any = (), **options: Any) -> Traces:
     node = ToolNode([make(fn, "search")], handle_tool_errors=False)
-    with traced(**options) as traces, anyio.fail_after(WAIT), suppress(OSError):
-        await node.ainvoke([calls(("search", {"query": query}))])
-    return traces
+    return await turns(node, {"messages": [calls(("search", {"query": query}))]}, fails=fails, **options)
 
 
 async def test_captured_values_are_where_they_are_documented_and_nowhere_else(tmp_path: Path) -> None:
     everything = Everything(tmp_path / "recording.jsonl", capture=True)
-    with everything.on(), anyio.fail_after(WAIT):
-        await ToolNode([make(search)]).ainvoke([calls(("search", {"query": CANARY}))])
+    await everything.run(ToolNode([make(search)]), ("search", {"query": CANARY}))
     assert everything.leaks() == ["spans", "recording"]
     having = {
         key for span in everything.traces.spans for key, value in attributes(span).items() if CANARY in str(value)
@@ -323,10 +314,8 @@ async def test_captured_values_are_redacted(tmp_path: Path) -> None:
     async def broken(query: str) -> str:
         raise OSError(f"no access with {query}")
 
-    node = ToolNode([make(search), make(broken)], handle_tool_errors=False)
-    with everything.on(), anyio.fail_after(WAIT), suppress(OSError):
-        await node.ainvoke([calls(("search", {"query": f"with {KEY}"}))])
-        await node.ainvoke([calls(("broken", {"query": KEY}))])
+    node = ToolNode([make(search), make(broken)], handle_tool_errors=False, on_error="finish")
+    await everything.run(node, ("search", {"query": f"with {KEY}"}), ("broken", {"query": KEY}), fails=OSError)
     assert everything.leaks(KEY) == []
     failed = everything.traces.one("execute_tool broken")
     assert (failed.status.description or "").startswith("no access with <")
@@ -362,10 +351,6 @@ async def test_a_redactor_of_ones_own_takes_the_place_of_ours() -> None:
     assert CANARY not in texts_in(traces.spans)
 
 
-class Bad:
-    """Object that a redactor should not return."""
-
-
 def raises(value: Any) -> Any:
     raise ValueError(CANARY)
 
@@ -385,8 +370,8 @@ async def test_a_redactor_that_fails_lets_nothing_out(redact: Any, caplog: pytes
 
 
 async def test_a_redactor_may_return_what_is_no_json() -> None:
-    traces = await one_call(CANARY, capture=True, redact=lambda _: {"kept": Bad(), 1: {2}})
-    assert attributes(traces.tool())[names.TOOL_ARGUMENTS] == '{"kept": "<Bad>", "1": [2]}'
+    traces = await one_call(CANARY, capture=True, redact=lambda _: {"kept": Random(), 1: {2}})
+    assert attributes(traces.tool())[names.TOOL_ARGUMENTS] == '{"kept": "<Random>", "1": [2]}'
 
 
 async def test_what_is_too_long_is_cut_after_it_is_redacted() -> None:
@@ -403,9 +388,7 @@ async def test_an_error_that_cannot_say_anything_does_not_cost_the_span() -> Non
     async def broken(query: str) -> str:
         raise Unspeakable
 
-    node = ToolNode([make(broken)], handle_tool_errors=False)
-    with traced(capture=True) as traces, anyio.fail_after(WAIT), suppress(Unspeakable):
-        await node.ainvoke([calls(("broken", {"query": "tea"}))])
+    traces = await one_call("tea", broken, capture=True, fails=Unspeakable)
     assert traces.tool().status.description == "<not captured: RuntimeError>"
     assert CANARY not in texts_in(traces.spans)
 
@@ -421,24 +404,13 @@ async def test_objects_that_are_no_json_are_captured_by_their_kind() -> None:
         message = ToolMessage("ok", tool_call_id="call_1")
         return Command(update={"messages": [message], "loot": Secretive(), "where": Path("/")})
 
-    node = ToolNode([make(artful)])
-    with traced(capture=True) as traces, anyio.fail_after(WAIT):
-        await node.ainvoke({"messages": [calls(("artful", {"query": "tea"}))]})
+    traces = await one_call("tea", artful, capture=True)
     assert "Secretive>" in attributes(traces.tool())[names.TOOL_RESULT]
     assert CANARY not in texts_in(traces.spans)
 
 
-CAPTURES = {
-    "SPAN_ONLY": True,
-    "span_and_event": True,
-    "true": True,
-    " TRUE ": True,
-    "EVENT_ONLY": False,
-    "NO_CONTENT": False,
-    "false": False,
-    "1": False,
-    "": False,
-}
+CAPTURES = dict.fromkeys(["SPAN_ONLY", "span_and_event", "true", " TRUE "], True)
+CAPTURES |= dict.fromkeys(["EVENT_ONLY", "NO_CONTENT", "false", "1", ""], False)
 
 
 @pytest.mark.parametrize(("value", "captures"), CAPTURES.items(), ids=repr)

@@ -1,5 +1,6 @@
 """`setup()`: it configures an SDK where there is none, and uses an existing one. Each case has its own process."""
 
+import gzip
 import json
 import logging
 import os
@@ -13,6 +14,9 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from callboard._calls._observers import _everywhere
+from callboard.telemetry import _setup
 
 CALLS = """
 import sys, anyio
@@ -59,21 +63,13 @@ class Receiver:
         return {one.value.string_value for one in attributes if one.key == "service.name"}
 
     def metrics(self) -> set[str]:
-        requests = [
-            ExportMetricsServiceRequest.FromString(self._plain(*one)) for one in self.received.get("/v1/metrics", [])
-        ]
-        return {
-            metric.name
-            for request in requests
-            for resource in request.resource_metrics
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-        }
+        received = self.received.get("/v1/metrics", [])
+        requests = [ExportMetricsServiceRequest.FromString(self._plain(*one)) for one in received]
+        resources = [resource for request in requests for resource in request.resource_metrics]
+        return {metric.name for resource in resources for scope in resource.scope_metrics for metric in scope.metrics}
 
     @staticmethod
     def _plain(headers: dict[str, str], body: bytes) -> bytes:
-        import gzip
-
         return gzip.decompress(body) if headers.get("Content-Encoding") == "gzip" else body
 
 
@@ -88,10 +84,17 @@ def receiver() -> Iterator[Receiver]:
     found.server.server_close()
 
 
+SETUP = """
+def setup(**options):
+    from callboard.telemetry import setup
+    return setup(**options)
+"""
+
+
 def run(program: str, backend: str = "asyncio", **environment: str) -> subprocess.CompletedProcess[str]:
     plain = {key: value for key, value in os.environ.items() if not key.startswith("OTEL_")}
     return subprocess.run(
-        [sys.executable, "-W", "error::DeprecationWarning:callboard", "-c", CALLS + program, backend],
+        [sys.executable, "-W", "error::DeprecationWarning:callboard", "-c", CALLS + SETUP + program, backend],
         capture_output=True,
         text=True,
         timeout=60,
@@ -103,12 +106,8 @@ def run(program: str, backend: str = "asyncio", **environment: str) -> subproces
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.exhaustive
 def test_one_call_sends_spans_and_metrics_over_otlp(receiver: Receiver, backend: str) -> None:
-    run(
-        "from callboard.telemetry import setup\n"
-        f"with setup(endpoint={receiver.url!r}, service_name='shop', headers={{'x-key': 'k'}}): run()",
-        backend,
-    )
-
+    options = f"endpoint={receiver.url!r}, service_name='shop', headers={{'x-key': 'k'}}"
+    run(f"with setup({options}): run()", backend)
     assert [span.name for span in receiver.spans()] == ["attempt work", "execute_tool work"]
     assert receiver.service_names() == {"shop"}
     assert "gen_ai.execute_tool.duration" in receiver.metrics()
@@ -118,7 +117,7 @@ def test_one_call_sends_spans_and_metrics_over_otlp(receiver: Receiver, backend:
 
 @pytest.mark.exhaustive
 def test_what_waits_is_sent_at_the_end_of_the_process_too(receiver: Receiver) -> None:
-    run("from callboard.telemetry import setup\nsetup(metrics=False)\nrun()", OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url)
+    run("setup(metrics=False)\nrun()", OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url)
     assert len(receiver.spans()) == 2
     assert set(receiver.received) == {"/v1/traces"}
 
@@ -138,7 +137,7 @@ trace.set_tracer_provider(provider)
 def test_an_applications_own_sdk_is_used_as_it_is(receiver: Receiver) -> None:
     """Each call has one span in the application's SDK, and nothing is sent elsewhere."""
     done = run(
-        OWN + f"from callboard.telemetry import setup\nsetup(endpoint={receiver.url!r}, metrics=False, capture=True)\n"
+        OWN + f"setup(endpoint={receiver.url!r}, metrics=False, capture=True)\n"
         "run()\nprint(len(seen.get_finished_spans()))\n"
         "print(dict(seen.get_finished_spans()[-1].attributes)['gen_ai.tool.call.result'])"
     )
@@ -156,29 +155,20 @@ def test_an_applications_own_sdk_is_used_as_it_is(receiver: Receiver) -> None:
 )
 @pytest.mark.exhaustive
 def test_the_environment_turns_things_off(receiver: Receiver, variable: str, value: str, left: set[str]) -> None:
-    run(f"from callboard.telemetry import setup\nwith setup(endpoint={receiver.url!r}): run()", **{variable: value})
+    run(f"with setup(endpoint={receiver.url!r}): run()", **{variable: value})
     assert set(receiver.received) == left
 
 
 @pytest.mark.exhaustive
 def test_logs_go_to_stderr_and_stop_at_the_end() -> None:
-    done = run(
-        "from callboard.telemetry import setup\n"
-        "with setup(traces=False, metrics=False, logs='json', log_level='DEBUG'): run()\nrun()"
-    )
-
-    assert [json.loads(line)["event"] for line in done.stderr.splitlines()] == [
-        "call started",
-        "attempt started",
-        "call finished",
-    ]
+    done = run("with setup(traces=False, metrics=False, logs='json', log_level='DEBUG'): run()\nrun()")
+    events = [json.loads(line)["event"] for line in done.stderr.splitlines()]
+    assert events == ["call started", "attempt started", "call finished"]
 
 
 def test_an_unknown_log_format_is_refused() -> None:
-    from callboard.telemetry import setup
-
     with pytest.raises(ValueError, match="'console', 'json' or None, got 'xml'"):
-        setup(traces=False, metrics=False, logs="xml")  # type: ignore[arg-type]
+        _setup.setup(traces=False, metrics=False, logs="xml")  # type: ignore[arg-type]
 
 
 @pytest.mark.exhaustive
@@ -186,7 +176,6 @@ def test_without_the_sdk_the_error_names_the_remedy() -> None:
     done = run(
         "import sys\nsys.modules['opentelemetry.sdk.trace'] = None\n"
         "sys.modules['opentelemetry.exporter.otlp.proto.http.trace_exporter'] = None\n"
-        "from callboard.telemetry import setup\n"
         "try:\n    setup()\nexcept ImportError as error:\n    print(error)"
     )
     assert "pip install 'callboard[otel]'" in done.stdout
@@ -203,7 +192,7 @@ def test_without_a_provider_no_observer_is_made() -> None:
 def test_it_may_be_set_up_again_and_sends_nothing_in_between(receiver: Receiver) -> None:
     """OpenTelemetry allows one provider per process, and silently drops spans after its shutdown."""
     done = run(
-        "import logging\nfrom callboard.telemetry import setup\nlogging.basicConfig(level='INFO')\n"
+        "import logging\nlogging.basicConfig(level='INFO')\n"
         "for name in ('first', 'second'):\n"
         f"    with setup(endpoint={receiver.url!r}, headers={{'x-key': name}}): run()\n    run()"
     )
@@ -216,9 +205,6 @@ def test_it_may_be_set_up_again_and_sends_nothing_in_between(receiver: Receiver)
 
 def test_a_setup_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller gets no handle, so a log handler or observer that stayed could never be removed."""
-    from callboard._calls._observers import _everywhere
-    from callboard.telemetry import _setup
-
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
     monkeypatch.setattr(_setup, "is_set_up", lambda _: False)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.metric_exporter", None)

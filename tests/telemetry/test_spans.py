@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,6 +34,7 @@ from callboard import (
 )
 from callboard.middleware import Fallback, Retry
 from callboard.telemetry import Tracing
+from callboard.telemetry._links import link_to_call, link_to_run
 from callboard.testing import Recorder, calls, tool_call
 from tests.helpers import make
 
@@ -52,6 +54,7 @@ from ._traces import (
     said,
     span_id,
     traced,
+    turns,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -65,16 +68,7 @@ class State(TypedDict):
 
 async def run(node: ToolNode, *requests: Any, **options: Any) -> Traces:
     """Run one batch and return its spans."""
-    with traced(**options) as traces, anyio.fail_after(WAIT):
-        await node.ainvoke([calls(*requests)])
-    return traces
-
-
-async def run_to_error(node: ToolNode, *requests: Any, **options: Any) -> Traces:
-    """Run a batch that raises and return its spans."""
-    with traced(**options) as traces, anyio.fail_after(WAIT), pytest.raises(Exception) as _:
-        await node.ainvoke([calls(*requests)])
-    return traces
+    return await turns(node, [calls(*requests)], **options)
 
 
 def outcome(traces: Traces) -> tuple[StatusCode, str, str | None]:
@@ -87,8 +81,8 @@ def outcome(traces: Traces) -> tuple[StatusCode, str, str | None]:
 # Calls
 
 
-async def a_call() -> Traces:
-    return await run(ToolNode([Recorder().tool("search", seconds=1)]), ("search", {"query": "tea"}))
+async def a_call(**options: Any) -> Traces:
+    return await run(ToolNode([Recorder().tool("search", seconds=1)]), ("search", {"query": "tea"}), **options)
 
 
 async def test_a_call_is_a_span_and_its_attempt_one_below() -> None:
@@ -116,16 +110,9 @@ async def test_a_call_is_a_span_and_its_attempt_one_below() -> None:
 
 
 async def test_calls_of_one_batch_share_its_number() -> None:
-    node = ToolNode([Recorder().tool("search")])
-    with traced() as traces, anyio.fail_after(WAIT):
-        await node.ainvoke([calls("search", "search")])
-        await node.ainvoke([calls("search")])
+    traces = await turns(ToolNode([Recorder().tool("search")]), [calls("search", "search")], [calls("search")])
     first, second, third = [attributes(span)[names.BATCH] for span in traces.all("execute_tool")]
     assert first == second != third
-
-
-async def captured() -> Traces:
-    return await run(ToolNode([Recorder().tool("search")]), ("search", {"query": "tea"}), capture=True)
 
 
 async def timed_out() -> Traces:
@@ -177,23 +164,16 @@ async def test_a_spent_budget_is_an_error_of_the_call_and_cancels_its_attempt() 
     assert attributes(traces.one("attempt"))[names.OUTCOME] == "cancelled"
 
 
-async def given_up_in_the_queue() -> Traces:
-    recorder = Recorder()
-    limit = CallPolicy(limit=Limit(concurrency=1), budget=3)
-    node = ToolNode([recorder.tool("slow", seconds=2)], policies={"slow": limit})
-    return await run(node, "slow", "slow")
+async def given_up_in_the_queue(budget: float = 3) -> Traces:
+    limit = CallPolicy(limit=Limit(concurrency=1), budget=budget)
+    return await run(ToolNode([Recorder().tool("slow", seconds=2)], policies={"slow": limit}), "slow", "slow")
 
 
-async def test_a_wait_for_a_place_is_on_the_attempt_and_on_the_call() -> None:
+async def test_a_wait_for_a_place_is_on_the_call_and_one_that_was_given_up_is_an_event() -> None:
     first, second = (await given_up_in_the_queue()).all("execute_tool")
     assert names.QUEUE_WAIT not in attributes(first)
     assert attributes(second)[names.QUEUE_WAIT] == pytest.approx(2)
-
-
-async def test_a_budget_spent_in_the_queue_is_told_as_a_wait_given_up() -> None:
-    policy = CallPolicy(limit=Limit(concurrency=1), budget=1)
-    node = ToolNode([Recorder().tool("slow", seconds=2)], policies={"slow": policy}, on_error="finish")
-    _, waiting = (await run(node, "slow", "slow")).all("execute_tool")
+    _, waiting = (await given_up_in_the_queue(budget=1)).all("execute_tool")
     assert facts(waiting, names.GAVE_UP)[names.QUEUE_WAIT] == pytest.approx(1)
 
 
@@ -213,8 +193,9 @@ async def test_a_rejected_call_is_an_error_without_an_attempt() -> None:
     assert len(traces.all("attempt")) == 1
 
 
-async def raised() -> Traces:
-    return await run_to_error(ToolNode([Recorder().tool("broken", raises=OSError("disk"))]), "broken")
+async def raised(**options: Any) -> Traces:
+    node = ToolNode([Recorder().tool("broken", raises=OSError("disk"))])
+    return await run(node, "broken", fails=OSError, **options)
 
 
 async def test_an_error_that_nobody_handles_fails_the_call() -> None:
@@ -224,10 +205,6 @@ async def test_an_error_that_nobody_handles_fails_the_call() -> None:
     assert traces.tool().status.description is None
     assert facts(traces.tool(), names.EXCEPTION) == {names.EXCEPTION_TYPE: "OSError"}
     assert attributes(traces.one("attempt"))[names.ERROR_TYPE] == "OSError"
-
-
-async def raised_and_captured() -> Traces:
-    return await run_to_error(ToolNode([Recorder().tool("broken", raises=OSError("disk"))]), "broken", capture=True)
 
 
 async def handled() -> Traces:
@@ -309,7 +286,7 @@ async def test_a_cancelled_call_is_an_error_and_says_so() -> None:
 async def test_the_neighbours_of_a_failed_call_are_cancelled_and_the_span_tells_them_apart() -> None:
     recorder = Recorder()
     tools = [recorder.tool("broken", raises=OSError("disk"), seconds=1), recorder.tool("slow", hang=True)]
-    traces = await run_to_error(ToolNode(tools), "broken", "slow")
+    traces = await run(ToolNode(tools), "broken", "slow", fails=OSError)
     kinds = {span.name: attributes(span)[names.ERROR_TYPE] for span in traces.all("execute_tool")}
     assert kinds == {"execute_tool broken": "OSError", "execute_tool slow": "cancelled"}
 
@@ -320,8 +297,7 @@ async def test_a_command_for_the_graph_around_is_no_error() -> None:
     async def leave() -> str:
         raise ParentCommand(Command(goto="elsewhere", graph=Command.PARENT))
 
-    with traced() as traces, anyio.fail_after(WAIT), pytest.raises(ParentCommand):
-        await ToolNode([make(leave)]).ainvoke([calls("leave")])
+    traces = await run(ToolNode([make(leave)]), "leave", fails=ParentCommand)
     assert outcome(traces) == (StatusCode.UNSET, "ok", None)
     assert traces.one("attempt").status.status_code is StatusCode.UNSET
 
@@ -348,17 +324,17 @@ async def ask(question: str) -> str:
     return str(interrupt(question))
 
 
-def asking_agent(**options: Any) -> Any:
-    model = PaidModel([calls(("ask", {"question": "may I?"})), said("done")])
-    return create_react_agent(model, [make(ask)], name="clerk", checkpointer=InMemorySaver(), **options)
+ANSWER: Any = Command(resume="yes")
+
+
+async def threaded(tools: Any, *steps: Any, given: Any = (GO, ANSWER), name: str = "clerk") -> Traces:
+    """Run an agent in a thread, where a question of its tools is answered."""
+    agent = create_react_agent(PaidModel([*steps, said("done")]), tools, name=name, checkpointer=InMemorySaver())
+    return await turns(agent, *given, config=THREAD)
 
 
 async def asked_and_answered() -> Traces:
-    agent = asking_agent()
-    with traced() as traces, anyio.fail_after(WAIT):
-        await agent.ainvoke(GO, THREAD)
-        await agent.ainvoke(Command(resume="yes"), THREAD)
-    return traces
+    return await threaded([make(ask)], calls(("ask", {"question": "may I?"})))
 
 
 @pytest.mark.real_clock
@@ -384,21 +360,16 @@ async def test_what_resumes_links_to_what_it_resumes() -> None:
         assert names.RESUMED not in attributes(before)
 
 
-def graph_of(node: ToolNode) -> Any:
-    builder: Any = StateGraph(State)
-    builder.add_node("tools", node)
-    builder.add_edge(START, "tools")
-    return builder.compile(checkpointer=InMemorySaver())
-
-
 @pytest.mark.real_clock
 @pytest.mark.backends("asyncio")
 async def test_a_call_in_a_graph_of_langgraph_links_too() -> None:
     """There is no span for the graph's run, but the thread is known."""
-    graph = graph_of(ToolNode([make(ask)]))
-    with traced() as traces, anyio.fail_after(WAIT):
-        await graph.ainvoke({"messages": [calls(("ask", {"question": "may I?"}))]}, THREAD)
-        await graph.ainvoke(Command(resume="yes"), THREAD)
+    builder: Any = StateGraph(State)
+    builder.add_node("tools", ToolNode([make(ask)]))
+    builder.add_edge(START, "tools")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    asked = {"messages": [calls(("ask", {"question": "may I?"}))]}
+    traces = await turns(graph, asked, ANSWER, config=THREAD)
     before, after = traces.all("execute_tool")
     assert linked(after) == [span_id(before)]
     assert attributes(after)[names.CONVERSATION] == "t1"
@@ -406,11 +377,8 @@ async def test_a_call_in_a_graph_of_langgraph_links_too() -> None:
 
 @pytest.mark.real_clock
 async def test_only_the_call_that_asked_has_a_link() -> None:
-    steps = [calls("quick", ("ask", {"question": "may I?"})), calls("quick"), said("done")]
-    agent = create_react_agent(PaidModel(steps), [make(ask), Recorder().tool("quick")], checkpointer=InMemorySaver())
-    with traced() as traces, anyio.fail_after(WAIT):
-        await agent.ainvoke(GO, THREAD)
-        await agent.ainvoke(Command(resume="yes"), THREAD)
+    tools = [make(ask), Recorder().tool("quick")]
+    traces = await threaded(tools, calls("quick", ("ask", {"question": "may I?"})), calls("quick"))
     assert [linked(span) for span in traces.all("execute_tool quick")] == [[], []]
     first, second = traces.all("execute_tool ask")
     assert linked(second) == [span_id(first)]
@@ -418,20 +386,14 @@ async def test_only_the_call_that_asked_has_a_link() -> None:
 
 @pytest.mark.real_clock
 async def test_each_level_links_to_its_own() -> None:
-    inner = create_react_agent(
-        PaidModel([calls(("ask", {"question": "?"})), said("inner done")]), [make(ask)], name="i"
-    )
+    model = PaidModel([calls(("ask", {"question": "?"})), said("inner done")])
+    inner = create_react_agent(model, [make(ask)], name="i")
 
     async def delegate() -> str:
         result = await inner.ainvoke(GO)
         return str(result["messages"][-1].content)
 
-    outer = create_react_agent(
-        PaidModel([calls("delegate"), said("done")]), [make(delegate)], name="o", checkpointer=InMemorySaver()
-    )
-    with traced() as traces, anyio.fail_after(WAIT):
-        await outer.ainvoke(GO, THREAD)
-        await outer.ainvoke(Command(resume="yes"), THREAD)
+    traces = await threaded([make(delegate)], calls("delegate"), name="o")
     for name in ("invoke_agent o", "execute_tool delegate", "invoke_agent i", "execute_tool ask"):
         before, after = traces.all(name)
         assert linked(after) == [span_id(before)], name
@@ -442,13 +404,7 @@ async def test_a_second_question_is_linked_to_by_the_third_run() -> None:
     async def ask_twice() -> str:
         return f"{interrupt('one?')} {interrupt('two?')}"
 
-    agent = create_react_agent(
-        PaidModel([calls("ask_twice"), said("done")]), [make(ask_twice)], checkpointer=InMemorySaver()
-    )
-    with traced() as traces, anyio.fail_after(WAIT):
-        await agent.ainvoke(GO, THREAD)
-        await agent.ainvoke(Command(resume="1"), THREAD)
-        await agent.ainvoke(Command(resume="2"), THREAD)
+    traces = await threaded([make(ask_twice)], calls("ask_twice"), given=(GO, ANSWER, ANSWER))
     for name in ("execute_tool", "invoke_agent"):
         first, second, third = traces.all(name)
         assert (linked(first), linked(second), linked(third)) == ([], [span_id(first)], [span_id(second)])
@@ -493,24 +449,11 @@ def python(module: str, *args: str) -> list[str]:
     return [sys.executable, "-m", f"tests.telemetry.{module}", *args]
 
 
-@pytest.mark.parametrize(
-    "left",
-    [
-        "",
-        "nonsense",
-        "- -",
-        "00-zz-zz-00 00-1-1-1-1",
-        "00-0-0-00 00-0-0-00",
-        f"00-{'f' * 40}-{'f' * 40}-01 -",
-        "\x00 é",
-    ],
-    ids=repr,
-)
-def test_a_mark_that_is_none_links_to_nothing(left: str) -> None:
+def test_a_mark_that_is_none_links_to_nothing() -> None:
     """Marks are read from databases, which may contain anything."""
-    from callboard.telemetry._links import link_to_call, link_to_run
-
-    assert link_to_call(left) == link_to_run(left) == []
+    odd = ("00-zz-zz-00 00-1-1-1-1", "00-0-0-00 00-0-0-00", f"00-{'f' * 40}-{'f' * 40}-01 -", "\x00 é")
+    for left in ("", "nonsense", "- -", *odd):
+        assert link_to_call(left) == link_to_run(left) == [], left
 
 
 # Runs and requests
@@ -518,9 +461,7 @@ def test_a_mark_that_is_none_links_to_nothing(left: str) -> None:
 
 async def a_run(**options: Any) -> Traces:
     agent = create_react_agent(PaidModel([calls("search"), said("done")]), [Recorder().tool("search")], name="clerk")
-    with traced(**options) as traces, anyio.fail_after(WAIT):
-        await agent.ainvoke(GO, THREAD)
-    return traces
+    return await turns(agent, GO, config=THREAD, **options)
 
 
 @pytest.mark.real_clock
@@ -565,13 +506,9 @@ async def test_a_run_is_a_span_with_requests_and_calls_below() -> None:
     }
 
 
-async def a_captured_run() -> Traces:
-    return await a_run(capture=True)
-
-
 @pytest.mark.real_clock
 async def test_captured_messages_have_the_form_of_the_conventions() -> None:
-    traces = await a_captured_run()
+    traces = await a_run(capture=True)
     asked, said_ = '{"role": "user", "parts": [{"type": "text", "content": "go"}]}', '"content": "done"'
     second = attributes(traces.all("chat")[1])
     assert second[names.INPUT_MESSAGES].startswith(f"[{asked}")
@@ -582,9 +519,7 @@ async def test_captured_messages_have_the_form_of_the_conventions() -> None:
 
 async def a_model_that_fails() -> Traces:
     agent = create_react_agent(PaidModel([OSError("no line")]), [Recorder().tool("search")])
-    with traced() as traces, anyio.fail_after(WAIT), pytest.raises(OSError, match="no line"):
-        await agent.ainvoke(GO)
-    return traces
+    return await turns(agent, GO, fails=OSError)
 
 
 @pytest.mark.real_clock
@@ -602,8 +537,7 @@ async def test_a_failed_request_fails_its_run() -> None:
 async def test_a_run_whose_budget_is_spent_fails_as_a_deadline() -> None:
     recorder = Recorder()
     agent = create_react_agent(PaidModel([calls("slow")]), [recorder.tool("slow", hang=True)], budget=0.2)
-    with traced() as traces, anyio.fail_after(WAIT), pytest.raises(TimeoutError):
-        await agent.ainvoke(GO)
+    traces = await turns(agent, GO, fails=TimeoutError)
     run_ = traces.one("invoke_agent")
     assert (run_.status.status_code, attributes(run_)[names.ERROR_TYPE]) == (StatusCode.ERROR, "deadline")
     assert attributes(traces.tool())[names.OUTCOME] == "cancelled"
@@ -614,9 +548,7 @@ async def an_agent_in_a_graph() -> Traces:
     builder: Any = StateGraph(State)
     builder.add_node("inner", inner)
     builder.add_edge(START, "inner")
-    with traced() as traces, anyio.fail_after(WAIT):
-        await builder.compile(checkpointer=InMemorySaver()).ainvoke(GO, THREAD)
-    return traces
+    return await turns(builder.compile(checkpointer=InMemorySaver()), GO, config=THREAD)
 
 
 @pytest.mark.real_clock
@@ -628,25 +560,10 @@ async def test_an_agent_in_a_graph_says_where_it_is() -> None:
 
 
 SCENARIOS: list[Callable[[], Awaitable[Traces]]] = [
-    a_call,
-    captured,
-    timed_out,
-    fell_silent,
-    out_of_budget,
-    given_up_in_the_queue,
-    refused_a_place,
-    raised,
-    raised_and_captured,
-    handled,
-    retried,
-    cancelled,
-    asked_and_answered,
-    a_captured_run,
-    a_model_that_fails,
-    an_agent_in_a_graph,
-    an_actor_that_breaks,
-    actors_that_want_room,
-    an_actor_that_never_starts,
+    *(a_call, partial(a_call, capture=True), timed_out, fell_silent, out_of_budget, given_up_in_the_queue),
+    *(refused_a_place, raised, partial(raised, capture=True), handled, retried, cancelled, asked_and_answered),
+    *(partial(a_run, capture=True), a_model_that_fails, an_agent_in_a_graph),
+    *(an_actor_that_breaks, actors_that_want_room, an_actor_that_never_starts),
 ]
 ELSEWHERE = {
     names.SCOPE, names.CAPTURE_VARIABLE, names.PREFIX, names.TOKEN_TYPE,
@@ -703,22 +620,14 @@ async def test_a_model_that_makes_its_own_chat_span_gets_no_second_one(own: dict
 
 
 @pytest.mark.real_clock
-async def test_another_span_of_the_model_is_no_chat_span() -> None:
-    traces = Traces()
-    agent = instrumented(traces.tracer, {"http.request.method": "POST"}, {})
-    with traces.on(), anyio.fail_after(WAIT):
-        await agent.ainvoke(GO)
-    assert sorted(traces.names) == ["chat gpt-x", "invoke_agent clerk", "own"]
-
-
-@pytest.mark.real_clock
-async def test_a_chat_span_for_another_provider_is_not_ours() -> None:
-    traces, other = Traces(), Traces()
-    agent = instrumented(other.tracer, {names.OPERATION: "chat"}, {})
-    with traces.on(), anyio.fail_after(WAIT):
-        await agent.ainvoke(GO)
-    assert sorted(traces.names) == ["chat gpt-x", "invoke_agent clerk"]
-    assert other.names == ["own"]
+async def test_another_span_of_the_model_or_one_for_another_provider_is_no_chat_span_of_ours() -> None:
+    for own, is_ours in (({"http.request.method": "POST"}, True), ({names.OPERATION: "chat"}, False)):
+        traces, other = Traces(), Traces()
+        agent = instrumented((traces if is_ours else other).tracer, own, {})
+        with traces.on(), anyio.fail_after(WAIT):
+            await agent.ainvoke(GO)
+        assert sorted([*traces.names, *other.names]) == ["chat gpt-x", "invoke_agent clerk", "own"]
+        assert ("own" in traces.names) is is_ours
 
 
 # Choice of the provider

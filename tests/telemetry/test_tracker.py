@@ -23,15 +23,9 @@ from ._events import Script, event, played, scripts
 from ._measured import Seen as Measured
 from ._traces import Traces
 
-SAID = {
-    "ok": "call finished",
-    "error": "call failed",
-    "timeout": "call timed out",
-    "deadline": "call ran out of budget",
-    "rejected": "call rejected",
-    "cancelled": "call cancelled",
-    "interrupted": "call interrupted",
-}
+SAID = {end: f"call {end}" for end in ("rejected", "cancelled", "interrupted")}
+SAID |= {"ok": "call finished", "error": "call failed"}
+SAID |= {"timeout": "call timed out", "deadline": "call ran out of budget"}
 
 
 class Seen:
@@ -78,9 +72,8 @@ def test_in_whatever_order_things_happen_all_readers_tell_the_same(
     assert Counter(span[names.OUTCOME] for span in spans) == ends
     assert Counter(call.outcome for call in seen.recorded) == ends
     assert +total(seen.counts.rows.values()).states == ends
-    assert Counter(line for line in seen.lines if line in SAID.values()) == Counter(
-        {SAID[e]: n for e, n in ends.items()}
-    )
+    said = Counter(line for line in seen.lines if line in SAID.values())
+    assert said == Counter({SAID[end]: count for end, count in ends.items()})
     assert len(seen.traces.all("attempt")) == attempts
     assert sum(len(call.attempts) for call in seen.recorded) == attempts
     assert all(attempt.end is not None for call in seen.recorded for attempt in call.attempts)
