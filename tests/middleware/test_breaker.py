@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,6 +19,7 @@ from callboard import CallEvent, CallPolicy, CallsInterrupted, CircuitOpenError,
 from callboard.middleware import CircuitBreaker, Retry
 from callboard.middleware._breaker import MOST, Circuit, Rules, Ticket
 from callboard.testing import backend, backend_names, tool_call
+from tests.helpers import ended
 
 WAIT = 100_000
 
@@ -30,17 +31,20 @@ class DownError(Exception):
 class Service:
     """Service that is up or down, as the test says."""
 
-    def __init__(self, name: str = "fetch", *, seconds: float = 0.0) -> None:
+    def __init__(
+        self, name: str = "fetch", *, seconds: float = 0.0, answer: Callable[[], Any] = lambda: "page"
+    ) -> None:
         self.name = name
         self.seconds = seconds
-        self.down: bool | Exception = True
+        self.answer = answer
+        self.down = True
         self.asked: list[str] = []
         self.running = self.peak = 0
 
     def tool(self) -> StructuredTool:
         return StructuredTool.from_function(coroutine=self._body, name=self.name, description="Asks a service.")
 
-    async def _body(self, host: str = "") -> str:
+    async def _body(self, host: str = "") -> Any:
         self.asked.append(host)
         self.running += 1
         self.peak = max(self.peak, self.running)
@@ -49,8 +53,8 @@ class Service:
         finally:
             self.running -= 1
         if self.down:
-            raise self.down if isinstance(self.down, Exception) else DownError("no connection")
-        return "page"
+            raise DownError("no connection")
+        return self.answer()
 
 
 def by_host(call: Any) -> Hashable:
@@ -64,6 +68,11 @@ class Asked:
         self.service = service
         self.breaker = breaker
         self.node = ToolNode([service.tool()], middleware=[breaker, *inner], handle_tool_errors=True, **options)
+
+    @property
+    def state(self) -> str:
+        """State of the circuit of the only tool."""
+        return self.breaker.state(self.service.name)
 
     async def once(self, host: str = "") -> ToolMessage:
         (message,) = await self.several(host)
@@ -80,16 +89,16 @@ class Asked:
 
 
 def was_refused(message: ToolMessage) -> bool:
-    return message.additional_kwargs.get("callboard", {}).get("ended") == "unavailable"
+    return bool(ended(message) == "unavailable")
 
 
 async def test_a_circuit_opens_when_enough_calls_failed() -> None:
     """The circuit stays closed below the minimum of calls, and opens at once after it. An open circuit runs no body."""
     asked = Asked(Service(), CircuitBreaker(0.5, minimum=4))
     await asked.fail(3)
-    assert asked.breaker.state("fetch") == "closed"
+    assert asked.state == "closed"
     await asked.fail(1)
-    assert asked.breaker.state("fetch") == "open"
+    assert asked.state == "open"
     assert was_refused(await asked.once())
     assert len(asked.service.asked) == 4
 
@@ -130,7 +139,7 @@ async def test_states_follow_each_other_to_the_second() -> None:
 
     async def watch() -> None:
         while True:
-            state = asked.breaker.state("fetch")
+            state = asked.state
             if not seen or seen[-1][1] != state:
                 seen.append((anyio.current_time() - started, state))
             await anyio.sleep(0.25)
@@ -210,22 +219,19 @@ async def test_each_user_may_have_a_circuit() -> None:
     assert page.content == "page"
 
 
-async def test_tools_have_circuits_of_their_own() -> None:
+async def test_tools_have_circuits_of_their_own_unless_they_share_a_key() -> None:
     """A breaker is shared by all tools of a node, so each tool needs its own circuit."""
     down, up = Service("down"), Service("up")
     up.down = False
-    node = ToolNode([down.tool(), up.tool()], middleware=[CircuitBreaker(minimum=1)], handle_tool_errors=True)
-    await node.ainvoke([tool_call("down", "1"), tool_call("up", "2")])
-    messages = (await node.ainvoke([tool_call("down", "1"), tool_call("up", "2")]))["messages"]
-    assert [was_refused(message) for message in messages] == [True, False]
-
-
-async def test_tools_with_one_key_share_a_circuit() -> None:
-    one, two = Service("one"), Service("two")
-    breaker = CircuitBreaker(minimum=2, key=by_host)
-    node = ToolNode([one.tool(), two.tool()], middleware=[breaker], handle_tool_errors=True)
-    await node.ainvoke([tool_call("one", "1", host="a"), tool_call("two", "2", host="a")])
-    assert breaker.state("a") == "open"
+    calls = [tool_call("down", "1", host="a"), tool_call("up", "2", host="a")]
+    for breaker, refused in (
+        (CircuitBreaker(minimum=1), [True, False]),
+        (CircuitBreaker(0.5, minimum=2, key=by_host), [True] * 2),
+    ):
+        node = ToolNode([down.tool(), up.tool()], middleware=[breaker], handle_tool_errors=True)
+        await node.ainvoke(calls)
+        messages = (await node.ainvoke(calls))["messages"]
+        assert [was_refused(message) for message in messages] == refused
 
 
 async def test_a_key_that_cannot_be_had_is_the_tools_name() -> None:
@@ -256,37 +262,26 @@ async def test_a_cancelled_probe_gives_its_place_back() -> None:
         with anyio.move_on_after(5) as scope:
             await asked.once()
         assert scope.cancelled_caught
-        assert asked.breaker.state("fetch") == "half-open"
+        assert asked.state == "half-open"
     service.seconds, service.down = 0, False
     assert (await asked.once()).content == "page"
-    assert asked.breaker.state("fetch") == "closed"
+    assert asked.state == "closed"
 
 
 async def test_a_probe_that_asks_a_person_gives_its_place_back() -> None:
     """Promise 4: a question is no outcome. The answered call is a probe again, and its success counts."""
-    down = True
-
-    async def fetch() -> str:
-        """Fetch."""
-        if down:
-            raise DownError
-        return str(interrupt("sure?"))
-
-    breaker = CircuitBreaker(minimum=1, open_for=10)
-    node = ToolNode([fetch], middleware=[breaker], handle_tool_errors=True)
-    call = [tool_call("fetch", "1")]
-
-    await node.ainvoke(call)
+    service = Service(answer=lambda: str(interrupt("sure?")))
+    asked, call = Asked(service, CircuitBreaker(minimum=1, open_for=10)), [tool_call("fetch", "1")]
+    await asked.fail(1)
     await anyio.sleep(10)
-    down = False
+    service.down = False
     for _ in range(2):
         with pytest.raises(CallsInterrupted) as caught:
-            await node.ainvoke(call)
-        assert breaker.state("fetch") == "half-open"
-    result = await node.ainvoke(call, ledger=caught.value.ledger, resume="yes")
-
+            await asked.node.ainvoke(call)
+        assert asked.state == "half-open"
+    result = await asked.node.ainvoke(call, ledger=caught.value.ledger, resume="yes")
     assert result["messages"][0].content == "yes"
-    assert breaker.state("fetch") == "closed"
+    assert asked.state == "closed"
 
 
 async def test_cancelled_calls_do_not_count() -> None:
@@ -295,9 +290,9 @@ async def test_cancelled_calls_do_not_count() -> None:
     for _ in range(5):
         with anyio.move_on_after(1):
             await asked.several(*"abc")
-    assert asked.breaker.state("fetch") == "closed"
+    assert asked.state == "closed"
     await asked.fail(1)
-    assert asked.breaker.state("fetch") == "closed"
+    assert asked.state == "closed"
 
 
 @pytest.mark.backends("asyncio")
@@ -309,39 +304,20 @@ async def test_a_body_that_cancels_itself_does_not_count() -> None:
         raise asyncio.CancelledError
 
     breaker = CircuitBreaker(minimum=1)
-    node = ToolNode([fetch], middleware=[breaker])
-
-    result = await node.ainvoke([tool_call("fetch", "1")])
-    assert breaker.state("fetch") == "closed"
-
-    assert result["messages"][0].additional_kwargs["callboard"]["ended"] == "cancelled"
+    (message,) = (await ToolNode([fetch], middleware=[breaker]).ainvoke([tool_call("fetch", "1")]))["messages"]
+    assert (breaker.state("fetch"), ended(message)) == ("closed", "cancelled")
 
 
 async def test_the_models_mistakes_neither_open_a_circuit_nor_close_one() -> None:
     """Invalid arguments say nothing about the tool, and a tool that does not exist has no circuit to open."""
-    down = False
-
-    async def fetch(count: int) -> str:
-        """Fetch."""
-        if down:
-            raise DownError
-        return "page"
-
-    breaker = CircuitBreaker(minimum=1, open_for=10)
-    node = ToolNode([fetch], middleware=[breaker], handle_tool_errors=True)
-    wrong, right, unknown = (
-        tool_call("fetch", "1", count="x"),
-        tool_call("fetch", "2", count=1),
-        tool_call("fetsch", "3"),
-    )
-
-    await node.ainvoke([wrong, wrong | {"id": "4"}, unknown])
-    assert breaker.state("fetch") == breaker.state("fetsch") == "closed"
-    down = True
-    await node.ainvoke([right])
+    asked = Asked(Service(), CircuitBreaker(minimum=1, open_for=10))
+    wrong, unknown = tool_call("fetch", "1", host=["x"]), tool_call("fetsch", "3")
+    await asked.node.ainvoke([wrong, wrong | {"id": "4"}, unknown])
+    assert asked.state == asked.breaker.state("fetsch") == "closed"
+    await asked.fail(1)
     await anyio.sleep(10)
-    await node.ainvoke([wrong])
-    assert breaker.state("fetch") == "half-open"
+    await asked.node.ainvoke([wrong])
+    assert asked.state == "half-open"
 
 
 async def test_a_rejected_call_does_not_count() -> None:
@@ -352,7 +328,7 @@ async def test_a_rejected_call_does_not_count() -> None:
     asked = Asked(service, CircuitBreaker(0.5, minimum=2), policies={"fetch": policy})
     messages = await asked.several(*"abcdef")
     assert [message.status for message in messages].count("error") == 5
-    assert asked.breaker.state("fetch") == "closed"
+    assert asked.state == "closed"
 
 
 async def test_the_refusal_of_another_middleware_does_not_count() -> None:
@@ -364,7 +340,7 @@ async def test_the_refusal_of_another_middleware_does_not_count() -> None:
     asked = Asked(Service(), CircuitBreaker(minimum=1), refuse)
 
     await asked.several(*"abc")
-    assert asked.breaker.state("fetch") == "closed"
+    assert asked.state == "closed"
 
 
 async def test_a_breaker_inside_does_not_open_the_one_outside() -> None:
@@ -385,21 +361,18 @@ async def test_a_timeout_counts() -> None:
     """A tool that hangs is failing."""
     asked = Asked(Service(seconds=50), CircuitBreaker(minimum=2), timeout=1)
     await asked.several("a", "b")
-    assert asked.breaker.state("fetch") == "open"
+    assert asked.state == "open"
 
 
 async def test_a_spent_budget_counts_if_a_body_ran() -> None:
-    """The tool's body used up the budget, which reaches middleware as a cancellation.
-
-    Time in a queue does not count.
-    """
+    """The body used up the budget, which reaches middleware as a cancellation. Time in a queue does not count."""
     policy = CallPolicy(budget=10, limit=Limit(concurrency=1))
     asked = Asked(Service(seconds=50), CircuitBreaker(minimum=2), policies={"fetch": policy})
     messages = await asked.several(*"abcdef")
-    assert [message.additional_kwargs["callboard"]["ended"] for message in messages] == ["deadline"] * 6
-    assert asked.breaker.state("fetch") == "closed"
+    assert list(map(ended, messages)) == ["deadline"] * 6
+    assert asked.state == "closed"
     await asked.once()
-    assert asked.breaker.state("fetch") == "open"
+    assert asked.state == "open"
 
 
 @pytest.mark.parametrize(
@@ -416,7 +389,7 @@ async def test_only_chosen_errors_are_failures(on: Any, state: str) -> None:
     """The option selects failures by error type or by a function."""
     asked = Asked(Service(), CircuitBreaker(minimum=1, on=on))
     await asked.once()
-    assert asked.breaker.state("fetch") == state
+    assert asked.state == state
 
 
 async def test_a_broken_function_does_not_keep_a_probes_place() -> None:
@@ -444,27 +417,18 @@ async def test_a_message_may_be_a_failure_too() -> None:
     service.down = False
     asked = Asked(service, CircuitBreaker(minimum=2, on_message=lambda message: message.content == "page"))
     await asked.fail(2)
-    assert asked.breaker.state("fetch") == "open"
+    assert asked.state == "open"
 
 
 async def test_a_command_is_a_success() -> None:
     """A tool that returns a command works."""
-    down = True
-
-    async def move() -> Command[Any]:
-        """Move."""
-        if down:
-            raise DownError
-        return Command(update={"messages": [ToolMessage("moved", tool_call_id="1")]})
-
-    breaker = CircuitBreaker(minimum=1, open_for=10)
-    node = ToolNode([move], middleware=[breaker], handle_tool_errors=True)
-
-    await node.ainvoke({"messages": [AIMessage("", tool_calls=[tool_call("move", "1")])]})
+    service = Service(answer=lambda: Command(update={"messages": [ToolMessage("moved", tool_call_id="1")]}))
+    asked = Asked(service, CircuitBreaker(minimum=1, open_for=10))
+    await asked.fail(1)
     await anyio.sleep(10)
-    down = False
-    await node.ainvoke({"messages": [AIMessage("", tool_calls=[tool_call("move", "1")])]})
-    assert breaker.state("move") == "closed"
+    service.down = False
+    await asked.node.ainvoke({"messages": [AIMessage("", tool_calls=[tool_call("fetch", "1")])]})
+    assert asked.state == "closed"
 
 
 async def test_a_series_of_attempts_is_one_failure() -> None:
@@ -472,9 +436,9 @@ async def test_a_series_of_attempts_is_one_failure() -> None:
     policy = CallPolicy(idempotent=True)
     asked = Asked(Service(), CircuitBreaker(minimum=3), Retry(4, initial=0), policies={"fetch": policy})
     await asked.fail(2)
-    assert asked.breaker.state("fetch") == "closed"
+    assert asked.state == "closed"
     await asked.fail(1)
-    assert asked.breaker.state("fetch") == "open"
+    assert asked.state == "open"
     assert len(asked.service.asked) == 12
 
 
@@ -484,7 +448,6 @@ async def test_a_retry_outside_waits_until_the_tool_may_be_tried() -> None:
     """`retry_after` is a lower bound of the pause. A refused call never ran, so retrying it is safe for any tool."""
     service, breaker = Service(), CircuitBreaker(minimum=1, open_for=30)
     node = ToolNode([service.tool()], middleware=[Retry(2, initial=0), breaker], handle_tool_errors=True)
-
     await node.ainvoke([tool_call("fetch", "1")])
     service.down = False
     await anyio.sleep(10)
@@ -496,10 +459,7 @@ async def test_a_retry_outside_waits_until_the_tool_may_be_tried() -> None:
 
 
 async def test_a_model_is_not_told_of_a_tool_whose_circuit_is_open() -> None:
-    """The node hides a tool with an open circuit from the model.
-
-    A half-open circuit shows it, so that a probe can run.
-    """
+    """The node hides a tool with an open circuit. A half-open circuit shows it, so that a probe can run."""
     down, up = Service("down"), Service("up")
     breaker = CircuitBreaker(minimum=1, open_for=30)
     node = ToolNode([down.tool(), up.tool()], middleware=[breaker], handle_tool_errors=True)
@@ -519,7 +479,7 @@ async def test_a_breaker_with_a_key_holds_no_tool_back() -> None:
     """With a key per host the tool stays offered, because another host may be up."""
     asked = Asked(Service(), CircuitBreaker(minimum=1, key=lambda _: "fetch"))
     await asked.fail(1)
-    assert asked.breaker.state("fetch") == "open"
+    assert asked.state == "open"
     assert len(asked.node.offered_tools()) == 1
 
 
@@ -535,10 +495,10 @@ async def test_a_reset_closes_a_circuit(key: str | None) -> None:
         service.seconds = 0
         await asked.fail(1)
         asked.breaker.reset("another")
-        assert asked.breaker.state("fetch") == "open"
+        assert asked.state == "open"
         asked.breaker.reset(key)
-        assert asked.breaker.state("fetch") == "closed"
-    assert asked.breaker.state("fetch") == "closed"
+        assert asked.state == "closed"
+    assert asked.state == "closed"
 
 
 async def test_observers_are_told_of_every_change_and_of_no_argument() -> None:
@@ -556,13 +516,8 @@ async def test_observers_are_told_of_every_change_and_of_no_argument() -> None:
         await asked.once("")
 
     noted = [event for event in events if event.phase == "noted"]
-    assert [event.what for event in noted] == [
-        "breaker_opened",
-        "breaker_refused",
-        "breaker_half_open",
-        "breaker_closed",
-        "breaker_no_key",
-    ]
+    words = ["opened", "refused", "half_open", "closed", "no_key"]
+    assert [event.what for event in noted] == [f"breaker_{word}" for word in words]
     assert [event.facts.get("retry_after") for event in noted] == [30, pytest.approx(20), None, None, None]
     assert {event.facts["tool"] for event in noted} == {"fetch"}
     assert "secret" not in repr([event.facts for event in noted])

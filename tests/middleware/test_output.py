@@ -27,7 +27,9 @@ from typing_extensions import TypedDict
 
 from callboard import CallEvent, CallPolicy, ToolNode, create_react_agent, observe
 from callboard.middleware import OutputBudget
+from callboard.middleware._output_budget import end_before
 from callboard.testing import ScriptedModel, calls, tool_call
+from tests.helpers import make
 
 WAIT = 1000
 
@@ -48,9 +50,9 @@ def node_of(content: Any, *middleware: Any) -> ToolNode:
     return ToolNode([returning(content)], middleware=list(middleware))
 
 
-async def result_of(node: ToolNode, config: Any = None) -> ToolMessage:
+async def result_of(node: ToolNode, config: Any = None, call: Any = None) -> ToolMessage:
     with anyio.fail_after(WAIT):
-        return (await node.ainvoke([tool_call("work", "1")], config))["messages"][0]
+        return (await node.ainvoke([call or tool_call("work", "1")], config))["messages"][0]
 
 
 def call_in(text: str) -> dict[str, Any]:
@@ -59,9 +61,18 @@ def call_in(text: str) -> dict[str, Any]:
     return tool_call(found[0], "r", output_id=found[1], start=int(found[2]), length=int(found[3]))
 
 
+def id_of(message: ToolMessage) -> str:
+    """Return the id under which the rest of a result is stored."""
+    return str(message.additional_kwargs["callboard"]["output_id"])
+
+
+async def shown(content: Any, budget: OutputBudget) -> str:
+    """Return what the model sees of a result."""
+    return str((await result_of(node_of(content, budget))).content)
+
+
 async def read(node: ToolNode, call: Any, config: Any = None) -> ToolMessage:
-    with anyio.fail_after(WAIT):
-        return (await node.ainvoke([call], config))["messages"][0]
+    return await result_of(node, config, call)
 
 
 async def rest_of(node: ToolNode, message: ToolMessage, config: Any = None) -> str:
@@ -76,9 +87,10 @@ async def rest_of(node: ToolNode, message: ToolMessage, config: Any = None) -> s
 
 
 async def test_what_fits_stays_as_it_is() -> None:
-    """A result of exactly the budget's length is not changed."""
-    node = node_of("x" * 100, OutputBudget(100))
-    assert (await result_of(node)).content == "x" * 100
+    """A result of exactly the budget's length is not changed. Tokens are about four characters."""
+    assert await shown("x" * 100, OutputBudget(100)) == "x" * 100
+    assert await shown("x" * 40, OutputBudget(tokens=10)) == "x" * 40
+    assert (await shown("x" * 100, OutputBudget(tokens=10))).startswith("x" * 40 + "\n[...")
 
 
 async def test_what_does_not_fit_is_shown_in_part_with_the_way_to_the_rest() -> None:
@@ -89,7 +101,7 @@ async def test_what_does_not_fit_is_shown_in_part_with_the_way_to_the_rest() -> 
     head, line = str(message.content).split("\n")
 
     assert head == "0123456789" * 2
-    output_id = message.additional_kwargs["callboard"]["output_id"]
+    output_id = id_of(message)
     assert line == (
         f'[... 30 of 50 characters left out. Read them with read_output(output_id="{output_id}", start=20, length=20)]'
     )
@@ -101,7 +113,7 @@ async def test_the_reader_says_how_much_there_is_and_how_to_go_on() -> None:
     """The reader's answers have at most the length of the budget and are not cut again."""
     node = node_of("0123456789" * 5, OutputBudget(20))
     message = await result_of(node)
-    output_id = message.additional_kwargs["callboard"]["output_id"]
+    output_id = id_of(message)
 
     first = await read(node, call_in(str(message.content)))
     greedy = await read(node, tool_call("read_output", "r", output_id=output_id, start=5, length=1000))
@@ -129,34 +141,27 @@ async def test_both_ends_are_shown_where_that_was_asked_for() -> None:
 async def test_a_cut_is_made_at_the_end_of_a_line_if_there_is_one_near() -> None:
     """A result is cut between lines if possible."""
     lines = "".join(f"line {number:03}\n" for number in range(100))
-    head = str((await result_of(node_of(lines, OutputBudget(50)))).content)
-    both = str((await result_of(node_of(lines, OutputBudget(100, keep="both")))).content)
-    far = str((await result_of(node_of("short\n" + "x" * 500, OutputBudget(50)))).content)
+    head, both = await shown(lines, OutputBudget(50)), await shown(lines, OutputBudget(100, keep="both"))
+    far = await shown("short\n" + "x" * 500, OutputBudget(50))
     assert head.startswith("".join(f"line {number:03}\n" for number in range(5)) + "[... 855 of 900")
     assert both.endswith(")]\n" + "".join(f"line {number:03}\n" for number in range(95, 100)))
     assert far.startswith("short\n" + "x" * 44 + "\n[...")
 
 
-@pytest.mark.parametrize(
-    "whole",
-    [
-        "e\u0301",
-        "\U0001f468\u200d\U0001f469\u200d\U0001f467",
-        "\U0001f44d\U0001f3fd",
-        "\U0001f1eb\U0001f1ee",
-        "\u2764\ufe0f",
-        "\r\n",
-        "\ud83d\ude00",
-    ],
-    ids=ascii,
-)
+CLUSTERS = [
+    *("e\u0301", "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U0001f44d\U0001f3fd", "\U0001f1eb\U0001f1ee"),
+    *("\u2764\ufe0f", "\r\n", "\ud83d\ude00"),
+]
+
+
+@pytest.mark.parametrize("whole", CLUSTERS, ids=ascii)
 @pytest.mark.parametrize("keep", ["head", "both"])
 async def test_a_cut_goes_through_no_character(whole: str, keep: Any) -> None:
     """The cut keeps grapheme clusters together, such as a letter with its accent or a family emoji."""
     budget = 10 if keep == "head" else 20
     for at in range(1, len(whole)):
         text = "x" * (10 - at) + whole + "y" * 50 + whole + "z" * (10 - at)
-        content = str((await result_of(node_of(text, OutputBudget(budget, keep=keep)))).content)
+        content = await shown(text, OutputBudget(budget, keep=keep))
         head, tail = re.split(r"\s?\[\.\.\..*\]\n?", content)
         assert head in ("x" * (10 - at), "x" * (10 - at) + whole)
         assert tail in ("", "z" * (10 - at), whole + "z" * (10 - at))
@@ -187,11 +192,6 @@ async def test_what_is_shown_and_what_is_read_are_the_whole(text: str, budget: i
     assert text[:start] + await rest_of(node, ToolMessage(line[0], tool_call_id="1")) == text
 
 
-async def test_tokens_are_about_four_characters() -> None:
-    assert str((await result_of(node_of("x" * 100, OutputBudget(tokens=10)))).content).startswith("x" * 40 + "\n[...")
-    assert str((await result_of(node_of("x" * 40, OutputBudget(tokens=10)))).content) == "x" * 40
-
-
 @pytest.mark.real_clock
 async def test_tokens_are_counted_by_whoever_can() -> None:
     """As many words as fit are shown. Tokenizers are slow, so the counter runs in a thread."""
@@ -207,7 +207,7 @@ async def test_tokens_are_counted_by_whoever_can() -> None:
     assert str(message.content).startswith("one two three \n[... 19 of 33 characters left out.")
     assert await rest_of(node, message) == "four five six seven"
     assert threading.current_thread() not in threads
-    assert (await result_of(node_of("a b c", OutputBudget(tokens=3, count_tokens=words)))).content == "a b c"
+    assert await shown("a b c", OutputBudget(tokens=3, count_tokens=words)) == "a b c"
 
 
 @pytest.mark.real_clock
@@ -219,7 +219,7 @@ async def test_a_huge_text_is_not_counted_as_a_whole() -> None:
         seen.append(len(text))
         return len(text) // 3
 
-    await result_of(node_of("x" * 1_000_000, OutputBudget(tokens=100, count_tokens=count)))
+    await shown("x" * 1_000_000, OutputBudget(tokens=100, count_tokens=count))
 
     assert max(seen) <= 800
     assert len(seen) < 20
@@ -234,9 +234,7 @@ async def test_a_counter_that_fails_costs_precision_and_no_result() -> None:
         raise ValueError("no such model")
 
     with observe(events.append):
-        message = await result_of(node_of("x" * 100, OutputBudget(tokens=10, count_tokens=count)))
-
-    assert str(message.content).startswith("x" * 40 + "\n[...")
+        assert (await shown("x" * 100, OutputBudget(tokens=10, count_tokens=count))).startswith("x" * 40 + "\n[...")
     assert ("count_failed", {"error": "ValueError"}) in [(event.what, event.facts) for event in events]
 
 
@@ -253,26 +251,20 @@ async def test_reading_goes_on_where_no_token_fits() -> None:
 async def test_what_is_shown_twice_is_shown_as_it_is() -> None:
     """A counter may find more tokens in the whole than in two halves. Then nothing has to be left out."""
     budget = OutputBudget(tokens=8, count_tokens=lambda text: len(text) ** 2, keep="both")
-    assert (await result_of(node_of("123", budget))).content == "123"
+    assert await shown("123", budget) == "123"
 
 
 async def test_texts_of_blocks_share_the_budget_and_other_blocks_stay() -> None:
     """The marker stands where the text is cut. Text blocks after the cut are removed."""
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-    content = [
-        {"type": "text", "text": "a" * 15, "cache_control": {"type": "ephemeral"}},
-        image,
-        {"type": "text", "text": "b" * 15},
-        {"type": "text", "text": "c" * 15},
-    ]
-    budget = OutputBudget(20)
-    node = node_of(content, budget)
+    cached = {"type": "text", "text": "a" * 15, "cache_control": {"type": "ephemeral"}}
+    content = [cached, image, {"type": "text", "text": "b" * 15}, {"type": "text", "text": "c" * 15}]
+    node = node_of(content, OutputBudget(20))
 
     message = await result_of(node)
     first, second, third = message.content
 
-    assert first == content[0]
-    assert second == image
+    assert (first, second) == (cached, image)
     assert str(third["text"]).startswith("b" * 4 + "\n[... 27 of 47 characters left out.")
     rest = await rest_of(node, ToolMessage(third["text"], tool_call_id="1"))
     assert rest == "b" * 11 + "\n" + "c" * 15
@@ -281,13 +273,7 @@ async def test_texts_of_blocks_share_the_budget_and_other_blocks_stay() -> None:
 async def test_the_artifact_and_the_tools_own_message_stay_as_they_are() -> None:
     """The message is copied before it is cut, so the tool's own message and the artifact are complete."""
     original = ToolMessage("x" * 100, tool_call_id="1", artifact={"rows": 5}, additional_kwargs={"callboard": {"a": 1}})
-
-    @tool
-    async def work(call_id: Annotated[str, InjectedToolCallId]) -> ToolMessage:
-        """Work."""
-        return original
-
-    message = await result_of(ToolNode([work], middleware=[OutputBudget(10)]))
+    message = await result_of(node_of(original, OutputBudget(10)))
 
     assert original.content == "x" * 100
     assert original.additional_kwargs == {"callboard": {"a": 1}}
@@ -326,49 +312,39 @@ async def test_messages_in_commands_and_lists_have_the_budget_too(shape: str) ->
 async def test_a_budget_may_be_for_some_tools_only() -> None:
     """Two middleware can have separate budgets and readers with different names."""
 
-    async def long() -> str:
-        """Long."""
-        return "x" * 100
-
-    async def free() -> str:
-        """Free."""
-        return "x" * 100
-
-    async def work() -> str:
-        """Work."""
+    async def body() -> str:
         return "x" * 100
 
     middleware = [OutputBudget(10, tools={"long"}, reader="read_long"), OutputBudget(50, exclude={"long", "free"})]
-    node = ToolNode([long, free, work], middleware=middleware)
-    asked = [tool_call(name, name) for name in ("long", "free", "work")]
-    messages = (await node.ainvoke(asked))["messages"]
+    named = ("long", "free", "work")
+    node = ToolNode([make(body, name) for name in named], middleware=middleware)
+    messages = (await node.ainvoke([tool_call(name, name) for name in named]))["messages"]
 
     assert [len(str(message.content).split("\n")[0]) for message in messages] == [10, 100, 50]
     assert await rest_of(node, messages[0]) == "x" * 90
     assert await rest_of(node, messages[2]) == "x" * 50
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        ({"start": 100}, "There is no character 100 in this output. Take a start from 0 to 99."),
-        ({"start": -1}, "There is no character -1 in this output. Take a start from 0 to 99."),
-        ({"start": 0, "length": 0}, "A length of 0 reads nothing. Take 1 or more."),
-        ({"start": 0, "length": -5}, "A length of -5 reads nothing."),
-        ({"output_id": "wrong"}, "There is no output 'wrong', or not any more. Take the output_id from the line"),
-        ({"output_id": "\ud800"}, "There is no output '\\ud800', or not any more."),
-        ({"output_id": ""}, "There is no output '', or not any more."),
-        ({"start": "soon"}, "Input should be a valid integer"),
-    ],
-    ids=ascii,
-)
-async def test_a_reader_that_is_asked_for_nonsense_says_what_to_ask_for(args: Any, words: str) -> None:
+NONSENSE: list[tuple[Any, str]] = [
+    ({"start": 100}, "There is no character 100 in this output. Take a start from 0 to 99."),
+    ({"start": -1}, "There is no character -1 in this output. Take a start from 0 to 99."),
+    ({"start": 0, "length": 0}, "A length of 0 reads nothing. Take 1 or more."),
+    ({"start": 0, "length": -5}, "A length of -5 reads nothing."),
+    ({"output_id": "wrong"}, "There is no output 'wrong', or not any more. Take the output_id from the line"),
+    ({"output_id": "\ud800"}, "There is no output '\\ud800', or not any more."),
+    ({"output_id": ""}, "There is no output '', or not any more."),
+    ({"start": "soon"}, "Input should be a valid integer"),
+]
+
+
+async def test_a_reader_that_is_asked_for_nonsense_says_what_to_ask_for() -> None:
     """Promise 9: wrong arguments of the reader give a message for the model, and the run continues."""
     node = node_of("x" * 100, OutputBudget(10))
-    output_id = (await result_of(node)).additional_kwargs["callboard"]["output_id"]
-    answer = await read(node, tool_call("read_output", "r", **({"output_id": output_id} | args)))
-    assert answer.status == "error"
-    assert words in str(answer.content)
+    output_id = id_of(await result_of(node))
+    for args, words in NONSENSE:
+        answer = await read(node, tool_call("read_output", "r", **({"output_id": output_id} | args)))
+        assert answer.status == "error", args
+        assert words in str(answer.content), args
 
 
 @pytest.mark.parametrize("kind", ["memory", "store"])
@@ -452,9 +428,8 @@ async def test_a_store_that_hangs_does_not_cost_the_call_its_result() -> None:
         async def abatch(self, ops: Any) -> Any:
             await asyncio.sleep(60)
 
-    node = ToolNode(
-        [returning("x" * 100)], middleware=[OutputBudget(10, store=Hung())], policies={"work": CallPolicy(budget=1.0)}
-    )
+    budget, policies = OutputBudget(10, store=Hung()), {"work": CallPolicy(budget=1.0)}
+    node = ToolNode([returning("x" * 100)], middleware=[budget], policies=policies)
     message = await result_of(node)
 
     assert message.status == "success"
@@ -548,10 +523,7 @@ STORES = {
 @pytest.mark.real_clock
 @pytest.mark.parametrize("kind", STORES)
 async def test_every_kind_of_store_works_on_every_backend(kind: str) -> None:
-    """Sync stores run in a thread and async stores on their own loop.
-
-    Texts include characters that JSON columns refuse.
-    """
+    """Sync stores run in a thread, async stores on their own loop. Texts have characters that JSON columns refuse."""
     text = "caf\u00e9 \0 \ud800 \U0001f600 \x1b " * 20
     with STORES[kind]() as store:
         node = node_of(text, OutputBudget(25, store=store, memory=0))
@@ -621,7 +593,7 @@ async def test_an_agents_model_reads_what_was_left_out(kind: str) -> None:
 async def test_ids_cannot_be_guessed() -> None:
     """Ids are random and unique, so that they cannot be guessed."""
     node = node_of("x" * 100, OutputBudget(10))
-    ids = {(await result_of(node)).additional_kwargs["callboard"]["output_id"] for _ in range(50)}
+    ids = {id_of(await result_of(node)) for _ in range(50)}
     assert len(ids) == 50
     assert min(map(len, ids)) >= 16
 
@@ -629,16 +601,14 @@ async def test_ids_cannot_be_guessed() -> None:
 def test_the_model_sees_what_the_reader_takes() -> None:
     """The schema of the reader leaves out injected arguments."""
     (reader,) = OutputBudget().tools
+    schema = reader.tool_call_schema.model_json_schema()
     assert reader.name == "read_output"
-    assert set(reader.args) == {"output_id", "start", "length"}
-    assert set(reader.tool_call_schema.model_json_schema()["properties"]) == {"output_id", "start", "length"}
-    assert reader.tool_call_schema.model_json_schema()["required"] == ["output_id"]
+    assert set(reader.args) == set(schema["properties"]) == {"output_id", "start", "length"}
+    assert schema["required"] == ["output_id"]
 
 
 def test_combining_characters_have_a_limit() -> None:
     """A thousand accents on one letter are cut, so that the search for a boundary is bounded."""
-    from callboard.middleware._output_budget import end_before
-
     text = "e" + "\u0301" * 1000
     assert all(unicodedata.combining(character) for character in text[1:])
     assert end_before(text, 500) == 500

@@ -45,6 +45,8 @@ from callboard import (
 )
 from callboard.middleware import Retry, Supervise, note
 from callboard.testing import FakeEngine, Recorder, ScriptedModel, calls, tool_call
+from tests import helpers
+from tests.helpers import contents, make, make_sync
 
 pytestmark = [pytest.mark.backends("asyncio"), pytest.mark.real_clock]
 
@@ -60,11 +62,21 @@ def agent_of(tools: list[Any], *middleware: AgentMiddleware, asks: Any, **option
     return create_agent(ScriptedModel([calls(*asks), "done"]), tools, middleware=middleware, **options)
 
 
-async def run(door: str, agent: Any, input: Any = None, config: RunnableConfig | None = None) -> Any:
+async def run(agent: Any, door: str = "ainvoke", input: Any = None, config: RunnableConfig | None = None) -> Any:
     with anyio.fail_after(WAIT):
         if door == "ainvoke":
             return await agent.ainvoke(input or GO, config)
         return await anyio.to_thread.run_sync(agent.invoke, input or GO, config)
+
+
+def threaded(tools: list[Any], *middleware: AgentMiddleware, asks: Any) -> Any:
+    """Return an agent that keeps its conversation, so that its questions can be answered."""
+    return agent_of(tools, *middleware, asks=asks, checkpointer=InMemorySaver())
+
+
+async def answered(agent: Any, door: str, answer: Any) -> Any:
+    """Return the state of the thread after an answer."""
+    return await run(agent, door, Command(resume=answer), THREAD)
 
 
 def tool_of(door: str, recorder: Recorder, name: str, **what: Any) -> BaseTool:
@@ -75,12 +87,8 @@ def answers(state: Any) -> list[ToolMessage]:
     return [message for message in state["messages"] if isinstance(message, ToolMessage)]
 
 
-def contents(state: Any) -> list[Any]:
-    return [message.content for message in answers(state)]
-
-
 def ended(state: Any) -> list[str | None]:
-    return [message.additional_kwargs.get("callboard", {}).get("ended") for message in answers(state)]
+    return [helpers.ended(message) for message in answers(state)]
 
 
 # Time
@@ -91,7 +99,7 @@ async def test_a_slow_call_times_out_and_its_neighbours_finish(recorder: Recorde
     """Promise 2 in LangChain's agent: each call has a message, and the model continues."""
     tools = [tool_of(door, recorder, "fast"), tool_of(door, recorder, "slow", seconds=0.45)]
     supervise = Supervise(timeout=30.0, policies={"slow": CallPolicy(timeout=0.4)})
-    state = await run(door, agent_of(tools, supervise, asks=["fast", "slow", "fast"]))
+    state = await run(agent_of(tools, supervise, asks=["fast", "slow", "fast"]), door)
     assert ended(state) == [None, "timeout", None]
     assert [message.status for message in answers(state)] == ["success", "error", "success"]
     assert answers(state)[1].content == "Error: Tool 'slow' did not finish within its timeout of 0.4 s."
@@ -107,7 +115,7 @@ async def test_a_budget_holds_for_the_wait_in_the_queue_too(recorder: Recorder, 
     )
     # In sync code the second thread is abandoned.
     with pytest.warns(AbandonedThreadWarning) if door == "invoke" else nullcontext():
-        state = await run(door, agent)
+        state = await run(agent, door)
     assert sorted(map(str, ended(state))) == ["None", "deadline"]
 
 
@@ -118,20 +126,16 @@ VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", defau
 async def test_a_tool_has_its_context_and_can_ask_what_is_left(door: str) -> None:
     """Context variables and `remaining()` pass through LangChain's threads and callboard's."""
 
-    @tool
     def ask() -> str:
-        """Ask."""
         return f"{VARIABLE.get()}, {0 < remaining() <= 30}"
 
-    @tool
     async def ask_async() -> str:
-        """Ask."""
-        return f"{VARIABLE.get()}, {0 < remaining() <= 30}"
+        return ask()
 
-    tools = [ask, ask_async] if door == "ainvoke" else [ask]
+    tools = [make_sync(ask), make(ask_async)] if door == "ainvoke" else [make_sync(ask)]
     token = VARIABLE.set("outside")
     try:
-        state = await run(door, agent_of(tools, Supervise(timeout=30.0), asks=[one.name for one in tools]))
+        state = await run(agent_of(tools, Supervise(timeout=30.0), asks=[one.name for one in tools]), door)
     finally:
         VARIABLE.reset(token)
 
@@ -143,13 +147,13 @@ async def test_errors_are_handled_as_in_a_tool_node() -> None:
     for handling in (True, (ValueError,)):
         supervise = Supervise(timeout=0.05, handle_tool_errors=handling)
         agent = agent_of([Recorder().tool("slow", hang=True)], supervise, asks=["slow"])
-        assert ended(await run("ainvoke", agent)) == ["timeout"]
+        assert ended(await run(agent)) == ["timeout"]
     boom = Recorder().tool("boom", raises=ValueError("no"))
     agent = agent_of([boom], Supervise(handle_tool_errors="!"), asks=["boom"])
-    assert contents(await run("ainvoke", agent)) == ["!"]
+    assert contents(await run(agent)) == ["!"]
     supervise = Supervise(timeout=0.05, handle_tool_errors=False)
     with pytest.raises(CallTimeoutError, match="'slow' did not finish"):
-        await run("ainvoke", agent_of([Recorder().tool("slow", hang=True)], supervise, asks=["slow"]))
+        await run(agent_of([Recorder().tool("slow", hang=True)], supervise, asks=["slow"]))
 
 
 # Limits
@@ -162,7 +166,7 @@ async def test_a_full_queue_rejects_in_words(recorder: Recorder, door: str) -> N
     agent = agent_of(
         [tool_of(door, recorder, "work", seconds=0.4)], Supervise(policies={"work": policy}), asks=["work"] * 3
     )
-    state = await run(door, agent)
+    state = await run(agent, door)
     assert sorted(map(str, ended(state))) == ["None", "None", "rejected"]
     (rejection,) = (message.content for message in answers(state) if message.status == "error")
     assert rejection.startswith("Error: Tool 'work' was not started: the queue of tool 'work' is full: 1 of 1 run")
@@ -174,8 +178,8 @@ async def test_a_limit_holds_across_runs_threads_and_loops(recorder: Recorder) -
     here = agent_of([recorder.tool("work", seconds=0.05)], supervise, asks=["work"] * 4)
     there = agent_of([recorder.sync_tool("work", seconds=0.05)], supervise, asks=["work"] * 4)
     async with anyio.create_task_group() as group:
-        group.start_soon(run, "ainvoke", here)
-        group.start_soon(run, "invoke", there)
+        group.start_soon(run, here)
+        group.start_soon(run, there, "invoke")
     assert recorder.count("finished") == 8
     assert recorder.peak == 1
 
@@ -208,7 +212,7 @@ async def test_a_key_that_cannot_be_made_of_wrong_arguments_is_the_models_affair
     policy = CallPolicy(limit=Limit(concurrency=1, key=lambda call: call["args"]["host"]))
     agent = agent_of([fetch], Supervise(policies={"fetch": policy}), asks=["fetch", ("fetch", {"host": "a.org"})])
 
-    state = await run("ainvoke", agent)
+    state = await run(agent)
 
     assert [message.status for message in answers(state)] == ["error", "success"]
     assert "host: Field required" in contents(state)[0]
@@ -223,7 +227,7 @@ async def test_a_key_function_that_fails_on_its_own_account_is_raised(name: str)
     agent = agent_of([Recorder().tool("fetch")], Supervise(limit=Limit(concurrency=1, key=key)), asks=[name])
 
     with pytest.raises(LookupError, match="no key"):
-        await run("ainvoke", agent)
+        await run(agent)
 
 
 @both_doors
@@ -280,11 +284,11 @@ async def test_a_thread_that_outlives_its_timeout_is_counted_and_named(recorder:
     agent = agent_of([recorder.sync_tool("stuck", release=release)], supervise, asks=["stuck"])
     try:
         with pytest.warns(AbandonedThreadWarning, match=r"tool 'stuck' \(call 'call_1'\)"):
-            state = await run(door, agent)
+            state = await run(agent, door)
         assert ended(state) == ["timeout"]
         assert supervise.statistics().abandoned_threads == 1
         # The thread's place is held as long as the thread lives.
-        waiting = asyncio.create_task(run("ainvoke", agent_of([recorder.tool("next")], supervise, asks=["next"])))
+        waiting = asyncio.create_task(run(agent_of([recorder.tool("next")], supervise, asks=["next"])))
         while supervise.statistics().waiting == 0:
             await anyio.sleep(0.01)
         assert recorder.count("started", "next") == 0
@@ -311,7 +315,7 @@ class Counting(BaseTool):
 async def test_a_sync_tool_keeps_its_state() -> None:
     """The thread runs the tool object itself, not a copy."""
     counting = Counting()
-    state = await run("ainvoke", agent_of([counting], Supervise(limit=Limit(concurrency=1)), asks=["counting"] * 2))
+    state = await run(agent_of([counting], Supervise(limit=Limit(concurrency=1)), asks=["counting"] * 2))
     assert counting.count == 2
     assert all("worker thread" in content or "callboard worker" in content for content in contents(state))
 
@@ -328,26 +332,22 @@ async def test_a_sync_tool_of_an_async_agent_gets_what_it_asks_for() -> None:
         config: RunnableConfig,
     ) -> str:
         """Look around."""
-        return (
-            f"{query} {runtime.tool_call_id} {len(state['messages'])} {call_id} {config['configurable']['thread_id']}"
-        )
+        thread = config["configurable"]["thread_id"]
+        return f"{query} {runtime.tool_call_id} {len(state['messages'])} {call_id} {thread}"
 
-    agent = agent_of([curious], Supervise(), asks=[("curious", {"query": "tea"})], checkpointer=InMemorySaver())
-
-    assert contents(await run("ainvoke", agent, None, THREAD)) == ["tea call_1 2 call_1 1"]
+    agent = threaded([curious], Supervise(), asks=[("curious", {"query": "tea"})])
+    assert contents(await run(agent, "ainvoke", None, THREAD)) == ["tea call_1 2 call_1 1"]
 
 
 async def test_sync_tools_run_at_once() -> None:
     """There are as many threads as in a `ToolNode`, independent of the event loop's executor."""
     all_forty = threading.Barrier(40)
 
-    @tool
     def meet() -> str:
-        """Wait until as many calls are here."""
         all_forty.wait(30)
         return "met"
 
-    state = await run("ainvoke", agent_of([meet], Supervise(), asks=["meet"] * 40))
+    state = await run(agent_of([make_sync(meet)], Supervise(), asks=["meet"] * 40))
 
     assert contents(state) == ["met"] * 40
 
@@ -355,19 +355,14 @@ async def test_sync_tools_run_at_once() -> None:
 async def test_readers_of_the_agents_stream_hear_of_progress() -> None:
     """Progress from a thread of LangChain's agent is reported in the event loop of the call."""
 
-    @tool
     def work() -> str:
-        """Work."""
         progress("half way", done=1, total=2)
         return "done"
 
     def agent() -> Any:
-        return agent_of([work], Supervise(), asks=["work"])
+        return agent_of([make_sync(work)], Supervise(), asks=["work"])
 
-    def stream() -> list[Any]:
-        return list(agent().stream(GO, stream_mode="custom"))
-
-    [chunk] = await anyio.to_thread.run_sync(stream)
+    [chunk] = await anyio.to_thread.run_sync(lambda: list(agent().stream(GO, stream_mode="custom")))
     assert [one async for one in agent().astream(GO, stream_mode="custom")] == [chunk]
     assert (chunk["tool"], chunk["message"], chunk["done"], chunk["total"]) == ("work", "half way", 1, 2)
 
@@ -376,32 +371,26 @@ async def test_readers_of_the_agents_stream_hear_of_progress() -> None:
 
 
 def asking(log: list[str]) -> BaseTool:
-    @tool
     def ask(query: str) -> str:
-        """Ask."""
         log.append(f"asks {query}")
         answer = interrupt(f"sure, {query}?")
         log.append(f"did {query}")
         return f"{query}: {answer}"
 
-    return ask
+    return make_sync(ask)
 
 
 @both_doors
 async def test_interrupts_surface_together_and_finished_calls_stay_finished(recorder: Recorder, door: str) -> None:
     """Promises 4 and 5: on resume, LangGraph runs the batch again, and finished calls do not repeat."""
     log: list[str] = []
-    agent = agent_of(
-        [asking(log), tool_of(door, recorder, "fine")],
-        Supervise(timeout=30.0, limit=Limit(concurrency=2)),
-        asks=[("ask", {"query": "a"}), "fine", ("ask", {"query": "b"})],
-        checkpointer=InMemorySaver(),
-    )
-
-    paused = await run(door, agent, None, THREAD)
+    supervise = Supervise(timeout=30.0, limit=Limit(concurrency=2))
+    asks = [("ask", {"query": "a"}), "fine", ("ask", {"query": "b"})]
+    agent = threaded([asking(log), tool_of(door, recorder, "fine")], supervise, asks=asks)
+    paused = await run(agent, door, None, THREAD)
     asked = {question.value: question.id for question in paused["__interrupt__"]}
-    paused = await run(door, agent, Command(resume={asked["sure, b?"]: "no"}), THREAD)
-    state = await run(door, agent, Command(resume={asked["sure, a?"]: "yes"}), THREAD)
+    paused = await answered(agent, door, {asked["sure, b?"]: "no"})
+    state = await answered(agent, door, {asked["sure, a?"]: "yes"})
 
     assert asked.keys() == {"sure, a?", "sure, b?"}
     assert [question.value for question in paused["__interrupt__"]] == ["sure, a?"]
@@ -423,13 +412,10 @@ async def test_a_middleware_cannot_swallow_an_interrupt(door: str) -> None:
         return ToolMessage("swallowed", tool_call_id=request.tool_call["id"])
 
     log: list[str] = []
-    agent = agent_of(
-        [asking(log)], Supervise(middleware=[swallow]), asks=[("ask", {"query": "a"})], checkpointer=InMemorySaver()
-    )
-
-    paused = await run(door, agent, None, THREAD)
+    agent = threaded([asking(log)], Supervise(middleware=[swallow]), asks=[("ask", {"query": "a"})])
+    paused = await run(agent, door, None, THREAD)
     asked_once = list(log)
-    state = await run(door, agent, Command(resume="yes"), THREAD)
+    state = await answered(agent, door, "yes")
 
     assert len(paused["__interrupt__"]) == 1
     assert asked_once == ["asks a"]
@@ -445,15 +431,9 @@ async def test_a_middleware_may_ask_a_person_itself(recorder: Recorder, door: st
             return await call_next(request)
         return ToolMessage("refused", tool_call_id=request.tool_call["id"])
 
-    agent = agent_of(
-        [tool_of(door, recorder, "work")],
-        Supervise(middleware=[approve]),
-        asks=["work", "work"],
-        checkpointer=InMemorySaver(),
-    )
-
-    first, second = (await run(door, agent, None, THREAD))["__interrupt__"]
-    state = await run(door, agent, Command(resume={first.id: "yes", second.id: "no"}), THREAD)
+    agent = threaded([tool_of(door, recorder, "work")], Supervise(middleware=[approve]), asks=["work", "work"])
+    first, second = (await run(agent, door, None, THREAD))["__interrupt__"]
+    state = await answered(agent, door, {first.id: "yes", second.id: "no"})
 
     assert sorted(contents(state)) == ["refused", "work"]
     assert recorder.count("started") == 1
@@ -466,21 +446,17 @@ async def test_langchains_human_in_the_loop_works_on_either_side(recorder: Recor
     whole_turn = place == "around the turn"
     human = HumanInTheLoopMiddleware({"work": True}, interrupt_mode="batched" if whole_turn else "per_call")
     supervise = Supervise(timeout=30.0)
-    agent = agent_of(
-        [tool_of(door, recorder, "work"), tool_of(door, recorder, "free")],
-        *([supervise, human] if place == "inside" else [human, supervise]),
-        asks=["work", "free", "work"],
-        checkpointer=InMemorySaver(),
-    )
-
-    questions = (await run(door, agent, None, THREAD))["__interrupt__"]
+    tools = [tool_of(door, recorder, "work"), tool_of(door, recorder, "free")]
+    both = [supervise, human] if place == "inside" else [human, supervise]
+    agent = threaded(tools, *both, asks=["work", "free", "work"])
+    questions = (await run(agent, door, None, THREAD))["__interrupt__"]
     approve, reject = {"type": "approve"}, {"type": "reject", "message": "no"}
     if whole_turn:
         resume: Any = {"decisions": [approve, reject]}
     else:
         asked = {one.value["tool_call_id"]: one.id for one in questions}
         resume = {asked["call_1"]: approve, asked["call_3"]: reject}
-    state = await run(door, agent, Command(resume=resume), THREAD)
+    state = await answered(agent, door, resume)
 
     assert sorted(message.status for message in answers(state)) == ["error", "success", "success"]
     assert sorted(recorder.order) == ["free", "work"]
@@ -489,12 +465,10 @@ async def test_langchains_human_in_the_loop_works_on_either_side(recorder: Recor
 async def test_a_command_of_a_tool_reaches_the_graph() -> None:
     """The command is passed on unchanged."""
 
-    @tool
     async def rename(call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
-        """Answer with a command."""
         return Command(update={"messages": [ToolMessage("renamed", tool_call_id=call_id)]})
 
-    assert contents(await run("ainvoke", agent_of([rename], Supervise(timeout=30.0), asks=["rename"]))) == ["renamed"]
+    assert contents(await run(agent_of([make(rename)], Supervise(timeout=30.0), asks=["rename"]))) == ["renamed"]
 
 
 # Cancellation and errors
@@ -504,26 +478,26 @@ async def test_a_cancelled_agent_leaves_nothing_behind(recorder: Recorder) -> No
     """Promise 1: LangGraph cancels its tasks, and each task waits for the clean-up of its call."""
     supervise = Supervise(timeout=30.0)
     agent = agent_of([recorder.tool("work", hang=True, cleanup=0.05)], supervise, asks=["work"] * 3)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.5):
-            await agent.ainvoke(GO)
+    await cancelled(agent, recorder, started=3)
     assert recorder.count("cleaned up") == 3
-    assert recorder.running == 0
-    assert supervise.statistics().running == 0
+    assert recorder.running == supervise.statistics().running == 0
+
+
+async def cancelled(agent: Any, recorder: Recorder, started: int = 1) -> None:
+    """Cancel a run whose calls have started, and wait for its end."""
+    task = asyncio.create_task(agent.ainvoke(GO))
+    await recorder.wait_for("started", started)
+    task.cancel()
+    with anyio.fail_after(WAIT):
+        await asyncio.wait([task])
+    assert task.cancelled()
 
 
 async def test_a_call_that_ignores_cancellation_is_ended_when_its_grace_is_over(recorder: Recorder) -> None:
     """LangGraph alone would wait forever for a call that ignores its cancellation."""
     supervise = Supervise(grace=0.1)
     agent = agent_of([recorder.tool("stubborn", hang=True, ignores_cancel=1)], supervise, asks=["stubborn"])
-
-    task = asyncio.create_task(agent.ainvoke(GO))
-    await recorder.wait_for("started")
-    task.cancel()
-    with anyio.fail_after(WAIT):
-        await asyncio.wait([task])
-
-    assert task.cancelled()
+    await cancelled(agent, recorder)
     assert recorder.running == 0
 
 
@@ -539,13 +513,7 @@ async def test_a_middleware_cannot_swallow_the_cancellation_of_the_agent(recorde
         return ToolMessage("gave up", tool_call_id=request.tool_call["id"])
 
     agent = agent_of([recorder.tool("work", hang=True)], Supervise(middleware=[stubborn]), asks=["work"])
-
-    task = asyncio.create_task(agent.ainvoke(GO))
-    await recorder.wait_for("started")
-    task.cancel()
-    await asyncio.wait([task])
-
-    assert task.cancelled()
+    await cancelled(agent, recorder)
     assert recorder.count("started") == 1
 
 
@@ -559,7 +527,7 @@ async def test_an_error_is_raised_bare_and_ends_its_neighbours_first(recorder: R
     agent = agent_of(tools, Supervise(timeout=30.0), asks=[one.name for one in tools])
 
     with pytest.raises(ValueError, match="no") as caught:
-        await run(door, agent)
+        await run(agent, door)
 
     assert caught.value is error
     assert recorder.running == 0
@@ -569,12 +537,10 @@ async def test_an_error_is_raised_bare_and_ends_its_neighbours_first(recorder: R
 async def test_a_body_that_cancels_itself_is_an_error_of_its_own() -> None:
     """The tool raised the cancellation itself, so no other call may be cancelled by it."""
 
-    @tool
     async def confused() -> str:
-        """Cancel yourself."""
         raise asyncio.CancelledError
 
-    state = await run("ainvoke", agent_of([confused, Recorder().tool("fine")], Supervise(), asks=["confused", "fine"]))
+    state = await run(agent_of([make(confused), Recorder().tool("fine")], Supervise(), asks=["confused", "fine"]))
 
     assert ended(state) == ["cancelled", None]
 
@@ -583,16 +549,14 @@ async def test_cleanup_holds_a_timeout_back() -> None:
     """Code in `cleanup()` is completed even if the timeout comes while it runs."""
     done: list[str] = []
 
-    @tool
     async def work() -> str:
-        """Work."""
         with cleanup():
             await asyncio.sleep(0.4)
             done.append("committed")
         await asyncio.sleep(WAIT)
         return "done"
 
-    state = await run("ainvoke", agent_of([work], Supervise(timeout=0.1), asks=["work"]))
+    state = await run(agent_of([make(work)], Supervise(timeout=0.1), asks=["work"]))
 
     assert ended(state) == ["timeout"]
     assert done == ["committed"]
@@ -604,23 +568,20 @@ async def test_cleanup_holds_a_timeout_back() -> None:
 @both_doors
 async def test_a_middleware_of_ours_works_beside_langchains_middleware(recorder: Recorder, door: str) -> None:
     """`Retry` is inside `Supervise`, LangChain's error handler around it, and LangChain's retry inside an attempt."""
-    tools = [
-        tool_of(door, recorder, "flaky", raises=ConnectionError("lost"), times=3),
-        tool_of(door, recorder, "broken", raises=ValueError("no")),
-    ]
+    flaky = tool_of(door, recorder, "flaky", raises=ConnectionError("lost"), times=3)
+    broken = tool_of(door, recorder, "broken", raises=ValueError("no"))
+    once_more: Any = {"max_retries": 1, "initial_delay": 0.0, "on_failure": "error", "jitter": False}
     agent = agent_of(
-        tools,
+        [flaky, broken],
         ToolErrorMiddleware(lambda error, request: f"{type(error).__name__} in {request.tool_call['name']}"),
         Supervise(timeout=30.0, middleware=[Retry(2, initial=0.0, on=ConnectionError, any_tool=True)]),
-        ToolRetryMiddleware(
-            max_retries=1, initial_delay=0.0, retry_on=(ConnectionError,), on_failure="error", jitter=False
-        ),
+        ToolRetryMiddleware(retry_on=(ConnectionError,), **once_more),
         asks=["flaky", "broken"],
     )
     events: list[CallEvent] = []
 
     with observe(events.append):
-        state = await run(door, agent)
+        state = await run(agent, door)
 
     assert contents(state) == ["flaky", "ValueError in broken"]
     assert recorder.count("started", "flaky") == 4
@@ -630,45 +591,40 @@ async def test_a_middleware_of_ours_works_beside_langchains_middleware(recorder:
 
 async def test_langchains_retry_shares_the_timeout_of_the_attempt_that_it_is_in(recorder: Recorder) -> None:
     """Middleware after `Supervise` in the agent's list is part of one attempt."""
-    agent = agent_of(
-        [recorder.tool("broken", raises=ValueError("no"))],
-        Supervise(timeout=0.4),
-        ToolRetryMiddleware(max_retries=5, initial_delay=WAIT, jitter=False),
-        asks=["broken"],
-    )
-    assert ended(await run("ainvoke", agent)) == ["timeout"]
+    tools, retry = [recorder.tool("broken", raises=ValueError("no"))], ToolRetryMiddleware(initial_delay=WAIT)
+    agent = agent_of(tools, Supervise(timeout=0.4), retry, asks=["broken"])
+    assert ended(await run(agent)) == ["timeout"]
     assert recorder.count("started") == 1
 
 
-class Brings(AgentMiddleware):
-    """Middleware that runs a tool unknown to the agent."""
+def brings(brought: BaseTool) -> AgentMiddleware:
+    """Return middleware that runs a tool unknown to the agent, for sync and async calls."""
 
-    def __init__(self, brought: BaseTool) -> None:
-        super().__init__()
-        self._brought = brought
+    class Brings(AgentMiddleware):
+        def wrap_tool_call(self, request: Any, handler: Any) -> Any:
+            return handler(request.override(tool=brought))
 
-    def wrap_tool_call(self, request: Any, handler: Any) -> Any:
-        return handler(request.override(tool=self._brought))
+        async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+            return await handler(request.override(tool=brought))
 
-    async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
-        return await handler(request.override(tool=self._brought))
+    return Brings()
 
 
 @both_doors
 @pytest.mark.parametrize("place", ["inside", "outside"])
 async def test_a_tool_that_other_middleware_brings_is_supervised(door: str, place: str) -> None:
     """The model calls a tool that only a middleware has, and the policy for its name applies."""
-    brings = Brings(tool_of(door, Recorder(), "brought", seconds=0.45))
+    bringing = brings(tool_of(door, Recorder(), "brought", seconds=0.45))
     supervise = Supervise(policies={"brought": CallPolicy(timeout=0.4)}, missing="ignore")
-    both = [brings, supervise] if place == "outside" else [supervise, brings]
-    state = await run(door, agent_of([Recorder().tool("other")], *both, asks=["brought"]))
+    both = [bringing, supervise] if place == "outside" else [supervise, bringing]
+    state = await run(agent_of([Recorder().tool("other")], *both, asks=["brought"]), door)
     assert ended(state) == ["timeout"]
 
 
 @both_doors
 async def test_an_unknown_tool_is_answered_as_the_agent_answers(door: str) -> None:
     """LangGraph itself answers a call of an unknown tool, after all middleware."""
-    state = await run(door, agent_of([Recorder().tool("known")], Supervise(timeout=30.0), asks=["unkown"]))
+    state = await run(agent_of([Recorder().tool("known")], Supervise(timeout=30.0), asks=["unkown"]), door)
     assert contents(state) == ["Error: unkown is not a valid tool, try one of [known]."]
 
 
@@ -679,7 +635,7 @@ async def test_a_middleware_may_run_another_tool_under_that_tools_policy(recorde
         return await call_next(request.override(tool_call={**request.tool_call, "name": "quick"}, tool=quick))
 
     supervise = Supervise(policies={"quick": CallPolicy(timeout=0.1)}, middleware=[redirect])
-    state = await run("ainvoke", agent_of([slow, quick], supervise, asks=["slow"]))
+    state = await run(agent_of([slow, quick], supervise, asks=["slow"]))
 
     assert "Tool 'quick' did not finish within its timeout of 0.1 s." in contents(state)[0]
 
@@ -694,7 +650,7 @@ async def test_the_tools_of_middleware_are_tools_of_the_agent() -> None:
     model = ScriptedModel([calls("extra"), "done"])
     agent = create_agent(model, [Recorder().tool("own")], middleware=[Supervise(middleware=[Offers()])])
 
-    assert contents(await run("ainvoke", agent)) == ["extra"]
+    assert contents(await run(agent)) == ["extra"]
     assert set(model.requested_tools[0]) == {"own", "extra"}
 
 
@@ -702,15 +658,13 @@ async def test_the_tools_of_middleware_are_tools_of_the_agent() -> None:
 async def test_observers_see_calls_and_what_is_noted_in_them(door: str) -> None:
     """Spans depend on these events. `note` works in tools, too."""
 
-    @tool
     def work() -> str:
-        """Work."""
         note("halfway", share=0.5)
         return "done"
 
     events: list[CallEvent] = []
     with observe(events.append):
-        await run(door, agent_of([work], Supervise(), asks=["work"]))
+        await run(agent_of([make_sync(work)], Supervise(), asks=["work"]), door)
 
     assert [event.phase for event in events] == ["begun", "queued", "started", "noted", "attempt_ended", "ended"]
     assert {(event.tool, event.call_id) for event in events} == {("work", "call_1")}
@@ -748,46 +702,33 @@ class JumpsToTools(AgentMiddleware):
 async def test_a_rejected_call_cannot_be_run_by_a_jump(recorder: Recorder, door: str, with_us: bool) -> None:
     """Promise 9: an answered call never runs again. Without `Supervise` it runs and gets two messages."""
     events: list[CallEvent] = []
-    agent = agent_of(
-        [tool_of(door, recorder, "danger"), tool_of(door, recorder, "fine")],
-        JumpsToTools(),
-        Rejects(),
-        *([Supervise()] if with_us else []),
-        asks=["danger", "fine"],
-    )
-
+    tools = [tool_of(door, recorder, "danger"), tool_of(door, recorder, "fine")]
+    agent = agent_of(tools, JumpsToTools(), Rejects(), *[Supervise()] * with_us, asks=["danger", "fine"])
     with observe(events.append):
-        state = await run(door, agent)
+        state = await run(agent, door)
 
     assert recorder.count("started", "danger") == (0 if with_us else 1)
     assert contents(state) == (["rejected", "fine"] if with_us else ["rejected", "danger", "fine"])
     if with_us:
         assert answers(state)[0].status == "error"
-        assert [(event.phase, event.what) for event in events if event.tool == "danger"] == [
-            ("begun", ""),
-            ("noted", "answered"),
-            ("ended", ""),
-        ]
+        seen = [(event.phase, event.what) for event in events if event.tool == "danger"]
+        assert seen == [("begun", ""), ("noted", "answered"), ("ended", "")]
 
 
 @both_doors
 async def test_an_answer_of_an_earlier_turn_is_no_answer(recorder: Recorder, door: str) -> None:
     """Some models reuse call ids in every turn, so answers of earlier turns do not count."""
-    model = ScriptedModel(
-        [calls(tool_call("work", "same", query="1")), calls(tool_call("work", "same", query="2")), "."]
-    )
+    turns = [calls(tool_call("work", "same", query=query)) for query in "12"]
+    model = ScriptedModel([*turns, "."])
     agent = create_agent(model, [tool_of(door, recorder, "work")], middleware=[Supervise()])
-    state = await run(door, agent)
+    state = await run(agent, door)
     assert contents(state) == ["1", "2"]
 
 
 async def test_calls_that_share_an_id_all_run(recorder: Recorder) -> None:
-    agent = agent_of(
-        [recorder.tool("work")],
-        Supervise(limit=Limit(concurrency=1)),
-        asks=[tool_call("work", "same", query="1"), tool_call("work", "same", query="2")],
-    )
-    state = await run("ainvoke", agent)
+    asks = [tool_call("work", "same", query=query) for query in "12"]
+    agent = agent_of([recorder.tool("work")], Supervise(limit=Limit(concurrency=1)), asks=asks)
+    state = await run(agent)
     assert sorted(contents(state)) == ["1", "2"]
 
 
@@ -805,12 +746,12 @@ async def test_a_policy_for_no_tool_ends_the_first_run_before_anything_runs(reco
 
     for _ in range(2):
         with pytest.raises(ValueError, match=expected):
-            await run(door, agent_of(tools, supervise, asks=["search", "other"]))
+            await run(agent_of(tools, supervise, asks=["search", "other"]), door)
     assert recorder.order == []
     shared = Supervise(policies={"search": CallPolicy()})
-    await run(door, agent_of(tools, shared, asks=["search"]))
+    await run(agent_of(tools, shared, asks=["search"]), door)
     with pytest.raises(ValueError, match="no tool 'search'"):
-        await run(door, agent_of([Recorder().tool("more")], shared, asks=["more"]))
+        await run(agent_of([Recorder().tool("more")], shared, asks=["more"]), door)
 
 
 async def test_a_middleware_that_misses_a_tool_ends_the_first_run() -> None:
@@ -827,7 +768,7 @@ async def test_a_middleware_that_misses_a_tool_ends_the_first_run() -> None:
     agent = agent_of([Recorder().tool("search")], Supervise(middleware=[Needs()]), asks=["search"])
 
     with pytest.raises(ValueError, match=r"no tool 'archive', only \['search'\]"):
-        await run("ainvoke", agent)
+        await run(agent)
 
 
 @pytest.mark.parametrize(
