@@ -1,10 +1,10 @@
 """`Redact`: a secret canary is placed in every position of a call, and must not leave in any output."""
 
 import json
-import threading
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import anyio
@@ -29,6 +29,7 @@ from callboard.guards._redact._values import walked
 from callboard.guards._sanitize._text import strip_invisible
 from callboard.middleware import RequireApproval
 from callboard.testing import calls, tool_call
+from tests import helpers
 from tests.helpers import examples
 
 WAIT = 1000
@@ -91,6 +92,31 @@ def only(text: object) -> str:
     """Return the single token in a text."""
     (match,) = TOKEN.finditer(str(text))
     return match[0]
+
+
+def failing(make: Callable[[], Exception]) -> Any:
+    """Return a tool `fail` that raises an error."""
+
+    async def fail() -> str:
+        raise make()
+
+    return helpers.make(fail)
+
+
+def finding(artifact: Any) -> Any:
+    """Return a tool `find` with an artifact."""
+
+    @tool(response_format="content_and_artifact")
+    async def find() -> Any:
+        """Find."""
+        return "found", artifact
+
+    return find
+
+
+def of_card(told: Any) -> str:
+    """Return the token of the card in the result of `tell`."""
+    return str(told.content.split(",")[0].removeprefix("card "))
 
 
 @tool
@@ -169,19 +195,10 @@ ARTIFACTS: list[Any] = [
 
 @pytest.mark.parametrize("artifact", ARTIFACTS, ids=lambda value: type(value).__name__)
 async def test_an_artifact_is_searched_and_left_as_it_is(artifact: Any) -> None:
-    """Artifacts are stored in checkpoints and traces, so they are redacted in a copy.
-
-    The tool's own object is unchanged.
-    """
+    """Artifacts are stored in checkpoints and traces, so they are redacted in a copy. The tool's own is unchanged."""
     is_error = isinstance(artifact, Exception)
     before = repr(artifact)
-
-    @tool(response_format="content_and_artifact")
-    async def find() -> Any:
-        """Find."""
-        return "found", {"it": artifact}
-
-    (message,) = await run(node_of(find), tool_call("find", "1"))
+    (message,) = await run(node_of(finding({"it": artifact})), tool_call("find", "1"))
 
     assert_silent(message)
     assert CARD.replace(" ", "") not in shown(message)
@@ -189,24 +206,17 @@ async def test_an_artifact_is_searched_and_left_as_it_is(artifact: Any) -> None:
     assert repr(artifact) == before
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        SAID,
-        [{"type": "text", "text": SAID}],
-        [SAID, {"type": "json", "json": {"password": PASSWORD, "rows": [[EMAIL]]}}],
-    ],
-    ids=["text", "blocks", "mixed"],
-)
+MIXED = [SAID, {"type": "json", "json": {"password": PASSWORD, "rows": [[EMAIL]]}}]
+
+
+@pytest.mark.parametrize("content", [SAID, [{"type": "text", "text": SAID}], MIXED], ids=["text", "blocks", "mixed"])
 async def test_content_is_searched_in_every_form(content: Any) -> None:
     """The model reads content blocks, so they are redacted in every form."""
 
-    @tool
-    async def find(tool_call_id: str = "1") -> Any:
-        """Find."""
+    async def find() -> Any:
         return ToolMessage(content, tool_call_id="1", additional_kwargs={"raw": SAID}, response_metadata={"m": [EMAIL]})
 
-    (message,) = await run(node_of(find), tool_call("find", "1"))
+    (message,) = await run(node_of(helpers.make(find)), tool_call("find", "1"))
 
     assert_silent(message)
     assert len(TOKEN.findall(shown(message.content))) >= 2
@@ -219,8 +229,6 @@ class Row:
     first: Any
     second: Any
     third: Any
-    fourth: Any
-    fifth: Any
 
     def __getattribute__(self, name: str) -> Any:
         value = super().__getattribute__(name)
@@ -229,27 +237,22 @@ class Row:
 
 def test_values_that_live_for_a_moment_are_told_apart() -> None:
     """Python may reuse the address of a freed list, so a memo by `id()` could mistake the second list for the first."""
-    table = [Row(*((f"ada {n} {i}",) for i in range(5))) for n in range(50)]
+    table = [Row(*((f"ada {n} {i}",) for i in range(3))) for n in range(50)]
     rows = walked(table, lambda text: text.replace("ada", "[name]"))
-    read = [[row.first, row.second, row.third, row.fourth, row.fifth] for row in rows]
-    assert read == [[[f"[name] {n} {i}"] for i in range(5)] for n in range(50)]
+    read = [[row.first, row.second, row.third] for row in rows]
+    assert read == [[[f"[name] {n} {i}"] for i in range(3)] for n in range(50)]
 
 
 async def test_messages_and_values_in_commands_are_searched() -> None:
     """Commands are redacted in `update` and in sent payloads, and in lists of both."""
 
-    @tool
     async def hand_over() -> Any:
-        """Hand over."""
         ai = AIMessage(EMAIL, tool_calls=[{"name": "x", "args": {"to": EMAIL}, "id": "call-1", "type": "tool_call"}])
         update = {"messages": [ToolMessage(SAID, tool_call_id="1"), ai], "customer": {"mail": EMAIL}}
         return [Command(update=update), Command(goto=[Send("next", {"mail": EMAIL})], graph=Command.PARENT)]
 
-    done = await ToolNode([hand_over], middleware=[Redact()]).ainvoke(
-        {"messages": [AIMessage("", tool_calls=[tool_call("hand_over", "1")])]}
-    )
-
-    first, second = done
+    asked = {"messages": [AIMessage("", tool_calls=[tool_call("hand_over", "1")])]}
+    first, second = await node_of(helpers.make(hand_over)).ainvoke(asked)
     assert_silent(first.update, second.goto[0].arg)
     assert first.update["messages"][0].tool_call_id == "1"
     assert first.update["messages"][1].tool_calls[0]["id"] == "call-1"
@@ -266,13 +269,7 @@ async def test_a_deep_or_circular_artifact_is_no_way_out() -> None:
     circular["self"] = circular
     clean: dict[str, Any] = {"tea": 1}
     clean["self"] = clean
-
-    @tool(response_format="content_and_artifact")
-    async def find() -> Any:
-        """Find."""
-        return "found", [deep, circular, clean]
-
-    (message,) = await run(node_of(find), tool_call("find", "1"))
+    (message,) = await run(node_of(finding([deep, circular, clean])), tool_call("find", "1"))
 
     assert "nested too deeply" in repr(message.artifact[0])
     assert_silent(repr(message.artifact[1]))
@@ -303,14 +300,12 @@ async def test_a_tool_gets_tokens_in_the_place_of_secrets() -> None:
     """A search engine, for example, needs no card number. Nested values and keys are redacted, too."""
     seen: list[Any] = []
 
-    @tool
     async def search(query: Any, headers: Any) -> str:
-        """Search."""
         seen.append((query, headers))
         return "nothing"
 
     call = tool_call("search", "1", query=[SAID], headers={"password": PASSWORD, EMAIL: 1})
-    await run(node_of(search), call)
+    await run(node_of(helpers.make(search)), call)
 
     assert_silent(seen)
     assert call["args"]["query"] == [SAID]
@@ -331,7 +326,7 @@ async def test_a_tool_that_is_to_know_gets_the_exact_value_back() -> None:
     seen: list[Any] = []
     node = node_of(tell, payment(seen), redact=Redact(reveal=["pay"]))
     (told,) = await run(node, tool_call("tell", "1"), thread_id="a")
-    token = told.content.split(",")[0].removeprefix("card ")
+    token = of_card(told)
     (paid,) = await run(node, tool_call("pay", "2", card=token, note=f"<{token}>"), thread_id="a")
     assert seen == [(CARD, f"<{CARD}>")]
     assert paid.content == f"charged {token}; the card ends in 1111"
@@ -340,12 +335,10 @@ async def test_a_tool_that_is_to_know_gets_the_exact_value_back() -> None:
 async def test_a_value_that_only_its_token_betrays_is_hidden_in_the_echo() -> None:
     """No detector recognises a password by its form, but a value restored from a token is known."""
 
-    @tool
     async def login(user: str, word: str) -> str:
-        """Log in."""
         return f"{user} is in with {word} ({json.dumps({'w': word})}, {word.encode().hex()})"
 
-    node = node_of(tell, login, redact=Redact(reveal={"login": ["word"]}))
+    node = node_of(tell, helpers.make(login), redact=Redact(reveal={"login": ["word"]}))
     (told,) = await run(node, tool_call("tell", "1"))
     token = told.content.rpartition("=")[2]
     (done,) = await run(node, tool_call("login", "2", user="eve", word=token))
@@ -359,13 +352,12 @@ async def test_a_value_that_the_model_wrote_itself_is_hidden_in_the_echo() -> No
     """A secret that the model wrote itself reaches a tool that may know it, and is redacted in the result."""
     seen: list[Any] = []
 
-    @tool
     async def login(password: str) -> str:
-        """Log in."""
         seen.append(password)
         return f"in with {password}"
 
-    (done,) = await run(node_of(login, redact=Redact(reveal=["login"])), tool_call("login", "1", password=PASSWORD))
+    node = node_of(helpers.make(login), redact=Redact(reveal=["login"]))
+    (done,) = await run(node, tool_call("login", "1", password=PASSWORD))
 
     assert seen == [PASSWORD]
     assert_silent(done)
@@ -376,7 +368,7 @@ async def test_values_are_revealed_to_the_named_argument_only() -> None:
     seen: list[Any] = []
     node = node_of(tell, payment(seen), redact=Redact(reveal={"pay": ["card"]}))
     (told,) = await run(node, tool_call("tell", "1"))
-    token = told.content.split(",")[0].removeprefix("card ")
+    token = of_card(told)
     await run(node, tool_call("pay", "2", card=token, note=f"{token} {CARD}"))
     ((card, note),) = seen
     assert card == CARD
@@ -390,7 +382,7 @@ async def test_a_token_does_not_open_in_another_conversation() -> None:
 
     (one,) = await run(node, tool_call("tell", "1"), thread_id="a")
     (two,) = await run(node, tool_call("tell", "1"), thread_id="b")
-    token = one.content.split(",")[0].removeprefix("card ")
+    token = of_card(one)
     await run(node, tool_call("pay", "2", card=token), thread_id="b")
     await run(node, tool_call("pay", "2", card=token))
 
@@ -405,30 +397,20 @@ async def test_the_same_value_has_the_same_token_in_a_conversation() -> None:
     assert len({only(message.content) for (message,) in results}) == 1
 
 
-@pytest.mark.parametrize(
-    "forged",
-    [
-        "<card:000000000000>",
-        "\uff1ccard:0123456789ab\uff1e",
-        "<c\u0430rd:0123456789ab>",
-        "<card:0123456789AB>",
-        "<card:>",
-    ],
-)
-async def test_a_forged_token_stays_text(forged: str) -> None:
+async def test_a_forged_token_stays_text() -> None:
     """Tokens have 48 random bits. A text that only has the form of a token is not changed."""
     seen: list[Any] = []
-    await run(node_of(payment(seen), redact=Redact(reveal=["pay"])), tool_call("pay", "1", card=forged))
-    assert seen == [(forged, "")]
+    others = ("\uff1ccard:0123456789ab\uff1e", "<c\u0430rd:0123456789ab>", "<card:0123456789AB>", "<card:>")
+    forged = ["<card:000000000000>", *others]
+    node = node_of(payment(seen), redact=Redact(reveal=["pay"]))
+    await run(node, *(tool_call("pay", f"{number}", card=card) for number, card in enumerate(forged)))
+    assert seen == [(card, "") for card in forged]
 
 
 async def test_a_forged_token_does_not_shield_a_secret() -> None:
     pem = "-----BEGIN PRIVATE KEY-----\nMIIEowIBAAKCAQEA<email:000000000000>1c7z\n-----END PRIVATE KEY-----"
-    redact = Redact(secrets=["canary"])
-    (message,) = await run(
-        node_of(echo, redact=redact),
-        tool_call("echo", "1", value=f"{pem} <canary:000000000000> <{EMAIL}:000000000000>"),
-    )
+    node = node_of(echo, redact=Redact(secrets=["canary"]))
+    (message,) = await run(node, tool_call("echo", "1", value=f"{pem} <canary:000000000000> <{EMAIL}:000000000000>"))
     assert "MII" not in message.content
     assert "canary" not in message.content
 
@@ -525,12 +507,14 @@ def chained() -> Exception:
         return error
 
 
+def raised_by(fails: Callable[[], object]) -> Exception:
+    with pytest.raises(ValueError) as caught:
+        fails()
+    return caught.value
+
+
 def invalid() -> Exception:
-    try:
-        Customer(mail="x", age=SAID)  # type: ignore[arg-type]
-    except ValueError as error:
-        return error
-    raise AssertionError
+    return raised_by(lambda: Customer(mail="x", age=SAID))  # type: ignore[arg-type]
 
 
 def from_invalid() -> Exception:
@@ -540,19 +524,7 @@ def from_invalid() -> Exception:
 
 
 def undecodable() -> Exception:
-    try:
-        f"{SAID} \xe9".encode("latin-1").decode("utf-8")
-    except ValueError as error:
-        return error
-    raise AssertionError
-
-
-def unparsable() -> Exception:
-    try:
-        json.loads(SAID)
-    except ValueError as error:
-        return error
-    raise AssertionError
+    return raised_by(lambda: f"{SAID} \xe9".encode("latin-1").decode("utf-8"))
 
 
 def endless() -> Exception:
@@ -577,7 +549,7 @@ ERRORS: dict[str, tuple[Any, type[Exception]]] = {
     "slots": (slotted, Slotted),
     "note": (noted, ValueError),
     "chain": (chained, KeyError),
-    "json": (unparsable, json.JSONDecodeError),
+    "json": (lambda: raised_by(lambda: json.loads(SAID)), json.JSONDecodeError),
     "inside": (lambda: RuntimeError("failed", ValueError(SAID)), RuntimeError),
     "group": (lambda: ExceptionGroup("two", [ValueError(SAID), ExceptionGroup("in", [Stubborn()])]), ExceptionGroup),
     "group's text": (lambda: ExceptionGroup(SAID, [ValueError("no")]), ExceptionGroup),
@@ -596,20 +568,15 @@ ERRORS: dict[str, tuple[Any, type[Exception]]] = {
 async def test_an_error_is_raised_without_its_secrets(make: Any, kind: type[Exception]) -> None:
     """The secret is removed from text, notes, causes and attributes. The error keeps its type where possible."""
 
-    @tool
-    async def fail() -> str:
-        """Fail."""
-        raise make()
-
     with pytest.raises(kind) as caught:
-        await run(node_of(fail, handle_tool_errors=False), tool_call("fail", "1"))
+        await run(node_of(failing(make), handle_tool_errors=False), tool_call("fail", "1"))
 
     if kind is not Unprintable:
         assert_silent(caught.value)
     cause = caught.value.__cause__ if kind is ToolInvocationError else caught.value
     assert "in fail\n" in "".join(traceback.format_exception(cause))
     # `handle_tool_errors` writes the error's repr into the message.
-    (message,) = await run(node_of(fail, handle_tool_errors=True), tool_call("fail", "1"))
+    (message,) = await run(node_of(failing(make), handle_tool_errors=True), tool_call("fail", "1"))
     assert_silent(message)
     assert kind.__name__ in message.content
     assert message.status == "error"
@@ -619,13 +586,8 @@ async def test_an_error_that_can_be_cleared_stays_the_same_object() -> None:
     """Outer middleware may compare errors by identity."""
     error = ValueError(SAID)
 
-    @tool
-    async def fail() -> str:
-        """Fail."""
-        raise error
-
     with pytest.raises(ValueError, match="<card:") as caught:
-        await run(node_of(fail), tool_call("fail", "1"))
+        await run(node_of(failing(lambda: error)), tool_call("fail", "1"))
 
     assert caught.value is error
 
@@ -639,13 +601,8 @@ async def test_an_error_without_secrets_is_left_as_it_is(explicit: bool) -> None
         error.__context__ = other
     args = error.args
 
-    @tool
-    async def fail() -> str:
-        """Fail."""
-        raise error
-
     with pytest.raises(ValueError, match="no"):
-        await run(node_of(fail), tool_call("fail", "1"))
+        await run(node_of(failing(lambda: error)), tool_call("fail", "1"))
 
     assert error.args is args
     assert (error.__cause__ if explicit else error.__context__) is other
@@ -656,13 +613,8 @@ async def test_the_stand_in_for_an_error_has_its_name_and_its_notes() -> None:
     error = Stubborn()
     error.add_note(f"ask {EMAIL} again")
 
-    @tool
-    async def fail() -> str:
-        """Fail."""
-        raise error
-
     with pytest.raises(RedactedError, match=r"^Stubborn: card <card:") as caught:
-        await run(node_of(fail), tool_call("fail", "1"))
+        await run(node_of(failing(lambda: error)), tool_call("fail", "1"))
 
     assert caught.value.original == "Stubborn"
     notes = [TOKEN.sub(r"\1", note) for note in caught.value.__notes__]
@@ -672,20 +624,16 @@ async def test_the_stand_in_for_an_error_has_its_name_and_its_notes() -> None:
 async def test_an_argument_that_was_revealed_does_not_come_back_in_an_error() -> None:
     """A restored value is removed from the tool's own error and from the error about invalid arguments."""
 
-    @tool
     async def login(word: str, number: int = 0) -> str:
-        """Log in."""
         raise ValueError(f"{word} is wrong")
 
-    redact = Redact(reveal=["login"])
-    node = node_of(tell, login, redact=redact, handle_tool_errors=True)
+    node = node_of(tell, helpers.make(login), redact=Redact(reveal=["login"]), handle_tool_errors=True)
     (told,) = await run(node, tool_call("tell", "1"))
     token = told.content.rpartition("=")[2]
     events: list[CallEvent] = []
     with observe(events.append):
-        wrong, invalid = await run(
-            node, tool_call("login", "2", word=token), tool_call("login", "3", word=token, number="x")
-        )
+        asked = tool_call("login", "2", word=token), tool_call("login", "3", word=token, number="x")
+        wrong, invalid = await run(node, *asked)
 
     assert_silent(wrong, invalid)
     assert "ValueError" in wrong.content
@@ -709,13 +657,8 @@ async def test_no_secret_lives_on_in_the_frames_of_the_middleware() -> None:
         def __del__(self) -> None:
             Tracked.alive -= 1
 
-    @tool
-    async def fail() -> str:
-        """Fail."""
-        raise Tracked(SAID)
-
     try:
-        await run(node_of(fail), tool_call("fail", "1"))
+        await run(node_of(failing(lambda: Tracked(SAID))), tool_call("fail", "1"))
     except Tracked:
         assert Tracked.alive == 1
     assert Tracked.alive == 0
@@ -727,12 +670,10 @@ async def test_no_secret_lives_on_in_the_frames_of_the_middleware() -> None:
 async def test_a_question_of_the_tool_shows_tokens() -> None:
     """The question is stored in a checkpoint and shown to a person. Its id is kept, so the answer reaches the call."""
 
-    @tool
     async def ask(card: str) -> str:
-        """Ask."""
         return f"{interrupt({'text': f'charge {card}?', 'password': PASSWORD})}"
 
-    node = node_of(ask, redact=Redact(reveal=["ask"]))
+    node = node_of(helpers.make(ask), redact=Redact(reveal=["ask"]))
     batch = [tool_call("ask", "1", card=CARD)]
     with pytest.raises(CallsInterrupted) as caught:
         await run(node, *batch)
@@ -745,18 +686,12 @@ async def test_a_question_of_the_tool_shows_tokens() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_a_checkpoint_of_a_graph_holds_no_secret() -> None:
-    """Every result, question, answer and write that LangGraph stores of a conversation is checked.
-
-    The conversation contains a payment.
-    """
+    """Every result, question, answer and write that LangGraph stores of a conversation with a payment is checked."""
     seen: list[Any] = []
     redact = Redact(reveal=["pay"])
     tools = ToolNode([tell, payment(seen)], middleware=[RequireApproval(["pay"]), redact], handle_tool_errors=True)
-    builder = StateGraph(MessagesState)
-    builder.add_node("tools", tools)
-    builder.add_edge(START, "tools")
     saver = InMemorySaver()
-    graph = builder.compile(checkpointer=saver)
+    graph = StateGraph(MessagesState).add_node("tools", tools).add_edge(START, "tools").compile(checkpointer=saver)
 
     told = await graph.ainvoke({"messages": [calls(tool_call("tell", "1"))]}, thread("a"))
     token = told["messages"][-1].content.split(",")[0].removeprefix("card ")
@@ -773,13 +708,9 @@ async def test_a_checkpoint_of_a_graph_holds_no_secret() -> None:
 async def test_a_command_for_the_parent_has_tokens() -> None:
     """`ParentCommand` is raised instead of returned, and its content is redacted, too."""
 
-    @tool
-    async def leave() -> str:
-        """Leave."""
-        raise ParentCommand(Command(graph=Command.PARENT, update={"mail": EMAIL}, goto="next"))
-
+    command = Command[Any](graph=Command.PARENT, update={"mail": EMAIL}, goto="next")
     with pytest.raises(ParentCommand) as caught:
-        await run(node_of(leave), tool_call("leave", "1"))
+        await run(node_of(failing(lambda: ParentCommand(command))), tool_call("fail", "1"))
 
     assert_silent(repr(caught.value.args[0]))
     assert caught.value.args[0].goto == "next"
@@ -795,7 +726,7 @@ async def test_observers_are_told_kinds_and_counts_only() -> None:
     node = node_of(tell, payment(seen), redact=Redact(reveal={"pay": ["card"]}))
     with observe(events.append):
         (told,) = await run(node, tool_call("tell", "1"))
-        token = told.content.split(",")[0].removeprefix("card ")
+        token = of_card(told)
         await run(node, tool_call("pay", "2", card=token, note=EMAIL))
 
     notes = [(event.call_id, event.what, dict(event.facts)) for event in events if event.phase == "noted"]
@@ -817,7 +748,7 @@ async def test_a_store_keeps_values_for_another_process() -> None:
     other = Redact(reveal=["pay"], vault=StoreVault(store))
 
     (told,) = await run(node_of(tell, redact=before), tool_call("tell", "1"), thread_id="a.b")
-    token = told.content.split(",")[0].removeprefix("card ")
+    token = of_card(told)
     for redact in (after, other):
         await run(node_of(payment(seen), redact=redact), tool_call("pay", "2", card=token), thread_id="a.b")
     await run(node_of(payment(seen), redact=after), tool_call("pay", "2", card=token), thread_id="a")
@@ -890,16 +821,16 @@ async def test_a_detector_that_fails_lets_nothing_out() -> None:
 async def test_a_detector_of_ones_own_knows_texts_and_keys() -> None:
     employee = Detector("employee", r"\bE-\d{6}\b", keys="^staff$")
     redact = Redact([*DEFAULT_DETECTORS, employee])
+
+    @tool(response_format="content_and_artifact")
+    async def tell_of_staff() -> Any:
+        """Tell of staff."""
+        return "E-12 and E-123456", {"staff": "Mallory", "chief": 7}
+
     (message,) = await run(node_of(tell_of_staff, redact=redact), tool_call("tell_of_staff", "1"))
     assert "Mallory" not in shown(message)
     assert message.content.startswith("E-12 and <employee:")
     assert message.artifact["staff"].startswith("<employee:")
-
-
-@tool(response_format="content_and_artifact")
-async def tell_of_staff() -> Any:
-    """Tell of staff."""
-    return "E-12 and E-123456", {"staff": "Mallory", "chief": 7}
 
 
 @pytest.mark.real_clock
@@ -908,28 +839,18 @@ async def test_one_middleware_serves_several_loops() -> None:
     """Event loops in several threads and of either backend share one middleware."""
     redact = Redact(reveal=["echo"], vault=MemoryVault(threads=4, values=16))
     node = node_of(echo, redact=redact)
-    failures: list[BaseException] = []
 
     async def talk(name: str) -> None:
-        for number in range(30):
-            token = await redact.hide(f"{name}{number}@example.com", thread_id=name)
-            (message,) = await run(node, tool_call("echo", "1", value=token), thread_id=name)
-            assert message.content == token
+        with anyio.fail_after(30):
+            for number in range(30):
+                token = await redact.hide(f"{name}{number}@example.com", thread_id=name)
+                (message,) = await run(node, tool_call("echo", "1", value=token), thread_id=name)
+                assert message.content == token
 
-    def work(name: str) -> None:
-        try:
-            anyio.run(talk, name, backend="trio" if name in "ac" else "asyncio")
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
-    for one in threads:
-        one.start()
-    for one in threads:
-        await anyio.to_thread.run_sync(one.join, 30)
-
-    assert failures == []
-    assert not any(one.is_alive() for one in threads)
+    async with anyio.create_task_group() as group:
+        for name in "abcd":
+            work = partial(anyio.run, talk, name, backend="trio" if name in "ac" else "asyncio")
+            group.start_soon(anyio.to_thread.run_sync, work)
 
 
 # Any text
@@ -984,15 +905,13 @@ async def test_a_revealed_value_is_the_value_that_was_hidden(value: str) -> None
     redact = Redact([Detector("anything", "(?!)", keys="^it$")], reveal=["keep"])
     seen: list[str] = []
 
-    @tool
     async def keep(it: str) -> str:
-        """Keep."""
         seen.append(it)
         return "kept"
 
     with anyio.fail_after(WAIT):
         hidden = await redact.hide({"it": value})
     assert TOKEN.fullmatch(hidden["it"])
-    await run(node_of(keep, redact=redact), tool_call("keep", "1", it=hidden["it"]))
+    await run(node_of(helpers.make(keep), redact=redact), tool_call("keep", "1", it=hidden["it"]))
 
     assert seen == [value]
