@@ -139,31 +139,25 @@ async def test_a_middleware_may_have_hooks_and_no_wrapper() -> None:
     assert result["messages"][0].content == "extra"
 
 
-class Empty(Middleware):
-    """Middleware that overrides nothing."""
+def test_a_middleware_that_does_nothing_is_refused() -> None:
+    """The wrapper of the base class must not hide that the user's own is missing, or misspelt."""
 
+    class Empty(Middleware):
+        pass
 
-class Slipped(Middleware):
-    """Middleware whose wrapper is misspelt."""
+    class Slipped(Middleware):
+        def offers(self, tool: BaseTool) -> bool:
+            return True
 
-    def offers(self, tool: BaseTool) -> bool:
-        return True
+        async def awrap_toolcall(self, request: Any, call_next: Any) -> Any:
+            raise PermissionError
 
-    async def awrap_toolcall(self, request: Any, call_next: Any) -> Any:
-        raise PermissionError
-
-
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [
-        (Empty, "Empty overrides no method of Middleware; override awrap_tool_call"),
-        (Slipped, "'awrap_toolcall', did you mean 'awrap_tool"),
-    ],
-)
-def test_a_middleware_that_does_nothing_is_refused(kind: type[Middleware], said: str) -> None:
-    """The wrapper of the base class must not hide that the user's own is missing."""
-    with pytest.raises(TypeError, match=said):
-        ToolNode([Recorder().tool("work")], middleware=[kind()])
+    for one, said in (
+        (Empty(), "Empty overrides no method of Middleware; override awrap_tool_call"),
+        (Slipped(), "'awrap_toolcall', did you mean 'awrap_tool"),
+    ):
+        with pytest.raises(TypeError, match=said):
+            ToolNode([Recorder().tool("work")], middleware=[one])
 
 
 @pytest.mark.real_clock
@@ -188,8 +182,7 @@ def test_a_hook_that_is_set_on_the_instance_is_called() -> None:
         def __init__(self) -> None:
             self.redact_value = lambda value, *, thread_id: "hidden"  # type: ignore[method-assign]
 
-    [found] = [hook(one, "redact_value") for one in (Redacting(),)]
-
+    found = hook(Redacting(), "redact_value")
     assert found is not None
     assert found({"secret": "s"}, thread_id="1") == "hidden"
 

@@ -6,13 +6,15 @@ LangChain's middleware awaits asyncio code. If the call is on trio, that code ru
 import asyncio
 import re
 import threading
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import anyio
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from langchain.agents import create_agent
 from langchain.agents.middleware import (
     AgentMiddleware,
     AgentState,
@@ -34,7 +36,6 @@ from langchain.agents.middleware import (
 )
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command
@@ -43,6 +44,7 @@ from pydantic import ValidationError
 from callboard import CallPolicy, CallsInterrupted, IgnoredHooksWarning, Limit, ToolNode
 from callboard.middleware import Supervise
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from tests.helpers import contents, make
 
 pytestmark = pytest.mark.real_clock
 
@@ -54,10 +56,6 @@ async def run(node: ToolNode, *batch: Any, **options: Any) -> list[Any]:
         return list((await node.ainvoke(list(batch), **options))["messages"])
 
 
-def contents(messages: list[Any]) -> list[Any]:
-    return [message.content for message in messages]
-
-
 # Errors and retries
 
 
@@ -67,16 +65,10 @@ async def test_its_error_handler_sees_errors_and_timeouts(recorder: Recorder) ->
     def explain(error: Exception, request: Any) -> str | None:
         return None if isinstance(error, LookupError) else f"{type(error).__name__} in {request.tool_call['name']}"
 
-    node = ToolNode(
-        [
-            recorder.tool("broken", raises=ValueError("no")),
-            recorder.tool("slow", hang=True),
-            recorder.tool("lost", raises=LookupError("gone")),
-        ],
-        middleware=[ToolErrorMiddleware(explain)],
-        policies={"slow": CallPolicy(timeout=0.05)},
-    )
-
+    broken, slow = recorder.tool("broken", raises=ValueError("no")), recorder.tool("slow", hang=True)
+    tools = [broken, slow, recorder.tool("lost", raises=LookupError("gone"))]
+    policies = {"slow": CallPolicy(timeout=0.05)}
+    node = ToolNode(tools, middleware=[ToolErrorMiddleware(explain)], policies=policies)
     messages = await run(node, tool_call("broken", "1"), tool_call("slow", "2"))
     with pytest.raises(LookupError, match="gone"):
         await run(node, tool_call("lost", "3"))
@@ -87,11 +79,9 @@ async def test_its_error_handler_sees_errors_and_timeouts(recorder: Recorder) ->
 
 async def test_each_attempt_of_its_retry_takes_its_own_place_and_timeout(recorder: Recorder) -> None:
     """As a node's middleware each attempt has its own place and timeout. In `create_agent` all attempts share one."""
-    node = ToolNode(
-        [recorder.tool("slow", seconds=0.2)],
-        middleware=[ToolRetryMiddleware(max_retries=1, initial_delay=0.01, jitter=False, retry_on=(TimeoutError,))],
-        policies={"slow": CallPolicy(timeout=0.05, limit=Limit(concurrency=1))},
-    )
+    retry = ToolRetryMiddleware(max_retries=1, initial_delay=0.01, jitter=False, retry_on=(TimeoutError,))
+    policies = {"slow": CallPolicy(timeout=0.05, limit=Limit(concurrency=1))}
+    node = ToolNode([recorder.tool("slow", seconds=0.2)], middleware=[retry], policies=policies)
     (message,) = await run(node, tool_call("slow", "1"))
     assert message.status == "error"
     assert recorder.count("started") == 2
@@ -101,16 +91,16 @@ async def test_each_attempt_of_its_retry_takes_its_own_place_and_timeout(recorde
 async def test_a_function_under_its_decorator_is_a_middleware(kind: str) -> None:
     """`@wrap_tool_call` makes an object with only one of the two methods."""
 
-    async def shout(request: Any, handler: Any) -> Any:
-        message = await handler(request)
+    def shouted(message: Any) -> Any:
         return message.model_copy(update={"content": message.content.upper()})
+
+    async def shout(request: Any, handler: Any) -> Any:
+        return shouted(await handler(request))
 
     def shout_sync(request: Any, handler: Any) -> Any:
-        message = handler(request)
-        return message.model_copy(update={"content": message.content.upper()})
+        return shouted(handler(request))
 
     node = ToolNode([Recorder().tool("work")], middleware=[wrap_tool_call(shout if kind == "async" else shout_sync)])
-
     assert contents(await run(node, tool_call("work", "1"))) == ["WORK"]
 
 
@@ -125,14 +115,10 @@ async def impatient(request: Any, handler: Any) -> Any:
     return ToolMessage("gave up", tool_call_id=request.tool_call["id"])
 
 
-async def test_one_that_gives_up_waiting_ends_the_attempt(recorder: Recorder, request: pytest.FixtureRequest) -> None:
+async def test_one_that_gives_up_waiting_ends_the_attempt(recorder: Recorder) -> None:
     """The abandoned inner call is cancelled and gives its place back, on trio as on asyncio."""
-    node = ToolNode(
-        [recorder.tool("stuck", hang=True)],
-        middleware=[impatient],
-        policies={"stuck": CallPolicy(limit=Limit(concurrency=1))},
-    )
-
+    policies = {"stuck": CallPolicy(limit=Limit(concurrency=1))}
+    node = ToolNode([recorder.tool("stuck", hang=True)], middleware=[impatient], policies=policies)
     with anyio.fail_after(2):
         (message,) = (await node.ainvoke([tool_call("stuck", "1")]))["messages"]
 
@@ -146,9 +132,8 @@ async def test_one_that_gives_up_waiting_ends_the_attempt(recorder: Recorder, re
 async def test_its_emulator_answers_for_the_tools_it_is_told_to(recorder: Recorder) -> None:
     """The model writes the result, and the tool does not run."""
     model = ScriptedModel(["22 degrees"])
-    node = ToolNode(
-        [recorder.tool("weather"), recorder.tool("real")], middleware=[LLMToolEmulator(tools=["weather"], model=model)]
-    )
+    tools, emulator = [recorder.tool("weather"), recorder.tool("real")], LLMToolEmulator(tools=["weather"], model=model)
+    node = ToolNode(tools, middleware=[emulator])
     messages = await run(node, tool_call("weather", "1", query="Lisbon"), tool_call("real", "2"))
     assert contents(messages) == ["22 degrees", "real"]
     assert recorder.order == ["real"]
@@ -190,37 +175,26 @@ async def test_it_blocks_a_result_by_an_error() -> None:
     assert contents(await run(node, call)) == ["not to be seen"]
 
 
-def returning(output: Any) -> Any:
-    @tool
-    async def change(call_id: Annotated[str, InjectedToolCallId]) -> Any:
-        """Answer with a command."""
-        return output(call_id)
+RESULT = ToolMessage(MAIL, tool_call_id="1")
+UPDATES = {
+    "alone": [RESULT],
+    "beside another": [HumanMessage(MAIL), RESULT],
+    "as a dict": [{"role": "tool", "content": MAIL, "tool_call_id": "1"}],
+}
 
-    return change
 
-
-@pytest.mark.parametrize(
-    "update",
-    [
-        lambda message: {"messages": [message], "note": MAIL},
-        lambda message: {"messages": [HumanMessage(MAIL), message], "note": MAIL},
-        lambda message: {
-            "messages": [{"role": "tool", "content": message.content, "tool_call_id": message.tool_call_id}],
-            "note": MAIL,
-        },
-    ],
-    ids=["alone", "beside another", "as a dict"],
-)
-async def test_it_redacts_the_messages_of_commands(update: Any) -> None:
+@pytest.mark.parametrize("messages", UPDATES.values(), ids=UPDATES)
+async def test_it_redacts_the_messages_of_commands(messages: list[Any]) -> None:
     """A result may be inside a command. The command's other updates are not changed."""
-    node = ToolNode(
-        [returning(lambda call_id: Command(update=update(ToolMessage(MAIL, tool_call_id=call_id))))],
-        middleware=[redacting()],
-    )
+
+    async def change() -> Command[Any]:
+        return Command(update={"messages": messages, "note": MAIL})
+
+    node = ToolNode([make(change)], middleware=[redacting()])
     (command,) = await node.ainvoke({"messages": [calls(tool_call("change", "1"))]})
-    assert command.update["messages"][-1].content == "[REDACTED_EMAIL]"
-    assert command.update["note"] == MAIL
-    assert [m.content for m in command.update["messages"][:-1]] in ([], [MAIL])
+    *others, mine = command.update["messages"]
+    assert (mine.content, command.update["note"]) == ("[REDACTED_EMAIL]", MAIL)
+    assert [message.content for message in others] == [MAIL] * (len(messages) - 1)
 
 
 @given(blocks=st.lists(st.sampled_from([MAIL, f"a {MAIL} b {MAIL}", "plain", "", "a@b"]), min_size=1, max_size=4))
@@ -231,10 +205,9 @@ async def test_no_text_block_gets_through(blocks: list[str]) -> None:
     given_content = [*({"type": "text", "text": text} for text in blocks), image]
     node = ToolNode([Recorder().tool("find", returns=given_content)], middleware=[redacting()])
     (message,) = await run(node, tool_call("find", "1"))
-    assert [block.get("text") for block in message.content[:-1]] == [
-        text.replace(MAIL, "[REDACTED_EMAIL]") for text in blocks
-    ]
-    assert message.content[-1] == image
+    *texts, last = message.content
+    assert [block.get("text") for block in texts] == [text.replace(MAIL, "[REDACTED_EMAIL]") for text in blocks]
+    assert last == image
 
 
 async def test_its_detector_does_not_hold_up_the_loop() -> None:
@@ -254,8 +227,6 @@ async def test_its_detector_does_not_hold_up_the_loop() -> None:
 @pytest.mark.backends("asyncio")
 async def test_it_redacts_within_supervise() -> None:
     """The decorated function is accepted as middleware of `Supervise`."""
-    from langchain.agents import create_agent
-
     model = ScriptedModel([calls(("find", {"query": MAIL})), "done"])
     agent = create_agent(model, [Recorder().tool("find")], middleware=[Supervise(middleware=[redacting()])])
     await agent.ainvoke({"messages": [("user", "go")]})
@@ -266,6 +237,7 @@ async def test_it_redacts_within_supervise() -> None:
 
 APPROVE = {"type": "approve"}
 REJECT = {"type": "reject", "message": "too dear"}
+REJECTED = "User rejected the tool call for `book` with reason: too dear"
 RESPOND = {"type": "respond", "message": "I did it"}
 
 
@@ -296,13 +268,7 @@ async def test_its_four_decisions_do_what_they_say(recorder: Recorder) -> None:
     messages = await run(node, *batch, ledger=waiting.ledger, resume=answers)
 
     assert before == ["look"]
-    assert contents(messages) == [
-        "trip 0",
-        "another trip",
-        "User rejected the tool call for `book` with reason: too dear",
-        "I did it",
-        "look",
-    ]
+    assert contents(messages) == ["trip 0", "another trip", REJECTED, "I did it", "look"]
     assert [message.status for message in messages] == ["success", "success", "error", "success", "success"]
     assert sorted(recorder.order) == ["book(another trip)", "book(trip 0)", "look"]
 
@@ -326,10 +292,8 @@ async def test_an_answer_that_is_no_decision_neither_runs_nor_loses_anything(rec
 async def test_it_asks_in_a_graph_of_langgraphs(recorder: Recorder) -> None:
     """A checkpointer and `Command(resume=...)` work as in LangChain's own agent."""
     tools = [recorder.tool("book"), recorder.tool("look")]
-    builder = StateGraph(MessagesState)
-    builder.add_node("tools", ToolNode(tools, middleware=[asking()]))
-    builder.add_edge(START, "tools")
-    graph = builder.compile(checkpointer=InMemorySaver())
+    builder = StateGraph(MessagesState).add_node("tools", ToolNode(tools, middleware=[asking()]))
+    graph = builder.add_edge(START, "tools").compile(checkpointer=InMemorySaver())
     thread: RunnableConfig = {"configurable": {"thread_id": "1"}}
     asked = calls(tool_call("book", "1", query="a"), tool_call("look", "2"), tool_call("book", "3", query="b"))
 
@@ -339,23 +303,14 @@ async def test_it_asks_in_a_graph_of_langgraphs(recorder: Recorder) -> None:
     state = await graph.ainvoke(Command(resume={first.id: REJECT}), thread)
 
     assert [one.id for one in paused["__interrupt__"]] == [first.id]
-    assert contents(state["messages"][1:]) == [
-        "User rejected the tool call for `book` with reason: too dear",
-        "look",
-        "c",
-    ]
+    assert contents(state) == [REJECTED, "look", "c"]
     assert recorder.order == ["look", "book(c)"]
 
 
 # Objects that are no middleware of calls, or only in part
 
 OWNERS = pytest.mark.parametrize(
-    "build",
-    [
-        lambda middleware: ToolNode([Recorder().tool("work")], middleware=[middleware]),
-        lambda middleware: Supervise(middleware=[middleware]),
-    ],
-    ids=["ToolNode", "Supervise"],
+    "build", [partial(ToolNode, [Recorder().tool("work")]), Supervise], ids=["ToolNode", "Supervise"]
 )
 
 
@@ -363,7 +318,7 @@ OWNERS = pytest.mark.parametrize(
 def test_approval_of_whole_turns_is_refused(build: Any) -> None:
     """Around single calls it would let each call through without approval, and nobody would notice."""
     with pytest.raises(ValueError, match=r'HumanInTheLoopMiddleware asks .* Give it interrupt_mode="per_call"'):
-        build(HumanInTheLoopMiddleware({"book": True}))
+        build(middleware=[HumanInTheLoopMiddleware({"book": True})])
 
 
 @after_model
@@ -394,7 +349,7 @@ async def greets(state: AgentState[Any], runtime: Any) -> None:
 def test_what_does_nothing_to_calls_is_refused(build: Any, middleware: Any) -> None:
     """Middleware without a hook around calls would have no effect. The error says where it belongs."""
     with pytest.raises(TypeError, match=f"{type(middleware).__name__} does nothing to tool calls.*create_agent"):
-        build(middleware)
+        build(middleware=[middleware])
 
 
 def test_the_error_names_the_option_that_was_forgotten() -> None:
@@ -417,9 +372,8 @@ class Both(AgentMiddleware):
 
 
 async def test_hooks_that_will_not_run_are_warned_of_by_name() -> None:
-    with pytest.warns(
-        IgnoredHooksWarning, match="Both has hooks that will not run: before_model, after_agent. "
-    ) as told:
+    hooks = "Both has hooks that will not run: before_model, after_agent. "
+    with pytest.warns(IgnoredHooksWarning, match=hooks) as told:
         node = ToolNode([Recorder().tool("work")], middleware=[Both()])
     assert Path(told[0].filename) == Path(__file__)
     assert contents(await run(node, tool_call("work", "1"))) == ["work"]

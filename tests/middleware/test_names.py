@@ -10,7 +10,7 @@ from langchain_core.tools import StructuredTool, tool
 from langgraph.prebuilt import InjectedState
 from pydantic import BaseModel, Field
 
-from callboard import CallPolicy, ToolNode, create_react_agent
+from callboard import ToolNode, create_react_agent
 from callboard._util._suggestions import did_you_mean, no_such
 from callboard.guards import Redact, Results, Sanitize, Text, Url
 from callboard.middleware import Cache, Fallback, OutputBudget, RequireApproval, Value
@@ -60,11 +60,6 @@ def test_a_middleware_that_several_nodes_share_says_that_names_may_be_missing(ma
     middleware = make("delete", missing="ignore")
     ToolNode([delete], middleware=[middleware])
     ToolNode([search], middleware=[middleware])
-
-
-@naming
-def test_there_are_two_ways_to_take_a_missing_name(make: Any) -> None:
-    """Other values of the option are refused."""
     with pytest.raises(ValueError, match=r"\(missing=...\) is 'error' or 'ignore', got 'warn'"):
         make("delete", missing="warn")
 
@@ -140,11 +135,6 @@ def test_a_cache_cannot_forget_what_it_does_not_keep() -> None:
     """A wrong tool name in `invalidate` would leave stale results in the cache."""
     with pytest.raises(ValueError, match=r"no tool 'serach', only .*did you mean 'search'"):
         Cache(["search"]).invalidate("serach")
-
-
-def test_a_policy_of_no_tool_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"ToolNode\(policies=...\): there is no tool 'delet'.*did you mean 'delete'"):
-        ToolNode([delete], policies={"delet": CallPolicy(timeout=1.0)})
 
 
 def test_many_names_are_not_all_listed() -> None:

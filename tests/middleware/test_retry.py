@@ -15,6 +15,7 @@ from callboard import CallEvent, CallPolicy, CallsInterrupted, DeadlineExceededE
 from callboard._web._retry_after import retry_after
 from callboard.middleware import Retry
 from callboard.testing import Recorder, tool_call
+from tests.helpers import contents
 
 WAIT = 1000
 AGAIN = CallPolicy(idempotent=True)
@@ -29,10 +30,6 @@ class Full(random.Random):
 
 def node_of(recorder: Recorder, retry: Retry, policy: CallPolicy = AGAIN, **behaviour: Any) -> ToolNode:
     return ToolNode([recorder.tool("work", **behaviour)], middleware=[retry], policies={"work": policy})
-
-
-def contents(result: Any) -> list[Any]:
-    return [message.content for message in result["messages"]]
 
 
 async def test_pauses_double_up_to_the_longest(recorder: Recorder) -> None:
@@ -135,14 +132,8 @@ async def test_observers_are_told_of_every_pause() -> None:
     with observe(events.append):
         await node.ainvoke([tool_call("work", "1", query="secret")])
 
-    assert noted(events) == [
-        (pytest.approx(1), "retry", {"attempt": 1, "pause": pytest.approx(pauses[0]), "error": "ValueError"}),
-        (
-            pytest.approx(2 + pauses[0]),
-            "retry",
-            {"attempt": 2, "pause": pytest.approx(pauses[1]), "error": "ValueError"},
-        ),
-    ]
+    first, second = ({"attempt": n, "pause": pytest.approx(pauses[n - 1]), "error": "ValueError"} for n in (1, 2))
+    assert noted(events) == [(pytest.approx(1), "retry", first), (pytest.approx(2 + pauses[0]), "retry", second)]
     assert recorder.times("started") == pytest.approx([0, 1 + pauses[0], 2 + sum(pauses)])
     assert [event.attempt for event in events if event.phase == "started"] == [1, 2, 3]
 
