@@ -211,10 +211,13 @@ async def test_context_variables_of_outer_middleware_reach_inner_middleware_and_
         seen.append(VARIABLE.get())
         return await call_next(request)
 
-    async def look() -> str:
+    def look() -> str:
         return VARIABLE.get()
 
-    tool = make_sync(VARIABLE.get, "look") if kind == "sync tool" else make(look)
+    async def alook() -> str:
+        return VARIABLE.get()
+
+    tool = make_sync(look) if kind == "sync tool" else make(alook, "look")
     node = ToolNode([tool], middleware=[outer, middle, inner])
     result = await node.ainvoke([tool_call("look", "1")])
 

@@ -10,7 +10,7 @@ from langchain.agents import create_agent
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
 from callboard import Actor, CallPolicy, CallsInterrupted, ToolNode, create_react_agent, handler, idempotency_key
@@ -71,26 +71,25 @@ async def test_two_calls_and_two_runs_of_one_request_have_two_keys() -> None:
     assert len(set(till.keys)) == 8
 
 
-def check_two_turns(keys: list[str]) -> None:
+async def check_two_turns(agent: Any, keys: list[str]) -> None:
     """Check that a call keeps its key when its question is answered, and that the next turn has another one."""
+    with anyio.fail_after(WAIT):
+        for _ in range(2):
+            await agent.ainvoke(GO, AT)
+            await agent.ainvoke(Command(resume="yes"), AT)
     first, second, third, fourth = keys
     assert first == second != third == fourth
 
 
-async def test_every_attempt_of_a_call_has_the_same_key() -> None:
+async def test_every_attempt_of_a_call_has_the_same_key_also_on_an_engine() -> None:
     """The first attempt may have reached the service, so a retry must be recognised as the same request."""
-    keys: list[str] = []
-
-    async def pay(amount: int) -> str:
-        """Pay."""
-        keys.append(idempotency_key())
-        raise ConnectionError("lost")
-
-    policies = {"pay": CallPolicy(idempotent=True)}
-    node = ToolNode([pay], middleware=[Retry(3, initial=0.01)], policies=policies, handle_tool_errors=True)
-    with anyio.fail_after(WAIT):
-        await node.ainvoke([tool_call("pay", "1", amount=5)])
-    assert keys == [keys[0]] * 3
+    for policy in (CallPolicy(idempotent=True), CallPolicy(idempotent=True, runs_in=FakeEngine())):
+        NOTED.clear()
+        node = ToolNode([note], middleware=[Retry(2, initial=0.01)], policies={"note": policy})
+        with anyio.fail_after(WAIT):
+            await node.ainvoke([tool_call("note", "1")])
+        assert [NOTED[0]] * 2 == NOTED
+        assert len(NOTED[0]) == 64
 
 
 async def test_an_attempt_with_other_arguments_has_another_key() -> None:
@@ -124,11 +123,7 @@ async def test_an_agent_keeps_the_key_over_an_interrupt_and_gives_another_in_the
     till = Till()
     model = ScriptedModel([asking(), "done", asking(), "done"])
     agent = create_react_agent(model, [till.pay], checkpointer=InMemorySaver(), version=version)
-    with anyio.fail_after(WAIT):
-        for _ in range(2):
-            await agent.ainvoke(GO, AT)
-            await agent.ainvoke(Command(resume="yes"), AT)
-    check_two_turns(till.keys)
+    await check_two_turns(agent, till.keys)
 
 
 async def test_an_agent_keeps_the_key_of_a_call_that_is_run_again_because_its_end_is_unknown() -> None:
@@ -145,9 +140,8 @@ async def test_an_agent_keeps_the_key_of_a_call_that_is_run_again_because_its_en
         return "paid"
 
     node = ToolNode([pay], policies={"pay": CallPolicy(idempotent=True, grace=0)})
-    agent = create_react_agent(
-        ScriptedModel([calls(("pay", {"amount": 5})), "done"]), node, checkpointer=InMemorySaver()
-    )
+    model = ScriptedModel([calls(("pay", {"amount": 5})), "done"])
+    agent = create_react_agent(model, node, checkpointer=InMemorySaver())
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
             group.start_soon(agent.ainvoke, GO, AT)
@@ -161,26 +155,14 @@ async def test_an_agent_keeps_the_key_of_a_call_that_is_run_again_because_its_en
 async def test_a_graph_of_langgraph_keeps_the_key_over_an_interrupt() -> None:
     """The node works with LangGraph's own interrupts, so the key must be stable there, too."""
     till = Till()
-    graph = StateGraph(MessagesState)
-    graph.add_node("agent", lambda state: {"messages": [asking()]})
-    graph.add_node("tools", till.node())
-    graph.add_edge(START, "agent")
-    graph.add_edge("agent", "tools")
-    graph.add_edge("tools", END)
-    app = graph.compile(checkpointer=InMemorySaver())
-    with anyio.fail_after(WAIT):
-        for _ in range(2):
-            await app.ainvoke(GO, AT)
-            await app.ainvoke(Command(resume="yes"), AT)
-    check_two_turns(till.keys)
+    graph = StateGraph(MessagesState).add_node("agent", lambda state: {"messages": [asking()]})
+    graph.add_node("tools", till.node()).add_edge(START, "agent").add_edge("agent", "tools")
+    await check_two_turns(graph.compile(checkpointer=InMemorySaver()), till.keys)
 
 
 @pytest.mark.parametrize("inner", ["node", "agent"])
 async def test_calls_within_a_call_have_keys_of_their_own(inner: str) -> None:
-    """Calls that a tool makes get keys that differ from the outer call's.
-
-    The same calls in another run get other keys.
-    """
+    """Calls that a tool makes get keys that differ from the outer call's, and other keys in another run."""
     till = Till()
     asked = [tool_call("pay", "1", amount=5)]
 
@@ -225,27 +207,17 @@ async def test_handlers_and_sync_tools_have_the_key_of_the_call_that_they_work_f
     assert len(set(keys)) == 3
 
 
-async def test_the_key_goes_along_to_an_engine() -> None:
-    """A body on an engine works for the same call, so it sees the same key."""
-    policies = {"note": CallPolicy(runs_in=FakeEngine(), idempotent=True)}
-    node = ToolNode([note], middleware=[Retry(2, initial=0.01)], policies=policies)
-    NOTED.clear()
-    with anyio.fail_after(WAIT):
-        await node.ainvoke([tool_call("note", "1")])
-    assert [NOTED[0]] * 2 == NOTED
-    assert len(NOTED[0]) == 64
-
-
 def test_outside_a_call_there_is_none_and_the_error_says_where_there_is() -> None:
     """Without the error, every request outside a call would be sent with the same key `None`."""
     with pytest.raises(RuntimeError, match="in the body of a tool that a ToolNode or an agent runs"):
         idempotency_key()
 
 
-@given(
-    st.dictionaries(st.text(max_size=3), st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=3))),
-    st.dictionaries(st.text(max_size=3), st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=3))),
-)
+VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
+ARGUMENTS = st.dictionaries(st.text(max_size=3), VALUES)
+
+
+@given(ARGUMENTS, ARGUMENTS)
 def test_other_arguments_have_another_digest(one: dict[str, Any], other: dict[str, Any]) -> None:
     """Values that compare equal but differ in JSON, such as `True` and 1, give different keys."""
     same = repr(sorted(one.items(), key=repr)) == repr(sorted(other.items(), key=repr))

@@ -45,6 +45,7 @@ from sniffio import current_async_library
 
 from callboard import ToolInvocationError, ToolNode, msg_content_output
 from callboard.testing import tool_call
+from tests.helpers import make, make_sync
 
 pytestmark = pytest.mark.real_clock
 
@@ -112,41 +113,30 @@ class _Recording:
             raise ZeroDivisionError(f"{self.name} {event}")
 
 
+def _noting(event: str, *, skip: int = 0) -> Any:
+    """Return a method of a sync handler that records an event."""
+    return lambda self, *args, **kwargs: self.note(event, args[skip:], kwargs)
+
+
+def _anoting(event: str) -> Any:
+    """Return a method of an async handler that records an event."""
+
+    async def noting(self: Any, *args: Any, **kwargs: Any) -> None:
+        await asyncio.sleep(0)
+        self.note(event, args, kwargs)
+
+    return noting
+
+
 class SyncHandler(_Recording, BaseCallbackHandler):
-    def on_tool_start(self, *args: Any, **kwargs: Any) -> None:
-        self.note("start", args, kwargs)
-
-    def on_tool_end(self, *args: Any, **kwargs: Any) -> None:
-        self.note("end", args, kwargs)
-
-    def on_tool_error(self, *args: Any, **kwargs: Any) -> None:
-        self.note("error", args, kwargs)
-
-    def on_custom_event(self, *args: Any, **kwargs: Any) -> None:
-        self.note("custom", args, kwargs)
-
-    def on_chain_start(self, *args: Any, **kwargs: Any) -> None:
-        self.note("chain start", args[1:], kwargs)
-
-    def on_chain_end(self, *args: Any, **kwargs: Any) -> None:
-        self.note("chain end", args, kwargs)
+    on_tool_start, on_tool_end, on_tool_error = map(_noting, ("start", "end", "error"))
+    on_custom_event = _noting("custom")
+    on_chain_start, on_chain_end = _noting("chain start", skip=1), _noting("chain end")
 
 
 class AsyncHandler(_Recording, AsyncCallbackHandler):
-    async def on_tool_start(self, *args: Any, **kwargs: Any) -> None:
-        await asyncio.sleep(0)
-        self.note("start", args, kwargs)
-
-    async def on_tool_end(self, *args: Any, **kwargs: Any) -> None:
-        await asyncio.sleep(0)
-        self.note("end", args, kwargs)
-
-    async def on_tool_error(self, *args: Any, **kwargs: Any) -> None:
-        await asyncio.sleep(0)
-        self.note("error", args, kwargs)
-
-    async def on_custom_event(self, *args: Any, **kwargs: Any) -> None:
-        self.note("custom", args, kwargs)
+    on_tool_start, on_tool_end, on_tool_error = map(_anoting, ("start", "end", "error"))
+    on_custom_event = _anoting("custom")
 
 
 class InlineHandler(SyncHandler):
@@ -161,11 +151,8 @@ Handlers = Callable[[], list[BaseCallbackHandler]]
 HANDLERS: dict[str, Handlers] = {
     "none": list,
     "all": lambda: [
-        SyncHandler("sync"),
-        AsyncHandler("async"),
-        InlineHandler("inline"),
-        InlineAsyncHandler("inline async"),
-        InlineHandler("inline 2"),
+        *(SyncHandler("sync"), AsyncHandler("async"), InlineHandler("inline")),
+        *(InlineAsyncHandler("inline async"), InlineHandler("inline 2")),
     ],
     "sync": lambda: [SyncHandler("sync")],
     "async": lambda: [AsyncHandler("async")],
@@ -336,14 +323,8 @@ for _name, _schema, _args in (
 def described(manager: Any) -> list[Any]:
     """Return what a tool of a class sees of its run."""
     names = [handler.name for handler in manager.handlers]
-    return [
-        type(manager).__name__,
-        manager.run_id,
-        manager.parent_run_id,
-        sorted(manager.tags),
-        manager.metadata,
-        names,
-    ]
+    run = [type(manager).__name__, manager.run_id, manager.parent_run_id]
+    return [*run, sorted(manager.tags), manager.metadata, names]
 
 
 class Own(BaseTool):
@@ -499,21 +480,19 @@ raising("a ToolException, function", lambda: ToolException("no"), handle_tool_er
 raising(
     "a ToolException, blocks",
     lambda: ToolException("no"),
-    handle_tool_error=lambda e: [{"type": "text", "text": str(e)}],
+    handle_tool_error=lambda e: [{"type": "text", "text": f"{e}"}],
 )
 raising("an error, True", lambda: Whatever("no"), handle_tool_error=True)
 raising("a validation error inside", invalid)
 raising("a validation error inside, handled", invalid, handle_validation_error="inside")
-raising("invalid arguments", lambda: Whatever("never"), {"x": "one"})
 raising("missing arguments", lambda: Whatever("never"), {})
-raising("invalid arguments, True", lambda: Whatever("never"), {"x": "one"}, handle_validation_error=True)
-raising("invalid arguments, text", lambda: Whatever("never"), {"x": "one"}, handle_validation_error="try again")
-raising(
-    "invalid arguments, function",
-    lambda: Whatever("never"),
-    {"x": "one"},
-    handle_validation_error=lambda e: f"{len(e.errors())} mistakes",
-)
+for _name, _handling in (
+    ("invalid arguments", False),
+    ("invalid arguments, True", True),
+    ("invalid arguments, text", "try again"),
+    ("invalid arguments, function", lambda e: f"{len(e.errors())} mistakes"),
+):
+    raising(_name, lambda: Whatever("never"), {"x": "one"}, handle_validation_error=_handling)
 
 
 # --- attributes of tools
@@ -639,14 +618,13 @@ async def test_the_run_id_of_the_config_is_that_of_the_run() -> None:
 
 def with_parent() -> RunnableConfig:
     inheritable = [SyncHandler("sync"), AsyncHandler("async")]
+    local: Any = {"tags": ["local"], "metadata": {"local": 1}, "parent_run_id": PARENT}
     manager = AsyncCallbackManager(
         handlers=[*inheritable, InlineHandler("inline local")],
         inheritable_handlers=inheritable,
-        parent_run_id=PARENT,
-        tags=["local"],
         inheritable_tags=["inheritable"],
-        metadata={"local": 1},
         inheritable_metadata={"inheritable": 1},
+        **local,
     )
     return {"callbacks": manager, "tags": ["of the config"], "metadata": {"config": 1}}
 
@@ -680,13 +658,13 @@ class Positioned(InlineHandler):
 async def test_what_an_inline_handler_sets_is_seen_by_the_body_of_its_call(sync: bool) -> None:
     """Promise 12: inline handlers run in the context of the call, and calls do not share a context."""
 
-    async def body() -> str:
+    def body() -> str:
         return position.get()
 
-    def sync_body() -> str:
+    async def abody() -> str:
         return position.get()
 
-    node = ToolNode([StructuredTool.from_function(**_half(sync_body if sync else body), name="f", description="Do.")])
+    node = ToolNode([make_sync(body, "f") if sync else make(abody, "f")])
     asked = [tool_call("f", "a"), tool_call("f", "b")]
     output = await node.ainvoke(asked, {"callbacks": [Positioned("inline")]})
     assert [message.content for message in output["messages"]] == ["inside a", "inside b"]
@@ -722,12 +700,11 @@ def runs_a_runnable_with_a_config(x: int, config: RunnableConfig) -> str:
     return str(INNER.invoke(x, {"tags": ["explicit"]}))
 
 
+STARTS_OR_SENDS = [sends_events, sends_events_in_a_thread, runs_a_runnable, runs_a_runnable_with_a_config]
+
+
 @pytest.mark.parametrize("kind", ["none", "sync", "inline"])
-@pytest.mark.parametrize(
-    "one",
-    [sends_events, sends_events_in_a_thread, runs_a_runnable, runs_a_runnable_with_a_config],
-    ids=lambda t: t.name,
-)
+@pytest.mark.parametrize("one", STARTS_OR_SENDS, ids=lambda t: t.name)
 async def test_what_a_body_starts_or_sends_stands_below_the_run_of_the_tool(one: BaseTool, kind: str) -> None:
     """Promise 12: custom events and runs have the tool's run as parent, with inherited tags and metadata."""
     if one is sends_events and current_async_library() == "trio":
@@ -767,32 +744,23 @@ async def test_a_handler_that_ignores_agents_hears_nothing() -> None:
     assert {name for name, _, _ in NOTES.events} == {"sync"}
 
 
-async def refuses() -> str:
-    raise ToolException("no")
-
-
-def refuses_in_a_thread() -> str:
-    raise ToolException("no")
-
-
-def stops() -> str:
-    raise StopIteration("no")
-
-
-@pytest.mark.parametrize("fn", [refuses, refuses_in_a_thread])
-async def test_an_error_of_the_tools_own_error_handler_ends_the_run(fn: Any) -> None:
+@pytest.mark.parametrize("name", ["raises a ToolException", "raises a ToolException in a thread"])
+async def test_an_error_of_the_tools_own_error_handler_ends_the_run(name: str) -> None:
     """langchain-core does not report this error, so handlers never see the end of the run. A node reports it."""
-    one = StructuredTool.from_function(**_half(fn), name="f", description="Do.", handle_tool_error=lambda _: 1 // 0)
+    one = CASES[name][0].model_copy(update={"handle_tool_error": lambda _: 1 // 0})
     with pytest.raises(ZeroDivisionError):
-        await ToolNode([one]).ainvoke([call_of({}, "f")], config_for("sync"))
+        await ToolNode([one]).ainvoke([call_of({"x": 1}, "f")], config_for("sync"))
     assert [event for _, event, _ in NOTES.events] == ["start", "error"]
 
 
 async def test_stop_iteration_in_a_thread_becomes_a_runtime_error() -> None:
     """The error is the same as in langchain-core, apart from its text, which is empty there."""
-    one = StructuredTool.from_function(func=stops, name="f", description="Do.")
+
+    def stops() -> str:
+        raise StopIteration("no")
+
     with pytest.raises(RuntimeError, match="StopIteration") as caught:
-        await ToolNode([one]).ainvoke([call_of({}, "f")], config_for("sync"))
+        await ToolNode([make_sync(stops)]).ainvoke([call_of({}, "stops")], config_for("sync"))
     assert isinstance(caught.value.__cause__, StopIteration)
     assert [event for _, event, _ in NOTES.events] == ["start", "error"]
 

@@ -75,46 +75,33 @@ async def answered(node: ToolNode, answer: str, *names: str) -> list[str]:
         return contents(await node.ainvoke(state, ledger=asked.value.ledger, resume=answer))
 
 
-async def standalone(node: ToolNode) -> Any:
-    return await node.ainvoke({"messages": [reply("delete", "adelete")]})
+async def run(runnable: Any, *names: str, sync: bool = False) -> Any:
+    """Run a node or a graph with calls of these tools."""
+    with anyio.fail_after(WAIT):
+        if sync:
+            return await anyio.to_thread.run_sync(lambda: runnable.invoke({"messages": [reply(*names)]}))
+        return await runnable.ainvoke({"messages": [reply(*names)]})
 
 
-async def standalone_sync(node: ToolNode) -> Any:
-    return await anyio.to_thread.run_sync(lambda: node.invoke({"messages": [reply("delete", "adelete")]}))
-
-
-def agent_by(version: Any, *, sync: bool) -> Callable[[ToolNode], Any]:
-    async def run(node: ToolNode) -> Any:
-        agent = create_react_agent(ScriptedModel([reply("delete", "adelete"), "done"]), node, version=version)
+async def in_agent(node: ToolNode, version: Any, *names: str, sync: bool = False, **options: Any) -> Any:
+    """Return the state of an agent after these calls."""
+    agent = create_react_agent(ScriptedModel([reply(*names or ("delete",)), "done"]), node, version=version, **options)
+    with anyio.fail_after(WAIT):
         if sync:
             return await anyio.to_thread.run_sync(lambda: agent.invoke({"messages": [("user", "go")]}))
         return await agent.ainvoke({"messages": [("user", "go")]})
 
-    return run
+
+DOORS = ["ainvoke", "invoke", "sync graph", "agent v1", "agent v2", "sync agent v1", "sync agent v2"]
 
 
-async def in_agent(node: ToolNode, version: Any, *names: str, **options: Any) -> Any:
-    """Return the state of an agent after these calls."""
-    agent = create_react_agent(ScriptedModel([reply(*names or ("delete",)), "done"]), node, version=version, **options)
-    with anyio.fail_after(WAIT):
-        return await agent.ainvoke({"messages": [("user", "go")]})
-
-
-async def graph_sync(node: ToolNode) -> Any:
-    builder = StateGraph(MessagesState).add_node("tools", node).set_entry_point("tools")
-    graph = builder.compile()
-    return await anyio.to_thread.run_sync(lambda: graph.invoke({"messages": [reply("delete", "adelete")]}))
-
-
-DOORS = {
-    "ainvoke": standalone,
-    "invoke": standalone_sync,
-    "sync graph": graph_sync,
-    "agent v1": agent_by("v1", sync=False),
-    "agent v2": agent_by("v2", sync=False),
-    "sync agent v1": agent_by("v1", sync=True),
-    "sync agent v2": agent_by("v2", sync=True),
-}
+async def by(door: str, node: ToolNode) -> Any:
+    """Run a call of each of the two tools."""
+    names, sync = ("delete", "adelete"), "sync" in door or door == "invoke"
+    if "agent" in door:
+        return await in_agent(node, door[-2:], *names, sync=sync)
+    graph = StateGraph(MessagesState).add_node("tools", node).set_entry_point("tools").compile()
+    return await run(graph if "graph" in door else node, *names, sync=sync)
 
 
 Act = Callable[..., Any]
@@ -163,8 +150,7 @@ def deny(name: str, base: Any, given: Any, *_: Any, **__: Any) -> Any:
 @pytest.mark.parametrize("name", [*INVOKES, *RUNS, *CALLS])
 async def test_what_an_override_denies_does_not_run_by_any_door(name: str, door: str) -> None:
     """A permission check in one method must not be bypassed through the other, or through an agent."""
-    with anyio.fail_after(WAIT):
-        result = await DOORS[door](overriding(deny, name)([delete, adelete]))
+    result = await by(door, overriding(deny, name)([delete, adelete]))
     assert contents(result) == ["denied", "denied"]
     assert RAN == []
 
@@ -176,8 +162,7 @@ async def test_what_an_override_denies_does_not_run_by_any_door(name: str, door:
 async def test_an_override_that_goes_on_runs_once(names: tuple[str, ...], door: str) -> None:
     """The override runs once, in the method that matches the entry point, also in a sync graph."""
     cls, seen = counting(*names)
-    with anyio.fail_after(WAIT):
-        result = await DOORS[door](cls([delete, adelete]))
+    result = await by(door, cls([delete, adelete]))
     assert contents(result) == ["deleted /", "deleted /"]
     assert RAN == ["/", "/"]
     sync = "sync" in door or door == "invoke"
@@ -367,14 +352,7 @@ async def test_the_base_methods_run_a_call_by_itself() -> None:
         return f"{name} {user} {runtime.tool_call_id} {runtime.context}"
 
     cls, seen = counting("_run_one", "_arun_one")
-    runtime: Any = ToolRuntime(
-        state={"messages": [], "user": "al"},
-        context="here",
-        config={},
-        stream_writer=lambda _: None,
-        tool_call_id="c1",
-        store=None,
-    )
+    runtime: Any = ToolRuntime({"messages": [], "user": "al"}, "here", {}, lambda _: None, "c1", None)
     call = tool_call("whoami", "c1", name="x")
     for node in (ToolNode([whoami]), cls([whoami])):
         with anyio.fail_after(WAIT):
@@ -411,15 +389,12 @@ async def test_a_call_by_itself_has_the_output_of_its_tool() -> None:
 async def test_one_half_cannot_go_on_with_what_the_other_was_given(pair: tuple[str, str]) -> None:
     """The call would start again without its place and budget. The error names the method to call."""
 
-    class Crossing(ToolNode):
-        pass
-
     async def crossing(self: Any, *args: Any, **options: Any) -> Any:
         return getattr(self, pair[0])(*args, **options)
 
-    setattr(Crossing, pair[1], crossing)
-    with anyio.fail_after(WAIT), pytest.raises(RuntimeError, match=rf"super\(\)\.{pair[1]}"):
-        await Crossing([delete]).ainvoke({"messages": [reply("delete")]})
+    crossed = type("Crossing", (ToolNode,), {pair[1]: crossing})
+    with pytest.raises(RuntimeError, match=rf"super\(\)\.{pair[1]}"):
+        await run(crossed([delete]), "delete")
     assert RAN == []
 
 
@@ -435,14 +410,13 @@ class CrossingToAsync(ToolNode):
         return asyncio.run(self.ainvoke(input, config))
 
 
-@pytest.mark.parametrize(
-    ("cls", "door"),
-    [(CrossingToSync, "ainvoke"), *((CrossingToAsync, door) for door in ("ainvoke", "agent v1", "agent v2"))],
-)
+CROSSINGS = [(CrossingToSync, "ainvoke"), *((CrossingToAsync, door) for door in ("ainvoke", "agent v1", "agent v2"))]
+
+
+@pytest.mark.parametrize(("cls", "door"), CROSSINGS)
 async def test_entries_that_call_each_other_run_once(cls: type[ToolNode], door: str) -> None:
     """`asyncio.run(self.ainvoke(...))` in `invoke`, or the reverse, would otherwise recurse without end."""
-    with anyio.fail_after(WAIT):
-        result = await DOORS[door](cls([delete, adelete]))
+    result = await by(door, cls([delete, adelete]))
     times = 2 if door.endswith("v2") else 1
     assert contents(result) == ["deleted /", "deleted /"]
     assert len(RAN) == 2 + times
@@ -544,9 +518,7 @@ async def test_sync_code_reaches_the_sync_half_of_a_tool_through_an_own_run(vers
 
     both = StructuredTool.from_function(delete, coroutine=other, name="delete", description="Delete.")
     cls, seen = counting("_func")
-    agent = create_react_agent(ScriptedModel([reply("delete"), "done"]), cls([both]), version=version)
-    with anyio.fail_after(WAIT):
-        state = await anyio.to_thread.run_sync(lambda: agent.invoke({"messages": [("user", "go")]}))
+    state = await in_agent(cls([both]), version, sync=True)
     assert (contents(state), seen) == (["deleted /"], ["_func"])
 
 
