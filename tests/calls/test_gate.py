@@ -16,6 +16,13 @@ def pause() -> Generator[None]:
     yield
 
 
+def result_of(steps: Any) -> Any:
+    """Return the result of a coroutine that does not wait."""
+    with pytest.raises(StopIteration) as end:
+        steps.send(None)
+    return end.value.value
+
+
 class Wakeup:
     def __init__(self) -> None:
         self.sets = 0
@@ -78,6 +85,14 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Any:
     return found
 
 
+def taken(limit: Limit, loop: Any) -> Gate:
+    """Return a gate whose permits are all taken, one by one."""
+    gate = Gate(limit, "the gate")
+    for _ in range(limit.concurrency or 1):
+        assert gate.try_enter(loop)
+    return gate
+
+
 def test_as_many_enter_as_there_are_permits(loop: Any) -> None:
     gate = Gate(Limit(concurrency=2), "the gate")
     assert [gate.try_enter(loop) for _ in range(3)] == [True, True, False]
@@ -93,8 +108,7 @@ def test_a_gate_with_a_rate_alone_has_any_number_of_permits(loop: Any) -> None:
 
 
 def test_only_the_head_of_the_queue_is_woken_and_only_once(loop: Any) -> None:
-    gate = Gate(Limit(concurrency=1), "the gate")
-    assert gate.try_enter(loop)
+    gate = taken(Limit(concurrency=1), loop)
     first, second = Call(gate, loop), Call(gate, loop)
     assert [one.sets for one in loop.wakeups] == [0, 0]
     gate.leave()
@@ -107,8 +121,7 @@ def test_only_the_head_of_the_queue_is_woken_and_only_once(loop: Any) -> None:
 
 
 def test_a_call_that_gives_up_hands_its_wakeup_on(loop: Any) -> None:
-    gate = Gate(Limit(concurrency=1), "the gate")
-    assert gate.try_enter(loop)
+    gate = taken(Limit(concurrency=1), loop)
     first, second, third = (Call(gate, loop) for _ in range(3))
     second.cancel()
     gate.leave()
@@ -120,8 +133,7 @@ def test_a_call_that_gives_up_hands_its_wakeup_on(loop: Any) -> None:
 
 
 def test_a_call_that_is_woken_without_a_permit_waits_on(loop: Any) -> None:
-    gate = Gate(Limit(concurrency=1), "the gate")
-    assert gate.try_enter(loop)
+    gate = taken(Limit(concurrency=1), loop)
     borrower: Any = object()
     turn = LoanTurn(borrower)
     first = Call(gate, loop, turn)
@@ -133,8 +145,7 @@ def test_a_call_that_is_woken_without_a_permit_waits_on(loop: Any) -> None:
 
 
 def test_a_full_queue_refuses_and_says_why(loop: Any) -> None:
-    gate = Gate(Limit(concurrency=2, queue=1), "the gate")
-    assert [gate.try_enter(loop) for _ in range(2)] == [True, True]
+    gate = taken(Limit(concurrency=2, queue=1), loop)
     waiting, refused = Call(gate, loop), Call(gate, loop)
     assert waiting.result is None
     assert str(refused.result) == "the gate is full: 2 of 2 run, 1 wait, and no more may"
@@ -144,8 +155,7 @@ def test_a_full_queue_refuses_and_says_why(loop: Any) -> None:
 
 
 def test_every_call_in_the_queue_can_be_refused(loop: Any) -> None:
-    gate = Gate(Limit(concurrency=1), "the gate")
-    assert gate.try_enter(loop)
+    gate = taken(Limit(concurrency=1), loop)
     calls = [Call(gate, loop) for _ in range(2)]
     gate.refuse_waiting("no threads")
     assert [str(one.step()) for one in calls] == ["no threads"] * 2
@@ -225,13 +235,11 @@ def test_a_gate_is_in_use_until_its_last_start_is_a_period_ago(loop: Any) -> Non
 
 def test_a_start_passes_when_the_rate_allows_it_and_keeps_no_permit(loop: Any) -> None:
     gate = Gate(Limit(concurrency=1, rate=Rate(1, per=10.0)), "the gate")
-    with pytest.raises(StopIteration):
-        gate.pass_through(loop).send(None)
+    result_of(gate.pass_through(loop))
     steps = gate.pass_through(loop)
     steps.send(None)
     loop.time = 10.0
-    with pytest.raises(StopIteration):
-        steps.send(None)
+    result_of(steps)
     loop.time = 20.0
     assert gate.try_enter(loop)
 
@@ -239,14 +247,11 @@ def test_a_start_passes_when_the_rate_allows_it_and_keeps_no_permit(loop: Any) -
 def test_a_body_starts_when_the_rate_of_each_permit_allows_it(loop: Any) -> None:
     """The rate limits starts: a call may pass the gate of a rate long before it starts."""
     gates = [Gate(Limit(concurrency=2, rate=Rate(1, per=10.0)), "the gate"), Gate(Limit(concurrency=1), "the gate")]
-    with pytest.raises(StopIteration) as started:
-        _limits.count_start(gates, loop).send(None)
-    assert started.value.value is True
+    assert result_of(_limits.count_start(gates, loop)) is True
     second = _limits.count_start(gates, loop)
     assert second.send(None) is None
     loop.time = 10.0
-    with pytest.raises(StopIteration):
-        second.send(None)
+    result_of(second)
 
 
 class Store:
@@ -272,13 +277,9 @@ class Store:
 def test_a_permit_of_a_store_is_held_from_its_grant_to_its_release(loop: Any) -> None:
     store: Any = Store()
     permit = _limits.SharedPermit(store, store)
-    with pytest.raises(StopIteration) as entered:
-        permit.enter(loop).send(None)
-    assert entered.value.value is True
+    assert result_of(permit.enter(loop)) is True
     assert permit.token == 1
-    with pytest.raises(StopIteration) as started:
-        _limits.count_start([permit], loop).send(None)
-    assert started.value.value is True
+    assert result_of(_limits.count_start([permit], loop)) is True
     permit.leave()
     permit.leave()
     assert (store.log, permit.token) == (["begun", "left"], None)
@@ -289,9 +290,7 @@ def test_a_permit_that_a_store_refuses_or_that_a_loan_replaces_is_released(loop:
     borrower: Any = object()
     turn = LoanTurn(borrower)
     turn.is_granted = True
-    with pytest.raises(StopIteration) as entered:
-        _limits.SharedPermit(store, store).enter(loop, turn).send(None)
-    assert entered.value.value is False
+    assert result_of(_limits.SharedPermit(store, store).enter(loop, turn)) is False
     store.failure = "the queue is full"
     with pytest.raises(NoPlaceError, match="the queue is full"):
         _limits.SharedPermit(store, store).enter(loop).send(None)
@@ -299,8 +298,7 @@ def test_a_permit_that_a_store_refuses_or_that_a_loan_replaces_is_released(loop:
 
 
 def test_a_loan_that_is_granted_first_ends_the_wait(loop: Any) -> None:
-    gate = Gate(Limit(concurrency=1), "the gate")
-    assert gate.try_enter(loop)
+    gate = taken(Limit(concurrency=1), loop)
     borrower: Any = object()
     turn = LoanTurn(borrower)
     call = Call(gate, loop, turn)

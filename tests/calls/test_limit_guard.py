@@ -17,59 +17,52 @@ def asked(host: str) -> dict:
     return {"name": "GET", "args": {"host": host}, "id": None}
 
 
-async def held(places: LimitGuard, host: str, running: list[str], most: list[int]) -> None:
-    async with places.place(asked(host)):
-        running.append(host)
-        most.append(running.count(host))
-        await anyio.sleep(1)
-        running.remove(host)
-
-
 async def test_no_more_have_a_place_than_there_are_for_each_key() -> None:
     places = LimitGuard(Limit(concurrency=2, key=lambda call: call["args"]["host"]), "requests")
-    running: list[str] = []
-    most: list[int] = []
+    running, most = list[str](), list[int]()
+
+    async def work(host: str) -> None:
+        async with places.place(asked(host)):
+            running.append(host)
+            most.append(running.count(host))
+            await anyio.sleep(1)
+            running.remove(host)
+
     began = anyio.current_time()
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
-            for n in range(8):
-                group.start_soon(held, places, "ab"[n % 2], running, most)
-
+            for host in "abababab":
+                group.start_soon(work, host)
     assert max(most) == 2
     assert anyio.current_time() - began < 3
 
 
-async def test_who_finds_the_queue_full_is_refused() -> None:
-    places = LimitGuard(Limit(concurrency=1, queue=0), "requests")
+async def use(places: LimitGuard) -> None:
     with anyio.fail_after(WAIT):
-        async with places.place(asked("a")):
-            with pytest.raises(CallRejectedError, match="the queue of requests is full: 1 of 1 run"):
-                async with places.place(asked("a")):
-                    pass
         async with places.place(asked("a")):
             pass
 
 
-async def test_who_is_cancelled_leaves_the_queue() -> None:
-    """A cancelled waiter leaves the queue, so that the next waiter is admitted."""
-    places = LimitGuard(Limit(concurrency=1), "requests")
-    with anyio.fail_after(WAIT):
-        async with places.place(asked("a")):
-            with anyio.move_on_after(1):
-                async with places.place(asked("a")):
-                    pass
-        async with places.place(asked("a")):
-            pass
+async def test_who_finds_the_queue_full_is_refused_and_who_is_cancelled_leaves_it() -> None:
+    """A waiter that left the queue does not keep the next one from its place."""
+    full, patient = (LimitGuard(Limit(concurrency=1, queue=queue), "requests") for queue in (0, None))
+    async with full.place(asked("a")):
+        with pytest.raises(CallRejectedError, match="the queue of requests is full: 1 of 1 run"):
+            await use(full)
+    async with patient.place(asked("a")):
+        with anyio.move_on_after(1) as scope:
+            await use(patient)
+        assert scope.cancelled_caught
+    await use(full)
+    await use(patient)
 
 
 async def test_starts_are_held_to_a_rate() -> None:
     """The rate bounds the starts, even if each piece of work is very short."""
     places = LimitGuard(Limit(rate=Rate(2, per=10.0)), "requests")
     began = anyio.current_time()
-    with anyio.fail_after(WAIT):
-        for _ in range(3):
-            async with places.place(asked("a")):
-                pass
+    for _ in range(3):
+        await use(places)
     assert anyio.current_time() - began >= 10
 
 

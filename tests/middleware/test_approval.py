@@ -588,6 +588,7 @@ DECISIONS = {
 PORTIONS = st.lists(st.tuples(st.sampled_from(sorted(DECISIONS)), st.integers(0, 2)), min_size=1, max_size=5)
 
 
+@pytest.mark.backends("asyncio")
 @given(said=PORTIONS, seed=st.integers(0, 99))
 async def test_any_decisions_in_any_order_and_portions_run_what_was_approved_once(
     said: list[tuple[str, int]], seed: int

@@ -185,6 +185,7 @@ print(ToolNode([add]).invoke([call])["messages"][0].content, "idna" in sys.modul
 """
 
 
+@pytest.mark.exhaustive
 def test_a_plain_call_needs_none_of_them() -> None:
     """A node without these middleware runs without their libraries."""
     done = subprocess.run([sys.executable, "-c", PLAIN], capture_output=True, text=True, timeout=60, check=False)

@@ -197,6 +197,7 @@ async def test_it_redacts_the_messages_of_commands(messages: list[Any]) -> None:
     assert [message.content for message in others] == [MAIL] * (len(messages) - 1)
 
 
+@pytest.mark.backends("asyncio")
 @given(blocks=st.lists(st.sampled_from([MAIL, f"a {MAIL} b {MAIL}", "plain", "", "a@b"]), min_size=1, max_size=4))
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_no_text_block_gets_through(blocks: list[str]) -> None:

@@ -889,6 +889,7 @@ def test_any_value_can_be_redacted(value: Any) -> None:
     assert type(redacted) is type(value) or isinstance(redacted, str)
 
 
+@pytest.mark.backends("asyncio")
 @given(text=TEXTS)
 async def test_what_was_hidden_comes_back_exactly(text: str) -> None:
     """Restored text equals the original, unless invisible characters were removed from it."""
@@ -899,6 +900,7 @@ async def test_what_was_hidden_comes_back_exactly(text: str) -> None:
     assert restored == visible
 
 
+@pytest.mark.backends("asyncio")
 @given(value=st.text(min_size=1, max_size=40))
 async def test_a_revealed_value_is_the_value_that_was_hidden(value: str) -> None:
     """Every kind of value under a secret key is restored with its type."""

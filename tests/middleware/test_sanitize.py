@@ -261,6 +261,7 @@ def test_the_corpus_is_large_and_says_what_is_honest_too() -> None:
 
 
 FUZZ = settings(suppress_health_check=list(HealthCheck))
+"""The corpus runs on every backend. Random inputs run on one, because the rules do not depend on it."""
 
 
 def _values(params: list[Any]) -> list[str]:
@@ -324,6 +325,7 @@ def readings_of(path: str) -> set[str]:
 
 
 @pytest.mark.real_clock
+@pytest.mark.backends("asyncio")
 @FUZZ
 @given(written=mutated(PATHS, PIECES))
 async def test_a_path_that_passes_lies_below_the_root(root: Path, written: str) -> None:
@@ -343,6 +345,7 @@ async def test_a_path_that_passes_lies_below_the_root(root: Path, written: str) 
             assert is_below(os.path.normpath(root / reading), str(root))
 
 
+@pytest.mark.backends("asyncio")
 @FUZZ
 @given(written=mutated(URLS, HOST_PIECES))
 async def test_a_url_that_passes_has_an_allowed_host_by_every_reading(root: Path, written: str) -> None:
@@ -390,6 +393,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.backends("asyncio")
 @FUZZ
 @given(data=JSON, text=JSON, depth=st.integers(1, 5), size=st.integers(1, 200))
 async def test_any_arguments_end_with_one_message_and_nothing_hidden_passes(
@@ -428,6 +432,7 @@ def leaves(value: Any) -> list[str]:
 BLOCKS = st.lists(st.text() | st.fixed_dictionaries({"type": st.just("text"), "text": st.text()}), min_size=1)
 
 
+@pytest.mark.backends("asyncio")
 @FUZZ
 @given(
     content=st.text() | st.sampled_from(_values(RESULTS)) | BLOCKS,
@@ -880,7 +885,7 @@ async def test_results_may_be_left_as_they_are() -> None:
 async def test_a_block_that_is_nested_without_end_is_cut() -> None:
     """No reader needs such depth, and it must not end the run with an error."""
     block: Any = {"type": "text", "text": "core\u200b"}
-    for _ in range(3000):
+    for _ in range(1200):
         block = {"type": "odd", "content": [block]}
 
     async def nested(request: Any, call_next: Any) -> ToolMessage:

@@ -55,6 +55,8 @@ GO = {"messages": [("user", "go")]}
 THREAD: RunnableConfig = {"configurable": {"thread_id": "1"}}
 
 both_doors = pytest.mark.parametrize("door", ["ainvoke", "invoke"])
+sync_too = pytest.mark.parametrize("door", ["ainvoke", pytest.param("invoke", marks=pytest.mark.exhaustive)])
+"""For promises that have a like with `both_doors`: sync code is tested in the exhaustive run."""
 
 
 def agent_of(tools: list[Any], *middleware: AgentMiddleware, asks: Any, **options: Any) -> Any:
@@ -106,7 +108,7 @@ async def test_a_slow_call_times_out_and_its_neighbours_finish(recorder: Recorde
     assert state["messages"][-1].content == "done"
 
 
-@both_doors
+@sync_too
 async def test_a_budget_holds_for_the_wait_in_the_queue_too(recorder: Recorder, door: str) -> None:
     """Promise 6: time in the queue counts toward the budget."""
     policy = CallPolicy(budget=0.6, limit=Limit(concurrency=1))
@@ -122,7 +124,7 @@ async def test_a_budget_holds_for_the_wait_in_the_queue_too(recorder: Recorder, 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
 
-@both_doors
+@sync_too
 async def test_a_tool_has_its_context_and_can_ask_what_is_left(door: str) -> None:
     """Context variables and `remaining()` pass through LangChain's threads and callboard's."""
 
@@ -159,7 +161,7 @@ async def test_errors_are_handled_as_in_a_tool_node() -> None:
 # Limits
 
 
-@both_doors
+@sync_too
 async def test_a_full_queue_rejects_in_words(recorder: Recorder, door: str) -> None:
     """The model can read the rejection as a message."""
     policy = CallPolicy(limit=Limit(concurrency=1, queue=1))
@@ -276,7 +278,7 @@ async def test_each_user_of_an_agent_has_places_of_their_own(door: str, source: 
 # Threads
 
 
-@both_doors
+@sync_too
 async def test_a_thread_that_outlives_its_timeout_is_counted_and_named(recorder: Recorder, door: str) -> None:
     """Promise 1: LangChain runs sync tools of async agents in uncounted threads. `Supervise` counts and names them."""
     release = threading.Event()
@@ -399,7 +401,7 @@ async def test_interrupts_surface_together_and_finished_calls_stay_finished(reco
     assert sorted(one for one in log if one.startswith("did")) == ["did a", "did b"]
 
 
-@both_doors
+@sync_too
 async def test_a_middleware_cannot_swallow_an_interrupt(door: str) -> None:
     """Promise 4: an interrupt passes through middleware that catches everything."""
 
@@ -422,7 +424,7 @@ async def test_a_middleware_cannot_swallow_an_interrupt(door: str) -> None:
     assert contents(state) == ["a: yes"]
 
 
-@both_doors
+@sync_too
 async def test_a_middleware_may_ask_a_person_itself(recorder: Recorder, door: str) -> None:
     """An interrupt raised by a middleware belongs to its call."""
 
@@ -621,7 +623,7 @@ async def test_a_tool_that_other_middleware_brings_is_supervised(door: str, plac
     assert ended(state) == ["timeout"]
 
 
-@both_doors
+@sync_too
 async def test_an_unknown_tool_is_answered_as_the_agent_answers(door: str) -> None:
     """LangGraph itself answers a call of an unknown tool, after all middleware."""
     state = await run(agent_of([Recorder().tool("known")], Supervise(timeout=30.0), asks=["unkown"]), door)
@@ -654,7 +656,7 @@ async def test_the_tools_of_middleware_are_tools_of_the_agent() -> None:
     assert set(model.requested_tools[0]) == {"own", "extra"}
 
 
-@both_doors
+@sync_too
 async def test_observers_see_calls_and_what_is_noted_in_them(door: str) -> None:
     """Spans depend on these events. `note` works in tools, too."""
 
@@ -715,7 +717,7 @@ async def test_a_rejected_call_cannot_be_run_by_a_jump(recorder: Recorder, door:
         assert seen == [("begun", ""), ("noted", "answered"), ("ended", "")]
 
 
-@both_doors
+@sync_too
 async def test_an_answer_of_an_earlier_turn_is_no_answer(recorder: Recorder, door: str) -> None:
     """Some models reuse call ids in every turn, so answers of earlier turns do not count."""
     turns = [calls(tool_call("work", "same", query=query)) for query in "12"]

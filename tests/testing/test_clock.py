@@ -11,6 +11,7 @@ import anyio.from_thread
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
+import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,27 +81,18 @@ async def test_each_test_has_a_clock_of_its_own(_again: int) -> None:
 
 
 @pytest.mark.backends("asyncio")
-async def test_a_thread_wakes_a_virtual_loop_that_has_no_timer() -> None:
+@pytest.mark.parametrize("jumps", [False, True], ids=["no timer", "a loop that jumps"])
+async def test_a_thread_wakes_a_virtual_loop(jumps: bool) -> None:
     """Without a timer the loop waits for other threads instead of jumping."""
     woken = asyncio.Event()
     loop = asyncio.get_running_loop()
     thread = threading.Timer(0.05, loop.call_soon_threadsafe, [woken.set])
     thread.start()
+    while jumps and not woken.is_set():
+        await asyncio.sleep(1)
     await woken.wait()
     thread.join()
-    assert loop.time() == 0
-
-
-@pytest.mark.backends("asyncio")
-async def test_a_thread_wakes_a_virtual_loop_that_jumps() -> None:
-    woken = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    thread = threading.Timer(0.05, loop.call_soon_threadsafe, [woken.set])
-    thread.start()
-    while not woken.is_set():
-        await asyncio.sleep(1)
-    thread.join()
-    assert loop.time() >= 1
+    assert (loop.time() >= 1) is jumps
 
 
 async def test_a_worker_thread_returns_its_result() -> None:
@@ -142,7 +134,8 @@ def test_the_eager_backends_are_offered_where_the_interpreter_has_them() -> None
     assert ("asyncio-eager" in backend_names(real_clock=True)) is has_eager
 
 
-async def _starts_at_once() -> bool:
+async def starts_at_once() -> bool:
+    """Return whether a task runs before its creator waits."""
     started: list[bool] = []
 
     async def child() -> None:
@@ -154,17 +147,11 @@ async def _starts_at_once() -> bool:
     return at_once
 
 
-@pytest.mark.backends("asyncio")
-async def test_only_the_eager_variant_starts_tasks_at_once(request: pytest.FixtureRequest) -> None:
-    """On a virtual clock, tasks start at once in the eager variant only."""
-    assert await _starts_at_once() is ("asyncio-eager" in request.node.name)
-
-
-@pytest.mark.real_clock
-@pytest.mark.backends("asyncio")
-async def test_only_the_eager_variant_starts_tasks_at_once_on_a_real_clock(request: pytest.FixtureRequest) -> None:
-    """On a real clock, tasks start at once in the eager variant only."""
-    assert await _starts_at_once() is ("asyncio-eager" in request.node.name)
+@pytest.mark.parametrize("name", [name for name in backend_names() if name.startswith("asyncio")])
+@pytest.mark.parametrize("real_clock", [False, True], ids=["virtual clock", "real clock"])
+def test_only_the_eager_variant_starts_tasks_at_once(name: str, real_clock: bool) -> None:
+    library, options = backend(name, real_clock=real_clock)
+    assert anyio.run(starts_at_once, backend=library, backend_options=options) is (name == "asyncio-eager")
 
 
 @pytest.mark.real_clock
@@ -203,7 +190,5 @@ async def test_hypothesis_tests_run_on_every_backend(seconds: float) -> None:
 
 @pytest.mark.trio
 async def test_a_test_of_pytest_trio_is_left_to_it(autojump_clock: object) -> None:
-    import trio
-
     await trio.sleep(3600)
     assert trio.current_time() == 3600

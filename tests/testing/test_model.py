@@ -7,6 +7,7 @@ import anyio
 import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
+from langgraph.prebuilt import create_react_agent
 from pydantic import BaseModel
 
 from callboard.testing import ScriptedModel, ScriptEndedError, calls, tool_call
@@ -41,14 +42,9 @@ def joined(chunks: list[AIMessageChunk]) -> AIMessageChunk:
 @pytest.mark.backends("asyncio")
 async def test_it_replays_texts_messages_calls_and_functions_in_order() -> None:
     """A script may mix all convenient forms."""
-    model = ScriptedModel(
-        [
-            "one",
-            AIMessage("two", id="mine"),
-            [tool_call("search", query="three")],
-            lambda messages: f"four after {messages[-1].content}",
-        ]
-    )
+    calls_search = [tool_call("search", query="three")]
+    script = ["one", AIMessage("two", id="mine"), calls_search, lambda messages: f"four after {messages[-1].content}"]
+    model = ScriptedModel(script)
     with anyio.fail_after(5):
         replies = [await model.ainvoke("go") for _ in range(4)]
     assert [reply.content for reply in replies] == ["one", "two", "", "four after go"]
@@ -91,10 +87,8 @@ def test_it_records_what_each_request_got() -> None:
     model = ScriptedModel(["one", "two"])
     model.invoke([HumanMessage("first")])
     model.invoke([HumanMessage("second"), AIMessage("then"), HumanMessage("third")])
-    assert [[message.content for message in request] for request in model.requests] == [
-        ["first"],
-        ["second", "then", "third"],
-    ]
+    asked = [[message.content for message in request] for request in model.requests]
+    assert asked == [["first"], ["second", "then", "third"]]
     assert model.requested_tools == [(), ()]
 
 
@@ -119,8 +113,6 @@ def test_structured_output_comes_from_a_scripted_call() -> None:
 @pytest.mark.backends("asyncio")
 async def test_langgraphs_agent_accepts_it_with_bound_tools() -> None:
     """LangGraph's agent checks that the bound tools are its own."""
-    from langgraph.prebuilt import create_react_agent
-
     model = ScriptedModel([calls(("search", {"query": "tea"})), "found"])
     agent = create_react_agent(model.bind_tools([search]), [search])
     with anyio.fail_after(60):
