@@ -103,33 +103,22 @@ async def test_a_circuit_opens_when_enough_calls_failed() -> None:
     assert len(asked.service.asked) == 4
 
 
-async def test_the_model_is_told_when_to_try_again() -> None:
-    """The message has the time in whole seconds, rounded up. Programs read it as `retry_after`."""
-    asked = Asked(Service(), CircuitBreaker(minimum=1, open_for=30))
-    await asked.fail(1)
-    await anyio.sleep(18.2)
-    message = await asked.once()
-    assert "Tool 'fetch' is unavailable after repeated failures. Try again after 12 s." in str(message.content)
-    assert message.status == "error"
-    assert message.additional_kwargs["callboard"]["ended"] == "unavailable"
-    assert message.additional_kwargs["callboard"]["retry_after"] >= 1
-
-
 @pytest.mark.parametrize(("passed", "seconds"), [(0, 30), (18, 12), (18.2, 12), (29.0, 1), (29.9, 1)])
 async def test_an_open_circuit_raises_an_error_with_the_time(passed: float, seconds: int) -> None:
-    """Programs that handle errors themselves get the remaining time with the error."""
-    service = Service()
-    node = ToolNode([service.tool()], middleware=[CircuitBreaker(minimum=1, open_for=30)], handle_tool_errors=False)
-    call = [tool_call("fetch", "1")]
-
+    """The model reads whole seconds, rounded up. Programs get the remaining time with the error or the message."""
+    asked, call = Asked(Service(), CircuitBreaker(minimum=1, open_for=30)), [tool_call("fetch", "1")]
+    bare = ToolNode([asked.service.tool()], middleware=[asked.breaker], handle_tool_errors=False)
     with pytest.raises(DownError):
-        await node.ainvoke(call)
+        await bare.ainvoke(call)
     await anyio.sleep(passed)
     with pytest.raises(CircuitOpenError, match=f"Try again after {seconds} s") as caught:
-        await node.ainvoke(call)
-
+        await bare.ainvoke(call)
     assert caught.value.retry_after == pytest.approx(30 - passed)
     assert (caught.value.tool, caught.value.call_id, caught.value.ended) == ("fetch", "1", "unavailable")
+    message = await asked.once()
+    assert f"Tool 'fetch' is unavailable after repeated failures. Try again after {seconds} s." in str(message.content)
+    assert (message.status, was_refused(message)) == ("error", True)
+    assert message.additional_kwargs["callboard"]["retry_after"] >= 30 - passed - 1e-6
 
 
 async def test_states_follow_each_other_to_the_second() -> None:
@@ -284,17 +273,6 @@ async def test_a_probe_that_asks_a_person_gives_its_place_back() -> None:
     assert asked.state == "closed"
 
 
-async def test_cancelled_calls_do_not_count() -> None:
-    """Any number of cancelled calls leaves the circuit closed."""
-    asked = Asked(Service(seconds=50), CircuitBreaker(minimum=2))
-    for _ in range(5):
-        with anyio.move_on_after(1):
-            await asked.several(*"abc")
-    assert asked.state == "closed"
-    await asked.fail(1)
-    assert asked.state == "closed"
-
-
 @pytest.mark.backends("asyncio")
 async def test_a_body_that_cancels_itself_does_not_count() -> None:
     """A cancellation says nothing about the tool's service, even if the body cancels itself."""
@@ -320,27 +298,29 @@ async def test_the_models_mistakes_neither_open_a_circuit_nor_close_one() -> Non
     assert asked.state == "half-open"
 
 
-async def test_a_rejected_call_does_not_count() -> None:
-    """A rejection by our own limit does not run the body, so it says nothing about the tool."""
+async def test_what_says_nothing_about_the_tool_does_not_count() -> None:
+    """Cancelled calls, calls that our own limit rejects, and calls that another middleware refuses with a message."""
+    cancelled = Asked(Service(seconds=50), CircuitBreaker(minimum=2))
+    for _ in range(5):
+        with anyio.move_on_after(1):
+            await cancelled.several(*"abc")
+    assert cancelled.state == "closed"
+    await cancelled.fail(1)
+    assert cancelled.state == "closed"
+
     policy = CallPolicy(limit=Limit(concurrency=1, queue=0))
-    service = Service(seconds=1)
-    service.down = False
-    asked = Asked(service, CircuitBreaker(0.5, minimum=2), policies={"fetch": policy})
-    messages = await asked.several(*"abcdef")
+    rejected = Asked(Service(seconds=1), CircuitBreaker(0.5, minimum=2), policies={"fetch": policy})
+    rejected.service.down = False
+    messages = await rejected.several(*"abcdef")
     assert [message.status for message in messages].count("error") == 5
-    assert asked.state == "closed"
-
-
-async def test_the_refusal_of_another_middleware_does_not_count() -> None:
-    """Another middleware refused the call with a message, and the body did not run."""
+    assert rejected.state == "closed"
 
     async def refuse(request: Any, call_next: Any) -> ToolMessage:
         return ToolMessage("not today", tool_call_id=request.tool_call["id"], status="error")
 
-    asked = Asked(Service(), CircuitBreaker(minimum=1), refuse)
-
-    await asked.several(*"abc")
-    assert asked.state == "closed"
+    refused = Asked(Service(), CircuitBreaker(minimum=1), refuse)
+    await refused.several(*"abc")
+    assert refused.state == "closed"
 
 
 async def test_a_breaker_inside_does_not_open_the_one_outside() -> None:
@@ -357,19 +337,14 @@ async def test_a_breaker_inside_does_not_open_the_one_outside() -> None:
     assert outer.state("fetch") == "open"
 
 
-async def test_a_timeout_counts() -> None:
-    """A tool that hangs is failing."""
-    asked = Asked(Service(seconds=50), CircuitBreaker(minimum=2), timeout=1)
-    await asked.several("a", "b")
-    assert asked.state == "open"
-
-
-async def test_a_spent_budget_counts_if_a_body_ran() -> None:
-    """The body used up the budget, which reaches middleware as a cancellation. Time in a queue does not count."""
+async def test_a_timeout_counts_and_a_spent_budget_if_a_body_ran() -> None:
+    """A tool that hangs is failing. A spent budget is seen as a cancellation. Time in a queue does not count."""
+    timed = Asked(Service(seconds=50), CircuitBreaker(minimum=2), timeout=1)
+    await timed.several("a", "b")
+    assert timed.state == "open"
     policy = CallPolicy(budget=10, limit=Limit(concurrency=1))
     asked = Asked(Service(seconds=50), CircuitBreaker(minimum=2), policies={"fetch": policy})
-    messages = await asked.several(*"abcdef")
-    assert list(map(ended, messages)) == ["deadline"] * 6
+    assert list(map(ended, await asked.several(*"abcdef"))) == ["deadline"] * 6
     assert asked.state == "closed"
     await asked.once()
     assert asked.state == "open"
@@ -392,6 +367,14 @@ async def test_only_chosen_errors_are_failures(on: Any, state: str) -> None:
     assert asked.state == state
 
 
+async def test_a_message_may_be_a_failure_too() -> None:
+    """Some tools report a failure as a message instead of raising."""
+    asked = Asked(Service(), CircuitBreaker(minimum=2, on_message=lambda message: message.content == "page"))
+    asked.service.down = False
+    await asked.fail(2)
+    assert asked.state == "open"
+
+
 async def test_a_broken_function_does_not_keep_a_probes_place() -> None:
     """The error of the function is raised, and the next call may be a probe."""
     seen: list[Exception] = []
@@ -409,15 +392,6 @@ async def test_a_broken_function_does_not_keep_a_probes_place() -> None:
     assert "ZeroDivisionError" in str((await asked.once()).content)
     asked.service.down = False
     assert (await asked.once()).content == "page"
-
-
-async def test_a_message_may_be_a_failure_too() -> None:
-    """Some tools report a failure as a message instead of raising."""
-    service = Service()
-    service.down = False
-    asked = Asked(service, CircuitBreaker(minimum=2, on_message=lambda message: message.content == "page"))
-    await asked.fail(2)
-    assert asked.state == "open"
 
 
 async def test_a_command_is_a_success() -> None:
@@ -459,28 +433,25 @@ async def test_a_retry_outside_waits_until_the_tool_may_be_tried() -> None:
 
 
 async def test_a_model_is_not_told_of_a_tool_whose_circuit_is_open() -> None:
-    """The node hides a tool with an open circuit. A half-open circuit shows it, so that a probe can run."""
+    """A half-open circuit shows it, so that a probe can run. With a key it stays offered: another host may be up."""
     down, up = Service("down"), Service("up")
-    breaker = CircuitBreaker(minimum=1, open_for=30)
-    node = ToolNode([down.tool(), up.tool()], middleware=[breaker], handle_tool_errors=True)
+    breaker, by_key = CircuitBreaker(minimum=1, open_for=30), CircuitBreaker(minimum=1, key=lambda _: "down")
+    node, keyed = (
+        ToolNode([down.tool(), up.tool()], middleware=[one], handle_tool_errors=True) for one in (breaker, by_key)
+    )
 
-    def offered() -> list[str]:
-        return [tool.name for tool in node.offered_tools()]
+    def offered() -> list[list[str]]:
+        return [[tool.name for tool in one.offered_tools()] for one in (node, keyed)]
 
-    assert offered() == ["down", "up"]
-    await node.ainvoke([tool_call("down", "1")])
+    both = ["down", "up"]
+    assert offered() == [both, both]
+    for one in (node, keyed):
+        await one.ainvoke([tool_call("down", "1")])
+    assert breaker.state("down") == by_key.state("down") == "open"
     await anyio.sleep(29)
-    assert offered() == ["up"]
+    assert offered() == [["up"], both]
     await anyio.sleep(1)
-    assert offered() == ["down", "up"]
-
-
-async def test_a_breaker_with_a_key_holds_no_tool_back() -> None:
-    """With a key per host the tool stays offered, because another host may be up."""
-    asked = Asked(Service(), CircuitBreaker(minimum=1, key=lambda _: "fetch"))
-    await asked.fail(1)
-    assert asked.state == "open"
-    assert len(asked.node.offered_tools()) == 1
+    assert offered() == [both, both]
 
 
 @pytest.mark.parametrize("key", [None, "fetch"])

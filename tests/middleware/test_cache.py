@@ -87,41 +87,27 @@ async def test_other_arguments_are_another_call() -> None:
     assert seen == [(1, 2), (2, 1)]
 
 
-async def test_only_the_named_tools_are_cached(recorder: Recorder) -> None:
-    """Only named tools are cached: an idempotent tool may still return a new result each time."""
-    tools, policies = [recorder.tool("read"), recorder.tool("write")], {"write": CallPolicy(idempotent=True)}
-    node = ToolNode(tools, middleware=[Cache(["read"])], policies=policies)
+async def test_only_the_named_tools_are_cached_and_each_for_itself(recorder: Recorder) -> None:
+    """An idempotent tool may still return a new result each time. Tools share nothing, also with equal keys."""
+    tools = [recorder.tool(name, returns=name) for name in ("read", "look", "write")]
+    policies = {"write": CallPolicy(idempotent=True)}
+    node = ToolNode(tools, middleware=[Cache(["read", "look"], key=lambda _: "same")], policies=policies)
     for _ in range(3):
-        await node.ainvoke([tool_call("read", "r", query="a"), tool_call("write", "w", query="a")])
-
-    assert recorder.count("started", "read") == 1
-    assert recorder.count("started", "write") == 3
-
-
-async def test_tools_do_not_share_results(recorder: Recorder) -> None:
-    """Two tools with equal arguments and equal keys from the key function are still different calls."""
-    tools = [recorder.tool("one", returns="1"), recorder.tool("two", returns="2")]
-    node = ToolNode(tools, middleware=[Cache({"one", "two"}, key=lambda _: "same")])
-    result = await node.ainvoke([tool_call("one", "1"), tool_call("two", "2")])
-    assert contents(result) == ["1", "2"]
+        result = await node.ainvoke([tool_call(name, name, query="a") for name in ("read", "look", "write")])
+        assert contents(result) == ["read", "look", "write"]
+    assert [recorder.count("started", name) for name in ("read", "look", "write")] == [1, 1, 3]
 
 
-async def test_a_result_lives_for_exactly_its_time(recorder: Recorder) -> None:
-    """The lifetime begins when the result arrives, and a hit does not extend it."""
-    node = node_of(recorder, Cache({"work"}, ttl=10), seconds=1)
-    for pause in (0, 5, 4.75, 0.25):
+@pytest.mark.parametrize(
+    ("ttl", "pauses", "starts"), [(10, (0, 5, 4.75, 0.25), [0, 11]), (math.inf, (0, 1e6, 1e6), [0])]
+)
+async def test_a_result_lives_for_exactly_its_time(recorder: Recorder, ttl: float, pauses: Any, starts: Any) -> None:
+    """The lifetime begins when the result arrives, and a hit does not extend it. It may be `math.inf`."""
+    node = node_of(recorder, Cache({"work"}, ttl=ttl), seconds=1)
+    for pause in pauses:
         await anyio.sleep(pause)
         await node.ainvoke(identical(1))
-    assert recorder.times("started") == pytest.approx([0, 11])
-
-
-async def test_a_result_may_live_for_ever(recorder: Recorder) -> None:
-    """`math.inf` is accepted as a lifetime."""
-    node = node_of(recorder, Cache({"work"}, ttl=math.inf))
-    for _ in range(3):
-        await node.ainvoke(identical(1))
-        await anyio.sleep(1e6)
-    assert recorder.count("started") == 1
+    assert recorder.times("started") == pytest.approx(starts)
 
 
 async def test_the_least_recently_used_result_goes_first(recorder: Recorder) -> None:
@@ -131,21 +117,13 @@ async def test_the_least_recently_used_result_goes_first(recorder: Recorder) -> 
     assert recorder.order == ["work(a)", "work(b)", "work(c)", "work(b)"]
 
 
-async def test_a_hundred_identical_calls_run_once(recorder: Recorder) -> None:
-    """Single-flight: the tool runs once, and each of the hundred messages has the id of its own call."""
-    node = node_of(recorder, Cache({"work"}), seconds=1)
-    result = await node.ainvoke(identical(100))
-    assert contents(result) == ["a"] * 100
-    assert [message.tool_call_id for message in result["messages"]] == [f"a{number}" for number in range(100)]
-    assert recorder.count("started") == 1
-
-
-async def test_followers_hold_no_place(recorder: Recorder) -> None:
-    """Promise 7: a call that waits for another call's result holds no place of the limit."""
+async def test_a_hundred_identical_calls_run_once_and_followers_hold_no_place(recorder: Recorder) -> None:
+    """Single-flight and promise 7: a call that waits for another call's result holds no place of the limit."""
     policy = CallPolicy(limit=Limit(concurrency=2, queue=0))
     node = node_of(recorder, Cache({"work"}), policy, seconds=1)
-    result = await node.ainvoke([*identical(50, "a"), *identical(50, "b")])
-    assert {message.status for message in result["messages"]} == {"success"}
+    result = await node.ainvoke([*identical(100, "a"), *identical(50, "b")])
+    assert contents(result) == ["a"] * 100 + ["b"] * 50
+    assert [message.tool_call_id for message in result["messages"][:100]] == [f"a{number}" for number in range(100)]
     assert recorder.times("started") == pytest.approx([0, 0])
 
 
@@ -501,8 +479,8 @@ def test_a_cache_can_be_cleared_where_no_event_loop_runs(recorder: Recorder) -> 
     cache = Cache({"work"})
     node = node_of(recorder, cache)
     for _ in range(2):
-        node.invoke(identical(1))
-        node.invoke(identical(1))
+        for _ in range(2):
+            node.invoke(identical(1))
         cache.clear()
     assert recorder.count("started") == 2
 
@@ -643,24 +621,17 @@ async def test_equal_tools_of_a_class_are_different_tools() -> None:
     assert [made.runs for made in tools] == [["a"], ["a"]]
 
 
-async def test_arguments_that_are_no_json_are_not_cached(recorder: Recorder) -> None:
-    """A middleware may insert objects as arguments, and their equality is unknown."""
+async def test_what_the_cache_cannot_tell_apart_is_not_cached(recorder: Recorder) -> None:
+    """A middleware may insert objects of unknown equality, and a shared cache may name tools that one node lacks."""
 
     async def odd(request: Any, call_next: Any) -> Any:
         args = {"query": "a", "extra": object()}
         return await call_next(request.override(tool_call={**request.tool_call, "args": args}))
 
-    node = ToolNode([recorder.tool("work")], middleware=[odd, Cache({"work"})])
-    await node.ainvoke(identical(2))
-
+    await ToolNode([recorder.tool("work")], middleware=[odd, Cache({"work"})]).ainvoke(identical(2))
     assert recorder.count("started") == 2
-
-
-async def test_an_unknown_tool_is_none_of_the_caches_business() -> None:
-    """A cache that is shared by several nodes may name tools that one node does not have."""
-    node = ToolNode([Recorder().tool("other")], middleware=[Cache({"work"}, missing="ignore")])
-    result = await node.ainvoke(identical(2))
-    assert {message.status for message in result["messages"]} == {"error"}
+    node = ToolNode([recorder.tool("other")], middleware=[Cache({"work"}, missing="ignore")])
+    assert {message.status for message in (await node.ainvoke(identical(2)))["messages"]} == {"error"}
 
 
 async def test_a_call_inside_itself_does_not_wait_for_itself() -> None:

@@ -138,15 +138,6 @@ async def test_observers_are_told_of_every_pause() -> None:
     assert [event.attempt for event in events if event.phase == "started"] == [1, 2, 3]
 
 
-async def test_observers_are_told_of_a_message_that_is_a_failure() -> None:
-    """The note leaves out the message's text, which is a result."""
-    recorder, events = Recorder(), list[CallEvent]()
-    retry = Retry(2, initial=4, on_message=lambda message: message.content == "busy", rng=Full())
-    with observe(events.append):
-        await node_of(recorder, retry, returns="busy").ainvoke([tool_call("work", "1")])
-    assert noted(events) == [(0, "retry", {"attempt": 1, "pause": 4, "error": "error message"})]
-
-
 @pytest.mark.parametrize(
     ("retry", "policy"),
     [
@@ -214,16 +205,25 @@ async def test_only_chosen_errors_are_worth_another_attempt(recorder: Recorder, 
 
 
 async def test_a_message_may_be_a_failure_too(recorder: Recorder) -> None:
-    """Some tools report failures as messages. After the last attempt, the last message is the result."""
+    """After the last attempt, the last message is the result. Notes leave out its text, which is a result."""
 
     def busy(message: ToolMessage) -> bool:
         return "busy" in str(message.content)
 
-    node = node_of(recorder, Retry(3, on_message=busy), returns="busy")
-    result = await node.ainvoke([tool_call("work", "1")])
-
+    node, events = (
+        node_of(recorder, Retry(3, initial=4, on_message=busy, rng=Full()), returns="busy"),
+        list[CallEvent](),
+    )
+    with observe(events.append):
+        result = await node.ainvoke([tool_call("work", "1")])
     assert contents(result) == ["busy"]
     assert recorder.count("started") == 3
+    pauses = [(0, 4), (4, 8)]
+    expected = [
+        (at, "retry", {"attempt": n, "pause": pause, "error": "error message"})
+        for n, (at, pause) in enumerate(pauses, 1)
+    ]
+    assert noted(events) == expected
 
 
 async def test_an_interrupt_is_not_tried_again() -> None:
