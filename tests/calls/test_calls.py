@@ -196,19 +196,6 @@ async def test_attempts_of_one_call_are_counted_and_take_their_places_anew() -> 
     assert waited == pytest.approx([1])
 
 
-async def test_an_observer_that_fails_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    def broken(event: CallEvent) -> None:
-        raise RuntimeError("blind")
-
-    seen: list[CallEvent] = []
-    with observe(broken), observe(seen.append):
-        calls = [one_call(sleeping(1, n)) for n in range(3)]
-        await run(*calls)
-    assert [call.result for call in calls] == [0, 1, 2]
-    assert [event.phase for event in seen].count("ended") == 3
-    assert len(caplog.records) == 1
-
-
 @pytest.mark.parametrize("how", ["cancel", "error", "timeout"])
 async def test_every_call_that_starts_is_told_to_end(how: str) -> None:
     """Observers see one `attempt_ended` for each `started` and one `ended` for each call, whatever happens."""

@@ -8,9 +8,8 @@ import anyio
 import pytest
 from langchain.agents.middleware import AgentMiddleware, ToolRetryMiddleware
 from langchain_core.messages import ToolMessage
-from langgraph.types import interrupt
 
-from callboard import CallPolicy, CallsInterrupted, Limit, ToolNode
+from callboard import ToolNode
 from callboard.middleware import RequireApproval, Retry
 from callboard.testing import Recorder, tool_call
 from tests.helpers import contents, make, make_sync
@@ -107,86 +106,18 @@ async def test_a_middleware_that_returns_no_result_of_the_call_is_told_so_by_nam
         await ToolNode([Recorder().tool("work")], middleware=[careless]).ainvoke([tool_call("work", "1")])
 
 
-@pytest.mark.parametrize("middleware", [3, "retry", object()])
-def test_what_is_no_middleware_is_refused_at_construction(middleware: Any) -> None:
-    """The error comes at construction, not at the first call."""
-    with pytest.raises(TypeError, match="A middleware is a function"):
+KINDS = [Retry, ToolRetryMiddleware, RequireApproval]
+NONE = dict.fromkeys([3, "retry", object()], "A middleware is a function")
+NONE |= {kind: rf"{kind.__name__} is a class; write {kind.__name__}\(...\)" for kind in KINDS}
+
+
+@pytest.mark.parametrize(
+    ("middleware", "says"), NONE.items(), ids=["number", "text", "object", *(k.__name__ for k in KINDS)]
+)
+def test_what_is_no_middleware_is_refused_at_construction(middleware: Any, says: str) -> None:
+    """The error comes at construction. A class instead of an instance is a common mistake: the error shows the call."""
+    with pytest.raises(TypeError, match=says):
         ToolNode([Recorder().tool("work")], middleware=[middleware])
-
-
-@pytest.mark.parametrize("middleware", [Retry, ToolRetryMiddleware, RequireApproval])
-def test_a_class_where_an_instance_is_meant_is_refused_with_what_to_write(middleware: Any) -> None:
-    """Passing a middleware class instead of an instance is a common mistake, so the error shows the call to write."""
-    with pytest.raises(TypeError, match=rf"{middleware.__name__} is a class; write {middleware.__name__}\(...\)"):
-        ToolNode([Recorder().tool("work")], middleware=[middleware])
-
-
-async def swallow(request: Any, call_next: Any) -> Any:
-    try:
-        return await call_next(request)
-    except Exception:
-        return ToolMessage("swallowed", tool_call_id=request.tool_call["id"])
-
-
-def swallow_sync(request: Any, call_next: Any) -> Any:
-    try:
-        return call_next(request)
-    except Exception:
-        return ToolMessage("swallowed", tool_call_id=request.tool_call["id"])
-
-
-@pytest.mark.parametrize("middleware", [swallow, swallow_sync])
-@pytest.mark.real_clock
-async def test_a_middleware_cannot_swallow_an_interrupt(middleware: Any) -> None:
-    """Promise 4: an interrupt is no error, and passes through middleware that catches `Exception`."""
-
-    async def ask() -> str:
-        """Ask."""
-        return str(interrupt("sure?"))
-
-    node = ToolNode([ask], middleware=[middleware])
-    with pytest.raises(CallsInterrupted) as waiting:
-        await node.ainvoke([tool_call("ask", "1")])
-    result = await node.ainvoke([tool_call("ask", "1")], ledger=waiting.value.ledger, resume="yes")
-
-    assert contents(result) == ["yes"]
-
-
-async def test_a_middleware_cannot_swallow_a_cancellation(recorder: Recorder) -> None:
-    """After a cancellation no tool starts, even if a middleware catches it and calls `call_next` again."""
-
-    async def stubborn(request: Any, call_next: Any) -> Any:
-        for _ in range(3):
-            try:
-                return await call_next(request)
-            except BaseException:  # the mistake under test
-                continue
-        return ToolMessage("gave up", tool_call_id=request.tool_call["id"])
-
-    node = ToolNode([recorder.tool("work", hang=True)], middleware=[stubborn])
-    with anyio.move_on_after(1) as scope:
-        await node.ainvoke([tool_call("work", "1")])
-
-    assert scope.cancelled_caught
-    assert recorder.count("started") == 1
-    assert node.statistics().running == 0
-
-
-async def test_each_attempt_that_a_middleware_makes_takes_its_own_place(recorder: Recorder) -> None:
-    """Promise 7: a call gives its place back while a middleware pauses between two attempts."""
-
-    async def twice(request: Any, call_next: Any) -> Any:
-        await call_next(request)
-        await anyio.sleep(10)
-        return await call_next(request)
-
-    policies = {"work": CallPolicy(limit=Limit(concurrency=1))}
-    node = ToolNode([recorder.tool("work", seconds=1)], middleware=[twice], policies=policies)
-    with anyio.fail_after(60):
-        await node.ainvoke([tool_call("work", "1", query="a"), tool_call("work", "2", query="b")])
-
-    assert recorder.peak == 1
-    assert recorder.order == ["work(a)", "work(b)", "work(a)", "work(b)"]
 
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")

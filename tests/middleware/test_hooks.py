@@ -185,15 +185,3 @@ def test_a_hook_that_is_set_on_the_instance_is_called() -> None:
     found = hook(Redacting(), "redact_value")
     assert found is not None
     assert found({"secret": "s"}, thread_id="1") == "hidden"
-
-
-def test_a_helper_with_a_name_like_a_hook_is_no_mistake() -> None:
-    class Checking(Middleware):
-        def check_tools(self, tools: Any) -> None:
-            for name in tools:
-                self.check_tool(name)
-
-        def check_tool(self, name: str) -> None:
-            """Accept every name."""
-
-    ToolNode([Recorder().tool("work")], middleware=[Checking()])

@@ -67,6 +67,13 @@ class Tidy(AgentMiddleware):
     def wrap_result(self, result: Any) -> Any:
         return result
 
+    def check_tools(self, tools: Any) -> None:
+        for name in tools:
+            self.check_tool(name)
+
+    def check_tool(self, name: str) -> None:
+        """Accept every name."""
+
     def _wrap_tool_call(self, result: Any) -> Any:
         return result
 

@@ -146,24 +146,22 @@ async def test_progress_and_what_is_left_of_the_timeout_cross() -> None:
     assert [(one.message, dict(one.facts)) for one in heard if one.what == "progress"] == [("waits", {"done": 1})]
 
 
-async def test_a_timeout_ends_the_body_there() -> None:
-    """When the message of the timeout is there, the remote body has ended."""
+class Slow(FakeEngine):
+    """Engine that takes ten seconds to open."""
+
+    async def __aenter__(self) -> Any:
+        await anyio.sleep(10)
+        return await super().__aenter__()
+
+
+async def test_a_timeout_runs_from_when_the_body_has_its_turn_and_ends_it_there() -> None:
+    """The wait for a worker does not count. When the message of the timeout is there, the remote body has ended."""
+    node = _node(Slow(), wait, timeout=2.0)
     with anyio.fail_after(60):
-        content = await _content(_node(FakeEngine(), wait, timeout=2.0), "wait", seconds=math.inf)
+        assert await _content(node, "wait", seconds=1.0) == "waited"
+        content = await _content(node, "wait", seconds=math.inf)
     assert "did not finish within its timeout of 2 s" in content
     assert said[-1] == "ends"
-
-
-async def test_the_timeout_runs_from_when_the_body_has_its_turn() -> None:
-    """The wait for a worker, or for the engine to start, does not count toward the timeout."""
-
-    class Slow(FakeEngine):
-        async def __aenter__(self) -> Any:
-            await anyio.sleep(10)
-            return await super().__aenter__()
-
-    with anyio.fail_after(60):
-        assert await _content(_node(Slow(), wait, timeout=2.0), "wait", seconds=1.0) == "waited"
 
 
 async def test_an_engine_is_open_from_its_first_call_to_the_end_of_the_run_or_of_the_block() -> None:
@@ -275,8 +273,8 @@ async def test_a_person_is_asked_where_the_policy_says_so() -> None:
     assert "its worker was killed by SIGKILL" in question.value[0]["description"]
 
 
-async def test_a_body_that_brings_its_end_about_does_not_run_again() -> None:
-    """A body that killed its own worker would kill the next one, too."""
+async def test_a_body_that_brings_its_end_about_does_not_run_again_and_one_that_did_not_begin_says_so() -> None:
+    """A body that killed its own worker would kill the next one, too. After a refusal, a repetition is safe."""
 
     class Ends(FakeEngine):
         async def run_body(self, body: Any, /) -> Any:
@@ -287,14 +285,10 @@ async def test_a_body_that_brings_its_end_about_does_not_run_again() -> None:
     with anyio.fail_after(60):
         assert "exited with code 3" in await _content(_node(engine, wait), "wait", seconds=1)
     assert engine.bodies == ["wait"]
-
-
-async def test_a_call_that_did_not_begin_says_so() -> None:
-    """The engine refused the call before its body began, so a repetition is safe."""
-    engine = FakeEngine()
-    engine.refuse("it has no room")
+    full = FakeEngine()
+    full.refuse("it has no room")
     with anyio.fail_after(60):
-        assert "'wait' was not started: it has no room" in await _content(_node(engine, wait), "wait", seconds=1)
+        assert "'wait' was not started: it has no room" in await _content(_node(full, wait), "wait", seconds=1)
 
 
 class Own(BaseTool):
@@ -407,13 +401,13 @@ async def test_what_is_closed_while_a_call_opens_its_engine_leaves_nothing_open(
     """The call fails with an error, and the engine that was being opened for it is closed."""
     opening, goes_on = anyio.Event(), anyio.Event()
 
-    class Slow(FakeEngine):
+    class Opening(FakeEngine):
         async def __aenter__(self) -> Any:
             opening.set()
             await goes_on.wait()
             return await super().__aenter__()
 
-    engine, held = Slow(), ActorSession([])
+    engine, held = Opening(), ActorSession([])
     told: list[str] = []
 
     async def hold() -> None:

@@ -307,17 +307,16 @@ async def test_a_call_in_a_lent_shared_place_has_its_fencing_token() -> None:
     assert tokens == [7, 7]
 
 
-async def test_shared_places_with_a_rate_are_not_lent_and_the_deadlock_is_told() -> None:
-    """The server would not count the start of a call in a lent place, so the deadlock is reported instead."""
+async def test_shared_places_that_are_not_lent_are_told_of_the_deadlock() -> None:
+    """A server would not count the start of a call in a lent place, so a place with a rate is not lent.
+
+    A named store treats the limits of a tool and of its node as one limit, so the call would wait for itself.
+    """
     store = Store(1)
     nest = Nest(Limit(concurrency=1, rate=Rate(100, per=1.0), shared=store), handle_tool_errors=False)
     with pytest.raises(DeadlockError, match=r"'run' \(call 'c0'\) -> 'run' \(call 'c0'\)"):
         await nest.ask([[[]]])
     assert (store.given, store.waiting) == ([], [])
-
-
-async def test_a_call_that_needs_two_places_of_one_named_limit_is_told_of_the_deadlock() -> None:
-    """A named store treats the limits of a tool and of its node as one limit, so the call would wait for itself."""
     limit = Limit(concurrency=1, shared=Store(1, "vendor"))
     nest = Nest(limit, policies={"run": CallPolicy(limit=limit)}, handle_tool_errors=False)
     with pytest.raises(DeadlockError):
