@@ -6,7 +6,6 @@ import anyio
 import pytest
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.tools import BaseTool
-from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
@@ -14,11 +13,12 @@ from callboard import ToolNode
 from callboard.guards import Redact
 from callboard.guards._redact._redact import StoreVault
 from callboard.middleware import OutputBudget
+from callboard.testing import tool_call
 
 pytestmark = pytest.mark.real_clock
 
 WAIT = 20
-CALL = [{"name": "double", "args": {"x": 21}, "id": "1", "type": "tool_call"}]
+CALL = [tool_call("double", "1", x=21)]
 
 
 def double(x: int) -> int:
@@ -41,19 +41,8 @@ class Both:
         return await execute(request)
 
 
-class OfLangChain(AgentMiddleware):
+class OfLangChain(Both, AgentMiddleware):
     """LangChain middleware with both methods."""
-
-    def __init__(self) -> None:
-        self.halves: list[str] = []
-
-    def wrap_tool_call(self, request: ToolCallRequest, handler: Any) -> Any:
-        self.halves.append("sync")
-        return handler(request)
-
-    async def awrap_tool_call(self, request: ToolCallRequest, handler: Any) -> Any:
-        self.halves.append("async")
-        return await handler(request)
 
 
 class OnlyInName(Both):
@@ -138,7 +127,7 @@ async def test_a_vault_in_a_store_of_one_half_works() -> None:
 )
 async def test_middleware_asks_a_store_by_the_door_of_their_call(middleware: Any) -> None:
     """A store's connection belongs to sync code or to the event loop, so middleware uses the matching methods."""
-    call = [{"name": "long", "args": {}, "id": "1", "type": "tool_call"}]
+    call = [tool_call("long", "1")]
     for halves in ("sync", "async"):
         store = TwoHalves()
         node = ToolNode([long], middleware=[middleware(store)])

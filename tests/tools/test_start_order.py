@@ -7,12 +7,13 @@ from typing import Any
 import anyio
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.tools import BaseTool, tool
+from langchain_core.tools import BaseTool
 from langgraph.graph import START, MessagesState, StateGraph
 
 from callboard import Limit, ToolNode, create_react_agent
 from callboard._loops._threads import StartOrder
 from callboard.testing import ScriptedModel, calls, tool_call
+from tests.helpers import make, make_sync
 
 BATCHES = 100
 WIDTH = 6
@@ -26,20 +27,18 @@ class Order:
 
     def sync_tool(self) -> BaseTool:
         def work(number: int) -> str:
-            """Note the number."""
             self.started.append(number)
             return str(number)
 
-        return tool(work)
+        return make_sync(work)
 
     def async_tool(self) -> BaseTool:
         async def work(number: int) -> str:
-            """Note the number."""
             self.started.append(number)
             await anyio.lowlevel.checkpoint()
             return str(number)
 
-        return tool(work)
+        return make(work)
 
     def batches(self) -> list[list[int]]:
         """Return the numbers in the order in which their calls started, by batch."""
@@ -76,10 +75,7 @@ def by_node(made: BaseTool) -> None:
 
 
 def by_graph(made: BaseTool) -> None:
-    graph = StateGraph(MessagesState)
-    graph.add_node("tools", ToolNode([made]))
-    graph.add_edge(START, "tools")
-    compiled = graph.compile()
+    compiled = StateGraph(MessagesState).add_node("tools", ToolNode([made])).add_edge(START, "tools").compile()
     for _ in range(20):
         compiled.invoke({"messages": [HumanMessage("go"), AIMessage("", tool_calls=_batch())]})
 
