@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import callboard.telemetry._names as names
@@ -59,6 +59,7 @@ def tell(events: Sequence[CallEvent]) -> None:
             observer(told)
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(scripts(), st.randoms(use_true_random=False))
 def test_in_whatever_order_things_happen_all_readers_tell_the_same(
     tmp_path_factory: pytest.TempPathFactory, calls: list[Script], random: Random
