@@ -23,6 +23,7 @@ from langgraph.types import Command, interrupt
 from callboard import AgentState, CallPolicy, CallsInterrupted, InjectedState, ToolNode, ToolRuntime, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
 from callboard.tools._subclassing import CALLS, INVOKES, REFUSED, RUNS
+from tests.helpers import contents
 
 pytestmark = pytest.mark.real_clock
 
@@ -58,10 +59,6 @@ def reply(*names: str, **args: Any) -> Any:
     return calls(*(tool_call(name, **(args or {"path": "/"})) for name in names))
 
 
-def contents(result: Any) -> list[str]:
-    return [message.content for message in result["messages"] if isinstance(message, ToolMessage)]
-
-
 def denied(call: Any) -> ToolMessage:
     return ToolMessage("denied", name=call["name"], tool_call_id=call["id"])
 
@@ -95,13 +92,14 @@ async def in_agent(node: ToolNode, version: Any, *names: str, sync: bool = False
 DOORS = ["ainvoke", "invoke", "sync graph", "agent v1", "agent v2", "sync agent v1", "sync agent v2"]
 
 
-async def by(door: str, node: ToolNode) -> Any:
+async def by(door: str, node: Any) -> Any:
     """Run a call of each of the two tools."""
     names, sync = ("delete", "adelete"), "sync" in door or door == "invoke"
     if "agent" in door:
         return await in_agent(node, door[-2:], *names, sync=sync)
-    graph = StateGraph(MessagesState).add_node("tools", node).set_entry_point("tools").compile()
-    return await run(graph if "graph" in door else node, *names, sync=sync)
+    if "graph" in door:
+        node = StateGraph(MessagesState).add_node("tools", node).set_entry_point("tools").compile()
+    return await run(node, *names, sync=sync)
 
 
 Act = Callable[..., Any]
