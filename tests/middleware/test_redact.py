@@ -404,7 +404,7 @@ async def test_a_forged_token_stays_text() -> None:
     forged = ["<card:000000000000>", *others]
     node = node_of(payment(seen), redact=Redact(reveal=["pay"]))
     await run(node, *(tool_call("pay", f"{number}", card=card) for number, card in enumerate(forged)))
-    assert seen == [(card, "") for card in forged]
+    assert sorted(seen) == sorted((card, "") for card in forged)
 
 
 async def test_a_forged_token_does_not_shield_a_secret() -> None:
