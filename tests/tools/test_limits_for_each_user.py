@@ -233,7 +233,8 @@ async def looked_at(node_of: Callable[[Limit], ToolNode], *given: Any, **options
 
 async def test_without_a_graph_a_key_sees_the_config_and_messages_where_they_are_the_state() -> None:
     """A call by itself has neither state nor context, but the key function gets a complete config."""
-    for given, state in (([tool_call("work", "1")], None), (messages := [calls("work")], messages)):
+    messages = [calls("work")]
+    for given, state in (([tool_call("work", "1")], None), (messages, messages)):
         context = await looked_at(lambda limit: ToolNode([Recorder().tool("work")], limit=limit), given)
         assert (context.config["configurable"].get("user"), context.state, context.context) == (None, state, None)
         assert {"configurable", "metadata", "tags"} <= context.config.keys()
