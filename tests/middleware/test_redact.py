@@ -708,7 +708,7 @@ async def test_a_checkpoint_of_a_graph_holds_no_secret() -> None:
 async def test_a_command_for_the_parent_has_tokens() -> None:
     """`ParentCommand` is raised instead of returned, and its content is redacted, too."""
 
-    command = Command[Any](graph=Command.PARENT, update={"mail": EMAIL}, goto="next")
+    command: Command[Any] = Command(graph=Command.PARENT, update={"mail": EMAIL}, goto="next")
     with pytest.raises(ParentCommand) as caught:
         await run(node_of(failing(lambda: ParentCommand(command))), tool_call("fail", "1"))
 
