@@ -46,6 +46,14 @@ def ended(message: ToolMessage) -> Any:
     return message.additional_kwargs.get("callboard", {}).get("ended")
 
 
+async def keep(found: list[Any], work: Awaitable[Any]) -> None:
+    """Wait for an awaitable in a task of its own, and append its result, or the exception that it raises."""
+    try:
+        found.append(await work)
+    except Exception as error:
+        found.append(error)
+
+
 def examples(factor: int) -> settings:
     """Return settings with several times the examples of the profile: 25 by default, 100 in the exhaustive run."""
     return settings(max_examples=factor * settings().max_examples)
