@@ -81,9 +81,9 @@ async def test_a_model_with_bound_tools_keeps_the_config_that_is_bound_to_it() -
 
 
 def test_agents_of_one_kind_are_drawn_with_their_own_tools() -> None:
-    first, second = (create_react_agent(script(), [work(name)]) for name in ("one", "two"))
+    agents: list[Any] = [create_react_agent(script(), [work(name)]) for name in ("one", "two")]
 
-    drawn = [list(agent.builder.nodes["tools"].runnable.tools_by_name) for agent in (first, second)]
+    drawn = [list(agent.builder.nodes["tools"].runnable.tools_by_name) for agent in agents]
 
     assert drawn == [["one"], ["two"]]
 
