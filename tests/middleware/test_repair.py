@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 import anyio
 import pytest
-from callboard.guards._repair._slips import UNREADABLE, read, the_one
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, ToolMessage
@@ -21,7 +20,7 @@ from pydantic.v1 import BaseModel as BaseModelV1
 
 from callboard import CallEvent, CallsInterrupted, InjectedState, ToolNode, ToolRuntime, observe
 from callboard.guards import RepairArguments
-from callboard.guards._repair._repair_arguments import Repair, Repaired, repair
+from callboard.guards._repair._repair_arguments import UNREADABLE, Repair, Repaired, read, repair, the_one
 from callboard.guards._repair._schema import Contract, contract_of
 from callboard.testing import tool_call
 from tests.helpers import examples, make

@@ -123,11 +123,18 @@ def without_ids(namespace: str) -> str:
 class CallOwner(Protocol):
     """Batch of calls, as seen by the scratchpads of its calls."""
 
-    around: PregelScratchpad | None
-    """Scratchpad of the outer task; `None` outside of a graph."""
-    forward: Send | None
-    """Receives all writes of the calls except accepted answers; `None` outside of a graph."""
-    graphs: GraphNames | None
+    @property
+    def around(self) -> PregelScratchpad | None:
+        """Scratchpad of the outer task; `None` outside of a graph."""
+        ...
+
+    @property
+    def forward(self) -> Send | None:
+        """Function for all writes of the calls except accepted answers; `None` outside of a graph."""
+        ...
+
+    @property
+    def graphs(self) -> GraphNames | None: ...
 
     @property
     def run(self) -> str:

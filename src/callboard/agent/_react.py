@@ -123,7 +123,8 @@ def create_react_agent(
     flow = _flow_of(node, hooks, response_format)
     draw = partial(drawing, flow, schema, context_schema, hooks, node)
     # Hooks are nodes of the graph; LangGraph converts them to Runnables. Without hooks, agents of one kind share it.
-    builder = draw() if flow.before or flow.after else _shared_drawing(flow, schema, context_schema)
+    schemas: Any = (schema, context_schema)  # hashable, which mypy does not know of a type
+    builder = draw() if flow.before or flow.after else _shared_drawing(flow, *schemas)
     builder.validate(interrupt=[name for name in (*stops.before, *stops.after) if name != "*"])
     plan = AgentPlan(
         name=name,

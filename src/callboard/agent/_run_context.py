@@ -7,7 +7,7 @@ from typing import Any, Literal
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime
 
-from callboard._langgraph._call_scope import CallScratchpad, RunName, call_config
+from callboard._langgraph._call_scope import CallScratchpad, call_config, name_of_run
 from callboard._langgraph._node_scope import NS_SEP, PULL, PUSH, NodePlace, Outer, config_at, task_id_of
 from callboard._loops._current import current_loop
 from callboard.agent._model import ChosenModel, FixedModel
@@ -25,14 +25,25 @@ def first_config(config: RunnableConfig, name: str, place: NodePlace) -> Runnabl
     It equals `Ledger.config_of_call` of an empty ledger, which the node does not need before its first question.
     """
     conf = config["configurable"]
-    scratchpad = CallScratchpad(
-        None, None, _accept_none, name, None, namespace=place.namespace, run=RunName(conf, is_named=True, known=None)
-    )
-    return call_config(config, conf, place.namespace, scratchpad, None)
+    return call_config(config, conf, CallScratchpad(_Unasked(conf), name, place.namespace))
 
 
-def _accept_none(_: str, __: Sequence[Any]) -> None:
-    """Do nothing: a node that was given no answer cannot accept one."""
+class _Unasked:
+    """Owner of the scratchpad of a node that has asked no question yet."""
+
+    __slots__ = ("_conf",)
+
+    around = forward = graphs = None
+
+    def __init__(self, conf: Mapping[str, Any]) -> None:
+        self._conf = conf
+
+    @property
+    def run(self) -> str:
+        return name_of_run(self._conf, is_named=True)
+
+    def accepted(self, key: str, answers: list[Any]) -> None:
+        """Do nothing: a node that was given no answer cannot accept one."""
 
 
 Nodes = Sequence[str] | Literal["*"]
