@@ -90,7 +90,7 @@ def _ids(messages: Iterable[BaseMessage]) -> set[str | None]:
     for message in messages:
         found.add(message.id)
         if isinstance(message, ToolMessage):
-            found.add(message.tool_call_id)
+            found.update([message.tool_call_id])
         elif isinstance(message, AIMessage):
             found.update(map(_CALL_ID, message.tool_calls))
     return found

@@ -556,6 +556,6 @@ class _WrappedCall(_BatchCall):
 
     __slots__ = ()
 
-    def run(self, config: RunnableConfig | None = None) -> Coroutine[Any, Any, Output]:
+    async def run(self, config: RunnableConfig | None = None) -> Output:
         around, run = self.of.around, super().run
-        return run(config) if around is None else around(self.of.ledger, self.index, run)
+        return await (run(config) if around is None else around(self.of.ledger, self.index, run))
