@@ -90,7 +90,7 @@ def _trace() -> dict[str, str]:
 
 
 def attached_context(given: Carried, tell: Tell, *, logs: bool = True) -> AbstractContextManager[None]:
-    """Attach the context of a call during the block, in the worker that runs the body.
+    """Make the facts of a call, such as its deadline, current during the block, in the worker that runs the body.
 
     Args:
         given: the context that `inject_context()` returned.

@@ -393,7 +393,7 @@ def _common_time(loop: EventLoop) -> float:
 
 
 class Limiter:
-    """Limit of this process with its gates: one gate, or one for each key in use."""
+    """Limit of this process: it has one gate, a queue with permits, or one gate for each key in use."""
 
     __slots__ = ("_by_key", "_gate", "_key", "_limit", "_lock", "_name", "_prune_at")
 
@@ -596,7 +596,7 @@ class SharedPermit:
         return self._stay is not None and self._stay.is_lost
 
     def begin(self) -> None:
-        """Tell the store that the body starts now; for the rate, the call starts at this moment."""
+        """Tell the store that the body starts now; the rate limit counts the call from this moment."""
         if self._stay is not None:
             self._stay.begin()
 

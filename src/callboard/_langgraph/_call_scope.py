@@ -324,7 +324,7 @@ Put = Callable[[Any], None]
 
 
 def config_for_calls(config: RunnableConfig) -> tuple[RunnableConfig, GraphNames | None]:
-    """Return the config for the calls of a batch, and the mapping of their namespaces.
+    """Return the config for the calls of a batch, and the mapping of graphs inside the calls to LangGraph's namespaces.
 
     In the config, the outer graph's stream, writer and callback handlers receive LangGraph's namespaces. Each graph
     that a call starts must be registered in the mapping. The mapping is `None` outside of a graph.

@@ -133,7 +133,7 @@ class AttemptClock(Timed):
         return OutOfTime(self._timeout, False, self.loop.pulse.held_since(self._began), limit.cause)
 
     def hold(self) -> None:
-        """Suspend both timeouts while the body waits for an engine to start it; only in the loop's thread."""
+        """Suspend both kinds of timeout while an engine has not started the body; only in the loop's thread."""
         self.until = self._around
         if self._idle is not None:
             self._idle.hold()

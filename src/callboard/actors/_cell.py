@@ -461,7 +461,7 @@ async def _refuse_circle(message: Message) -> None:
 
 
 async def _wait_a_while(message: Message) -> None:
-    """Wait up to `_PATIENCE` seconds until the message is settled; the circle of calls may dissolve meanwhile."""
+    """Wait up to `_PATIENCE` seconds until the message is settled: a circle of waiting calls may end by itself."""
     with message.loop.scope(message.loop.now() + _PATIENCE, 0.0):
         await message.wakeup.wait()
     with _cell_of(message).lock:

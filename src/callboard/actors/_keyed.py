@@ -480,7 +480,7 @@ class FleetCell(Cell):
 
 
 class _HandedOn(threading.local):
-    """Delivery, per thread, that `ask` or `answer` passes to the `_put` that follows without an await.
+    """Slot of each thread in which `ask` or `answer` leaves the delivery for its next call of `_put`, without an await.
 
     No other task of the thread comes in between. Other threads, which may ask the same cell, have their own.
     """

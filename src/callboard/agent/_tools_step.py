@@ -297,7 +297,7 @@ class CallStep:
                 raise to_parent(output, self._run.outer)
 
     def _tell_waiting(self, ledger: Ledger) -> None:
-        """Send the questions of calls that still wait for an answer since an earlier run to the readers."""
+        """Send the readers of the stream the questions of earlier runs that still have no answer."""
         for key in self.tasks:
             if ledger.waits(key):
                 self._run.tell.asked(self._places[key], ledger.records[key].pending, self._run.thread.state)

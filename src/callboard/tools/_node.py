@@ -389,7 +389,7 @@ class ToolNode(ManyInputs):
         return await go_on_async(self, "_arun_one", partial(self._run_alone, input_type), call, tool_runtime)
 
     async def _run_alone(self, kind: InputKind, call: ToolCall, given: ToolRuntime[Any, Any]) -> Any:
-        """Run one call with the given state and runtime, without an override around it, and return its output."""
+        """Run one call with the given state and runtime, without a subclass's method around it; return its output."""
         requested = parse_input([call], self._messages_key)._replace(kind=kind, state=given.state)
         config = with_runtime(ensure_config(given.config), given)
         batch = ToolBatch(replace(self._setup, own_call=None), requested, config, Ledger)

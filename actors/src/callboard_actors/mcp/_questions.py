@@ -157,7 +157,7 @@ class Round:
 
     @classmethod
     def resumed(cls, continuation: Mapping[str, Any], answer: types.ElicitResult) -> "Round":
-        """Return a round that was interrupted to ask a person, with the person's answer added."""
+        """Return a round of questions from the stored data of an interrupted one, with the person's answer added."""
         responses = _RESPONSES.validate_python(continuation["responses"])
         responses[continuation["asking"]] = answer
         return cls(_REQUESTS.validate_python(continuation["requests"]), continuation["state"], responses)

@@ -77,7 +77,7 @@ class SpoolWriter(_Spool):
 
 
 class SpoolReader(_Spool):
-    """Reader of a spool, in the shell, which creates the file. Raise OSError if there is no room for the file."""
+    """Reader of a spool, on the side of the shell. It creates the file, and OSError is raised without room for it."""
 
     def __init__(self, size: int) -> None:
         super().__init__(_unnamed_file(_HEADER.size + size), size)

@@ -381,7 +381,7 @@ class Redact(Middleware):
         return bool(self._reveal)
 
     def redact(self, text: str, *, thread_id: str = "") -> str:
-        """Return a text with tokens for its secrets, such as for a log or a span; the values are not stored."""
+        """Return a text for a log or a span, with placeholders for its secrets; the secrets are not stored."""
         return self._redaction(thread_id).text(text)
 
     def redact_value(self, value: Any, *, thread_id: str = "") -> Any:

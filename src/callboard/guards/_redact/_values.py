@@ -1,4 +1,4 @@
-"""Replacement of all strings in nested values and exceptions by functions, with copies of what changes.
+"""Functions that replace all strings in nested values and exceptions; a value that changes is copied.
 
 Exceptions are changed in place if possible, so that their types stay.
 """

@@ -85,7 +85,7 @@ class Url:
             object.__setattr__(self, "hosts", frozenset(_pattern(host) for host in self.hosts))
 
     def check(self, value: object) -> str | None:
-        """Return the checked URL, newly written; return `None` for `None`.
+        """Check a URL, and return it written anew from its parsed parts; return `None` for `None`.
 
         Raises:
             RefusedError: a `ValueError` with the reason, if the URL is not allowed.

@@ -293,7 +293,7 @@ class Cache(Middleware):
         return await self._threads.run(copy) if has_many(message) else copy()
 
     async def _to_share(self, output: Output) -> ToolMessage | Turn:
-        """Return a copy of the leader's result for its followers, or an instruction to them if it cannot be shared."""
+        """Return a copy of the leader's result for its followers, or which of them run their calls themselves."""
         if not isinstance(output, ToolMessage):
             # A `Command` changes the state of its own graph run, so every call needs its own.
             return Turn.ALONE

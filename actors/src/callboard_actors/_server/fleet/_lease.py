@@ -99,7 +99,7 @@ class Lease:
         return self._is_member and self.safe_for() <= 0
 
     def lose(self) -> None:
-        """Record that this member owns no key any more, and begin a new era."""
+        """Record that this member owns no key any more, and count a new era, so that older checks of the lease fail."""
         self._is_member = False
         self.era += 1
 

@@ -354,7 +354,7 @@ class Gate:
         return min(self._look_at, self._beat_at if self.stays else max(self._over_at, now))
 
     def step(self, now: float) -> Step:
-        """Return the step to send to the server now; its changes are removed from the queue."""
+        """Take the changes that are sent to the server now from the queue, and return them as one request."""
         if not self.is_safe():
             self._lose()
         # Before sending: the lease must end here before it ends at the server.

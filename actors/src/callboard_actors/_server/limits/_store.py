@@ -147,7 +147,7 @@ class LimitStore(ClientStore[LimitsClient]):
 
     @property
     def name(self) -> str | None:
-        """Name of all limits in this store; `None` if each limit has the name of its tool or node."""
+        """Name that all limits of this store share; `None` if each limit has the name of its tool or node."""
         return self._name
 
     def check(self, limit: Limit, /) -> None:
