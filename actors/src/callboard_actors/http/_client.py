@@ -328,7 +328,7 @@ class HttpClient:
         json: Any = None,
         headers: Mapping[str, str] | None = None,
     ) -> Page:
-        """Send a request, follow its redirects, and repeat it where that does no harm.
+        """Send a request and follow redirects. Send a failed request again if a repetition does no harm.
 
         Args:
             method: such as "GET".

@@ -31,9 +31,9 @@ class Rules:
     """Rules for URLs that may be requested, and addresses that may be connected to."""
 
     form: Url
-    """Rule for every URL, which checks its form and its port."""
+    """Rule for the form and the port of every URL."""
     hosts: Url
-    """Rule for the host of a URL, unless the host is an address in one of `networks`."""
+    """Rule for the host of a URL; an address in one of `networks` is allowed without it."""
     networks: tuple[Network, ...]
     """Networks whose addresses are allowed even if they are not public."""
     private: bool
@@ -158,7 +158,7 @@ def unguarded() -> AsyncNetworkBackend:
 
 
 async def first_connected(connect: _Connect, addresses: Sequence[str]) -> AsyncNetworkStream:
-    """Return the first connection that succeeds to one of several addresses of a host."""
+    """Try to connect to the addresses of a host, and return the first connection that is made."""
     # The next address is tried when the attempt before it has failed, or takes longer than `_HEAD_START`.
     found: list[AsyncNetworkStream] = []
     errors: list[Exception] = []

@@ -83,7 +83,7 @@ def decoded(data: bytes, charset: str | None) -> str:
 
 
 def _as(charset: str, data: bytes) -> str | None:
-    """Return bytes decoded by a charset; `None` if the charset is not one of the web, or does not fit the bytes."""
+    """Return bytes decoded by a charset; `None` if the charset is not in `_OF_THE_WEB`, or does not fit the bytes."""
     # The bytes may end in the middle of a character, which is then left out.
     if charset != "utf-8-sig" and not _OF_THE_WEB.fullmatch(charset.lower()):
         return None

@@ -157,7 +157,7 @@ class Repeats:
     chance: Callable[[], float] = field(default=random.random)
 
     def pause(self, request: Request, attempt: int, end: Page | HttpError) -> float | None:
-        """Return the seconds to wait before a request is sent again; `None` if `end`, its result or error, is final.
+        """Return the seconds to wait before a request is retried; `None` if its result or error `end` allows no retry.
 
         `attempt` is the number of the attempt that has ended; the first one is 1.
         """

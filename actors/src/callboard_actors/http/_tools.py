@@ -23,7 +23,7 @@ _LONGEST_REASON = 60
 _DAY = 86_400.0
 _LONGEST_READ = 10 * _LONGEST_REASON
 _MEDIA_TYPE = re.compile(r"[a-z0-9.+_-]{1,40}/[a-z0-9.+_-]{1,80}")
-"""Pattern of a valid media type. Any other text is dropped, because it would let a server write to the model."""
+"""Pattern of a valid media type. Other texts are dropped: a server could write instructions to the model in them."""
 _ADVICE = {
     400: "The server does not understand the request: look at what it says, and change it.",
     401: "The page wants credentials that there are none of here. Ask for another page.",
@@ -144,11 +144,11 @@ _WRITES = ("POST", "PUT", "PATCH", "DELETE")
 _READERS = 4
 """Maximum threads that convert HTML at the same time, so that slow pages do not use up the process's threads."""
 _MOST_TIME = 0.8
-"""Share of the call's remaining time that may be used; the rest is for the tool's answer."""
+"""Share of a tool call's remaining time that a request or a conversion may use; the rest is for the tool's answer."""
 
 
 class HttpTools(Actor):
-    """Web pages and services as tools.
+    """Actor with tools that read web pages and send requests to web services.
 
         node = ToolNode([HttpTools(allow=["example.org"])])
 

@@ -44,7 +44,7 @@ _MOST = 2000
 
 
 def meta_of_call() -> types.RequestParamsMeta:
-    """Return the `_meta` for the request of the current call: its trace context and its idempotency key."""
+    """Return the field `_meta` for the request of the current call: its trace context and its idempotency key."""
     told: dict[str, object] = {**carrier()}
     with suppress(RuntimeError, ValueError):  # not called by a tool, or with arguments that have no JSON form
         told[IDEMPOTENCY_KEY] = idempotency_key()
@@ -59,7 +59,7 @@ async def told_progress(context: Context, progress: float, total: float | None, 
 
 
 def _amount(value: float | None) -> float | None:
-    """Return an amount for `progress`; `None` for a value of the server that is negative, infinite or missing."""
+    """Return a number of the server's progress notification; `None` if it is negative, not finite or missing."""
     return value if value is not None and 0 <= value < math.inf else None
 
 
@@ -91,7 +91,7 @@ _LISTENS_AT_MOST = 60.0
 
 
 class Catalog:
-    """Last known tools of a server, or the reason why it cannot be used.
+    """Last known tools of an MCP server, or the reason why the server cannot be used.
 
     Only the connection without a key writes to it, from its own task.
     """
@@ -105,7 +105,7 @@ class Catalog:
 
 @dataclass(slots=True)
 class Sending:
-    """Record of whether a call may have been sent.
+    """Record of whether the request of a tool call may have been sent to the server.
 
     After a lost connection, it tells whether the server may have seen the call.
     """
@@ -136,7 +136,7 @@ class Connection(Actor):
         self._is_started = False
         self._outputs = OutputSchemas()
         self._left_out: Mapping[str, str] = {}
-        """Reasons by tool name for the tools that the last listing left out; each reason is logged once."""
+        """Reasons why tools were left out of the last list of tools, by tool name; each reason is logged once."""
 
     async def start(self) -> None:
         """Connect to the server, and list its tools.
@@ -230,7 +230,7 @@ class Connection(Actor):
     async def _sent(
         self, tool: str, send: Callable[..., Awaitable[T]], responses: types.InputResponses | None, state: str | None, /
     ) -> T:
-        """Send the request of a tool call, for the first time or with answers to the server's last response."""
+        """Send a tool call, with answers to the server's last requests if it has made any, and return the response."""
         # `responses` are the answers to its requests; `state` is its `requestState`.
         again = partial(send, input_responses=responses, request_state=state)
         try:
@@ -302,7 +302,7 @@ class Connection(Actor):
         return tools
 
     async def _ask_for_logs(self) -> None:
-        """Set the log level, once for each session of a server before 2026."""
+        """Send the wanted log level to the server once in each session, if its MCP version is older than 2026."""
         # For later servers, the log level is a part of each request.
         if self._plan.log_level is None or self._is_modern or self._client.server_capabilities.logging is None:
             return

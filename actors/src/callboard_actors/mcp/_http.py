@@ -22,7 +22,7 @@ _UNAUTHORIZED = (401, 403)
 
 
 def auth_of_requests(auth: httpx2.Auth | None) -> httpx2.Auth | None:
-    """Return the authentication for the HTTP requests of a client.
+    """Return the authentication for HTTP requests to a server, in a form that allows several requests at a time.
 
     An OAuth client of the SDK is wrapped, so that several requests may run at a time; any other one is returned
     unchanged.
@@ -64,7 +64,7 @@ class _SideBySide(httpx2.Auth):
 # Responses that do not answer their request.
 
 _LOOKED_AT = 64 * 2**10
-"""Maximum bytes of a response that is checked by `stray`: it is parsed here, and again in the SDK."""
+"""Maximum bytes of a response that `stray` checks. A checked response is parsed twice: here, and in the SDK."""
 _SHOWN = 200
 
 
@@ -134,7 +134,7 @@ async def http_transport(
 
 
 _MANY = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
-"""No limit for the number of connections: each waiting call needs one, and limits of calls bound their number."""
+"""HTTP connections without a maximum number: each waiting call needs a connection, and calls have their own limits."""
 
 
 class _NotAuthorizedError(Exception):
@@ -171,7 +171,7 @@ class _Client(httpx2.AsyncClient):
 
 
 class _Forgiving(httpx2.AsyncBaseTransport):
-    """HTTP transport that returns a JSON-RPC error response where another transport would raise."""
+    """HTTP transport that returns a JSON-RPC error response for a failed request, instead of raising an exception."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, max_message: int) -> None:
         self._inner = inner
@@ -217,11 +217,11 @@ class _Forgiving(httpx2.AsyncBaseTransport):
 
 
 _EVENTS = "text/event-stream"
-"""Content type in the Accept header of every request that carries an MCP message; other requests lack it."""
+"""Content type in the Accept header of each MCP request. Requests of the authentication do not have it."""
 _REFUSED = 400
 _BROKEN = 500
 _NOT_THERE = 404
-"""HTTP status that the SDK takes for the end of a session, or for an older protocol; so it is passed on unchanged."""
+"""HTTP status that is returned unchanged. The SDK takes it for the end of a session, or for an older protocol."""
 _OF_CONTENT = (b"content-length", b"content-encoding", b"transfer-encoding", b"content-type")
 
 

@@ -155,7 +155,7 @@ class Link:
         self.remarks: Callable[[], str] = str
         """Function that returns other output of the server, such as its stderr, to be added to the reason."""
         self.unfit = InvalidTools()
-        """Filter with the tools that were left out of the server's lists, and the reasons."""
+        """Filter for invalid tools; it keeps the reason for each tool that it removes from the server's lists."""
 
     @property
     def is_lost(self) -> bool:
@@ -181,7 +181,7 @@ def is_end(error: MCPError, link: Link) -> bool:
 
 @asynccontextmanager
 async def watched(transport: AbstractAsyncContextManager[Any], link: Link) -> AsyncGenerator[Any]:
-    """Return a transport that wraps one of the SDK, and reports its end to `link`."""
+    """Open a transport of the SDK during the block, and mark `link` as lost when the connection ends."""
     # The link learns of the end before the SDK's session notices it.
     async with transport as (read, write):
         asked = _Asked()
@@ -220,7 +220,7 @@ class _Asked:
 
 
 class AnswerStream(ObjectSendStream[Any]):
-    """Stream of messages to the other side that reports the id of each request after its answer was sent."""
+    """Stream of outgoing messages; after it has sent an answer, it reports the id of the answered request."""
 
     def __init__(self, stream: Any, answered: Callable[[Any], object]) -> None:
         self._stream = stream
@@ -236,7 +236,7 @@ class AnswerStream(ObjectSendStream[Any]):
 
 
 class _WatchedStream(ObjectReceiveStream[Any]):
-    """Stream of messages from a server, filtered and watched for its end.
+    """Stream of messages from a server, without invalid tools; its end marks the connection as lost.
 
     It wraps the transport's stream directly, without a task or a buffer.
     """

@@ -154,7 +154,7 @@ class McpBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Target and options from which every connection to a server is made, also that of a restarted actor."""
+    """Target and options of an `McpServer`. Each connection is made from them, also after a restart of its actor."""
 
     name: str
     target: Target
@@ -174,11 +174,11 @@ class Plan:
 
     @property
     def is_http(self) -> bool:
-        """`True` if every message is a separate HTTP request, which may fail without the others."""
+        """`True` if each message is an HTTP request of its own, which may fail while the connection goes on working."""
         return isinstance(self.target, Url)
 
     async def way(self, key: Hashable, link: Link) -> Any:
-        """Return a new transport for the SDK's client, for the connection with this key; `link` learns of its end."""
+        """Return a new SDK transport for the connection with this key; `link` is told when the transport ends."""
         bounds = self.bounds
         match self.target:
             case Command(argv, env, cwd):

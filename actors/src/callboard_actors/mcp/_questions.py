@@ -41,7 +41,7 @@ _PARAMS: TypeAdapter[types.ElicitRequestParams] = TypeAdapter(types.ElicitReques
 
 
 class McpQuestion(TypedDict):
-    """Value of the LangGraph interrupt that asks a person for a server. The answer is an `McpAnswer`."""
+    """Value of a LangGraph interrupt that passes an MCP server's question to a person. The answer is an `McpAnswer`."""
 
     type: Literal["mcp_elicitation"]
     server: str
@@ -49,7 +49,7 @@ class McpQuestion(TypedDict):
     tool: str
     """Name of the tool that was called."""
     request: dict[str, Any]
-    """Request in the protocol's terms: `mode`, `message`, and `requestedSchema` of a form or `url`."""
+    """Fields of the MCP request: `mode`, `message`, and `requestedSchema` for a form, or `url` for a web page."""
     continuation: dict[str, Any]
     """Opaque data with which the call continues; not meant for people."""
 
@@ -77,7 +77,7 @@ def question_of(params: types.ElicitRequestParams, server: str, tool: str, conti
 
 
 def name_of_call(server: str, tool: str, arguments: Mapping[str, Any]) -> str:
-    """Return a digest of a call to a server, by which the calls of one tool body are distinguished."""
+    """Return a digest of a call to a server; it identifies the call among all calls that a tool body makes."""
     return hashlib.sha256(json.dumps([server, tool, arguments], sort_keys=True, default=repr).encode()).hexdigest()
 
 
@@ -122,16 +122,16 @@ def _fits(schema: dict[str, Any], answer: McpAnswer) -> McpAnswer:
 # Rounds, with servers of 2026.
 
 MAX_ROUNDS = 10
-"""Maximum number of consecutive rounds without a question to a person; more are taken for an endless loop."""
+"""Maximum number of times in a row that a server may ask for more input without an interrupt for a person."""
 _PAUSE = 0.2
-"""Seconds to wait before the call is repeated if the server asked for nothing but time."""
+"""Seconds to wait before a call is repeated, if the server wants it repeated but has made no request."""
 
 _REQUESTS: TypeAdapter[dict[str, types.InputRequest]] = TypeAdapter(dict[str, types.InputRequest])
 _RESPONSES: TypeAdapter[dict[str, types.InputResponse]] = TypeAdapter(dict[str, types.InputResponse])
 
 
 Send = Callable[[types.InputResponses | None, str | None], Awaitable[types.CallToolResult | types.InputRequiredResult]]
-"""Function that sends a call; it gets the answers to the server's last requests, and its `requestState`."""
+"""Function that sends a tool call, with the answers to the server's last requests and the server's `requestState`."""
 Respond = Callable[[types.InputRequest, dict[str, Any]], Awaitable[types.InputResponse]]
 """Function that answers a request; the second argument is stored with the question if a person must be asked."""
 
@@ -142,14 +142,14 @@ class Round:
 
     requests: Mapping[str, types.InputRequest]
     state: str | None
-    """`requestState`: the server's memory of earlier rounds. The question to a person contains it, so the call can
-    continue in any process in which the answer arrives.
+    """`requestState` of the server's response, which is sent back with the answers. The question to a person contains
+    it, so the call can continue in any process in which the answer arrives.
     """
     responses: dict[str, types.InputResponse] = field(default_factory=dict[str, types.InputResponse])
 
     @classmethod
     def of(cls, result: types.InputRequiredResult) -> "Round":
-        """Return the round that begins with a response of the server."""
+        """Return a `Round` with the requests in a response of the server; requests to a person come first."""
         # Requests to a person come first, because an interrupt repeats all earlier work.
         requests = result.input_requests or {}
         by_person = sorted(requests.items(), key=lambda item: not isinstance(item[1], types.ElicitRequest))
@@ -157,13 +157,13 @@ class Round:
 
     @classmethod
     def resumed(cls, continuation: Mapping[str, Any], answer: types.ElicitResult) -> "Round":
-        """Return a round of questions from the stored data of an interrupted one, with the person's answer added."""
+        """Return a `Round` restored from the data in a question to a person, with the person's answer added."""
         responses = _RESPONSES.validate_python(continuation["responses"])
         responses[continuation["asking"]] = answer
         return cls(_REQUESTS.validate_python(continuation["requests"]), continuation["state"], responses)
 
     def continuation(self, asking: str) -> dict[str, Any]:
-        """Return the round as plain data, from which `resumed()` makes it again.
+        """Return the requests and answers as plain data for a checkpoint; `resumed()` restores the `Round` from it.
 
         `asking` is the key of the request that a person must answer.
         """
@@ -208,7 +208,7 @@ class Asked:
 
 @dataclass(slots=True, eq=False)
 class HeldCall:
-    """Call to a server of 2025, in a task of the connection's actor, independent of the tasks that wait for its result.
+    """Call to a server with an MCP version of 2025. It runs in its own task, and its callers may end before it does.
 
     `name` is a digest that distinguishes the call from others of the same body. Questions are shown in `conversation`
     only.
@@ -264,7 +264,7 @@ class HeldCall:
         return self._result
 
     async def ask(self, params: types.ElicitRequestParams) -> types.ElicitResult:
-        """Add a question of the server, and wait for its answer."""
+        """Add a question of the server to the open questions, wait for the person's answer, and return it."""
         asked = Asked(params)
         self._asked.append(asked)
         self._news.set()
@@ -296,7 +296,7 @@ class HeldCall:
         self._resumed.set()
 
     async def until_fetched(self) -> None:
-        """Wait until a caller returns for the result of the call, at most until its time limit."""
+        """Wait until a caller returns to get the result of the call, at most until the time limit of the call."""
         with anyio.CancelScope(deadline=self._scope.deadline):
             await self._resumed.wait()
 
@@ -326,16 +326,16 @@ class Questions:
     sampler: Sampler | None
     hold: float
     _under_way: dict[str, HeldCall] = field(default_factory=dict[str, HeldCall])
-    """Running calls to servers of 2025 by token, in the order of their beginning."""
+    """Running calls to a server with an MCP version of 2025, by token; the oldest call is the first."""
     _waiting: dict[str, HeldCall] = field(default_factory=dict[str, HeldCall])
     """Open calls by token whose callers were interrupted to ask a person."""
     _seekers: int = 0
-    """Number of questions of the server for which the call that caused them is still searched."""
+    """Number of requests of the server for which it is not known yet which call has caused the request."""
     _changed: anyio.Event = field(default_factory=anyio.Event)
 
     @property
     def callbacks(self) -> dict[str, Any]:
-        """Keyword arguments with the callbacks of the SDK's client. They tell the server which requests are allowed."""
+        """Callbacks for the SDK's client, as keyword arguments. They determine which requests the server may send."""
         sampling = {} if self.sampler is None else {"sampling_callback": self._on_sampling}
         return {"elicitation_callback": self._on_request, **sampling}
 
@@ -354,7 +354,7 @@ class Questions:
         return await self._begun(tool, name, cast("Any", partial(send, None, None)))
 
     async def _in_rounds(self, tool: str, name: str, send: Send, asked: McpQuestion | None) -> types.CallToolResult:
-        """Make a call to a server of 2026, repeated with answers until the server returns a result."""
+        """Make a call to a server with an MCP version of 2026; repeat it with answers until there is a result."""
         # `asked` is the question that interrupted the call in an earlier run, if any; its answer is sent first.
         respond = partial(self._respond, tool, name)
         try:
@@ -439,7 +439,7 @@ class Questions:
         return await self._attend(call)
 
     async def _attend(self, call: HeldCall) -> types.CallToolResult:
-        """Wait for the result of a call to a server of 2025, and return it."""
+        """Wait for the result of a call to a server with an MCP version of 2025, and return the result."""
         # If the server asks a question first, the call stays open, and its caller is interrupted to ask a person.
         try:
             while (asked := await call.until_news()) is not None:
@@ -464,7 +464,7 @@ class Questions:
     async def _on_request(
         self, _: ClientRequestContext, params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
-        """Answer a question that a server of 2025 sends while calls are running; a callback of the SDK."""
+        """Answer a question that a server with an MCP version of 2025 sends during a call; a callback of the SDK."""
         call = asks.get()
         if call is None or call.token not in self._under_way:
             call = await self._asker()
@@ -480,7 +480,10 @@ class Questions:
         return left[0] if len({call.conversation for call in left}) == 1 else None
 
     async def _narrowed(self, suffice: Callable[[list[HeldCall]], bool]) -> list[HeldCall]:
-        """Return the running calls that may have caused a server's request, as soon as `suffice` accepts them."""
+        """Return the running calls that may have caused a server's request.
+
+        Wait until no more calls than open requests are left, or `suffice` returns true for the calls that are left.
+        """
         # Over stdio the protocol does not name the call. But the call that asks cannot end before the answer, while
         # others do, so waiting narrows the choice.
         candidates = list(self._under_way.values())
@@ -529,7 +532,7 @@ def _have_one_model(calls: Sequence[HeldCall]) -> bool:
 
 
 def _answer_to(question: McpQuestion) -> types.ElicitResult:
-    """Return a person's answer to a question in the form of the protocol."""
+    """Ask a person a question by an interrupt, and return the answer as an MCP result."""
     # Raise `GraphInterrupt` if there is no answer yet, and `ValidationError` for an invalid one.
     answer: McpAnswer = interrupt(question, response_schema=answer_shape(question))
     # Values are sent only if the person accepted.

@@ -46,7 +46,7 @@ class Sampler:
 
     @property
     def is_of_agents(self) -> bool:
-        """`True` if the model is that of the calling agent, which must be found for each request."""
+        """`True` if requests go to the model of the calling agent; this agent must be found for each request."""
         return self.model is None
 
     async def __call__(

@@ -28,7 +28,7 @@ from callboard_actors.mcp._tools import McpToolError
 # Forms, and the values that people fill in.
 
 _ELSEWHERE = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "$id", "$schema", "patternProperties"})
-"""Keywords that a form may not use: they refer to other schemas, or change the rules. The protocol's forms are flat."""
+"""Schema keywords that a form may not use, such as references to other schemas. MCP allows only flat forms."""
 
 
 def check_form(schema: dict[str, Any], server: str) -> None:
@@ -54,7 +54,7 @@ def _first_of(words: frozenset[str], value: object) -> str | None:
 
 
 def pattern_in_one_pass(_: object, pattern: str, text: object, __: object) -> Iterator[ValidationError]:
-    """Yield an error if a text does not match a pattern; an implementation of the keyword `pattern` in linear time.
+    """Yield an error if a text does not match a regex; implementation of the schema keyword `pattern` in linear time.
 
     Patterns that the regex engine rejects are ignored.
     """
@@ -73,7 +73,7 @@ def pattern_in_one_pass(_: object, pattern: str, text: object, __: object) -> It
 MOST_STEPS: Final = 100_000
 """Maximum validation steps for one value, or for checking one schema."""
 _STEPS_OF_PART: Final = 30
-"""Additional validation steps for each part of the value."""
+"""Number of additional validation steps that are allowed for each part of the value, such as an element of a list."""
 MOST_SECONDS: Final = 5.0
 """Maximum seconds of a validation in a worker thread; one step may be slow if the value or the schema is large."""
 _SHOWN: Final = 2000
@@ -82,11 +82,11 @@ FEW_STEPS: Final = 500
 """Maximum validation steps in the event loop: a few milliseconds."""
 
 _BY_NAME = frozenset({"$defs", "definitions", "dependentSchemas", "properties"})
-"""Keywords whose value is a dict from names to schemas; these names must not be taken for keywords."""
+"""Schema keywords with a dict from names to schemas as their value; these names must not be taken for keywords."""
 _VALUES = frozenset({"const", "default", "enum", "examples"})
-"""Keywords whose value is plain data and contains no schemas."""
+"""Schema keywords with plain data as their value, which contains no schemas."""
 _LEFT_OUT = frozenset({"patternProperties", "unevaluatedItems", "unevaluatedProperties", "uniqueItems"})
-"""Keywords whose validation time grows faster than the value; they are removed from schemas."""
+"""Schema keywords that are removed from schemas, because their validation time grows faster than the value."""
 
 
 class OverBudgetError(ValueError):
@@ -136,7 +136,7 @@ class Judge:
             self._flaw = str(error)
 
     def misfit(self, value: object, steps: int | None = None) -> str | None:
-        """Return the text of the first error in a value, or `None` if the checked keywords find none.
+        """Return the text of a validation error in a value, or `None` without an error. Slow keywords are not checked.
 
         `steps` limits the validation; by default the limit grows with the value's size. Raise `OverBudgetError` if it
         takes more.

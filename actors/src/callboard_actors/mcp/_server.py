@@ -54,7 +54,7 @@ class SeenSessions:
         self._seen: OrderedDict[Hashable, int | None] = OrderedDict()
 
     def is_news(self, conversation: Hashable, session: int) -> bool:
-        """Return whether a conversation must be told that the session it used before is lost; record the new one.
+        """Record the session of a conversation; return whether its model must be told that the last session is lost.
 
         `session` is 0 for a server without state, where nothing can be lost.
         """
@@ -103,9 +103,9 @@ KeyOf = Callable[[RunnableConfig], Hashable]
 _TRIES = 3
 """Maximum number of connections that a call tries, if each is lost before the call was sent."""
 _SPARE = 20.0
-"""Additional seconds after `start_timeout` in which a failed start must end."""
+"""Seconds that are added to `start_timeout` for the connection's actor, so that a failed start can end."""
 _LEFT_ALONE = 3.0
-"""Additional seconds after the process's `grace` in which a connection must end; a running start gets as many."""
+"""Seconds for the connection's actor to stop, in addition to the two times `grace` for the process to end."""
 
 
 class McpServer:
@@ -253,7 +253,7 @@ class McpServer:
         return self.tools
 
     async def list_tools(self) -> list[types.Tool]:
-        """List all tools of the server again, in the protocol's form.
+        """List all tools of the server again, and return them as objects of the MCP SDK.
 
         Raises:
             ActorStartError: with the reason, if the server cannot be used.
@@ -267,7 +267,7 @@ class McpServer:
     async def call(
         self, tool: str, arguments: Mapping[str, Any] | None = None, *, key: Hashable = None
     ) -> types.CallToolResult:
-        """Call a tool and return its result in the protocol's form, even if the result reports a failure.
+        """Call a tool and return its result as an object of the MCP SDK, even if the result reports a failure.
 
         Args:
             tool: the tool's name, without the prefix.
@@ -295,7 +295,7 @@ class McpServer:
         return await self._use("list_resources", list_resources, key)
 
     async def list_resource_templates(self, *, key: Hashable = None) -> list[types.ResourceTemplate]:
-        """List the URI templates of further resources. The argument and the errors are those of `list_resources`."""
+        """List the server's templates for resource URIs. The argument and the errors are those of `list_resources`."""
         return await self._use("list_resource_templates", list_templates, key)
 
     async def read_resource(self, uri: str, *, key: Hashable = None) -> list[Blob]:
@@ -304,13 +304,13 @@ class McpServer:
         return [as_blob(one) for one in contents]
 
     async def list_prompts(self, *, key: Hashable = None) -> list[types.Prompt]:
-        """List the server's prompts in the protocol's form; argument and errors are those of `list_resources`."""
+        """List the server's prompts as objects of the MCP SDK; argument and errors are those of `list_resources`."""
         return await self._use("list_prompts", list_prompts, key)
 
     async def get_prompt(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, key: Hashable = None
     ) -> list[HumanMessage | AIMessage]:
-        """Ask the server to fill arguments into a prompt, and return its messages.
+        """Ask the server to fill arguments into a prompt, and return the messages of the prompt.
 
         Arguments that are no texts are converted.
         """
@@ -345,7 +345,7 @@ class McpServer:
         return await self._tried(what, key, lambda at, _: cast("Awaitable[T]", at.use(what, work)))
 
     async def _tried(self, what: str, key: Hashable, ask: Callable[[Any, Sending], Awaitable[T]]) -> T:
-        """Return the result of `ask` on the connection of a key. If the connection is lost, try the next one."""
+        """Return the result of `ask` on the connection of a key. If this connection is lost, try another connection."""
         # A call that the server may have seen is not tried again. Read operations never count as seen.
         lost: ActorDiedError | None = None
         for _ in range(_TRIES):

@@ -32,14 +32,14 @@ _AHEAD = 64
 _TAIL = 2000
 """Number of last bytes of stderr that are kept for an error."""
 _NONSENSE = 1000
-"""Number of consecutive lines without a message after which the process is taken for no MCP server."""
+"""Number of consecutive stdout lines that are not messages, after which the connection is given up."""
 _LOOK = 0.01
 """Seconds between two checks whether the process has ended. Waiting for it would also wait for its pipes, which
 grandchildren may keep open."""
 _LAST_WORDS = 0.5
-"""Maximum seconds for a server that closed its stdout to exit, and for the end of its stderr to arrive."""
+"""Maximum seconds to wait for the exit code and the rest of stderr, after the server has closed stdin or stdout."""
 _STUCK = 2.0
-"""Maximum seconds for a killed process to end; one that hangs in the kernel is not waited for."""
+"""Maximum seconds to wait for the end of a killed process; a process that hangs in the kernel may never end."""
 _GONE = (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
 
 Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]
@@ -174,7 +174,7 @@ class _Child:
         return f"its process has ended with exit code {code}"
 
     def _remarks(self) -> str:
-        """Return a text that quotes other output of the server (stdout, stderr), for an error; "" without any."""
+        """Return a text for errors that quotes stderr, and the last stdout line that was no message; "" without any."""
         found = ""
         if self._wrote:
             found += f"; on stdout, which is for messages, it wrote {_as_text(self._wrote[-200:])!r}"
@@ -221,7 +221,7 @@ async def _put(into: MemoryObjectSendStream[SessionMessage | Exception], message
 
 
 def _no_answer(line: bytes) -> SessionMessage | None:
-    """Return an error response for the request that an invalid line answers; `None` if it answers none."""
+    """Return an error response to the request that an invalid line answers; `None` if the line answers no request."""
     # Without the error, the caller of the request would wait for ever.
     try:
         found = json.loads(line)

@@ -21,7 +21,7 @@ from callboard_actors.mcp._link import MOST_PARTS
 # Content blocks for models, and artifacts for programs.
 
 Block: TypeAlias = TextContentBlock | ImageContentBlock | FileContentBlock
-"""Content block for a model. langchain-core accepts these three in a tool's message, but no audio blocks."""
+"""Content block for a model: text, image or file. langchain-core accepts no audio blocks in a tool's message."""
 
 
 class McpArtifact(TypedDict):
@@ -72,7 +72,7 @@ def content_of_error(error: ToolException) -> list[str | dict[str, Any]]:
 
 
 def as_block(part: types.ContentBlock) -> Block:
-    """Convert a content block of a server to one of LangChain."""
+    """Convert a content block of a server to a content block of LangChain."""
     # Audio becomes a file block, because tool messages allow no audio blocks.
     match part:
         case types.TextContent():
@@ -207,7 +207,7 @@ def no_tool(server: str, name: str, known: Iterable[str], unfit: Mapping[str, st
 
 
 def refused_names(names: Iterable[str]) -> list[str]:
-    """Return the tool names that some model providers refuse; they refuse the whole request then."""
+    """Return the tool names that some model providers refuse; these providers then refuse the whole request."""
     return [name for name in names if _TAKEN_BY_ALL.fullmatch(name) is None]
 
 
@@ -221,7 +221,7 @@ It returns the result, and a notice to the model or "".
 
 
 class ServersTool(StructuredTool):
-    """LangChain tool that accepts any argument names; others reserve `config`, `run_manager` and `self`."""
+    """LangChain tool that accepts any argument names, also the names `config`, `run_manager` and `self`."""
 
     async def _arun(self, /, **arguments: Any) -> Any:  # type: ignore[override]
         assert self.coroutine is not None
@@ -261,7 +261,7 @@ def _schema(tool: types.Tool) -> dict[str, Any]:
 Contents = types.TextResourceContents | types.BlobResourceContents
 
 Use = Callable[[str, Callable[[Client], Awaitable[Any]]], Awaitable[Any]]
-"""Function that runs a read operation with the MCP client of the caller's connection; errors quote the name."""
+"""Function that runs a read operation with the caller's MCP client; its first argument is the name for errors."""
 
 
 async def list_resources(client: Client) -> list[types.Resource]:
@@ -270,7 +270,7 @@ async def list_resources(client: Client) -> list[types.Resource]:
 
 
 async def list_templates(client: Client) -> list[types.ResourceTemplate]:
-    """Return all URI templates of a server; none if a server with resources does not implement templates."""
+    """Return all URI templates of a server; an empty list if the server does not implement URI templates."""
     try:
         return await all_of("resource templates", client.list_resource_templates, lambda page: page.resource_templates)
     except MCPError as error:
@@ -302,14 +302,14 @@ def as_blob(contents: Contents) -> Blob:
 
 
 def prompt_message(message: types.PromptMessage) -> HumanMessage | AIMessage:
-    """Convert a message of a prompt to one of LangChain; content other than text becomes a content block."""
+    """Convert a message of a prompt to a LangChain message; content other than text becomes a content block."""
     block = as_block(message.content)
     content: Any = block["text"] if block["type"] == "text" else [block]
     return HumanMessage(content) if message.role == "user" else AIMessage(content)
 
 
 def resource_tools(use: Use, prefix: str) -> list[BaseTool]:
-    """Return two tools for a model: one lists the resources, one reads them."""
+    """Return two tools for a model: the first lists the server's resources, the second reads a resource."""
 
     async def list_resources_() -> tuple[list[Block], None]:
         found = await use("list_resources", list_resources)
@@ -328,7 +328,7 @@ def resource_tools(use: Use, prefix: str) -> list[BaseTool]:
 
 
 def prompt_tools(use: Use, prefix: str) -> list[BaseTool]:
-    """Return two tools for a model: one lists the prompts, one fills one in."""
+    """Return two tools for a model: the first lists the server's prompts, the second fills arguments into a prompt."""
 
     async def list_prompts_() -> tuple[list[Block], None]:
         found = await use("list_prompts", list_prompts)

@@ -26,7 +26,7 @@ _THREAD: Final = {
 }
 
 _OF_OURS: Final = re.compile("[0-9a-f]{32}")
-"""Pattern of the thread ids that this server makes: random, so a client cannot guess those of others."""
+"""Pattern of the thread ids that this server makes. They are random: no client can guess ids of other clients."""
 
 
 class AgentOffer:
@@ -51,7 +51,7 @@ class AgentOffer:
         return [self._tool]
 
     def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> Begun:
-        """Return a run of the agent that has not begun.
+        """Prepare a run of the agent for a client's call, and return it without starting it.
 
         Return an error result for invalid arguments, and `None` if `name` is not the name of the agent's tool.
         """
@@ -177,7 +177,7 @@ def _step(update: Mapping[str, Any]) -> str:
 
 
 def _said(chunk: object) -> str | None:
-    """Return the text of a progress report from a tool; `None` for a chunk of another kind."""
+    """Return the text of a tool's progress report in a chunk of the agent's stream; `None` for any other chunk."""
     # Its numbers are dropped, because they do not count the agent's steps.
     if not isinstance(chunk, dict) or chunk.get("type") != "progress":
         return None

@@ -53,18 +53,18 @@ class Caller:
 
     @property
     def is_remote(self) -> bool:
-        """`True` if other clients may reach the same service: every transport but stdio."""
+        """`True` if other clients may reach the same service, as over every transport except stdio."""
         return self.session != _ONE_CLIENT
 
     @property
     def call_name(self) -> str | None:
-        """Name of the call made from its idempotency key; `None` without such a key."""
+        """Name of the call: a digest of its idempotency key; `None` if the client has sent no key."""
         # It is equal for each retry of the client in any session.
         return None if self.key is None else _digest("call", self.principal, self.key)
 
     @property
     def owner(self) -> tuple[str, str]:
-        """Key by which the waiting calls of one client are counted.
+        """Key that stands for the client when the waiting calls of each client are counted.
 
         It is the principal or, without one, the address and port of the connection.
         """

@@ -156,7 +156,7 @@ class _Tokens:
 
 
 def _security(allowed_hosts: Sequence[str]) -> TransportSecuritySettings:
-    """Return settings of the SDK with which requests are accepted for the allowed hosts only."""
+    """Return settings for the SDK, which then accepts only requests to the allowed host names."""
     # They protect against DNS rebinding by web pages.
     return TransportSecuritySettings(
         allowed_hosts=[name for host in allowed_hosts for name in (host, f"{host}:*")],

@@ -29,7 +29,7 @@ _NO_KEY: Final = object()
 
 
 def depends_on_thread(tool: BaseTool, arguments: Mapping[str, Any]) -> bool:
-    """Return whether the thread of a call decides which actor it reaches, for a tool and these arguments."""
+    """Return whether calls of a tool with these arguments reach different actors in different conversations."""
     actor = actor_behind(getattr(tool, "coroutine", None))
     if actor is None or actor.key is None or not actor.key.takes_context:
         return False
@@ -141,7 +141,7 @@ class NodeOffer:
         return found.schema if found is not None and self._promises_schemas else None
 
     def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> Begun:
-        """Return a call of a tool that has not begun.
+        """Prepare a client's call of a tool, and return it without starting it.
 
         Return an error result if the call cannot run, and `None` for an unknown tool.
         """
@@ -180,7 +180,7 @@ class NodeCall:
     place: RunnableConfig
     told: Callable[[object], types.CallToolResult]
     _ledger: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Ledger of the node for this call while it waits for a person: results, answers and open questions."""
+    """Results, answers and open questions of this call, which the node keeps here while the call waits for a person."""
     _questions: list[FormQuestion] = field(default_factory=list[FormQuestion])
 
     async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | NeedsAnswers:

@@ -37,7 +37,7 @@ class InvalidAnswerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FormQuestion:
-    """Question of a run and the MCP forms that ask it: one for each action that waits for approval, else a single one.
+    """Question of a run, and its MCP forms: one form for each action that needs approval, otherwise a single form.
 
     A question of another MCP server is passed on unchanged, and so is the client's answer, even a refusal.
     """
@@ -153,7 +153,7 @@ def _args_of(word: str, content: Mapping[str, object]) -> Any:
 
 
 def _free_schema(question: Interrupt) -> dict[str, Any]:
-    """Return the schema of the form for a question."""
+    """Return the JSON schema of the form for a question that is not a request for approval."""
     # It is the question's own schema if a form supports it; otherwise the form has one text field.
     schema = _own_schema(question)
     if _is_flat(schema):
@@ -198,7 +198,7 @@ def _free_answer(question: Interrupt, filled: types.ElicitResult) -> object:
 # Served objects.
 
 Tell = Callable[[object], None]
-"""Function that takes the chunks of a stream, and sends the progress reports among them to the client."""
+"""Function that gets the chunks of a call's stream; it sends each progress report to the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ class ServedCall(Protocol):
     """Call of a client on the server, from its arguments through its questions to its result."""
 
     async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | NeedsAnswers:
-        """Run until the call has a result, or a person must be asked.
+        """Run the call until it has a result, or a person must be asked; return the result or the questions.
 
         `answers` maps question ids to answers; it is empty at the first time.
         """
@@ -226,7 +226,7 @@ class ServedCall(Protocol):
 
 
 Begun = ServedCall | types.CallToolResult | None
-"""Call that has not begun, or an error result if it cannot run; `None` for an unknown tool."""
+"""Prepared call that has not started, or an error result if the call cannot run; `None` for an unknown tool."""
 
 # The dialogue.
 
@@ -251,7 +251,7 @@ def _key(question: int, place: int) -> str:
 
 
 _LEFT: Final = types.ElicitResult(action="cancel")
-"""Result that stands for a form which the client did not send back."""
+"""Result that is used for each form that the client did not send back."""
 
 
 @dataclass(slots=True)
@@ -376,7 +376,7 @@ class OpenQuestions:
 
 
 def _group(host: str, name: str) -> tuple[str, str]:
-    """Return the group whose waiting calls are counted together."""
+    """Return the group for counting waiting calls: an authenticated client, or all other clients at one address."""
     # A group is an authenticated client, or all connections from one address.
     return (host, name) if host == "principal" else (host, "")
 

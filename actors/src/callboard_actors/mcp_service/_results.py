@@ -152,7 +152,7 @@ class ResultType:
     schema: dict[str, Any]
 
     def as_json(self, name: str, result: object) -> object:
-        """Return a result of the tool `name` in JSON types.
+        """Validate a result of the tool `name`, and return it converted to JSON types.
 
         Raise TypeError if the result does not fit the annotated type.
         """

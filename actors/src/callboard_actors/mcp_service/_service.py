@@ -36,11 +36,11 @@ from callboard_actors.mcp_service._results import with_json_results
 # Objects that must be opened first: MCP servers, and functions that yield the object to serve.
 
 Block = Callable[[], AbstractAsyncContextManager[Any]]
-"""Function that returns an async context manager of the object to serve."""
+"""Function without arguments that returns an async context manager, which opens and closes the object to serve."""
 
 
 def block_of(served: object) -> Block | None:
-    """Return a function that opens the object to serve during a block; `None` if the object needs no opening."""
+    """Return a function for an `async with` block that opens the object to serve; `None` if it need not be opened."""
     # Two kinds need it: functions with `@asynccontextmanager`, and MCP servers that are not open yet.
     if inspect.isfunction(served) and inspect.isasyncgenfunction(inspect.unwrap(served)):
         return cast("Block", served)
@@ -71,7 +71,7 @@ _CLOSING: Final = "The call was not run to its end: it waited for a person, and 
 
 
 Offer = AgentOffer | NodeOffer
-"""Adapter of a served object: its name, its list of tools, and calls of them."""
+"""Adapter of a served object for MCP: it gives the name and the list of tools, and prepares calls of the tools."""
 
 Tool = BaseTool | Callable[..., Any] | Actor | ChildSpec[Any] | McpServer
 Served = ToolNode | Agent | Sequence[Tool] | Tool | Callable[[], AbstractAsyncContextManager[Any]]
@@ -209,7 +209,7 @@ class Service:
         return await self._asked_for(caller, params, dialogue, outcome)
 
     def _begun(self, caller: Caller, params: types.CallToolRequestParams) -> Dialogue | types.CallToolResult:
-        """Return the dialogue of a new call that has not begun, or an error result if the call cannot run."""
+        """Prepare a new call, and return its dialogue with the user; return an error result if the call cannot run."""
         # Raise MCPError for an unknown tool.
         work = None if self._offer is None else self._offer.begin(params.name, params.arguments or {}, caller)
         if work is None:

@@ -26,7 +26,7 @@ from callboard_actors.mcp_service._service import PATIENCE, Service
 # The connection.
 
 _AT_ONCE = 4096
-"""Bytes that a pipe which is ready for writing accepts without blocking: PIPE_BUF of POSIX."""
+"""Number of bytes that a pipe accepts without blocking, once it is ready for writing: PIPE_BUF of POSIX."""
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
@@ -78,7 +78,7 @@ class StdioConnection:
 
 
 async def _until(ready: Callable[[int], Awaitable[None]], descriptor: int) -> None:
-    """Wait with the function `ready` until a descriptor is ready."""
+    """Wait until a file descriptor is ready for reading or writing, by calling the function `ready`."""
     # Return at once for a file on disk, which is always ready: `ready` raises PermissionError for it.
     with suppress(PermissionError):
         await ready(descriptor)
@@ -135,7 +135,7 @@ class _Answers:
 
     def __init__(self, wire: StdioConnection) -> None:
         self.has_ended = anyio.Event()
-        """Set when the connection has ended."""
+        """Event that is set when the connection has ended."""
         self._wire = wire
         self._due: set[str | int | None] = set()
         self._none_due = anyio.Event()
@@ -153,7 +153,7 @@ class _Answers:
             raise
 
     def settled(self, request: str | int | None) -> None:
-        """Remove a request from the unanswered ones: it is answered, or needs no answer."""
+        """Remove a request from the unanswered requests, because it was answered or needs no answer."""
         self._due.discard(request)
         if not self._due:
             self._none_due.set()
