@@ -73,7 +73,7 @@ def packed_by(
     where: str = _THERE,
     function: str = _FUNCTION,
 ) -> bytes:
-    """Pickle a call by the function `dumps`.
+    """Pickle a call with the function `dumps`; raise `TypeError` that names the part that cannot be pickled.
 
     Errors name the place `where` the call runs, and the kind of `function` that is needed there.
     """

@@ -12,7 +12,7 @@ TO_TELL: Final = 0.5
 Without a report in this time, the worker still lives and has closed the socket itself.
 """
 _SHOWN = 2_000
-"""Characters of output in an error's note; the attribute `output` has all that was kept."""
+"""Largest number of characters of output in an error's note; the error's attribute `output` may have more."""
 _OWN_SIGNALS = frozenset(
     getattr(signal, name)
     for name in ("SIGALRM", "SIGXCPU", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")

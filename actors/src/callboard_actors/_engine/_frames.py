@@ -17,12 +17,12 @@ from typing import Any, Final, NamedTuple
 from anyio.lowlevel import checkpoint
 
 PROTOCOL: Final = 1
-"""Version of the protocol; an agent and its workers must have the same."""
+"""Version of the protocol; an agent and its workers must have the same version."""
 MAGIC: Final = b"cR"
 HEADER: Final = struct.Struct("!2sBQQ")
-"""Magic bytes, kind, number, length of the body."""
+"""Layout of a frame's header: magic bytes, kind, number, length of the body."""
 MAX_TOLD: Final = 64 * 1024
-"""Bytes of one event at most."""
+"""Largest size of one event, in bytes."""
 
 
 def versions() -> dict[str, str]:
@@ -37,39 +37,39 @@ class Kind(IntEnum):
     """
 
     GREET = 1
-    """Step of the handshake, in JSON."""
+    """Message of the handshake, in JSON."""
     REFUSE = 2
-    """Text: why the connection is refused or closed."""
+    """Reason why the connection is refused or closed, as text."""
     PING = 3
     """Heartbeat, in both directions; no body."""
     DRAIN = 4
-    """From a remote worker: new calls and dedicated workers are refused from now on."""
+    """Message of a remote worker that it refuses new calls and dedicated workers from now on."""
     CALL = 5
     """Call: injected context and options in JSON, then a pickle of the function and its arguments."""
     CANCEL = 6
-    """Cancel a call; its reply is the acknowledgement."""
+    """Cancellation of a call; the reply to the call acknowledges it."""
     TOLD = 7
-    """Event of a running call, in JSON. Any number of them, but none after the reply."""
+    """Event of a running call, in JSON. A call may have any number of events, but none after its reply."""
     VALUE = 8
-    """Reply: result."""
+    """Reply with the result of a call."""
     RAISED = 9
-    """Reply: exception."""
+    """Reply with the exception that a call has raised."""
     LOST = 10
-    """Reply: the reason why the result or exception cannot be sent, and details, as text; see `lost`."""
+    """Reply with the reason why the result or exception cannot be sent, and with details, as text; see `lost`."""
     ENDED = 11
-    """Reply for a call without result and exception, in JSON: "unknown" or "unavailable", the reason, "recurs"."""
+    """Reply for a call without result or exception, in JSON with the fields "ended", "reason" and "recurs"."""
     SEAT = 12
-    """Request for a dedicated worker process with this title. The number of this kind and the next three is its own."""
+    """Request for a dedicated worker process. In this and the next three kinds, the number identifies this worker."""
     SEATED = 13
-    """The dedicated worker has started."""
+    """Message that the dedicated worker has started."""
     LEAVE = 14
-    """The agent no longer needs the dedicated worker."""
+    """Message that the agent no longer needs the dedicated worker."""
     UNSEATED = 15
-    """The dedicated worker has ended, or was refused; the reason in JSON."""
+    """Message that the dedicated worker has ended or was refused, with the reason in JSON."""
 
 
 OUTCOMES: Final = frozenset({Kind.VALUE, Kind.RAISED, Kind.LOST})
-"""Replies of a worker process. It may send nothing else but events."""
+"""Kinds of the replies of a worker process. Besides replies, the process may send only events."""
 REPLIES: Final = OUTCOMES | {Kind.ENDED}
 _KINDS: Final = {int(kind): kind for kind in Kind}
 
@@ -199,7 +199,7 @@ def receive_exactly(sock: socket, length: int) -> bytearray | None:
 
 _CHUNK: Final = 64 * 1024
 _FRAMES_IN_A_ROW: Final = 32
-"""Frames read before other tasks get a turn, even if more have arrived."""
+"""Number of frames that are read in a row before other tasks may run."""
 
 
 @dataclass(slots=True, eq=False)
@@ -207,11 +207,11 @@ class FrameReader:
     """Reader of frames from one socket or stream."""
 
     receive: Callable[[int], Awaitable[bytes]]
-    """Waits for at most so many bytes; raises at the end."""
+    """Function that waits for data and returns at most the given number of bytes; raises at the end of the data."""
     longest: int
-    """Bytes of a body at most; may be changed."""
+    """Largest size of the body of a frame, in bytes; may be changed."""
     bound: str = "{} are the most"
-    """Text about `longest` in errors."""
+    """Part of the error text for bodies longer than `longest`."""
     only: int | None = None
     """Number of the only call in progress, `None` if there are several. A frame of another call is rejected by its
     header, because its body may never arrive.
@@ -259,7 +259,7 @@ class FrameReader:
         return data
 
     def _check(self, header: Header) -> None:
-        """Raise `GarbageError` for the header of a frame that must not arrive here, before its body is received."""
+        """Raise `GarbageError` if a frame with this header is not allowed; called before its body is received."""
         if header.kind not in self.kinds or self.only not in (None, header.number):
             raise GarbageError("it is for another call")
         if header.kind is Kind.TOLD and header.length > MAX_TOLD:

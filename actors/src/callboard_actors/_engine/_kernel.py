@@ -20,12 +20,12 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 FORKS = sys.platform == "linux"
-"""`True` if a fork of a process with many modules is safe, and is told of its parent's death.
+"""`True` if a process with many modules can be forked safely, and the fork is told of its parent's death.
 
 On macOS, system frameworks crash in such forks. Other systems were not tested.
 """
 LIMITS_MEMORY = sys.platform != "darwin"
-"""`True` if a limit of address space is enforced; macOS accepts the limit, if at all, and ignores it."""
+"""`True` if the system enforces a limit of address space; macOS may accept such a limit, but ignores it."""
 
 
 def best_start() -> Literal["fork", "spawn"]:

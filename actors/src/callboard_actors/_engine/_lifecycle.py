@@ -1,4 +1,4 @@
-"""Lifecycle of an engine in each event loop, from its first opener to its last, and the queue of its idle workers.
+"""Lifecycle of an engine in each event loop, from its first user to its last, and the queue of its idle workers.
 
 A `LoopResources` is the engine's set of resources in one event loop, such as worker processes or remote connections.
 """
@@ -65,7 +65,7 @@ S = TypeVar("S", bound=LoopResources)
 
 @dataclass(slots=True)
 class _Opening(Generic[S]):
-    """Resources that are open in one event loop, and the number of their openers."""
+    """Resources of an engine in one event loop, and the number of users that have opened them."""
 
     resources: S
     openers: int = 0
@@ -81,7 +81,7 @@ class OpenedEngine(Generic[S]):
         # Each event loop reads only its own entry, so no lock is needed.
         self._by_loop: dict[EventLoopToken, _Opening[S]] = {}
         self._bodies = EngineOperations(noun)
-        """Bodies that run, in all event loops."""
+        """Running bodies (function calls) of this engine, in all event loops."""
 
     async def __aenter__(self) -> Self:
         """Open the engine in this event loop, and wait until it is ready.
@@ -192,7 +192,7 @@ class Idle(Generic[_Worker]):
         self._calls = deque[_Waiting[_Worker]]()
 
     def put(self, worker: _Worker) -> None:
-        """Assign a worker to the call that has waited longest, or keep it as idle."""
+        """Assign a worker to the call that has waited longest; if no call waits, keep the worker as idle."""
         # Spare workers are taken last, so that the ones in use stay the same.
         first = worker in self._taken and len(self._workers) + len(self._taken) > self._most
         self._taken.discard(worker)
@@ -223,7 +223,7 @@ class Idle(Generic[_Worker]):
         return call.worker
 
     def take_spare(self) -> _Worker | None:
-        """Remove and return one idle worker if the queue has more workers than `most`; return `None` otherwise."""
+        """Remove and return one idle worker if there are more than `most` workers in all; otherwise return `None`."""
         return self._workers.pop() if self._workers and len(self._workers) + len(self._taken) > self._most else None
 
     def __contains__(self, worker: object) -> bool:
@@ -241,7 +241,7 @@ class Idle(Generic[_Worker]):
         self._pair()
 
     def turn_away(self) -> None:
-        """Wake all waiting calls without a worker, and remove the idle workers from this queue."""
+        """Wake all waiting calls, which get no worker, and remove the idle workers from this queue."""
         self._workers.clear()
         self._taken.clear()
         while self._calls:

@@ -93,7 +93,7 @@ def _remedy(error: BaseException, path: str) -> str:
 
 
 _copy: _Copy | None = None
-"""Set in zygotes and workers; `None` in the program itself."""
+"""Copy of the program's main module in this zygote or worker; `None` in the program itself."""
 
 
 def _run(source: MainModule) -> ModuleType:

@@ -16,11 +16,11 @@ from typing import Any
 from callboard_actors._engine._main_module import NAMES, missing, module_named
 
 _MARK = re.compile(rb"_main__")
-"""Common part of both names of the main module."""
+"""Pattern that finds the names of the main module, `__main__` and `__mp_main__`, in a pickle."""
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickler that finds names of the main module. Reading a pickle executes it, so the sender must be trusted."""
+    """Unpickler that finds objects of the main module. Reading a pickle executes it, so the sender must be trusted."""
 
     def find_class(self, module: str, name: str, /) -> Any:
         return named(module, name) if module in NAMES else super().find_class(module, name)
@@ -43,7 +43,7 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
 
 _BEHIND = ("func", "coroutine", "fn", "__wrapped__")
 _DEEPEST = 8
-"""Nested decorators that are searched at most."""
+"""Largest number of nested decorators that are searched for a function."""
 
 
 def way_to(fn: FunctionType) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ class Variables:
 
 
 _UNSET = object()
-"""Default that no user can set: `None` is a possible value."""
+"""Marker for context variables that are not set, because `None` may be the value of one that is set."""
 
 
 def set_all(values: Mapping[str, Any]) -> None:

@@ -18,17 +18,17 @@ from callboard_actors._engine._frames import Kind, reason_and_details
 from callboard_actors._engine._plain_replies import TEXT_BOUND
 
 _MOST_VALUES: Final = 1_000_000
-"""JSON values of one reply at most: two bytes of JSON can become a hundred bytes of memory."""
+"""Largest number of JSON values in one reply: two bytes of JSON can become a hundred bytes of memory."""
 _BETWEEN: Final = (b",", b"[", b"{")
 _PIECE: Final = 256 * 1024
-"""Bytes processed in one step, which holds the interpreter's lock. A longer reply is read in a thread."""
+"""Bytes of a reply processed at a time, while the interpreter's lock is held. Longer replies are read in a thread."""
 _MOST_RAISED: Final = 1024 * 1024
-"""Bytes of a reply with an exception at most; its four texts at their maximum need less."""
+"""Largest size of a reply with an exception, in bytes; the four texts in it, each as long as allowed, need less."""
 _MOST_ERRORS: Final = 100
-"""Validation errors included in a text. A reply could cause a million, with 200 MB of text."""
+"""Largest number of validation errors that an error text lists. A reply could cause a million, with 200 MB of text."""
 
 _NOT_BY_TEXT: Final = (UnicodeError, BaseExceptionGroup, StopIteration, StopAsyncIteration)
-"""Exceptions that need more than a text, or that change the control flow of the task that awaits."""
+"""Built-in exceptions that cannot be made from a text alone, or would change the control flow of the awaiting task."""
 _BUILTIN: Final = {
     name: cls
     for name, cls in vars(builtins).items()

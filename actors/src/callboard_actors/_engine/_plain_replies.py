@@ -1,4 +1,4 @@
-"""Encoding of replies in a confined worker: JSON. Of an exception, it has the type, the text and the traceback."""
+"""Encoding of a confined worker's replies as JSON; an exception becomes its type, its text and its traceback."""
 
 import json
 import traceback
@@ -9,9 +9,9 @@ from pydantic_core import to_json
 from callboard_actors._engine._frames import Kind
 
 TEXT_BOUND = 16 * 1024
-"""Characters of each text of an exception at most."""
+"""Largest length of each text in a reply with an exception, in characters."""
 _PIECE_BOUND = 1024
-"""Characters of each frame of a traceback, and of the error text that ends it; the reply has that text, too."""
+"""Largest length of each entry of a traceback, and of the error text at its end, in characters."""
 
 _REMEDY = (
     "; a confined worker loads the standard library and site-packages: name another module in preload=[...], or its "
@@ -39,7 +39,7 @@ def raised(error: Exception) -> tuple[Kind, bytes]:
 
 
 def _remedy(error: Exception) -> str:
-    """Return advice for an error of an import that the confinement may have refused; empty for other errors."""
+    """Return advice for the error of an import that the confinement may have refused; an empty text otherwise."""
     refused = isinstance(error, PermissionError) and _is_of_an_import(error)
     return _REMEDY if refused or isinstance(error, ModuleNotFoundError) else ""
 

@@ -11,10 +11,10 @@ from callboard_actors._engine._frames import Kind, lost
 from callboard_actors._engine._pickles import dumps, loads, set_all
 
 _TRACEBACK_BOUND = 16 * 1024
-"""Characters of a traceback in a note at most."""
+"""Largest length of a traceback in a note, in characters."""
 
 Reply = tuple[Kind, bytes]
-"""Encoded outcome of a call."""
+"""Encoded outcome of a call: the kind and the body of the reply's frame."""
 
 
 class Replies(NamedTuple):
@@ -25,7 +25,7 @@ class Replies(NamedTuple):
 
 
 def replies(*, is_plain: bool) -> Replies:
-    """Return the functions that encode replies as pickles, or as JSON if `is_plain` (for workers without trust)."""
+    """Return the functions that encode replies: as JSON if `is_plain`, for untrusted workers, otherwise as pickles."""
     if not is_plain:
         return Replies(returned, raised)
     # Imported only if needed; the zygote of confined workers has loaded it.
@@ -115,7 +115,7 @@ def _said(error: Exception) -> str:
 # exception is reduced as its nearest built-in base class does it, and restored without calling its own `__init__`.
 
 _Parts = tuple[type[BaseException], tuple[Any, ...], dict[str, Any]]
-"""Class, arguments for `__new__`, attributes."""
+"""Parts from which an exception is restored: its class, arguments for `__new__`, and attributes."""
 _Reduced = tuple[Callable[..., BaseException], _Parts]
 
 
@@ -194,5 +194,5 @@ def _parts_of(error: BaseException, sendable: Callable[[object], bool]) -> _Part
 
 
 def _own_of_python(cls: type[BaseException]) -> type[BaseException]:
-    """Return the nearest base class of an exception class that is built into Python."""
+    """Return the nearest built-in class among an exception class and its base classes."""
     return next(one for one in cls.__mro__ if one.__module__ == "builtins" and issubclass(one, BaseException))

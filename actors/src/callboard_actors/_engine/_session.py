@@ -20,7 +20,7 @@ from callboard_actors._engine._plain_codec import opened_reply
 # Open calls.
 
 _WORDS: Final = 1_000
-"""Undelivered events kept for one call; when there are more, the oldest are dropped."""
+"""Largest number of undelivered events of one call; when there are more, the oldest are dropped."""
 
 
 class NotBegunError(EngineError):
@@ -37,7 +37,7 @@ class OpenCall:
         self.is_withdrawn = False
         self.reply: tuple[Kind, bytes | bytearray] | None = None
         self.lost: str | None = None
-        """Reason why there will be no reply."""
+        """Reason why the call will have no reply; `None` as long as a reply may come."""
         self._words = deque[bytes | bytearray](maxlen=_WORDS)
         self._news = anyio.Event()
 
@@ -117,7 +117,7 @@ class OpenCalls:
         self._on_over(number)
 
     def lose(self, reason: str) -> None:
-        """End all calls without a reply: the connection has ended."""
+        """End all calls without a reply, because the connection has ended."""
         calls, self._calls = self._calls, {}
         for one in calls.values():
             one.lose(reason)
@@ -180,7 +180,7 @@ def hand_on(said: bytes | bytearray, deliver: Callable[[Any], None]) -> None:
 # Connection.
 
 _PIECE = 256 * 1024
-"""Bytes of one write at most, so that slow but steady progress of a large frame is noticed."""
+"""Largest size of one write, in bytes; small, so that slow progress in sending a large frame is noticed."""
 _LOST = (EndOfStream, BrokenResourceError, ClosedResourceError, BusyResourceError, OSError)
 
 
@@ -270,7 +270,7 @@ class Connection:
             self.close("its connection was lost")
 
     async def _refuse(self, reason: str) -> None:
-        """Send the other side the reason, if it still reads, and close the connection."""
+        """Close the connection for this reason; before that, send the reason to the other side if that is remote."""
         if not self._is_own:
             self.send(frame(Kind.REFUSE, 0, reason.encode()[:1000]))
             with anyio.move_on_after(0.5):

@@ -1,4 +1,4 @@
-"""Base of `RedisDocuments` and `PostgresDocuments`, the client of one process, and the protocol of a server.
+"""Base of `RedisDocuments` and `PostgresDocuments`, their client in each process, and the protocol of a server.
 
 The client applies rules to documents in rounds of two round trips. A round first reads all documents with pending
 changes, then writes the new texts. A document that another process changed in between is read and tried again.
@@ -24,7 +24,7 @@ from callboard_actors._util._options import check_seconds
 
 @dataclass(frozen=True, slots=True)
 class StoredDocument:
-    """Document as it was read from the server, with the numbers of the marks that were requested.
+    """Document as read from the server, with the current values of the requested marks, which are counters.
 
     Args:
         version: version of the document; "" if it does not exist.
@@ -43,7 +43,7 @@ class StoredDocument:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """New text for a document, to be written only if its version is still the one that was read."""
+    """New text for a document, written only if the document's version at the server is still the one that was read."""
 
     document: Document
     version: str
@@ -65,7 +65,7 @@ class DocumentsTransport(Connection, Protocol):
     """
 
     async def read(self, documents: Sequence[Document]) -> Sequence[StoredDocument]:
-        """Read documents and the numbers of their marks; missing marks are created."""
+        """Read documents and the values of their marks, which are counters; create marks that do not exist."""
         ...
 
     async def write(self, swaps: Sequence[Swap]) -> Sequence[bool]:
@@ -73,7 +73,7 @@ class DocumentsTransport(Connection, Protocol):
         ...
 
     async def mark(self, documents: Sequence[Document]) -> None:
-        """Increase the number of each mark, so that a later read shows that the mark was set."""
+        """Set marks: increase the counter of each mark, so that a later read shows that the mark was set."""
         ...
 
 
@@ -82,7 +82,7 @@ class DocumentsTransport(Connection, Protocol):
 
 @dataclass(slots=True, eq=False)
 class PendingChange:
-    """Rule that is to be applied to a document, and the callback of the caller that waits for its answer, if any."""
+    """Function (rule) to be applied to a document, and the callback for its answer, if a caller waits for one."""
 
     document: Document
     rule: Rule[Any]
@@ -109,7 +109,7 @@ class ChangeGroup:
         self._says: list[tuple[PendingChange, Done[Any] | Exception]] = []
 
     def follow(self, stored: StoredDocument) -> Written | None:
-        """Apply the rules in order, each to the result of the one before; return the text to write.
+        """Apply the rules in order, each to the result of the previous rule; return the text to write.
 
         `None` means that nothing is to be written.
         """
@@ -134,13 +134,13 @@ class ChangeGroup:
         return written if is_change else None
 
     def answer(self) -> None:
-        """Pass the answers of all rules to their callers, because the text is now at the server."""
+        """Pass the answer of each rule to its caller; called when the server has the text that the rules have made."""
         for change, says in self._says:
             change.answer(says)
 
 
 def _group_by_document(changes: Iterable[PendingChange]) -> list[ChangeGroup]:
-    """Group changes by document, in the order of their names: servers may lock documents in this order."""
+    """Group changes by document, sorted by document name, because a server may lock documents in this order."""
     by_document: dict[tuple[str, str], list[PendingChange]] = defaultdict(list)
     for change in changes:
         by_document[change.document.shelf, change.document.name].append(change)
@@ -157,7 +157,7 @@ WhileAway = Literal["local", "refuse"]
 """Policy for calls during an outage."""
 
 _AT_ONCE = 500
-"""Documents in one round."""
+"""Largest number of changes that are processed together, with one read and one write."""
 _MOST_KEPT = 10_000
 """Largest number of pending changes without a waiting caller that are kept for a server in an outage."""
 
@@ -180,7 +180,7 @@ class DocumentsClient(BackgroundClient[DocumentsTransport]):
             change.answer(self.closed())
 
     def mark(self, document: Document) -> None:
-        """Queue a mark that is to be set at the server; may be called from any thread."""
+        """Queue a mark (a counter) to be increased at the server; may be called from any thread."""
         self.post(lambda: self._marks.update({document: None}))
 
     def _enter(self, change: PendingChange) -> None:
@@ -234,7 +234,7 @@ class DocumentsClient(BackgroundClient[DocumentsTransport]):
             raise
 
     async def _go(self, line: DocumentsTransport) -> None:
-        """Take changes from the queue and process them in one round; put back the changes that must be repeated."""
+        """Process queued changes with one read and one write; put changes that must be repeated back into the queue."""
         taken = [self._changes.popleft() for _ in range(min(_AT_ONCE, len(self._changes)))]
         undone = [one for one in taken if not one.is_over]
         try:
@@ -333,14 +333,14 @@ class DocumentStore(ClientStore[DocumentsClient]):
         on_answer: Callable[[Done[T] | Away | Exception], object] | None = None,
         /,
     ) -> None:
-        """Request the application of a rule to a document, and do not wait for it; may be called from any thread.
+        """Queue a rule (a function) to be applied to a document, and return at once; may be called from any thread.
 
         `on_answer` is called with the answer of the rule, with an outage, or with an error.
         """
         self._client().change(PendingChange(document, rule, on_answer))
 
     def mark(self, shelf: str, name: str, /) -> None:
-        """Request that a mark is set at the server, and do not wait for it; may be called from any thread."""
+        """Queue a mark (a counter) to be increased at the server, and return at once; may be called from any thread."""
         self._client().mark(Document(shelf, name))
 
 

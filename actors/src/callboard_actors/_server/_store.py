@@ -30,9 +30,9 @@ class ServerStore(ABC):
     extra: str
     needs_host = True
     transports: str
-    """Module with the connections to the server, and the check of a URL; the driver that it imports is an extra."""
+    """Name of the module with the connection classes and the URL check; it imports the server's driver, an extra."""
     transport: str
-    """Name of the class in that module which makes the connections of this kind of store."""
+    """Name of the connection class of this kind of store, in the module `transports`."""
 
     def __init__(self, url: str, prefix: str) -> None:
         self._whose = type(self).__name__
@@ -41,7 +41,7 @@ class ServerStore(ABC):
         self._url = url
         self._prefix = prefix
         self._settings: tuple[object, ...] = ()
-        """Further arguments of a connection."""
+        """Arguments for the constructor of a connection, after the URL, the address and the prefix."""
 
     def _check_url(self, url: object) -> str:
         """Check the URL, and return it without its password."""
@@ -100,7 +100,7 @@ class ClientStore(ServerStore, Generic[C]):
             return client
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the options only: a copy gets its own client, and counts as one more process at the server."""
+        """Return the state for a copy, without the client: a copy makes its own, and the server counts both clients."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_current")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

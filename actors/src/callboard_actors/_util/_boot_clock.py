@@ -7,5 +7,5 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def now() -> float:
-    """Return the time of a clock in seconds that keeps counting while the process is stopped or the machine sleeps."""
+    """Return the seconds of a clock that keeps counting while the process is stopped or the machine sleeps."""
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)

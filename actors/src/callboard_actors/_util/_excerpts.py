@@ -16,9 +16,9 @@ _OVERWRITTEN = re.compile(r"^[^\n]*\r(?=[^\n])", re.MULTILINE)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _DECODER = getincrementaldecoder("utf-8")
 _CONTINUATION = bytes(range(0x80, 0xC0))
-"""Bytes of UTF-8 that do not begin a character."""
+"""Bytes that continue a UTF-8 character, and never begin one."""
 _LOOKED_AT = 8192
-"""Bytes that decide whether output is text."""
+"""Number of bytes of head and tail that are checked to decide whether output is text or binary."""
 _SHOWN = 16
 
 

@@ -9,11 +9,11 @@ import anyio
 import sniffio
 
 _tasks: set[asyncio.Task[None]] = set()
-"""Strong references, because the event loop keeps only weak ones."""
+"""Running background tasks; the event loop itself keeps only weak references to tasks."""
 
 
 def spawn(work: Callable[[], Coroutine[Any, Any, None]], name: str, context: Context | None = None) -> None:
-    """Start `work` as a background task of the running event loop; it must not raise.
+    """Start `work` as a background task of the running event loop; `work` must not raise.
 
     The task runs in `context`, or in an empty context if that is `None`.
     """
@@ -29,7 +29,7 @@ def spawn(work: Callable[[], Coroutine[Any, Any, None]], name: str, context: Con
 
 
 async def finish(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-    """Run `work` to its end even if the caller is cancelled; it must not raise.
+    """Run `work` to its end even if the caller is cancelled; `work` must not raise.
 
     On asyncio a call whose grace is over is cancelled again, and no shield of anyio withstands that. The work then goes
     on without its caller.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 VARIABLE = "CALLBOARD_WORKER_SECRET"
 _SHORTEST = 16
-"""Bytes. Anyone who records a handshake can test guesses offline, so the secret must not be guessable."""
+"""Shortest allowed secret, in bytes: anyone who records a handshake can test guesses of the secret offline."""
 _REMEDY = "`python -c 'import secrets; print(secrets.token_hex())'` makes one"
 
 
@@ -42,7 +42,7 @@ def nonce() -> str:
 
 
 def proof(secret: bytes, *parts: str) -> str:
-    """Return the HMAC of these texts, in this order, as hexadecimal text: it proves that the sender has the secret."""
+    """Return the HMAC of `parts`, in this order, as hexadecimal text: it proves that the sender has the secret."""
     # Each part with its length: otherwise different parts with the same concatenation would share a proof.
     said = b"".join(len(part).to_bytes(4, "big") + part.encode() for part in parts)
     return mac(secret, b"callboard worker" + said).hex()  # the prefix keeps other uses of the same secret apart

@@ -48,9 +48,9 @@ class PostgresConnection:
     """Connection of one process to PostgreSQL, and a second one if a subclass names notification channels."""
 
     what: str
-    """Noun for the stored data, for errors."""
+    """Noun for the stored data in error texts."""
     whose: str
-    """Name of the user's class, for errors."""
+    """Name of the store class that the user has created, for error texts."""
     script: str
     """File of the script that creates the tables and functions."""
     last: str
@@ -70,7 +70,7 @@ class PostgresConnection:
         return ()
 
     async def open(self, client: str) -> None:
-        """Connect as this client, create missing tables and functions, and listen on the channels."""
+        """Connect to the server as `client`, create missing tables and functions, and listen on the channels."""
         self._client = client
         with self._errors():
             self._saying = await self._connect()
@@ -119,7 +119,7 @@ class PostgresConnection:
         return bool((await found.fetchone())[0])
 
     async def _rows(self, statement: str, *arguments: object, seconds: float | None) -> list[Any]:
-        """Execute a statement and return its rows. After an `AwayError`, it may have been executed."""
+        """Execute a statement and return its rows. After an `AwayError`, the statement may have been executed."""
         with self._errors():
             # A timeout becomes `AwayError`, and the connection is closed with whatever it was doing.
             async with asyncio.timeout(seconds):
@@ -153,7 +153,7 @@ class PostgresConnection:
 
 
 def _within(lease: int) -> float:
-    """Return the seconds to wait for an answer: half of the lease, and at least one second."""
+    """Return the seconds to wait for an answer of the server: half of the lease, and at least one second."""
     # `lease` is in microseconds. After this time, the lease can still be renewed.
     return max(1.0, lease / 2e6)
 
@@ -185,7 +185,7 @@ class PostgresLimitsTransport(PostgresConnection):
         return [f"callboard_{self._client}"]
 
     async def open(self, client: str) -> None:
-        """Open both connections, and delete the stored gates that no process uses."""
+        """Open both connections, and delete the stored state of limits that no process uses."""
         await super().open(client)
         with self._errors():
             await self._saying.execute(_FORGET)
@@ -226,7 +226,7 @@ def _answer_of(found: dict[str, Any]) -> Answer:
 # Documents.
 
 _PATIENCE = 2.0
-"""Seconds for an answer."""
+"""Seconds to wait for an answer of the server."""
 
 
 class PostgresDocumentsTransport(PostgresConnection):
@@ -287,9 +287,9 @@ def _document_of(found: list[Any]) -> StoredDocument:
 # Fleets.
 
 _LISTENS = 1.0
-"""Seconds after which the mail is read even without a notification."""
+"""Seconds after which the mail to this member is read even without a notification."""
 _AT_ONCE = 500
-"""Messages in one batch of mail."""
+"""Largest number of messages in one batch of mail to this member."""
 
 
 class PostgresFleetTransport(PostgresConnection):
@@ -309,7 +309,7 @@ class PostgresFleetTransport(PostgresConnection):
         return [f"callboard_fleet_{self._client}"]
 
     async def open(self, client: str) -> None:
-        """Open both connections as this member."""
+        """Open both connections of this member, and turn synchronous commits on."""
         await super().open(client)
         with self._errors():
             # The database may default to `off`, which can lose the last commits in a crash: a key could get two owners.

@@ -33,7 +33,7 @@ from callboard_actors._server.limits._gate import Answer, Step
 _LEAST = (6, 2)
 """Oldest supported version of Redis."""
 _PATIENCE = 2.0
-"""Seconds for a connection or an answer."""
+"""Seconds to wait for a connection to the server, or for its answer."""
 _OURS = {"protocol", "decode_responses", "encoding_errors", "max_connections", "retry_on_error", "retry_on_timeout"}
 """Options of the URL that users may not set, because the code here depends on its own values."""
 _NOT_NOW = (
@@ -48,9 +48,9 @@ _NOT_NOW = (
 )
 """Errors that pass with time, or when an operator repairs the server: the client tries again."""
 _LISTENS = 1_000
-"""Milliseconds that one request for mail blocks."""
+"""Milliseconds that one request for new mail to this member waits."""
 _AT_ONCE = 500
-"""Messages in one batch of mail."""
+"""Largest number of messages in one batch of mail to this member."""
 
 
 def check_url(whose: str, url: str) -> None:
@@ -75,11 +75,11 @@ class RedisConnection:
     """Connection of one process to a Redis server, with notification channels if a subclass names some."""
 
     what: str
-    """Noun for the stored data, for errors."""
+    """Noun for the stored data in error texts."""
     script: str
     """File of the Lua script with all operations; Redis runs each call of it atomically."""
     decodes = True
-    """True if answers are texts instead of bytes."""
+    """True if the server's answers are decoded to texts, False if they stay bytes."""
 
     def __init__(self, url: str, where: str, prefix: str) -> None:
         # The Redis client must not retry by itself: a step that arrived twice would count twice.
@@ -99,9 +99,9 @@ class RedisConnection:
         # `_sha` is asked for anew on each connection: a restarted server has forgotten its scripts.
         self._client = self._sha = ""
         self._run_id = ""
-        """Id of this run of the server; another one after each restart."""
+        """Id of the server's present run, which changes with each restart."""
         self._began = 0
-        """Server time of its start in microseconds, up to a second late."""
+        """Time at which the server started, in microseconds on its own clock; up to a second too late."""
         self._pubsub: Any = None
 
     def _channels(self) -> Sequence[str]:
@@ -109,7 +109,7 @@ class RedisConnection:
         return ()
 
     async def open(self, client: str) -> None:
-        """Connect as this client, check the server's version, subscribe to the channels, and load the script."""
+        """Connect as `client`, check the server's version, subscribe to the channels, and load the script."""
         self._client = client
         with self._errors():
             await self._meet()

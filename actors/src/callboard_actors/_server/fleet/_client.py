@@ -33,7 +33,7 @@ class Owned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Owner of a key, as far as the asker knows. The server accepts a message to it only while it owns the key."""
+    """Owner of a key, as the asking process knows it. The server rejects an ask if the key has another owner."""
 
     gate: str
     owner: str
@@ -59,7 +59,7 @@ class Common:
         return f"{self.lease}:{self.seal}"
 
     def refusal(self, where: str, written: str) -> StorageError:
-        """Return the error for a member with other settings than `written`, the text that the server has stored."""
+        """Return the error for a member whose settings differ from `written`, the text that the server has stored."""
         lease = int(written.partition(":")[0])
         if lease == self.lease:
             return StorageError(where, "has other processes of this fleet with another secret. Give all the same one.")
@@ -78,7 +78,7 @@ class FleetTransport(Connection, Protocol):
     """
 
     async def beat(self) -> bool:
-        """Send a heartbeat: this process is a member for one more lease.
+        """Send a heartbeat, which makes this process a member of the fleet for one more lease.
 
         Returns False if it was not a member before, or no longer, and has become one now.
         """
@@ -89,11 +89,11 @@ class FleetTransport(Connection, Protocol):
         ...
 
     async def still(self, addresses: Sequence[Address]) -> Sequence[bool]:
-        """Return for each address whether its member still owns the key under the same token."""
+        """Return, for each address, whether its member still owns the key with the same fencing token."""
         ...
 
     async def send(self, to: Address, number: int, ask: str, frame: bytes) -> bool:
-        """Put an ask into the mail of a key's owner; return False if that member does not own the key.
+        """Put an ask into the mailbox of a key's owner at the server; return False if that member is not the owner.
 
         Args:
             to: the owner.
@@ -118,7 +118,7 @@ class FleetTransport(Connection, Protocol):
         ...
 
     async def tell(self, messages: Sequence[tuple[str, bytes, str]]) -> None:
-        """Put messages into the mail of members.
+        """Put messages into the mailboxes of their receivers at the server.
 
         Args:
             messages: for each message the receiver, the signed frame, and the id of the ask that it ends, or "".
@@ -153,11 +153,11 @@ T = TypeVar("T")
 _logger = logging.getLogger("callboard_actors.fleet")
 
 _AT_ONCE = 16
-"""Requests to the server at the same time, each of which may need a connection. Heartbeats are not counted."""
+"""Largest number of concurrent requests to the server, without heartbeats; each may need its own connection."""
 
 
 class FleetClient(BackgroundClient[FleetTransport]):
-    """Client that keeps a member registered at the server, and sends requests for the other parts of the member.
+    """Client that keeps a fleet member registered at the server, and sends the member's requests to the server.
 
     Args:
         member: the member's id.
@@ -202,7 +202,7 @@ class FleetClient(BackgroundClient[FleetTransport]):
         super().__init__(line, where, patience, _logger, client=member)
 
     def is_safe(self, era: int) -> bool:
-        """Return whether no other member can own keys that this member acquired in the era `era`.
+        """Return whether no other member can own the keys that this member acquired when `self.era` was `era`.
 
         May be called from any thread.
         """
@@ -233,7 +233,7 @@ class FleetClient(BackgroundClient[FleetTransport]):
             _logger.error("%s: a bug of callboard", self.where, exc_info=error)
 
     async def in_thread(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run work in the client's thread and return its result; raise StorageError if the client ends.
+        """Run an async function in the client's thread, and return its result; raise StorageError if the client ends.
 
         May be called by a task of any event loop.
         """
@@ -350,7 +350,7 @@ class FleetClient(BackgroundClient[FleetTransport]):
         await line.close()
 
     async def _watch_lease(self) -> None:
-        """Give up all keys in time whenever the lease cannot be renewed; runs as long as the client."""
+        """Give up all keys before the lease ends, whenever it cannot be renewed; runs as long as the client."""
         while True:
             if self._lease.is_lost():
                 self._lose(f"{self.where} could not be reached for too long")

@@ -1,4 +1,4 @@
-"""Lease of one member, and the argument that two owners of a key never both write.
+"""Lease of one fleet member, and the argument why two owners of a key never both write.
 
 Let L be the lease, S = SAFE * L and C = CLEAN_UP * L. `t` is the owner's clock when it sends a heartbeat.
 
@@ -55,17 +55,17 @@ from collections.abc import Callable
 from callboard_actors._util._boot_clock import now
 
 BEATS = 4
-"""Heartbeats within a lease."""
+"""Number of heartbeats that are sent within one lease."""
 SAFE = 3 / 5
-"""Part of a lease after which an owner that could not renew it gives up its keys."""
+"""Fraction of the lease after which an owner that could not renew the lease gives up its keys."""
 CLEAN_UP = 1 / 3
-"""Part of a lease within which an owner that gave up its keys ends the code that runs for them."""
+"""Fraction of the lease within which an owner that gave up its keys must end the code that runs for them."""
 SHORTEST = 1.0
-"""Shortest lease, in seconds: with less, the threads of a busy machine hear of a loss too late."""
+"""Shortest allowed lease, in seconds; with less, threads of a busy machine would learn of lost keys too late."""
 
 
 class Lease:
-    """Lease of one member, on its own clock. Decides, and never waits.
+    """Lease of one fleet member, measured on the member's own clock. No method waits.
 
     Args:
         seconds: length of the lease.
@@ -76,13 +76,13 @@ class Lease:
         self.seconds = seconds
         # A key acquired in an earlier era is lost for good, even if this process becomes a member again.
         self.era = 0
-        """Number of times that all keys were lost."""
+        """Number of times that this member has lost all its keys."""
         self._clock = clock
         self._renewed_at = 0.0
         self._is_member = False
 
     def is_safe(self, era: int) -> bool:
-        """Return whether no other member can own keys that this member acquired in the era `era`.
+        """Return whether no other member can own the keys that this member acquired when `self.era` was `era`.
 
         May be called from any thread.
         """

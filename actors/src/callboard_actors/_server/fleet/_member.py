@@ -40,7 +40,7 @@ _WHAT: dict[Kind, What] = {Kind.VALUE: "value", Kind.RAISED: "raised", Kind.LOST
 
 
 class Answers:
-    """Receiver of asks from other members: runs them in the actors of this process, in the fleet client's thread."""
+    """Receiver of asks from other members, in the fleet client's thread; the actors of this process answer them."""
 
     def __init__(self, host: FleetHost, router: Router) -> None:
         self._host = host
@@ -76,7 +76,7 @@ class Answers:
             self._cancels[message.ask] = cancel
 
     async def _send_back(self, message: Message, asked: AskContents) -> None:
-        """Send an ask back: its sender must look for the owner again, because the ask's token is not valid here."""
+        """Tell the sender of an ask to find the key's owner again, because the ask did not begin in this process."""
         # "moved" is sent before the key is freed. An asker that finds the key without this owner treats an ask that may
         # have begun as unknown. An asker that repeats too early still finds this owner, and gets "moved" again.
         self._router.tell(message.sender, "moved", message.ask, ends=True)
@@ -169,7 +169,7 @@ T = TypeVar("T")
 _logger = logging.getLogger("callboard_actors.fleet")
 
 _TO_LEAVE = 5.0
-"""Seconds to send the last replies, and then to end the client."""
+"""Seconds to wait for the last replies to be sent, and then again for the client to end."""
 
 
 class Member:
@@ -231,7 +231,7 @@ class KeptStates:
         self._signer = signer
 
     async def load(self, actor: str, key: Hashable) -> object:
-        """Return the state of an actor that was saved last; `None` if there is none."""
+        """Return the last saved state of an actor; `None` if no state was saved."""
         gate = gate_of(actor, key)
         found = await self._on_transport(lambda line: line.load(gate))
         return None if found is None else self._signer.opened(gate, found)
@@ -266,7 +266,7 @@ VARIABLE = "CALLBOARD_FLEET_SECRET"
 
 
 class FleetStore(ServerStore):
-    """Fleet of processes that share a server, as one of them uses it. `RedisFleet` documents the options."""
+    """Object by which a process takes part in a fleet on a shared server. `RedisFleet` documents the options."""
 
     def __init__(
         self,

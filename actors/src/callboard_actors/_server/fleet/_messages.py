@@ -15,7 +15,7 @@ What = Literal["ask", "begun", "told", "cancel", "value", "raised", "lost", "mov
 
 
 class Message(NamedTuple):
-    """Message from one member to another about one ask."""
+    """Message from one fleet member to another about one ask, which is a call of a keyed actor."""
 
     what: What
     sender: str
@@ -24,7 +24,7 @@ class Message(NamedTuple):
 
 
 class AskContents(NamedTuple):
-    """Content of an ask message: the key and token it is for, and the handler with its arguments."""
+    """Content of an ask message: the key, the fencing token of the key's owner, and the handler with its arguments."""
 
     # Gate and token tie the ask to one ownership of the key; the number guards against replays.
     gate: str
@@ -49,12 +49,12 @@ class Signer:
         self._key = mac(secret, f"callboard fleet {fleet}".encode())
 
     def sealed(self, place: str, value: object) -> bytes:
-        """Pickle and sign a value for one place: the id of the receiving member, or the gate of a saved state."""
+        """Pickle and sign a value. `place` is the id of the receiving member; for a state, the name of its key."""
         body = dumps(value)
         return self._mac(place, body) + body
 
     def opened(self, place: str, frame: bytes) -> Any:
-        """Unpickle a value signed for a place; raise ForgedError without unpickling if the signature is not valid."""
+        """Check the signature of a value for `place`, then unpickle the value; raise ForgedError if it is invalid."""
         # Verified before `loads`: unpickling bytes of an attacker would run their code.
         seal, body = frame[:_SEAL], frame[_SEAL:]
         if not hmac.compare_digest(seal, self._mac(place, body)):  # in constant time

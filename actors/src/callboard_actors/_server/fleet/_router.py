@@ -1,4 +1,4 @@
-"""Router of one member's asks to the owners of their keys: the asks, the route to each key, and the router.
+"""Router of a fleet member, which sends each ask to the owner of the ask's key, over one route for each key.
 
 Other threads may call `post`, `give_back`, `held`, `route` and `lose`. Everything else runs in the client's thread.
 """
@@ -24,14 +24,14 @@ from callboard_actors._server.fleet._messages import AskContents, Message, Signe
 
 _KINDS = {"value": Kind.VALUE, "raised": Kind.RAISED, "lost": Kind.LOST}
 _TO_HEAR = 1.0
-"""Seconds beyond its grace that a cancelled ask waits for the message that it has ended."""
+"""Seconds, in addition to its grace, that a cancelled ask waits for the message that its handler has ended."""
 
 # queued -> sent -> done: at another process. queued -> here -> taken: in this one. sent -> queued: after a recall.
 State = Literal["queued", "sent", "here", "taken", "done"]
 
 
 class RoutedAsk:
-    """Ask of this process on its way to the owner of its key; created in the task that waits for it.
+    """Ask (call of a keyed actor) from this process to the owner of its key; created in the task that waits for it.
 
     Its state belongs to the client's thread.
     """
@@ -43,12 +43,12 @@ class RoutedAsk:
         self.carried = inject_context()  # the context of the asking task, so read in that task
         self.state: State = "queued"
         self.id = ""
-        """Id of the last attempt to send it."""
+        """Id of the last attempt to send the ask."""
         self.sent_to: Address | None = None
         # Written in the client's thread only.
         self.is_withdrawn = self.is_delivered = False
         self.order = 0
-        """Position among all asks of this process."""
+        """Number of the ask in the order of all asks of this process."""
         self._withdraw = withdraw  # any thread may call it
         self._on_taken = on_taken
         # From here on: written in the client's thread, read in the asking task after a wake-up by `_news`.
@@ -79,7 +79,7 @@ class RoutedAsk:
         self._news.set()
 
     async def is_here(self) -> bool:
-        """Wait until the ask may run here, or has an outcome from another process; return whether it may run here.
+        """Wait until the ask may run in this process, or has an outcome; return whether it may run in this process.
 
         See `Delivery`.
         """
@@ -161,19 +161,19 @@ class Route:
         self.key = key
         self.gate = gate
         self.held: HeldKey | None = None
-        """Ownership by this process, if it owns the key."""
+        """This process's ownership of the key; `None` if it does not own the key."""
         # May be out of date: the server checks it when an ask is sent.
         self.owner: Address | None = None
-        """Owner in another process, as far as known."""
+        """Other process that owns the key, if this process knows one."""
         self.queue = deque[RoutedAsk]()
-        """Asks that wait to be sent, or to run here."""
+        """Asks that wait to be sent to the owner, or to run in this process."""
         # A dict keeps insertion order, in which recalled asks are looked at.
         self.sent: dict[str, RoutedAsk] = {}
-        """Sent asks without a reply, by id, in order."""
+        """Asks that were sent and have no reply yet, by id, in the order of sending."""
         self.is_suspect = False
         """True if the owner may be gone, so that sent asks must be recalled."""
         self.is_sent_back = False
-        """True if an owner has just sent an ask back."""
+        """True if an owner has just sent an ask back, so that the next attempt must wait `_PAUSE` seconds."""
         self.is_unwanted = False
         """True if the key is to be given up when the route is no longer busy."""
         self.is_busy = False
@@ -185,7 +185,7 @@ class Route:
         return not (self.held or self.queue or self.sent or self.is_busy)
 
     def queue_again(self, asks: Iterable[RoutedAsk]) -> None:
-        """Put sent asks back into the queue; all asks in it then have the order in which they were made."""
+        """Put sent asks back into the queue, and sort the queue by the order in which the asks were made."""
         for one in asks:
             one.state = "queued"
         self.queue = deque(sorted([*asks, *self.queue], key=lambda one: one.order))
@@ -234,7 +234,7 @@ class Router:
         self.is_left = False
 
     def post(self, ask: FleetAsk) -> RoutedAsk:
-        """Queue an ask for the owner of its key, and return the routed ask.
+        """Queue an ask for the owner of its key, and return the ask as a `RoutedAsk`.
 
         Called from any thread, in the task that waits for the ask.
         """
@@ -557,7 +557,7 @@ class Router:
             self.tell(one.sent_to.owner, "cancel", one.id)
 
     def tell(self, to: str, what: What, ask: str, said: object = None, *, ends: bool = False) -> None:
-        """Send a message to another member, in the order of these calls; runs in the client's thread."""
+        """Send a message to another member, after the messages of earlier calls; runs in the client's thread."""
         self._outbox.append((to, self.frame(to, what, ask, said), ask if ends else ""))
         self._written += 1
         if not self._is_posting:

@@ -19,7 +19,7 @@ from callboard_actors._util._boot_clock import now
 # Messages between a process and a server of limits, whichever server that is.
 
 _LONGEST_SILENCE = 60_000_000
-"""Microseconds; of a window longer than this, a killed server forgets the starts."""
+"""Longest time, in microseconds, for which a restarted server grants no permits because of the window of a rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,13 @@ class Numbers:
 
     @property
     def text(self) -> str:
-        """Text of these numbers, which errors show and by which the server compares them."""
+        """Text of these numbers for errors; the server compares the texts of all processes."""
         rate = "None" if self.calls is None else f"Rate({self.calls}, per={self.per / 1e6:g})"
         return f"concurrency={self.concurrency}, queue={self.queue}, rate={rate}, lease={self.lease / 1e6:g}"
 
     @property
     def silence(self) -> int:
-        """Microseconds after a server's start in which it gives no permits, so that holders can report theirs first."""
+        """Microseconds after its start in which a server grants no permits: processes report held permits first."""
         return max(self.lease, min(self.per, _LONGEST_SILENCE))
 
 
@@ -63,7 +63,7 @@ class Op:
     id: str
     tenant: str = ""
     spot: str = ""
-    """Place in the queue, as the server gave it."""
+    """Place of the waiting call in the server's queue, as the server has assigned it."""
     token: int = 0
     begun: bool = False
 
@@ -77,12 +77,12 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Message of one process to the server, with the changes at one gate."""
+    """Message of one process to the server: changes of permits of one limit, or of one key of a limit."""
 
     gate: str
     numbers: Numbers
     epoch: str
-    """Version of the server's memory that the changes build on; "" for a full report."""
+    """Version of the server's data that this process knows, and to which the changes apply; "" for a full report."""
     ops: Sequence[Op] = ()
     asks_all: bool = False
     """True if the answer must list all permits of the process, because a notification may have been lost."""
@@ -90,16 +90,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answer of the server to a step: permits granted, calls queued, calls refused."""
+    """Answer of the server to the message of a process: permits granted, calls queued, calls refused."""
 
     epoch: str = ""
-    """Version of the server's memory; "" if it has forgotten something and needs a full report."""
+    """Version of the server's data; "" if the server has lost data of this process and needs a full report."""
     other: str = ""
-    """Numbers that other processes use for this limit, if they differ; the step was not applied."""
+    """Numbers of this limit in other processes, if they differ; the changes of this process were then not applied."""
     opens_in: float | None = None
     """Seconds until a waiting call may get a permit even if no other call ends, as with a rate; `None` for never."""
     granted: dict[str, int] = field(default_factory=dict[str, int])
-    """Fencing tokens of the new permits, or of all permits if the step has asked for all, by permit id."""
+    """Fencing tokens of the new permits, or of all permits if the message has asked for all, by permit id."""
     queued: dict[str, str] = field(default_factory=dict[str, str])
     """Places of waiting calls in the queue, by permit id."""
     full: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
@@ -110,7 +110,7 @@ class LimitsTransport(Connection, Protocol):
     """Connection of one process to a server that keeps limits."""
 
     async def say(self, steps: Sequence[Step]) -> Sequence[Answer]:
-        """Send steps to the server, and return its answer to each.
+        """Send `Step` messages to the server, and return the server's answer to each message.
 
         Raises:
             AwayError: if the server cannot be reached; the steps may or may not have been applied.
@@ -119,7 +119,7 @@ class LimitsTransport(Connection, Protocol):
         ...
 
     def heard(self) -> AsyncIterator[tuple[str, str, int]]:
-        """Yield the permits that the server grants to waiting calls, as gate, permit id and fencing token."""
+        """Yield limit and key, id and fencing token of each permit that the server grants to a waiting call."""
         ...
 
 
@@ -129,9 +129,9 @@ Away = Literal["wait", "refuse", "local"]
 """Policy for calls during an outage."""
 
 _AT_ONCE = 500
-"""Changes in one step; the server does nothing else during a step. All held permits go into one step, however many."""
+"""Largest number of changes in one `Step`, which may block the server. A full report of held permits may exceed it."""
 _BEATS = 3
-"""Heartbeats within a lease."""
+"""Number of heartbeats that are sent within one lease."""
 
 
 class Phase(Enum):
@@ -156,7 +156,7 @@ class LocalPermit:
     ) -> None:
         self.wanted = wanted
         self.post = post
-        """Runs a function in the client's thread."""
+        """Function that runs another function in the client's thread."""
         self.gate: Gate | None = None
         self.id = ""
         self.phase = Phase.NEW
@@ -174,7 +174,7 @@ class LocalPermit:
         return self.phase in (Phase.NEW, Phase.ASKED, Phase.WAITING)
 
     def grant(self, token: int | None) -> None:
-        """Give the permit to the waiting call; the token is `None` for a permit of the local share."""
+        """Grant the permit to the waiting call; `token` is `None` for a permit of this process's share in an outage."""
         self.phase = Phase.HELD
         self.token = token
         # Last: the waiting call reads phase and token as soon as this wakes it.
@@ -204,7 +204,7 @@ class LocalPermit:
         self.post(self._begin)
 
     def leave(self) -> None:
-        """Release the permit, or leave the queue; may be called from any thread."""
+        """Release the permit, or remove the waiting call from the queue; may be called from any thread."""
         self.post(self._leave)
 
     def _begin(self) -> None:
@@ -240,7 +240,7 @@ class Share:
                 )
 
     def allows(self, gate: str, numbers: Numbers, held: int, now: float) -> bool:
-        """Return whether the share allows one more call to begin; if so, count it as begun."""
+        """Return whether the share allows one more call to begin; if so, count the call as begun."""
         if numbers.concurrency is not None and held >= numbers.concurrency // self._processes:
             return False
         if numbers.calls is None:
@@ -287,7 +287,7 @@ class Gate:
         self._owes_word = False
 
     def is_over(self, now: float) -> bool:
-        """Return whether the gate can be dropped: it has no permits, and the server has forgotten this process, too."""
+        """Return whether this object can be dropped: no permits are left, and the server has forgotten this process."""
         has_more = self.stays or self._ops or self._owes_word or self._look_at < math.inf
         return not has_more and now > self._over_at
 
@@ -330,7 +330,7 @@ class Gate:
         return None
 
     def forget_line(self) -> None:
-        """Prepare to report everything again, because the server may not have received what was sent."""
+        """Prepare a full report to the server, because changes that were sent may not have arrived."""
         self._epoch = ""
         unheard = [*self._unheard, *self._ops]
         # Only starts must survive. The full report replaces all other changes, releases by omission.
@@ -344,7 +344,7 @@ class Gate:
                 stay.phase = Phase.NEW
 
     def due(self, now: float) -> float:
-        """Return the loop time at which this gate must send its next step to the server."""
+        """Return the loop time at which the next message about this limit must be sent to the server."""
         if self._ops:
             return -math.inf
         # A full report is due at once, unless the server has other numbers: then after a pause.
@@ -354,7 +354,7 @@ class Gate:
         return min(self._look_at, self._beat_at if self.stays else max(self._over_at, now))
 
     def step(self, now: float) -> Step:
-        """Take the changes that are sent to the server now from the queue, and return them as one request."""
+        """Take the next changes from the queue, and return them as one request to the server."""
         if not self.is_safe():
             self._lose()
         # Before sending: the lease must end here before it ends at the server.
@@ -386,7 +386,7 @@ class Gate:
         return min(max(_AT_ONCE, least), len(self._ops))
 
     def _everything(self) -> list[Op]:
-        """Return the full report, for a server that knows nothing of this process."""
+        """Return the changes of a full report, for a server that knows nothing of this process."""
         # It has the starts, the held permits, the waiting calls and the new requests.
         stays = list(self.stays.values())
         held = [Op("hold", one.id, token=one.token or 0, begun=one.begun) for one in stays if one.phase is Phase.HELD]
@@ -397,7 +397,7 @@ class Gate:
         return [*begins, *held, *waited, *new]
 
     def take(self, answer: Answer, now: float) -> None:
-        """Update all permits from the server's answer to a step."""
+        """Update the permits of this process from the server's answer to the last message."""
         if answer.other:
             self._refuse_all(answer.other)
             # Deployments change numbers: once the old processes are gone, the server accepts the new ones.

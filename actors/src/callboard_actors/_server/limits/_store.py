@@ -46,7 +46,7 @@ class LimitsClient(BackgroundClient[LimitsTransport]):
         super().__init__(line, where, patience, _logger)
 
     def ask(self, gate: str, wanted: PermitRequest, on_answer: Callable[[], object]) -> LocalPermit:
-        """Request a permit, and return it without waiting for the server; may be called from any thread."""
+        """Request a permit, and return it at once, before the server grants it; may be called from any thread."""
         stay = LocalPermit(wanted, on_answer, self.post)
         if not self.post(lambda: self._enter(gate, stay)):  # closed by another thread meanwhile
             stay.refuse(self.closed())
@@ -164,7 +164,7 @@ class LimitStore(ClientStore[LimitsClient]):
             self._share.check(limit)
 
     def ask(self, wanted: PermitRequest, on_answer: Callable[[], object], /) -> LocalPermit:
-        """Request a permit, and return it without waiting for the server; may be called from any thread.
+        """Request a permit, and return it at once, before the server grants it; may be called from any thread.
 
         `on_answer` is called when the permit was granted or refused.
         """
