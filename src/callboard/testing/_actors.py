@@ -87,7 +87,7 @@ class ActorContract:
         raise NotImplementedError("say how to ask it: async def ask(self, reference): return await reference.goto(url)")
 
     async def test_it_starts_answers_and_stops(self) -> None:
-        """Start, ask and stop the actor twice: the first life must not disturb the second."""
+        """Start, call and stop the actor twice: the first run must not affect the second."""
         with anyio.fail_after(self.patience):
             for _ in range(2):
                 async with running(self._spec()) as reference:
@@ -101,7 +101,7 @@ class ActorContract:
                 await self.ask(other)
 
     async def test_ten_callers_at_once_are_all_answered(self) -> None:
-        """Ask from ten tasks at once: each task must get its answer."""
+        """Call the actor from ten tasks at once: each task must get a result."""
         answered: list[object] = []
 
         async def ask() -> None:
@@ -141,7 +141,7 @@ class ActorContract:
                     await self.ask(reference)
 
     async def test_it_can_be_left_in_the_middle_of_a_call(self) -> None:
-        """Cancel the owner during a call: the actor must stop, and leave nothing running."""
+        """Leave the actor's `async with` block during a call: the actor must stop, and leave nothing running."""
         with anyio.fail_after(self.patience):
             async with anyio.create_task_group() as group:
                 async with running(self._spec()) as reference:
@@ -165,7 +165,7 @@ class ActorContract:
         ToolNode([spec_of(self.actor())])
 
     def _spec(self) -> ChildSpec[Any]:
-        """Return the child spec of `actor()` without the options of keyed actors, of nodes and of threads."""
+        """Return the child spec of `actor()`, with defaults for the options about keys, restarts, nodes and threads."""
         spec = spec_of(self.actor())
         spec = replace(spec, key=None, cap=None, idle=None, prefix="", intensity=INTENSITY, period=PERIOD)
         return spec.kept_in(InMemorySnapshots()) if spec.is_in_journal else spec

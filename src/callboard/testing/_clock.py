@@ -40,7 +40,7 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 class VirtualClockLoop(asyncio.SelectorEventLoop):
-    """Asyncio event loop with a virtual clock that starts at 0 and jumps from timer to timer; a `loop_factory`."""
+    """Asyncio loop, usable as `loop_factory`, with a virtual clock that starts at 0 and jumps from timer to timer."""
 
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()

@@ -51,11 +51,11 @@ class FakeEngine:
         self.opened -= 1
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
-        """Raise `TypeError` for a function of a body that cannot be pickled."""
+        """Raise `TypeError` if the function of a body cannot be pickled."""
         _pickled(fn, f"{title!r} cannot run elsewhere")
 
     def refuse(self, reason: str) -> None:
-        """Refuse the next body: it raises `EngineError` with this reason, and does not begin."""
+        """Refuse the next body: `run_body` raises `EngineError` with this reason, and the body does not begin."""
         self._refusals.append(reason)
 
     def kill(

@@ -85,7 +85,7 @@ async def where() -> Any:
 
 
 async def meet(path: str, count: int) -> int:
-    """Wait until `count` bodies run at once, which count each other in a file; return the number of bodies."""
+    """Wait until `count` bodies have written to the same file, so that they run at once; return their number."""
     _note(path)
     while (found := len(_text(path))) < count:
         await anyio.sleep(0.005)

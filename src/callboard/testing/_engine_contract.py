@@ -52,7 +52,7 @@ class EngineContract:
                 yield engine
 
     async def test_it_runs_functions_and_gives_back_what_they_return(self) -> None:
-        """Run sync and async functions with positional and keyword arguments."""
+        """Run sync and async functions with positional and keyword arguments: the results must be right."""
         async with self._open() as engine:
             assert await engine.run_body(_body(bodies.add, 1)) == 2
             assert await engine.run_body(_body(bodies.add_later, 1, other=2)) == 3
@@ -76,7 +76,7 @@ class EngineContract:
         assert error.ended == "unavailable"
 
     async def test_errors_come_back_as_themselves(self) -> None:
-        """Raise in a body: the caller must get the same type and text, and the next body must run."""
+        """Raise an error in a body: the caller must get the same type and text, and the next body must run."""
         async with self._open() as engine:
             error = await _error_of(engine, _body(bodies.fail, "no such page"))
             assert isinstance(error, ValueError)
@@ -97,14 +97,14 @@ class EngineContract:
             assert await engine.run_body(_body(bodies.add, 1)) == 2
 
     async def test_a_result_that_cannot_cross_has_finished(self) -> None:
-        """Return a lock: the error must say that the body finished, so that callers do not repeat it."""
+        """Return a lock, which cannot be sent: the error must say that the body finished and must not be repeated."""
         async with self._open() as engine:
             error = await _error_of(engine, _body(bodies.unsendable))
         assert isinstance(error, EngineError)
         assert error.ended == "finished"
 
     async def test_more_than_it_has_room_for_wait_for_their_turn(self) -> None:
-        """Run more bodies than workers: each must wait, and `on_begin` must be called when it begins."""
+        """Run more bodies than workers: all must finish, and `on_begin` must be called once for each body."""
         begun: list[int] = []
         found: list[int] = []
         async with self._open() as engine, anyio.create_task_group() as group:

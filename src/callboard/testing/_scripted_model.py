@@ -185,7 +185,7 @@ class ScriptedModel(BaseChatModel):
     """
 
     loop: bool = False
-    """Repeat the script from its beginning, instead of raising `ScriptEndedError`."""
+    """`True` to start the script again after its last reply, instead of raising `ScriptEndedError`."""
 
     delay: float = 0.0
     """Seconds that each reply takes; a stream waits before its first word."""

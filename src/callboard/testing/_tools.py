@@ -191,7 +191,7 @@ class Recorder:
         ]
 
     async def wait_for(self, kind: Kind, count: int = 1, *, tool: str | None = None) -> None:
-        """Wait until a kind of event has occurred `count` times, in a task or in a thread.
+        """Wait until a kind of event has occurred `count` times; the events may come from tasks and threads.
 
         Call it inside `anyio.fail_after`. It polls every millisecond, and so advances a virtual clock.
         """
@@ -216,7 +216,7 @@ class Recorder:
             self._events.append(Event(kind=kind, tool=tool, query=query, time=self._elapsed()))
 
     def _elapsed(self) -> float:
-        """Return the seconds since the first event, by the event loop's clock, or the machine's in a worker thread."""
+        """Return the seconds since the first event on the event loop's clock, or on the machine's clock in a thread."""
         # A thread cannot read the loop's clock. The two clocks agree only if the loop's clock is not virtual.
         machine = time.monotonic()
         if self._machine_origin is None:

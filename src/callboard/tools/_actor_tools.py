@@ -121,7 +121,7 @@ class HandlerCall:
 
 
 def by_reference(plan: Plan) -> Plan:
-    """Return the plan of a tool; if its function is a method of an actor's reference, adapt the plan.
+    """Return a tool's plan. If the tool is a method of an actor's reference, the new plan can repeat a lost call.
 
     The tool then follows its call policy when the actor dies, as tools made of an actor's handlers do.
     """
@@ -156,7 +156,7 @@ class Toolkit(Protocol):
     """Object that contains tools and is no tool itself, such as an open MCP server."""
 
     def get_tools(self) -> Sequence[BaseTool]:
-        """Return the toolkit's present tools."""
+        """Return the tools that the toolkit has now."""
         ...
 
 
@@ -196,13 +196,13 @@ _TOLD = -1
 
 
 class LostState:
-    """Record of the state of each actor that each conversation has seen last, to tell models about lost state."""
+    """Record of the actor states that each conversation has seen last, to tell the model when a state was lost."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[tuple[Hashable, str, Hashable], int] = OrderedDict()
 
     def of(self, conversation: Hashable, cell: Cell) -> str:
-        """Return the notice for the model that an actor was restarted and lost its state.
+        """Return the text that tells the model that an actor was restarted and has lost its state.
 
         Empty if the conversation has seen the present state, knows of the loss, or has never used the actor.
         """
@@ -281,7 +281,7 @@ def with_handlers(tools: Iterable[Any], owner: str, *, uses_engines: bool) -> tu
 
 
 def check_graces(actors: ActorSet, graces: Mapping[str, float | None]) -> None:
-    """Raise ValueError for a handler whose grace does not fit into the lease of its actor's fleet.
+    """Raise ValueError if the clean-up time of a handler is longer than the lease of the actor's fleet allows.
 
     `graces` has the seconds of clean-up by tool name.
     """
@@ -356,12 +356,12 @@ def _typed(parameter: inspect.Parameter, hints: Mapping[str, Any], handler: Hand
 
 
 _RUNTIME = "callboard_runtime"
-"""Name of an injected parameter that gives the tool the context of its key function. As it is injected, it is not in
-the schema for the model."""
+"""Name of the injected parameter with the runtime, from which the function that selects the actor gets its context.
+An injected parameter is not in the schema for the model."""
 
 
 class _Ask:
-    """Function of a tool that asks an actor, in the actors' session of the node or in a session of its own."""
+    """Function of a tool that calls a handler, in the open session of the node's actors or else in a new session."""
 
     def __init__(self, actors: ActorSet, number: int, handler: Handler, lost: LostState) -> None:
         self._actors = actors
@@ -404,7 +404,7 @@ class _Ask:
         return plain if self._config is None or self._config not in plain else {**plain, self._config: config}
 
     async def _once_open(self, session: ActorSession, engine: Engine, asked: Callable[[], Awaitable[Any]]) -> Any:
-        """Open the actor's engine in the session, which keeps it open between restarts, and then ask the actor."""
+        """Open the engine of the actor, which stays open when the actor is restarted, and then ask the actor."""
         await session.hold(engine, self.name)
         return await asked()
 

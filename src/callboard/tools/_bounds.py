@@ -39,7 +39,7 @@ class Refusal(NamedTuple):
 def admission(
     calls: Sequence[ToolCall], reply: Sequence[ToolCall], known: Collection[str], max_calls: int | None
 ) -> Steps[tuple[Sequence[ToolCall], Mapping[int, Refusal]]]:
-    """Return the calls of a batch, and the refusals of calls above the limits by the index of the call.
+    """Return the calls of a batch, and a dict from the index of each call above the limits to its refusal.
 
     A refused call is replaced by a copy without arguments and with a short name and id. `calls` are the calls to run,
     `reply` all calls of the model's reply, and `known` the names of the tools.
@@ -78,7 +78,7 @@ def _marked(call: ToolCall, reason: str) -> ToolMessage:
 
 
 def is_unkept(message: ToolMessage) -> bool:
-    """Return whether a message was made by `unkept`. Such a message does not count as an answer from outside."""
+    """Return whether a message is an error message that `unkept` has made, and not the result of a call."""
     return bool(message.response_metadata.get(_MARK))
 
 
@@ -155,7 +155,7 @@ def _offence_in(args: Mapping[str, Any]) -> Steps[str | None]:
 
 
 def _parts(container: Collection[Any]) -> Sequence[Collection[Any]]:
-    """Return the values and text keys of a container as portions.
+    """Return the values and the text keys of a container, split into portions.
 
     The portions of a large container are copies, because other tasks may change it between two portions.
     """

@@ -18,7 +18,7 @@ from callboard._util._cooperative import Steps, at_once, each
 from callboard.exceptions import DuplicateCallIdWarning
 
 NOT_YET: Final = object()
-"""Placeholder for a missing output; a node may return `None`."""
+"""Placeholder for a missing output, because `None` is a valid output of a node."""
 
 
 class CallRecord(NamedTuple):
@@ -33,9 +33,9 @@ class CallRecord(NamedTuple):
     own: bool = False
     """`True` if the call itself asked the open question, `False` if a graph inside of it did."""
     mark: str | None = None
-    """Mark that an observer left on the call when the call stopped, or `None`."""
+    """Text that an observer stored when the call stopped, such as a trace id, or `None`."""
     claimed: bool = False
-    """`True` once the body was about to start. If nothing else is known, the outcome of the call is unknown."""
+    """`True` if the body was about to start or has started. If no end is recorded, the call's outcome is unknown."""
     error: str | None = None
     """Error of the last run, as a text; the next run runs the call again."""
     output: object = NOT_YET
@@ -53,14 +53,14 @@ class CallRecord(NamedTuple):
         return self.output is not NOT_YET or self.parent is not None
 
     def accepted(self) -> "CallRecord":
-        """Return a record with the accepted answers and the observer's mark only.
+        """Return a record that has only the accepted answers, their digests and `mark`.
 
         It is for a call that runs again from its beginning, and gets the answers again.
         """
         return CallRecord(answers=self.answers, digests=self.digests, mark=self.mark)
 
     def encode(self) -> dict[str, Any]:
-        """Return the record as a plain dict without defaults, for storage."""
+        """Return the record as a plain dict for storage, with only the fields that the next run needs."""
         if self.output is not NOT_YET:
             # A finished call stores nothing else: its answers and questions are settled, and storage grows only with
             # what is needed.
@@ -108,15 +108,15 @@ NOTHING_KNOWN: Final = CallRecord()
 NODES = frozenset(
     ("__start__", "pre_model_hook", "agent", "tools", "post_model_hook", "generate_structured_response", "__end__")
 )
-"""Names of an agent's nodes. Their records are stored beside those of calls, so no key of a call may equal one."""
+"""Names of an agent's nodes. Nodes and calls share one store of records, so a call's key must not be a node's name."""
 
 _LONGEST = 128
 _IN_KEYS = re.compile(r"[%#\ud800-\udfff]")
 """Characters that are escaped in keys: `%` and `#`, which callboard adds itself, and surrogates, which UTF-8 cannot
 encode."""
 _IN_SEGMENTS = re.compile(r"[^!-$&-{}]")
-"""Characters that are escaped in segments: all but printable ASCII, and `|`, `%`, `~`, which LangGraph or callboard
-use."""
+"""Characters that are escaped in segments of checkpoint namespaces: all but printable ASCII, and `|`, `%`, `~`, which
+LangGraph or callboard use."""
 
 
 # A model may write any text as an id. Different calls always get different names: otherwise an approval of one call
@@ -146,13 +146,13 @@ def naming(calls: Sequence[ToolCall]) -> Steps[list[str]]:
 
 
 def _are_keys(ids: Sequence[str]) -> bool:
-    """Return whether each id of a batch is its own key, as providers' ids are; one look at all of them is cheap."""
+    """Return whether all call ids of a batch can be used as keys unchanged; a test of all ids together is fast."""
     text = "".join(ids) if None not in ids else "%"
     return text.isascii() and "%" not in text and "#" not in text and _are_short(ids, text) and NODES.isdisjoint(ids)
 
 
 def _are_short(names: Sequence[str], text: str) -> bool:
-    """Return whether no name is too long for a key; `text` is all of them together."""
+    """Return whether no name is too long for a key; `text` is the concatenation of all names."""
     return len(text) <= _LONGEST or max(map(len, names)) <= _LONGEST
 
 
@@ -168,7 +168,7 @@ def _key(call_id: str | None) -> str:
 
 
 def are_segments(keys: Sequence[str]) -> bool:
-    """Return whether each key of a batch is its own segment, as nearly all are."""
+    """Return whether all keys of a batch can be used unchanged as segments of a checkpoint namespace."""
     text = "".join(keys)
     return _IN_SEGMENTS.search(text) is None and _are_short(keys, text)
 

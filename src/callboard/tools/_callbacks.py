@@ -45,7 +45,7 @@ Manager = TypeVar("Manager", bound=BaseRunManager)
 
 @contextmanager
 def own_span() -> Generator[None]:
-    """Return a context manager that restores the current OpenTelemetry span at its end; a tracer may forget that."""
+    """Return a context manager that restores the current OpenTelemetry span at its end, in case a tracer does not."""
     token = spans.attach(spans.get_current())
     try:
         yield
@@ -174,7 +174,7 @@ _is_known = set(_NAMES.split()).issuperset(_configure.__code__.co_names) and os.
 
 
 def _is_traced() -> bool:
-    """Return whether LangChain may add handlers, tags or a parent that neither the config nor the tool names."""
+    """Return whether LangChain may add handlers, tags or a parent run that are in neither the config nor the tool."""
     if not _is_known or get_debug():
         return True
     tracing_context, is_enabled, tracer, hooks = _sources()
@@ -188,7 +188,7 @@ def _is_traced() -> bool:
 
 @cache
 def _sources() -> tuple[Callable[[], dict[str, Any]], Callable[..., Any], ContextVar[Any], list[Any]]:
-    """Import LangSmith, which takes 0.1 s, with the first call, as LangChain does."""
+    """Import LangSmith at the first call, which takes 0.1 s; return the objects by which LangChain finds tracers."""
     from langchain_core.tracers.context import _configure_hooks, tracing_v2_callback_var
     from langsmith.run_helpers import get_tracing_context
     from langsmith.utils import tracing_is_enabled

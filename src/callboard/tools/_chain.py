@@ -29,11 +29,11 @@ Wrapper = Callable[[Any, Next], Awaitable[Any]]
 """Async function `(request, call_next)`. It may call `call_next` any number of times, also concurrently."""
 Bounded = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 Rework = Callable[[ToolMessage, Any], Awaitable[ToolMessage]]
-"""Async function from an error message and its request to the message that replaces it."""
+"""Async function that takes an error message and its request, and returns the message to use instead."""
 
 
 def middleware_in(option: str, middleware: object) -> tuple[object, ...]:
-    """Return the middleware of an option as a tuple.
+    """Return the value of an option that takes a list of middleware, as a tuple.
 
     Raises TypeError for a value that is no list of middleware, and for a class in place of an instance.
     """
@@ -50,7 +50,7 @@ def middleware_in(option: str, middleware: object) -> tuple[object, ...]:
 
 
 def _as_list(middleware: object) -> str:
-    """Return the end of an error text: how to write a wrong value as a list of middleware. Empty if it is unknown."""
+    """Return the end of an error text, which shows how to write the wrong value as a list; empty without a hint."""
     if middleware is None:
         return "; leave it out for none"
     if not callable(middleware) and _method(middleware, "awrap_tool_call") is None:
@@ -96,7 +96,7 @@ def _no_result(kind: str, name: str, output: object, call_id: str | None) -> Typ
 
 
 def chain_of(middleware: Sequence[object], wrapper: Wrapper | None) -> "Chain | None":
-    """Return the chain of all middleware, with LangGraph's wrapper innermost; `None` if there is neither."""
+    """Return the chain of all middleware, with LangGraph's wrapper innermost; `None` without middleware and wrapper."""
     if not middleware and wrapper is None:
         return None
     warn_of_wrong_order(middleware)
@@ -130,7 +130,7 @@ def as_middleware(one: object) -> Wrapper:
 
 
 def _passing(one: Middleware) -> Wrapper:
-    """Return the call wrapper of a `Middleware` that overrides other methods only: it passes each call on.
+    """Return the `awrap_tool_call` of a `Middleware` that does not override this method; it passes each call on.
 
     Raises TypeError if the class overrides nothing.
     """
@@ -220,7 +220,7 @@ def _answers(one: object, call_id: str | None) -> bool:
 
 
 class Chain:
-    """Chain of middleware around calls (outermost first), with their `aerror_message` methods for error messages.
+    """Chain of middleware around tool calls. It also passes error messages through the `aerror_message` methods.
 
     Interrupts and parent commands from inside always leave the chain, even if a middleware catches them.
     """
@@ -234,7 +234,7 @@ class Chain:
     async def rework(
         self, message: ToolMessage, request: Any, failed: Callable[[Exception], ToolMessage]
     ) -> ToolMessage:
-        """Return an error message as the `aerror_message` methods of the middleware change it.
+        """Return an error message after the `aerror_message` methods of the middleware have changed it.
 
         If one of these methods fails, `failed` makes a message of its error.
         """
@@ -305,7 +305,7 @@ def _around(middleware: Wrapper, call_next: Next) -> Next:
 
 
 def _guarded(call_next: Next, signals: list[Exception]) -> Next:
-    """Return a step that records an interrupt or another control flow error which leaves it.
+    """Return `call_next`, wrapped so that an interrupt or another control flow error from it is added to `signals`.
 
     After such an error, no step of the chain starts anything.
     """

@@ -26,7 +26,7 @@ from callboard.exceptions import ActorDiedError, CallError, EngineError
 ErrorHandling = bool | str | Callable[..., str] | type[Exception] | tuple[type[Exception], ...] | None
 
 Judge = Callable[[Exception], str | None]
-"""Function from an error to the text for the model; `None` if the error must be raised."""
+"""Function that takes an error, and returns the text for the model, or `None` if the error must be raised."""
 
 
 def only_invalid_arguments(error: Exception) -> str:
@@ -120,7 +120,7 @@ def unknown_tool(call: ToolCall, known: Any) -> ToolMessage:
 
 
 def raise_invalid_arguments(error: ValidationError, call: ToolCall, injected: frozenset[str]) -> NoReturn:
-    """Raise ToolInvocationError about invalid arguments, without the injected ones, which the model does not write.
+    """Raise ToolInvocationError for invalid arguments, but omit injected arguments, which the model does not write.
 
     An error about a person's answer is raised unchanged.
     """
@@ -230,7 +230,7 @@ UNKNOWN = (
 
 
 REPEATS = "__callboard_repeats__"
-"""Name of an attribute that marks functions which repeat lost work by themselves."""
+"""Name of an attribute that marks functions which themselves repeat a call after the death of its actor."""
 
 
 class OutcomeUnknown(GraphInterrupt):
@@ -259,7 +259,7 @@ def runs_again(policy: CallPolicy) -> bool:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Return whether an error says that a call was lost with its actor or worker, and did not itself cause that."""
+    """Return whether an error says that a call was lost when its actor or worker died, without causing the death."""
     if not isinstance(error, (ActorDiedError, EngineError)) or error.ended != "unknown":
         return False
     of_engine = error if isinstance(error, EngineError) else error.__cause__
@@ -283,7 +283,7 @@ def question_about(name: str, args: dict[str, Any], why: str) -> Interrupt:
 
 
 def unknown_text(key: str, call: ToolCall, answer: Any) -> ToolMessage | None:
-    """Return the message that a person's answer about a call with an unknown outcome leads to.
+    """Return the tool message for a call with an unknown outcome, as a person has decided in the answer.
 
     `None` if the call must run again. Raises ValueError for an answer of any other form.
     """

@@ -43,7 +43,7 @@ from callboard.tools._large_values import as_content, takes_long, to_text, write
 from callboard.tools._plan import Plan, written_args
 
 _TEXT_MESSAGE = ToolMessage("", artifact=None, tool_call_id="", name="", status="success")
-"""Template: the ToolMessage of each plain text result has its fields."""
+"""Template whose fields are copied into the ToolMessage of each plain text result."""
 _FIELDS, _FIELDS_SET = _TEXT_MESSAGE.__dict__, _TEXT_MESSAGE.__pydantic_fields_set__
 
 _set = object.__setattr__  # without the checks of a model
@@ -123,7 +123,7 @@ async def invoke(
 
 
 async def _in_words(output: object) -> object:
-    """Replace large message contents that a model may not be able to read by their text; return the same output."""
+    """Convert large message contents to text, in place, if a model may not be able to read them; return the output."""
     await in_portions(to_text(output))
     return output
 
@@ -156,7 +156,7 @@ def _formatted(content: Any, artifact: Any, call: ToolCall, tool: BaseTool, stat
 
 
 async def _formatted_in_parts(content: Any, artifact: Any, call: ToolCall, tool: BaseTool, status: str) -> object:
-    """Return the ToolMessage for a large result, as `_formatted` does, but written in portions."""
+    """Return the ToolMessage for a large result; its text is written in portions, with breaks for other tasks."""
     several = isinstance(content, list) and all(isinstance(item, ToolOutputMixin) for item in content)
     if several or isinstance(content, ToolOutputMixin) or call["id"] is None:
         return content
@@ -187,7 +187,7 @@ def _outcome_of(error: Exception, plan: Plan, call: ToolCall, left: int) -> tupl
 
 
 def _of_other_loop(error: Exception, plan: Plan, call: ToolCall) -> RuntimeError | None:
-    """Return an error that explains a failure on trio of a tool that needs asyncio; `None` for any other error."""
+    """Return an error which says that the tool failed on trio because it needs asyncio; `None` for any other error."""
     if plan.kind != "async" or not isinstance(error, (RuntimeError, TypeError)) or current_loop().name != "trio":
         return None
     text = str(error)
@@ -214,7 +214,7 @@ def filled_in(plan: Plan, ready: ToolCall, call: ToolCall) -> frozenset[str]:
 
 
 def raise_without_key(error: NoKeyError, plan: Plan, ready: ToolCall, call: ToolCall) -> NoReturn:
-    """Raise the error of a failed key function, or a validation error if the call's arguments are invalid."""
+    """Raise the error of a limit's failed key function, or a validation error if the call's arguments are invalid."""
     try:
         # Keys are computed before validation: a key function often fails because the arguments are invalid.
         _arguments(plan, ready)

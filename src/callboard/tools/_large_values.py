@@ -87,8 +87,7 @@ def left_of(most: int, value: object, *, each: int = _EACH, character: int = 1) 
 
 
 _PART = 200_000
-"""Cost of one portion: its number of characters, or of values that take as long. A portion takes one or two
-milliseconds."""
+"""Size of one portion, in characters; each value adds `_EACH` characters. A portion takes one or two milliseconds."""
 _FEW = 100
 """Number of values of a container whose cost is computed together."""
 
@@ -126,7 +125,7 @@ def as_content(value: object) -> Steps[str | list[Any] | None]:
 
 
 def to_text(response: object) -> Steps[None]:
-    """Replace large message contents that a model may not be able to read by their text, in place."""
+    """Convert large message contents to text, in place, if a model may not be able to read them."""
     for message in items_in(response):
         if not isinstance(message, ToolMessage) or isinstance(message.content, str) or not takes_long(message.content):
             continue

@@ -106,7 +106,7 @@ FORMAT = "callboard/1"
 
 
 def digest_in(question: object) -> str | None:
-    """Return the digest in a question with exactly one request; `None` if it has none.
+    """Return the digest in a question that has exactly one request; `None` if the question has no digest.
 
     The answer to such a question is valid only for a question with the same digest.
     """
@@ -117,7 +117,7 @@ def digest_in(question: object) -> str | None:
 
 
 class _Slot(dict[str, Any]):
-    """Stored ledger in the resume list, marked as taken by a batch of this run; for a serializer it is a plain dict."""
+    """Ledger in LangGraph's list of resume values that a batch of this run uses; a plain dict for serializers."""
 
     attempt: int
 
@@ -244,7 +244,7 @@ class Ledger:
 
     @property
     def may_be_replayed(self) -> bool:
-        """`True` if the graph may run the node again after this batch, because later code asks a question."""
+        """`True` if a question of later code may make the graph run the node again after this batch."""
         return self._in_slot or (self._task is not None and not self._is_node)
 
     @property
@@ -312,7 +312,7 @@ class Ledger:
         return answers
 
     def _answered(self, record: CallRecord) -> object:
-        """Return the question of a call that this run answers; `None` if this run has no answer for the call."""
+        """Return the question that this run answers for a call; `None` if this run has no answer for the call."""
         return record.pending[0].value if record.own and record.pending[0].id in self._answers else None
 
     def _digests_for(self, record: CallRecord) -> list[str | None]:
@@ -325,7 +325,7 @@ class Ledger:
         return digests
 
     def asked(self, key: str, interrupt: GraphInterrupt, mark: str | None = None) -> None:
-        """Record the open questions of a call, and the mark that an observer has left on the call."""
+        """Record the open questions of a call, and the text that an observer stores with them, such as a trace id."""
         record = self.known_of(key)
         if isinstance(interrupt, OutcomeUnknown):
             # `claimed` makes `settle_unknown` read the answer: it decides about the call, and is no answer for its
@@ -440,7 +440,7 @@ def can_ask() -> bool:
 
 
 def answered_question(is_mine: Callable[[object], bool] | None = None) -> object:
-    """Return the question that an earlier run of this call asked, if its answer is here and not yet taken; else `None`.
+    """Return the question of an earlier run of this call if this run has an unused answer to it; else `None`.
 
     An answered call runs again from its beginning. With its old question, the body can continue where it stopped: state
     that it needs for that can be part of the question, and is stored with it. The next `interrupt()` returns the

@@ -68,11 +68,11 @@ class Middleware:
         return await call_next(request)
 
     async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
-        """Return the error message for the model, changed or not, after all middleware has let the error pass."""
+        """Return the message for an error that no middleware has handled: the given message, or a changed copy."""
         return message
 
     def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
-        """Check the options against the node's tools, by name, when the node is built.
+        """Check the middleware's options against the tools of the node, given by name, when the node is built.
 
         Raises ValueError for an invalid option.
         """
@@ -85,7 +85,7 @@ class Middleware:
         return True
 
     def covers(self, tool: BaseTool) -> bool:
-        """Return whether this middleware can answer for a tool, even if inner middleware does not offer it."""
+        """Return whether this middleware can produce a result for a tool that inner middleware does not offer now."""
         return False
 
     def redact_value(self, value: Any, *, thread_id: str = "") -> Any:
@@ -150,7 +150,7 @@ HOOKS = ("aerror_message", "check_tools", "check_policies", "offers", "covers", 
 
 
 def hook(one: object, name: str) -> Callable[..., Any] | None:
-    """Return a method of a middleware of any class; `None` if it has no such method, or only that of `Middleware`."""
+    """Return a method of a middleware; `None` if the method is missing, or is inherited from `Middleware`."""
     own = getattr(type(one), name, None)
     # A function that was set on the instance counts, too: a redaction that is passed over would show the arguments.
     if own is not None and own is getattr(Middleware, name, None) and name not in getattr(one, "__dict__", {}):

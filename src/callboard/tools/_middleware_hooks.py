@@ -25,8 +25,8 @@ from callboard.tools._results import with_entries
 
 
 Missing = Literal["error", "ignore"]
-"""Treatment of a name in an option that no tool of the node has: an error, or ignored as the name of another node's
-tool."""
+"""Value of the option `missing`: a name that no tool of the node has is an error, or is ignored as the name of another
+node's tool."""
 
 
 def check_missing(owner: str, missing: object) -> None:
@@ -74,7 +74,7 @@ def argument_names(tool: BaseTool) -> frozenset[str] | None:
 
 
 def spellings(tool: BaseTool) -> Mapping[str, str]:
-    """Return a dict from each name that a tool's schema accepts for an argument, such as an alias, to the argument."""
+    """Return a dict from each accepted name of a tool's arguments, such as an alias, to the argument's own name."""
     model = _model(tool)
     spelled: dict[str, str] = {}
     for name, field in model.model_fields.items() if model else ():
@@ -132,7 +132,7 @@ def langchain_middleware(one: Any) -> Callable[[Any, Callable[[Any], Awaitable[A
 
 
 def asked_about(one: Any) -> Collection[str]:
-    """Return the names of the tools about which a HumanInTheLoopMiddleware asks; empty for any other object."""
+    """Return the names of the tools for which a HumanInTheLoopMiddleware asks a person; empty for any other object."""
     return getattr(one, "interrupt_on", ()) if _is_human(one) else ()
 
 

@@ -237,7 +237,7 @@ class ToolNode(ManyInputs):
             await self._setup.actors.close()
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Refuse new runs, let running calls finish, and return the counts of finished and ended runs.
+        """Refuse new runs, let running calls finish, and return the numbers of finished and of cancelled runs.
 
         After `timeout` seconds the running calls are cancelled, and have their grace; at once if the task that calls
         `drain()` is cancelled. A run that is ended raises `DrainingError` at its caller; its finished results are in
@@ -364,25 +364,25 @@ class ToolNode(ManyInputs):
         return batch
 
     def _func(self, input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Any:
-        """Run the batch of calls inside of a subclass's override of `_func`, which calls `super()._func(...)`.
+        """Run the batch of calls when a subclass's `_func` calls `super()._func(...)`, and return the output.
 
         Called in the worker thread of the override.
         """
         return go_on(self, "_func", self._run_batch, Entry(input, with_runtime(config, runtime), {}))
 
     async def _afunc(self, input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Any:
-        """Run the batch of calls inside of a subclass's override of `_afunc`, which calls `super()._afunc(...)`."""
+        """Run the batch of calls when a subclass's `_afunc` calls `super()._afunc(...)`, and return the output."""
         return await go_on_async(self, "_afunc", self._run_batch, Entry(input, with_runtime(config, runtime), {}))
 
     def _run_one(self, call: ToolCall, input_type: InputKind, tool_runtime: ToolRuntime[Any, Any]) -> Any:
-        """Run one call inside of a subclass's override of `_run_one`, which calls `super()._run_one(...)`.
+        """Run one call when a subclass's `_run_one` calls `super()._run_one(...)`, and return its output.
 
         If no override is running, run the call by itself.
         """
         return go_on(self, "_run_one", partial(self._run_alone, input_type), call, tool_runtime)
 
     async def _arun_one(self, call: ToolCall, input_type: InputKind, tool_runtime: ToolRuntime[Any, Any]) -> Any:
-        """Run one call inside of a subclass's override of `_arun_one`, which calls `super()._arun_one(...)`.
+        """Run one call when a subclass's `_arun_one` calls `super()._arun_one(...)`, and return its output.
 
         If no override is running, run the call by itself.
         """
@@ -425,7 +425,7 @@ LangGraphToolNode.register(ToolNode)
 
 
 def _given(**options: Any) -> dict[str, Any]:
-    """Return a dict of the options that are not `None`; an override in a subclass need not accept the others."""
+    """Return a dict of the options that are not `None`; an override in a subclass need not accept the other options."""
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -444,7 +444,7 @@ class NodeAccess:
 
     @property
     def entries(self) -> Entries | None:
-        """Overrides of a subclass around a whole run; `None` if there are none."""
+        """Overrides of the methods that run a whole input, such as `ainvoke`; `None` if nothing is overridden."""
         return entries_of(self._node)
 
     @property

@@ -46,7 +46,7 @@ def check_on_engine(plan: Plan, engine: Engine) -> None:
 
 
 class EngineBody:
-    """Async function in place of a tool's function that sends the function to an engine, and returns its result."""
+    """Async function that replaces a tool's function: it sends the function to an engine, and returns the result."""
 
     def __init__(self, plan: Plan, engine: Engine, actors: ActorSet) -> None:
         self._plan = plan

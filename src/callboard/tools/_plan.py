@@ -114,7 +114,7 @@ def _hints(fn: Any) -> dict[str, Any]:
 
 
 def _marker(hint: Any, kind: type) -> Any:
-    """Return the injection marker of a type in an annotation: an instance, the class itself, or `None`."""
+    """Return the injection marker of the class `kind` in an annotation: an instance, the class itself, or `None`."""
     if type(hint) is type:
         return kind if issubclass(hint, kind) else None  # a plain class, as in nearly all annotations
     found = [arg for arg in get_args(hint) if _is_marker(arg, kind)]
@@ -224,12 +224,12 @@ class Plan:
     model: ArgsModel | None
     """Pydantic model of the arguments; `None` if the tool must parse its arguments itself."""
     direct: frozenset[str]
-    """Parameters that get their values directly, and not from the model of the arguments."""
+    """Parameters with values that bypass the pydantic model: they are taken from the call unchanged."""
     config_param: str | None
     run_manager: bool
     callbacks: bool
     from_sync: "Plan | None" = None
-    """Plan for runs that sync code started; `None` if it is the same."""
+    """Plan for runs that sync code started; `None` if such runs use this plan, too."""
 
     is_foreign: bool = dataclasses.field(init=False)
     takes_thread: bool = dataclasses.field(init=False)

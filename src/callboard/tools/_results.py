@@ -42,7 +42,7 @@ def parse_input(value: Any, messages_key: str) -> Requested:
 
 
 def reading(value: Any, messages_key: str) -> Steps[Requested]:
-    """Return the tool calls of a node's input, as a generator computation for `in_portions` or `at_once`.
+    """Return the tool calls of a node's input. This is a generator, which `in_portions` or `at_once` runs.
 
     Raises ValueError if the input contains nothing that can be run.
     """
@@ -119,7 +119,7 @@ def left_of(
 
 
 def _whole_reply(calls: Sequence[ToolCall], state: Any, messages_key: str) -> Sequence[ToolCall]:
-    """Return all calls of the reply that contains a single call, which LangGraph's `Send` has delivered alone.
+    """Return all calls of the model's reply from which LangGraph's `Send` has delivered one call alone.
 
     If there is no such reply, return `calls`.
     """
@@ -137,7 +137,7 @@ _IDS = (NoneType, int, float, UUID)
 
 
 def _are_calls(given: Sequence[Any]) -> Steps[bool]:
-    """Return whether all items are tool calls in normalized form, as nearly all are; `_checked` takes much longer."""
+    """Return whether all items are tool calls in normalized form. This test is much faster than `_checked`."""
     for place, call in enumerate(given):
         if place and place % PORTION == 0:
             yield
@@ -213,7 +213,10 @@ def entries_in(output: Output) -> Iterator[object]:
 
 
 def with_entries(output: Output, change: Callable[[Any], Any]) -> Output:
-    """Return a copy of an output in which `change` has replaced each entry; the output itself may be in a cache."""
+    """Return a copy of an output, with each entry replaced by `change(entry)`.
+
+    The original is not changed: it may be in a cache.
+    """
     if isinstance(output, list):
         return [cast("Item", with_entries(item, change)) for item in output]
     if not isinstance(output, Command):

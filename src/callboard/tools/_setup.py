@@ -54,9 +54,9 @@ class Setup:
     `None` to raise the error."""
     on_error: OnError
     own_call: Callable[[str], Wrapper] | None
-    """Function from the form of the input to a subclass's override around each call; `None` without an override."""
+    """Function that returns a subclass's override of a call, for a form of the input; `None` without an override."""
     actors: ActorSet
-    """Actors that have handlers among the node's tools."""
+    """Actors with handlers that are tools of the node."""
     in_flight: InFlight
     """Runs of the node that have not ended; a drain waits for them."""
     max_calls: int | None

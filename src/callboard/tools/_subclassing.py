@@ -56,7 +56,7 @@ _ARGUMENTS = {
     "_arun_one": ("call", "input_type", "tool_runtime"),
 }
 _BY_NAME = {"_func": ("config", "runtime"), "_afunc": ("config", "runtime")}
-"""Methods that are called with an input, and with these keyword arguments."""
+"""Names of the keyword arguments that `ToolNode` passes to each of these methods, besides the input."""
 _SYNC = ("_run_one", "invoke", "_func")
 
 
@@ -116,7 +116,7 @@ def overrides(node: object, name: str) -> bool:
 
 
 INVOKES, RUNS, CALLS = ("invoke", "ainvoke"), ("_func", "_afunc"), ("_run_one", "_arun_one")
-"""Pairs of a sync and an async method: around a run with its config, around a run, and around one call."""
+"""Names of sync and async methods that a subclass may override: two pairs for a whole run, one for a single call."""
 _AROUND_RUNS = ("ainvoke", "invoke", "_afunc", "_func")
 
 
@@ -153,7 +153,7 @@ def _running_of(node: object, pair: tuple[str, str]) -> _Running | None:
 
 
 async def _beyond(inner: Callable[[Any], Awaitable[Any]], given: Any) -> Any:
-    """Run the function inside of an override. If code in it calls the node again, that starts a new run."""
+    """Run `inner`, which continues a run or call after its overrides. A call of the node in it starts a new run."""
     token = _running.set(None)
     try:
         return await inner(given)
@@ -168,7 +168,7 @@ def is_plain(node: object, base: type) -> bool:
 
 
 def go_on(node: object, method: str, alone: Callable[..., Awaitable[Any]], *given: Any) -> Any:
-    """Run the base class's `_func` or `_run_one`: continue its running override, or call `alone` if there is none."""
+    """Run the base class's `_func` or `_run_one`: continue the override that calls it, or else call `alone`."""
     if (rest := _continuation(node, method)) is not None:
         return rest(*given)
     with entered_from("sync"):
@@ -176,7 +176,7 @@ def go_on(node: object, method: str, alone: Callable[..., Awaitable[Any]], *give
 
 
 async def go_on_async(node: object, method: str, alone: Callable[..., Awaitable[Any]], *given: Any) -> Any:
-    """Run the base class's `_afunc` or `_arun_one`: continue its running override, or call `alone` without one."""
+    """Run the base class's `_afunc` or `_arun_one`: continue the override that calls it, or else call `alone`."""
     if (rest := _continuation(node, method)) is not None:
         return await rest(*given)
     with entered_from("async"):
@@ -194,7 +194,7 @@ def _continuation(node: object, method: str) -> Callable[..., Any] | None:
 
 
 class _Override:
-    """Overrides of a pair of a sync and an async method, as one async function around a step.
+    """Subclass's overrides of a sync method and its async counterpart, as one async middleware function.
 
     `arguments` makes the arguments of the methods from the input. `changed` makes the input of the step from the
     original input and the arguments that the override has passed to the base method.
@@ -329,7 +329,7 @@ def run_sync_entry(node: Any, entry: Entry, batch: Callable[[Entry], Awaitable[A
 
 
 class Entries:
-    """Overrides of a node around a whole run, used by an agent that runs the node's calls itself."""
+    """Overrides of the methods that run a node's whole input, for an agent that runs the node's calls itself."""
 
     def __init__(self, node: object) -> None:
         self._node = node
@@ -338,13 +338,13 @@ class Entries:
         self.name = f"{type(node).__qualname__}.{own}"
 
     async def __call__(self, entry: Entry, inner: Callable[[Entry], Awaitable[Any]]) -> Any:
-        """Run the override that belongs to the run, sync or async; its `super()` call runs `inner`."""
+        """Run the sync or the async override, as the run requires; the `super()` call in the override runs `inner`."""
         inner = own_run(self._node, inner)
         return await (self._invokes(entry, inner) if self._invokes else _beyond(inner, entry))
 
 
 def entries_of(node: object) -> Entries | None:
-    """Return the overrides of a node around a whole run; `None` if there are none."""
+    """Return the overrides of the methods that run a node's whole input; `None` if nothing is overridden."""
     for name in _AROUND_RUNS:
         if overrides(node, name):
             return Entries(node)

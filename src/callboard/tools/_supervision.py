@@ -107,7 +107,7 @@ class Supervision:
         return self.policies.get(name, self.default)
 
     def rooms(self, name: str) -> dict[str, float]:
-        """Return the number of calls of a tool that can start at once, for each limit by its name.
+        """Return a dict from the name of each limit to the number of calls of a tool that can start at once.
 
         Keys of limits are ignored.
         """
@@ -143,7 +143,7 @@ class Supervision:
 async def run_judged(
     supervised: SupervisedCall[Any], inner: Callable[[], Awaitable[R]], judge: Judge, rework: Rework
 ) -> R | ToolMessage:
-    """Run a call within its budget, and return its output or an error message; see `message_for`."""
+    """Run a call within its time budget, and return its output or an error message; see `message_for`."""
     try:
         if supervised.policy.budget is None:
             running = inner()
@@ -181,7 +181,7 @@ def _message_of(supervised: SupervisedCall[Any], error: Exception, judge: Judge)
 
 
 async def _reworked(supervised: SupervisedCall[Any], message: ToolMessage, judge: Judge, rework: Rework) -> ToolMessage:
-    """Return the error message of a call as the middleware changes it.
+    """Return the error message of a call after the middleware has changed it.
 
     The middleware has at least the call's grace for that, even if the budget is spent.
     """

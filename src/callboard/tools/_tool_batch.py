@@ -76,10 +76,10 @@ def chunks_for(runtime: Runtime[Any]) -> OnProgress | None:
 
 
 OnRecord = Callable[[str, CallRecord], Awaitable[None]]
-"""Async function of the key and the record of a call; called just before the body starts, or when the call asks a
-question."""
+"""Async function that takes the key and the record of a call. It is called just before the body starts, or when the
+call asks a question."""
 OnFinish = Callable[[str, Output, bool], Awaitable[None]]
-"""Async function of the key and the output of a call that has ended, and whether it was the last one of the batch."""
+"""Async function that takes the key and the output of an ended call, and whether the call was the last of the batch."""
 
 CallBody = Callable[[RunnableConfig | None], Coroutine[Any, Any, Output]]
 """Function that runs one call, with the given config, or with the batch's config for `None`."""
@@ -91,7 +91,7 @@ class Reports(TypedDict, total=False):
     """Functions that the caller of a batch supplies, such as callbacks for results and questions."""
 
     on_finish: OnFinish
-    """Called with each output as soon as it exists, before a later step can depend on it."""
+    """Called with the output of each call as soon as the call has ended, before other code can use the output."""
     on_claim: OnRecord | None
     """Called for each call that must not run twice, before its body starts, so that the caller can record the start."""
     claims_only_said: bool
@@ -99,7 +99,7 @@ class Reports(TypedDict, total=False):
     on_ask: OnRecord
     """Called when a call asks a question."""
     around: Around | None
-    """Runs each call, for a caller that observes the call from its beginning to its end."""
+    """Function that runs each call, for a caller that observes the call from its beginning to its end."""
     entries: Wrapper | None
     """The node's own `invoke` or `ainvoke` override as a middleware around each call, if each call is a task of its
     own."""
@@ -125,7 +125,7 @@ class ToolBatch:
         self.failed: dict[str, str] = {}
         """Unhandled errors as texts, by key. An error object would form a reference cycle through its traceback."""
         self.signalled: list[str] = []
-        """Keys of the calls that ended with control flow other than a question."""
+        """Keys of the calls that ended with a control flow error other than a question, such as a parent command."""
         self.setup = setup
         entries = reports.get("entries")
         has_overrides = entries is not None or setup.own_call is not None
@@ -403,7 +403,7 @@ class _BatchCall(SupervisedCall[Output]):
     _config: RunnableConfig
 
     async def run(self, config: RunnableConfig | None = None) -> Output:
-        """Run the call, with its own config or that of the batch, and return its output.
+        """Run the call, with the given config or else the config of the batch, and return the output.
 
         A handled error becomes a message.
         """
@@ -443,7 +443,7 @@ class _BatchCall(SupervisedCall[Output]):
         return message
 
     async def _reworked(self, message: ToolMessage, failed: OnFailure) -> ToolMessage:
-        """Return an error message as the middleware changes it."""
+        """Return an error message after the middleware has changed it."""
         chain = self.of.setup.chain
         return message if chain is None else await chain.rework(message, self._request(), failed)
 

@@ -164,7 +164,7 @@ class Exchange:
     """`True` if the answers follow the message directly."""
 
     def answers_by_call(self) -> list[tuple[ToolCall, ToolMessage | None]]:
-        """Return pairs of each call, in order, and its answer or `None`.
+        """Return a pair of each call and its answer (or `None`), in the order of the calls.
 
         If several calls share an id, each gets one answer.
         """
@@ -185,7 +185,7 @@ class Exchange:
 
 
 def exchanges_in(messages: Sequence[BaseMessage]) -> list[Exchange]:
-    """Return a conversation as a list of exchanges.
+    """Return the messages of a conversation, each with the answers to its calls.
 
     As models reuse ids, an answer belongs to the last message before it that contains a call with its id.
     """
