@@ -46,7 +46,7 @@ def call_namespace(conf: Mapping[str, Any], key: str) -> str:
 
 
 _RUN_NAME: Final = "callboard_run"
-"""Key in `configurable` for a run name, for callers such as `mcp_service` that repeat a batch in another thread."""
+"""Key in `configurable` for the name of a run that a caller, such as `mcp_service`, may repeat in another thread."""
 
 
 def name_of_run(conf: Mapping[str, Any], *, is_named: bool) -> str:
@@ -121,7 +121,7 @@ def without_ids(namespace: str) -> str:
 
 
 class CallOwner(Protocol):
-    """Batch of calls, as seen by the scratchpads of its calls."""
+    """Protocol of a batch of calls: the attributes that the scratchpads of its calls use."""
 
     @property
     def around(self) -> PregelScratchpad | None:
@@ -130,7 +130,7 @@ class CallOwner(Protocol):
 
     @property
     def forward(self) -> Send | None:
-        """Function for all writes of the calls except accepted answers; `None` outside of a graph."""
+        """Function that receives all writes of the calls except accepted answers; `None` outside of a graph."""
         ...
 
     @property
@@ -142,7 +142,7 @@ class CallOwner(Protocol):
         ...
 
     def accepted(self, key: str, answers: list[Any]) -> None:
-        """Receive all accepted answers of the call with this key, after each further one."""
+        """Receive the whole list of a call's accepted answers, each time that the call has accepted one more."""
 
 
 class CallScratchpad(PregelScratchpad):
@@ -285,7 +285,7 @@ def answer_is_for(digest: str, config: RunnableConfig) -> bool:
 
 
 def bound_answer_waits(config: RunnableConfig) -> bool:
-    """Return whether the next `interrupt()` will get an answer that is valid for only one question digest."""
+    """Return whether the next `interrupt()` will get an answer that is valid for only one question, by its digest."""
     scope = scope_of(config)
     return scope is not None and scope.next_answer_is_bound()
 
@@ -300,7 +300,7 @@ def next_is_asked(config: RunnableConfig) -> bool:
 
 
 def with_answers(conf: Mapping[str, Any], answers: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a `configurable` with answers of persons by interrupt id, for the graphs inside of calls."""
+    """Return a copy of a `configurable` with persons' answers by interrupt id, for graphs that run inside of calls."""
     return {**conf, CONFIG_KEY_RESUME_MAP: answers}
 
 
@@ -339,7 +339,7 @@ def config_for_calls(config: RunnableConfig) -> tuple[RunnableConfig, GraphNames
 
 
 def _graphs_of(config: RunnableConfig) -> tuple[GraphNames | None, bool]:
-    """Return the namespace mapping of the outer task or `None`, and whether this function has created the mapping."""
+    """Return the `GraphNames` of the outer task, and whether they were created here; `(None, False)` without a task."""
     conf = config.get(CONF, {})
     around = conf.get(CONFIG_KEY_SCRATCHPAD)
     if isinstance(around, CallScratchpad) and around.graphs is not None:

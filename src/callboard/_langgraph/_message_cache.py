@@ -30,7 +30,7 @@ KINDS: dict[tuple[str, str], type[BaseMessage]] = {
     for kind in (HumanMessage, AIMessage, SystemMessage, ToolMessage)
     if (name := (kind.__module__, kind.__name__)) in SAFE_MSGPACK_TYPES
 }
-"""Message types of the fast path, by stored name: allowed for every reader, and created without users' code."""
+"""Message types with faster packing and parsing, by stored name: all readers allow them, and run no users' code."""
 
 _KNOWN = {kind: (name, frozenset(kind.model_fields)) for name, kind in KINDS.items()}
 """Stored name and field names of each message type."""
@@ -48,7 +48,7 @@ _AROUND = {
 """Packed bytes before and after the fields of a message, by message type."""
 
 _fields_of = vars(BaseModel)["__dict__"].__get__
-"""Return the fields of a message like `vars()`, in a quarter of the time."""
+"""Function that returns the fields of a message like `vars()`, in a quarter of the time."""
 
 _extra_of = attrgetter("__pydantic_extra__")
 
@@ -254,7 +254,7 @@ SHORTEST = 8
 """Minimum number of messages of a cached conversation; caching a shorter one costs more than it saves."""
 
 _BRANCHES = 4
-"""Maximum number of cached conversations per thread. A thread may have several message lists and branches."""
+"""Maximum number of cached conversations of one stored thread, which may have several message lists and branches."""
 
 _CHANNELS = "channel_values"
 
@@ -282,7 +282,7 @@ class _Known(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Stored value that contains a conversation; immutable, because several threads share it."""
+    """Stored value that contains a conversation; immutable, because several OS threads share it."""
 
     data: bytes
     channel: str | None
@@ -312,7 +312,7 @@ class _Stored:
         return [*map(type, old)] == self.kinds and fields_of_all(old) == self.fields
 
     def behind(self, old: "_Stored") -> "_Stored":
-        """Return a copy in which the types and fields of the earlier messages (`old`) precede the new ones."""
+        """Return a copy in which the types and fields of `old`, which has the earlier messages, come first."""
         return replace(self, kinds=old.kinds + self.kinds, fields=old.fields + self.fields, known=old.known)
 
     def value(self, messages: list[Any], loads: Loads) -> Any:
@@ -337,7 +337,7 @@ class StoredConversations:
         self._lock = threading.Lock()
 
     def at(self, place: Hashable) -> "StoredConversation":
-        """Return the packer and parser for one place in the database, such as a thread."""
+        """Return the packer and parser for one place in the database, such as a conversation thread."""
         return StoredConversation(self, place)
 
     def stored(self, place: Hashable) -> dict[Any, _Stored]:
@@ -364,7 +364,7 @@ class StoredConversations:
 
 
 class StoredConversation:
-    """Packer and parser for the stored values of one place, such as a thread; uses the checkpointer's cache."""
+    """Packer and parser for values at one place in the database, such as a thread; uses the checkpointer's cache."""
 
     def __init__(self, kept: StoredConversations, place: Hashable) -> None:
         self._kept = kept
@@ -422,7 +422,7 @@ class StoredConversation:
         return messages
 
     def _further(self, known: _Known, unread: bytes) -> _Known:
-        """Return the known messages, extended by newly parsed ones.
+        """Return a copy of `known`, the messages that are parsed already, with the newly parsed messages added.
 
         The extension ends before the first message that is not in the cache of messages.
         """

@@ -45,7 +45,7 @@ from callboard._langgraph._outer_task import with_key
 
 
 def graph_runnable(fn: Any, name: str, *, traced: bool = False) -> Runnable[Any, Any]:
-    """Return a function as a LangGraph node, which injects config, store, writer and runtime.
+    """Return a LangGraph node that calls a function, and injects config, store, writer and runtime as its arguments.
 
     With `traced`, each execution of the node is a run of its own for tracers.
     """
@@ -85,7 +85,7 @@ class Outer:
 
     @property
     def stream(self) -> Any:
-        """Function that receives the stream chunks of inner graphs, or `None`; `modes` are the requested modes."""
+        """Function that receives the stream chunks of inner graphs, or `None`; its `modes` are the requested modes."""
         return self.conf.get(CONFIG_KEY_STREAM)
 
     @property

@@ -143,7 +143,7 @@ class GraphTask:
         )
 
     async def save(self, resume: list[Any]) -> None:
-        """Write the task's resume list to the checkpointer at once, so that it survives a killed process.
+        """Write the task's resume list to the checkpointer at once, so that the list survives if the process is killed.
 
         Call it within `shielded`. It does nothing if the task is not `durable`.
         """
@@ -213,5 +213,5 @@ def arguments_of(node: ToolNode, default_errors: object) -> dict[str, Any]:
 
 
 def injected_args_by_name(tools: Mapping[str, BaseTool]) -> dict[str, Any]:
-    """Return LangGraph's record of the injected arguments of each tool, for code that reads it from a node."""
+    """Return LangGraph's record of the injected arguments of each tool, for code that reads this record from a node."""
     return {name: _get_all_injected_args(tool) for name, tool in tools.items()}

@@ -112,7 +112,7 @@ async def _awaited(saver: Any, awork: Callable[[Any], Awaitable[T]]) -> T:
 
 
 def _on_loop(home: asyncio.AbstractEventLoop, awork: Callable[[Any], Awaitable[T]], saver: Any) -> T:
-    """Await a saver's method on the event loop that it belongs to; called in a worker thread."""
+    """Await a method of a saver on the event loop to which the saver belongs; called in a worker thread."""
 
     async def coroutine() -> T:
         return await awork(saver)

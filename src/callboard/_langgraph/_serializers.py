@@ -38,7 +38,7 @@ Unknown = Callable[[Name, Any], Any]
 _KINDS = frozenset(("null", "bytes", "bytearray", "json", "msgpack"))
 
 _TRIED_AGAIN = {EXT_PYDANTIC_V1: "construct", EXT_PYDANTIC_V2: "model_construct"}
-"""Constructors, by msgpack extension, for stored models that no longer pass validation; the same as LangGraph's."""
+"""Methods that create a stored pydantic model without validation, by msgpack extension; the same as LangGraph's."""
 
 
 class StrictSerializer(JsonPlusSerializer):
@@ -58,7 +58,7 @@ class StrictSerializer(JsonPlusSerializer):
         self.conversation: StoredConversation | None = None
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[Name | type]) -> "StrictSerializer":
-        """Return a copy that allows more types or names of types; LangGraph calls this method."""
+        """Return a copy of the serializer that allows further types, given as types or names. Called by LangGraph."""
         given = [one if isinstance(one, type) else _imported(tuple(one)) for one in extra_allowlist]
         other = copy.copy(self)
         other._types = {**self._types, **_by_name(one for one in given if isinstance(one, type))}
@@ -301,7 +301,7 @@ def _imported(name: Name) -> Any:
 
 
 def _is_time(made: Any, more: list[Any]) -> bool:
-    """Return whether a stored method call is one of `datetime.fromisoformat`, the only allowed method."""
+    """Return whether a stored method call is a call of `datetime.fromisoformat`, the only allowed method."""
     return more == ["fromisoformat"] and isinstance(made, type) and issubclass(made, datetime)
 
 

@@ -32,13 +32,13 @@ class HumanInterruptConfig(TypedDict):
     """Kinds of answers that a `HumanInterrupt` allows."""
 
     allow_ignore: bool
-    """Allow to skip the step."""
+    """True if the person may skip the step."""
     allow_respond: bool
-    """Allow an answer with text instead of the action."""
+    """True if the person may answer with text instead of the action."""
     allow_edit: bool
-    """Allow a change of the action or its arguments."""
+    """True if the person may change the action or its arguments."""
     allow_accept: bool
-    """Allow the action as it is."""
+    """True if the person may accept the action as it is."""
 
 
 class ActionRequest(TypedDict):
@@ -71,13 +71,13 @@ class HumanResponse(TypedDict):
 
 
 def context_of(request: ToolCallRequest) -> CallContext:
-    """Return the `CallContext` that key functions get for a request, with the changes that middleware has made."""
+    """Return the `CallContext` for functions that compute a call's key, with the changes that middleware has made."""
     runtime = request.runtime
     return call_context(runtime.config, runtime.state, runtime.context)
 
 
 def call_context(config: object, state: object, context: object) -> CallContext:
-    """Return the `CallContext` that key functions get; its `state` is `None` where tools get an empty dict."""
+    """Return the `CallContext` for functions that compute a call's key; an empty dict as state becomes `None`."""
     return CallContext(
         cast("Mapping[str, Any]", config), None if isinstance(state, dict) and not state else state, context
     )

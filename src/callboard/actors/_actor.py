@@ -88,14 +88,14 @@ class Reply(Generic[T]):
         self._title = owed.title
 
     def send(self, value: T) -> bool:
-        """Send the result; return False if the caller waits no more.
+        """Send the result; return False if the caller no longer waits.
 
         Raises RuntimeError if a result or an error was sent before.
         """
         return self._taken().settle(value, None)
 
     def fail(self, error: Exception) -> bool:
-        """Raise an exception in the caller; return False if the caller waits no more.
+        """Raise an exception in the caller; return False if the caller no longer waits.
 
         Raises RuntimeError if a result or an error was sent before.
         """
@@ -251,7 +251,7 @@ def _check_options(group: object, on_cancel: object, flags: Mapping[str, object]
 
 
 def _marked(fn: Any, make: Callable[..., Handler], body: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return the method that replaces a handler in the class body; it raises unless its actor is running this code."""
+    """Return the method that replaces a handler in the class body. Only the actor's own code may call this method."""
     if not inspect.isfunction(fn):
         hint = f"; a group has a name: handler(group={fn!r})" if isinstance(fn, str) else ""
         raise TypeError(f"@handler marks a method of an actor, got {fn!r}{hint}")
@@ -324,7 +324,7 @@ class Actor:
     _made_with: tuple[tuple[Any, ...], dict[str, Any]]
     _resources: Resources | None = None
     _in_thread: Callable[[Callable[[], object], str], Awaitable[object]] | None = None
-    """Function that runs sync code, given with a name for errors, in the actor's thread; set while the actor runs."""
+    """Function that runs sync code in the actor's thread; its second argument names the code in errors."""
 
     if not TYPE_CHECKING:
 
@@ -338,7 +338,7 @@ class Actor:
         return f"{type(self).__name__}(...)"
 
     def __init__(self) -> None:
-        """Accept no arguments. With `__new__` above, `object` would accept any."""
+        """Accept no arguments. Without this method, the `__new__` above would accept any."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -346,11 +346,11 @@ class Actor:
         _check_class(cls)
 
     def start(self) -> Awaitable[None] | None:
-        """Open the actor's resources. Async code runs in the actor's own task, a plain function in its own thread."""
+        """Open the actor's resources. An async `start` runs in the actor's task, a sync one in the actor's thread."""
         return None
 
     def stop(self) -> Awaitable[None] | None:
-        """Close the resources after the last handler, in the task or thread of `start`; not if `start` failed."""
+        """Close the resources after the last handler, in the same way as `start`. Not called if `start` has failed."""
         return None
 
     def snapshot(self) -> object:
@@ -381,7 +381,7 @@ _OWN = ("start", "stop", "snapshot", "restore", "enter")
 
 
 def made_again(actor: S) -> S:
-    """Return a new actor made with the arguments of `actor`, so that no incarnation inherits changed state."""
+    """Return a new instance of the actor's class with the same arguments, so that no changed state is inherited."""
     args, kwargs = actor._made_with
     return type(actor)(*args, **kwargs)
 

@@ -39,7 +39,7 @@ class ActorSession:
         self._is_closed = False
 
     async def hold(self, engine: Engine, title: str) -> None:
-        """Open an engine until `close`, unless this session has it open; `title` is for errors."""
+        """Open an engine, which stays open until `close`, unless this session has opened it. `title` is for errors."""
         if id(engine) in self._held:
             return
         self._refuse_if_closed(title)
@@ -81,7 +81,7 @@ class ActorSet:
         self._open: ActorSession | None = None
         self._opened_in: EventLoop | None = None
         self._interrupts: list[BaseException] = []
-        """KeyboardInterrupt and the like, raised in actors of an open owner; `close` raises the first."""
+        """Errors such as KeyboardInterrupt that actors raised while the owner was open; `close` raises the first."""
 
     async def open(self) -> None:
         """Start the session that lasts until `close`, open its engines, and start the actors that have no keys."""
@@ -151,12 +151,12 @@ class ActorSet:
 
     @property
     def in_journal(self) -> list[str]:
-        """Names of the actors that store their states in an agent's thread."""
+        """Names of the actors that store their states in an agent's conversation thread."""
         return [spec.name for spec in self.specs if spec.is_in_journal]
 
     @asynccontextmanager
     async def kept_in(self, journal: Journal) -> AsyncGenerator[None]:
-        """Store the states of journal actors in `journal` during the block.
+        """Store the states of the actors that use a journal in `journal` during the block.
 
         Actors whose state differs from the journal are stopped first; their next call restores them from the journal.
         """
@@ -194,10 +194,10 @@ def _raise_first(interrupts: list[BaseException]) -> None:
 
 
 _journals: ContextVar[Mapping[ActorSet, Journal]] = ContextVar("callboard_journals", default=MappingProxyType({}))
-"""Journals of the current task and of tasks that it starts."""
+"""Journal of each actor set, for the current task and the tasks that it starts."""
 
 _sessions: ContextVar[Mapping[ActorSet, ActorSession]] = ContextVar("callboard_actors", default=MappingProxyType({}))
-"""Sessions of the current task and of tasks that it starts."""
+"""Session of each actor set, for the current task and the tasks that it starts."""
 
 
 # Keyed actors outside of a node

@@ -40,7 +40,7 @@ from callboard.exceptions import ActorDiedError, ActorGoneError, DeadlockError, 
 
 
 class CurrentIncarnation(Protocol):
-    """Protocol of the incarnation that runs in a cell; needed because `Incarnation` imports `Cell`."""
+    """Protocol of the incarnation that runs in a cell: this module cannot import `Incarnation`, which imports it."""
 
     loop: EventLoop
 
@@ -54,7 +54,7 @@ class CurrentIncarnation(Protocol):
         ...
 
     def begin_urgent(self) -> None:
-        """Start the handlers of messages that bypass the queue. Only in the loop's thread."""
+        """Start the handlers of messages that bypass the queue. Call this only in the thread of the event loop."""
         ...
 
 
@@ -70,7 +70,7 @@ class Cell:
     """
 
     child: str
-    """Name of the actor in its child spec; all keys share it."""
+    """Name of the actor in its child spec; keyed actors of one spec share this name."""
     kind: type[Actor]
     mailbox: Mailbox
     poison: Poison
@@ -81,11 +81,11 @@ class Cell:
     owed: dict[Message, None] = field(default_factory=dict)
     """Begun messages that are not in `mailbox.running`: they bypassed the queue, or their reply is deferred."""
     life: CurrentIncarnation | None = None
-    """Incarnation that runs now; set by it under the lock. `None` during a restart, while messages wait."""
+    """Incarnation that runs now, which sets this field under the lock. `None` during a restart, while messages wait."""
     gone: str | None = "it has not been started"
     """Reason why the actor will not run again, for errors; `None` while it runs or may be started."""
     state_since: int = 0
-    """Number of the incarnation that began with a fresh state, counted over the process; 0 for restored state."""
+    """Number that changes when an incarnation begins with a new state, or after a loss of state; 0 until then."""
     home: EventLoop | None = None
     """Event loop in which a call starts the actor; `None` if calls do not start it."""
     has_lost_state: bool = False
@@ -93,17 +93,17 @@ class Cell:
     key: Hashable = None
     """Key of a keyed actor; `None` for others."""
     activate: "Callable[[Cell], None] | None" = None
-    """Callback that starts the actor when a call comes and it does not run. Called in the caller's thread."""
+    """Callback that starts the actor if a call finds that the actor does not run; called in the caller's thread."""
     ownership: Ownership | None = None
     """Ownership of the actor's key in a fleet, set just before the current incarnation begins."""
     room: "Callable[[], tuple[Sequence[Cell], str]] | None" = None
-    """Callback for deadlock detection: returns the cells of which one must end before this actor starts, and why."""
+    """Function for deadlock detection: returns the actors of which one must end before this actor starts, and why."""
     on_rest: Callable[[], object] = lambda: None
-    """Called when an incarnation is idle, or has handled many messages without a pause."""
+    """Callback for an incarnation that is idle, or has handled many messages without a pause."""
     fault: Callable[[Message, str], bool] | None = None
     """Test hook: returns whether the actor dies at a point of a call, "begun" or "done"."""
     draining: object | None = None
-    """Drain in progress; `None` without one. Only calls from handlers of actors in the same drain are accepted."""
+    """Drain in progress, in which only actors of the same drain may call this actor; `None` without a drain."""
     asked: int = 0
     """Number of the latest call to this actor; calls are numbered across all actors of the process."""
 
@@ -227,7 +227,7 @@ class Cell:
         return None if times is None else PoisonousCallError(message.title, message.call_id, times)
 
     def may_begin(self, message: Message, scope: Scope) -> bool:
-        """Mark a taken message as begun, and return True; return False if it was settled, or is refused as poison."""
+        """Mark a message as begun; return False if it was settled, or if its call has crashed the actor too often."""
         # Checked again: the same call may have crashed the actor while this one waited.
         refusal = self._refusal(message)
         with self.lock:
@@ -308,7 +308,7 @@ class Cell:
         error: BaseException | None = None,
         asks: tuple[int, ...] | None = None,
     ) -> None:
-        """Report a phase of an incarnation to the observers of the current context; `asks` are the waiting calls."""
+        """Report an event of an incarnation, such as its start, to observers. `asks`: numbers of the waiting calls."""
         observers = current_observers().actors
         if observers:
             event = ActorEvent(
@@ -392,7 +392,7 @@ class Cell:
             self.settle(message, None, ActorDiedError(message.title, message.call_id, reason))
 
     def put_back(self, message: Message) -> bool:
-        """Mark a begun message as not begun, for the next incarnation; return False if it was cancelled or settled."""
+        """Mark a message as not begun, for the next incarnation to run; return False if it was cancelled or settled."""
         with self.lock:
             if message.cancel_asked or message.state != "running":
                 return False
@@ -400,7 +400,7 @@ class Cell:
             return True
 
     def _take_back(self) -> None:
-        """Put messages that were taken and have not begun back to the front of their queues."""
+        """Put messages that were taken from their queues and have not begun back to the front of these queues."""
         # Reversed, because each one goes to the front: the order of arrival is kept.
         for message in reversed([one for one in self.mailbox.running if one.is_taken_only]):
             message.state = "waiting"
@@ -438,11 +438,11 @@ _REMEDY = (
     "re-entered (@handler(reentrant=True))."
 )
 _PATIENCE = 5.0
-"""Seconds to wait for a circle of calls to dissolve, if a task that a handler has started made one of the calls."""
+"""Seconds before calls that wait for each other count as a deadlock, if one of them comes from a handler's subtask."""
 
 
 async def _refuse_circle(message: Message) -> None:
-    """Raise `DeadlockError` if a call would wait for itself, and never begin.
+    """Raise `DeadlockError` if a call would never begin, because it would wait for itself.
 
     Usually returns at once. Waits up to `_PATIENCE` seconds if the circle of calls may dissolve.
     """
@@ -552,7 +552,7 @@ class Reference:
 
 
 def cell_of(reference: object) -> Cell:
-    """Return the cell of the actor to which a reference refers."""
+    """Return the `Cell` of the actor to which a reference refers; raise TypeError for any other object."""
     if not isinstance(reference, Reference):
         hint = "; this is the description of one" if isinstance(reference, Actor) else ""
         raise TypeError(f"a reference to an actor is needed, got {reference!r}{hint}")
@@ -564,7 +564,7 @@ _ASKS = "__callboard_asks__"
 
 
 def asked_by(method: object) -> tuple[Cell, Handler] | None:
-    """Return the cell and the handler of a reference's method; `None` for any other object."""
+    """Return the `Cell` of the actor and the handler that a reference's method calls; `None` for any other object."""
     reference, handler = getattr(method, "__self__", None), getattr(method, _ASKS, None)
     return (cell_of(reference), handler) if isinstance(reference, Reference) and handler is not None else None
 

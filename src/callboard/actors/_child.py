@@ -62,7 +62,7 @@ class ChildSpec(Generic[A]):
         )
 
     def kept_in(self, snapshots: Snapshots | JournalSnapshots) -> "ChildSpec[A]":
-        """Return a copy of the spec that stores the actor's state in another snapshot store."""
+        """Return a copy of the spec with `snapshots` as the store of the actor's state."""
         return replace(self, snapshots=snapshots)
 
     @property
@@ -165,7 +165,7 @@ def child(
 
 
 def _check_life(where: str, spec: ChildSpec[Any]) -> None:
-    """Raise an error for invalid options about the life of an actor."""
+    """Raise an error for invalid options of the actor's restarts, mailbox, engine and time limits."""
     if spec.restart not in RESTARTS:
         raise ValueError(f"{where}: restart is one of {RESTARTS}, got {spec.restart!r}")
     if not isinstance(cast("object", spec.significant), bool):
@@ -233,7 +233,7 @@ def _check_fleet(where: str, spec: ChildSpec[Any]) -> None:
 
 
 def check_grace(spec: ChildSpec[Any], graces: Mapping[str, float | None]) -> None:
-    """Raise an error for handlers with a grace so long that they could run while another process owns their key.
+    """Raise an error if a tool's time to clean up (`grace`) may last until another process owns the actor's key.
 
     The default grace is not refused: with a short lease, the rest of the lease limits it.
     """
@@ -249,7 +249,7 @@ def check_grace(spec: ChildSpec[Any], graces: Mapping[str, float | None]) -> Non
 
 
 def check_fleet(spec: ChildSpec[Any], where: str) -> None:
-    """Raise an error if an actor of a fleet is used without a key; `where` says where, for the error."""
+    """Raise an error if an actor of a fleet is used without a key; `where` names the place of use in the error."""
     if spec.fleet is not None:
         raise ValueError(
             f"child({spec.name}, fleet=...) lives once for each key, and there is none in {where}; give a node "

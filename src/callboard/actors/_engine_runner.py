@@ -84,7 +84,7 @@ class _HostedActor:
         self.owed: dict[str, _Owed] = {}
         """Deferred replies that the supervising process has not fetched, by ticket."""
         self.end = "its task there was cancelled"
-        """Reason of the actor's end, for errors; this text remains if its task was cancelled."""
+        """Reason of the actor's end, for errors. The initial text is kept if the actor's task was cancelled."""
         self._over = Event()
         actor = description.made()
         code = partial(LocalRunner, actor, description.name)
@@ -152,7 +152,7 @@ async def call(ident: str, name: str, /, *args: Any, **kwargs: Any) -> Any:
 
 
 async def begin(ident: str, name: str, ticket: str, /, *args: Any, **kwargs: Any) -> None:
-    """Run a deferred handler of an actor in this worker; `reply()` waits for its reply, by the ticket.
+    """Run a deferred handler of an actor in this worker. `reply()`, called with the same ticket, waits for the reply.
 
     Raises the same errors as `call`.
     """
@@ -192,7 +192,7 @@ async def until_ended(ident: str) -> str:
 
 
 async def stop(ident: str) -> None:
-    """Stop an actor in this worker, and return when it has ended; do nothing if it is not known."""
+    """Stop an actor in this worker, and return when it has ended; do nothing for an unknown actor."""
     hosted = _hosted.pop(ident, None)
     if hosted is not None:
         hosted.life.end()
@@ -200,11 +200,11 @@ async def stop(ident: str) -> None:
 
 
 _FOR_THE_KILL = 0.1
-"""Seconds of a call's grace that are reserved for the engine, to kill a body that did not end."""
+"""Seconds of a call's clean-up time that are reserved for the engine, to kill a handler that did not end."""
 
 
 def grace_there(grace: float) -> float:
-    """Return the grace of a body in the engine, from the grace of its call in this process; both in seconds."""
+    """Return the clean-up time of a handler in the engine, from the clean-up time of its call; both in seconds."""
     return max(0.0, grace - _FOR_THE_KILL)
 
 
@@ -212,7 +212,7 @@ def grace_there(grace: float) -> float:
 
 
 class EngineRunner:
-    """Runner of one incarnation's code in a worker of an engine, which no other incarnation uses."""
+    """Runner of one incarnation's code in a worker of an engine; no other incarnation uses this worker."""
 
     def __init__(self, engine: Engine, actor: Actor, name: str, lifespan: Lifespan, on_lost: OnLost) -> None:
         self._engine = engine
@@ -263,7 +263,7 @@ class EngineRunner:
         self._lose_if_quiet()
 
     def _lose_if_quiet(self) -> None:
-        """Report that the actor is lost, unless a call is in progress: its error is more precise, and reports it."""
+        """Report that the actor is lost. A call in progress reports this instead, because its error is more precise."""
         if self._ended is not None and not (self._asked or self._is_lost or self._is_stopping):
             self._is_lost = True
             self._on_lost(EngineError(self._name, None, self._ended, ended="unknown"))
@@ -309,7 +309,7 @@ class EngineRunner:
             self._lose_if_quiet()
 
     async def _begun(self, message: Message) -> None:
-        """Run a deferred handler; wait for its reply in a separate task, so that the mailbox moves on."""
+        """Run a deferred handler; wait for its reply in a separate task, so that the next message can begin."""
         assert self._deferred is not None
         ticket = uuid4().hex
         # Cancelled here, the handler has not returned, and the worker drops the ticket.

@@ -35,11 +35,11 @@ _TURNS = 32
 """Number of messages handled before the task yields: a handler that waits for nothing would block the event loop."""
 
 Call = tuple[str, tuple[Any, ...], Mapping[str, Any]]
-"""Handler name and arguments. Kept apart from the message, which drops its arguments when its reply is sent."""
+"""Handler name and arguments of a call, stored apart: the message drops its arguments when its reply is sent."""
 
 
 class Incarnation:
-    """Incarnation of an actor, in a task of its own. All methods run in its loop's thread, except `wake`.
+    """One run of an actor from `start` to `stop`, in its own task. All methods except `wake` run in the loop's thread.
 
     Three cancel scopes are nested. The outer scope has the deadlines of `start` and `stop`. The middle scope surrounds
     the handlers, so that they can be cancelled and `stop` still runs. A shield around `stop` would not do: it would be
@@ -118,7 +118,7 @@ class Incarnation:
         return self._crash is not None or self._killed is not None
 
     def _is_over(self) -> bool:
-        """Return whether an ending actor may leave its mailbox loop: at once in a hurry, else when no message runs."""
+        """Return whether an ending actor takes no more messages: at once if its stop is urgent, else when none runs."""
         return self._is_ending and (self._is_hurried or not self._cell.mailbox.running)
 
     def _is_broken(self) -> bool:
@@ -135,7 +135,7 @@ class Incarnation:
             self.wake()
 
     def kill(self, reason: str, within: float = math.inf) -> None:
-        """Cancel all handlers, and cut off `stop` after `within` seconds; the outcome of running calls is unknown."""
+        """Cancel all handlers, and cancel `stop` after `within` seconds; the outcome of running calls is unknown."""
         self._killed = self._killed or reason
         self._is_ending = True
         if within < math.inf:
@@ -191,7 +191,7 @@ class Incarnation:
         self._snapshot = None
 
     async def _serve(self) -> None:
-        """Handle messages until the end. Store errors in `_crash` and raise none, because `stop` must still run."""
+        """Handle messages until the actor ends. Store errors in `_crash` and raise none: `stop` must still run."""
         try:
             # Two graces: on asyncio, the handlers in the nursery are cancelled only after the handler in the actor's
             # own task has cleaned up.
@@ -230,7 +230,7 @@ class Incarnation:
             _log.warning("stopping the actor %r failed: %s", self._cell.name, type(error).__qualname__)
 
     async def _take_messages(self) -> None:
-        """Handle messages until the end, in a nursery if handlers may run side by side."""
+        """Handle messages until the actor ends, in a nursery if handlers may run side by side."""
         handlers = self._cell.kind._handlers.values()
         # Only these handlers run outside the actor's own task and need a nursery.
         if not any(one.group is not None or one.reentrant for one in handlers):
@@ -281,7 +281,7 @@ class Incarnation:
             self._nursery.start(partial(self._run_beside, message), message.grace)
 
     async def _wait(self, wakeup: Wakeup) -> None:
-        """Wait for a message, for a request to end, or until the age of the incarnation is `max_age`."""
+        """Wait for a message, for a request to stop, or until the age of the incarnation is `max_age`."""
         # After `max_age` a scope with this deadline would end at once, and the task would never wait.
         if self._retires_at == math.inf or self._is_due:
             await wakeup.wait()
@@ -365,7 +365,7 @@ class Incarnation:
         return isinstance(bare(error), self.actor.fatal) or not isinstance(error, Exception)
 
     def _end_with_actor(self, message: Message) -> None:
-        """Settle a call whose handler was cancelled because the actor ends, if the reason of the end is known now.
+        """Settle a call whose handler was cancelled by the actor's end, unless the reason of that end is still unknown.
 
         If the actor itself awaits the call, answer at once: it could not end before it had the answer.
         """
@@ -373,7 +373,7 @@ class Incarnation:
             self._cell.handled(message, None, ActorDiedError(message.title, message.call_id, self._why()))
 
     async def _body(self, message: Message, scope: Scope) -> object:
-        """Run a handler in its scope. Runs in the caller's context, see `InContext`."""
+        """Run a handler in its cancel scope, in the context of its caller; see `InContext`."""
         current_message.set(message)
         living.set(self.actor)
         if message.on_begin is not None:

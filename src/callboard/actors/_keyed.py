@@ -85,12 +85,12 @@ class KeyedActors:
         # Changed in the loop's thread only; other threads read it or copy it.
         self._alive: dict[Hashable, _KeyedActor] = {}
         self._queue: OrderedDict[Hashable, Cell] = OrderedDict()
-        """Cells with waiting calls and no running actor, in FIFO order."""
+        """Actors that have waiting calls and do not run, by key, in FIFO order."""
         self._tasks: set[Spawned] = set()
         self._is_closing = False
         self._draining: Draining | None = None
         self._restarts = self._evictions = 0
-        """Number of restarts of actors that no longer run, and number of all evictions."""
+        """Number of restarts of actors that no longer run; `_evictions` is the number of all evictions."""
         self._wakeup: Wakeup | None = None
         if spec.snapshots is None:
             self.spec = spec.kept_in(InMemorySnapshots())
@@ -98,7 +98,7 @@ class KeyedActors:
             self._start_task(self._evict_idle)
 
     def cell(self, key: Hashable) -> Cell:
-        """Return the cell of a key, whether its actor runs or not. Any thread may call this."""
+        """Return the `Cell` of the actor with this key, whether the actor runs or not. Any thread may call this."""
         with self._lock:
             found = self._cells.get(key)
             if found is None:
@@ -161,7 +161,7 @@ class KeyedActors:
             then()
 
     async def drain(self, timeout: float) -> Drained:
-        """Refuse new calls, finish accepted calls, end those that take over `timeout` seconds; return a report."""
+        """Refuse new calls, wait up to `timeout` seconds for accepted calls, end unfinished ones; return a report."""
         return await self._start_drain().run(timeout)
 
     def _start_drain(self) -> Draining:
@@ -196,16 +196,16 @@ class KeyedActors:
             cell.finish("it was ended")
 
     def rests(self, key: Hashable) -> None:
-        """Do nothing; a fleet handles the key of an ended actor here. Any thread may call this."""
+        """Do nothing. `FleetActors` overrides this to give back the key of an ended actor. Any thread may call this."""
 
     def _asked(self, cell: Cell) -> None:
-        """Start the actor of a cell after a call in any thread; see `Cell.activate`."""
+        """Start an actor because of a call from any thread; see `Cell.activate`."""
         context = self._context.copy()
         if not run_there(self.loop, lambda: context.run(self._admit, cell)):
             cell.finish("its event loop has ended")
 
     def _admit(self, cell: Cell) -> None:
-        """Queue the actor of a cell for its start, or settle its calls if the owner is closing."""
+        """Queue an actor for its start; if the owner is closing, settle the actor's calls with an error."""
         if self._is_closing:
             self._turn_away(cell, "it was ended")
         # An actor in `_alive` takes the call itself; if it is ending, `_end` admits the cell again.
@@ -214,11 +214,11 @@ class KeyedActors:
             self._make_room()
 
     def _turn_away(self, cell: Cell, reason: str) -> None:
-        """Settle the waiting calls of a cell with an error, because its actor will not start here."""
+        """Settle the waiting calls of an actor with an error, because the actor will not start here."""
         cell.finish(reason)
 
     def _may_start(self, cell: Cell) -> bool:
-        """Return whether this process may start the actor of a cell; only in a fleet another one may own the key."""
+        """Return whether this process may start an actor; in a fleet, another process may own the actor's key."""
         return True
 
     def _make_room(self) -> None:
@@ -239,11 +239,17 @@ class KeyedActors:
                 self._leave(min(idle, key=lambda one: one.cell.asked))
 
     def _makes_room(self) -> bool:
-        """Return whether an actor without running calls is ending; one with running calls may itself wait for room."""
+        """Return whether an actor that has no running calls is being stopped, so that another actor can soon start.
+
+        An ending actor with running calls does not count, because it may itself wait for another actor to start.
+        """
         return any(one.is_leaving and not one.cell.in_hand() for one in self._alive.values())
 
     def _room_for(self, cell: Cell) -> tuple[Sequence[Cell], str]:
-        """Return the cells of all running actors and a reason if `cap` is reached, else `(), ""`. From any thread."""
+        """Return the actors of which one must end before the actor of `cell` can start, and the reason.
+
+        Return `(), ""` if `cap` allows the start. Any thread may call this.
+        """
         alive, cap = list(self._alive.values()), self.spec.cap
         if cap is None or len(alive) < cap or any(one.cell is cell for one in alive):
             return (), ""
@@ -256,7 +262,7 @@ class KeyedActors:
         return resident
 
     def _rests(self, cell: Cell) -> None:
-        """Evict the actor of a cell, which is idle or busy for long, if another key waits for its place."""
+        """Evict an actor that is idle, or has been busy for long, if an actor with another key waits for its start."""
         resident = self._alive.get(cell.key)
         if resident is None:
             return
@@ -266,7 +272,7 @@ class KeyedActors:
             self._leave(resident)
 
     async def _live(self, resident: _KeyedActor) -> None:
-        """Start the supervisor of a keyed actor; settle the waiting calls if that fails."""
+        """Start the supervisor of a keyed actor; if the start fails, settle the waiting calls with an error."""
         if resident.is_leaving:
             return  # evicted before this task began: `_end` cleans up
         try:
@@ -286,7 +292,7 @@ class KeyedActors:
             self._on_interrupt(error)
 
     def _is_away(self, resident: _KeyedActor, reason: str) -> None:
-        """Settle the waiting calls after an actor has ended for good; the next call starts it anew."""
+        """Settle the waiting calls of an actor that has ended or did not start; the next call starts it again."""
         cell = resident.cell
         self._restarts += resident.tree.restarts
         self._alive.pop(cell.key, None)
@@ -311,7 +317,7 @@ class KeyedActors:
             self._start_task(partial(self._end, resident))
 
     async def _end(self, resident: _KeyedActor) -> None:
-        """Stop a keyed actor, and give its place to the next waiting key."""
+        """Stop a keyed actor, so that the actor of the next waiting key can start."""
         cell = resident.cell
         if not self._is_closing:
             await resident.unit.rest()  # without a time limit: an eviction never cancels a call
@@ -368,12 +374,12 @@ class KeyedActors:
 _PAUSE = 0.01
 """Seconds to wait before a call is sent again because its key has moved to another process."""
 _LONG = 3600.0
-"""Grace of the task that serves a remote call; the handler's own, shorter grace is enforced in the actor."""
+"""Clean-up time of the task that serves a remote call, in seconds; the actor enforces the handler's shorter time."""
 _MOVED = "its key belongs to another process now"
 
 
 class FleetCell(Cell):
-    """Cell of a fleet's actor in this process: it sends each call to the process that owns the key."""
+    """Cell of an actor in a fleet of processes: it sends each call to the process that owns the actor's key."""
 
     __slots__ = ("_served", "fleet_host")
 
@@ -430,7 +436,7 @@ class FleetCell(Cell):
                 self.fleet_host.rests(self.key)
 
     async def answer(self, handler: Handler, ask: FleetAsk, served: "_Served") -> Any:
-        """Run a call from another process on a key that this process owns."""
+        """Run a call from another process on an actor whose key this process owns."""
         try:
             _handed_on.posting = served
             return await super().ask(
@@ -480,7 +486,7 @@ class FleetCell(Cell):
 
 
 class _HandedOn(threading.local):
-    """Slot of each thread in which `ask` or `answer` leaves the delivery for its next call of `_put`, without an await.
+    """Thread-local slot in which `ask` or `answer` passes a call's delivery to `_put`, which follows without an await.
 
     No other task of the thread comes in between. Other threads, which may ask the same cell, have their own.
     """
@@ -492,7 +498,7 @@ _handed_on = _HandedOn()
 
 
 def _once(on_begin: Callable[[], object]) -> Callable[[], None]:
-    """Return a callback that runs at most once, although a call may be about to begin in two processes."""
+    """Return a callback that runs `on_begin` at most once, even if the call is about to begin in several processes."""
     pending = [on_begin]
 
     def begin() -> None:
@@ -524,7 +530,7 @@ class FleetActors(KeyedActors):
         super().__init__(spec, on_interrupt)
         self.name = spec.name
         self._last: dict[Hashable, _Served] = {}
-        """Latest remote call of each key, if it may not be in the mailbox yet."""
+        """Latest remote call of each key, until this call is in the mailbox or will never be."""
         self.clean_up = spec.fleet.clean_up
         """Seconds in which a handler must end after its key was lost."""
         # Last: the fleet may call this object as soon as it is admitted.
@@ -542,7 +548,7 @@ class FleetActors(KeyedActors):
         return cell
 
     def serve(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object] | None:
-        """Start a task for a remote call; return its cancel function; `None` if the loop has ended. See `FleetHost`."""
+        """Start a task for a remote call, and return a function that cancels the task; `None` if the loop has ended."""
         served = _Served(self.loop, work, self._last, key)
         context = self._context.copy()
         return served.cancel if run_there(self.loop, lambda: context.run(served.start)) else None
@@ -567,7 +573,10 @@ class FleetActors(KeyedActors):
         return await cell.answer(handler, ask, served)
 
     async def _until_handed_over(self, key: Hashable) -> None:
-        """Wait until the drained key is returned, then raise `KeyMovedError`: before, this owner would be found."""
+        """Wait until this process has given back the key of a drained actor, then raise `KeyMovedError`.
+
+        Before that, the caller would find this process as the owner again.
+        """
         while self.membership.owned(key) is not None:
             # Asked again and again: the key can be returned only after the actor and its last call have ended.
             self.rests(key)
@@ -589,7 +598,7 @@ class FleetActors(KeyedActors):
             self._leave(resident)
 
     def rests(self, key: Hashable) -> None:
-        """Return a key to the fleet if this process has no actor and no calls for it. Any thread may call this."""
+        """Give a key back to the fleet if this process has no actor and no calls for it. Any thread may call this."""
         # A cheap test in the caller's thread; `_give_back` tests again in the loop's thread.
         if key not in self._alive:
             run_there(self.loop, partial(self._give_back, key))
@@ -610,7 +619,7 @@ class FleetActors(KeyedActors):
         return cell.ownership is not None
 
     def _turn_away(self, cell: Cell, reason: str) -> None:
-        """Return a cell's key and send its calls to the next owner, unless its actor is still ending here."""
+        """Give the key of an actor back and send its calls to the next owner, unless the actor is still ending here."""
         if cell.key not in self._alive:
             assert isinstance(cell, FleetCell)
             # In this order: the moved calls are posted again, and must not find the old ownership.

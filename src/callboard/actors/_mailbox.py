@@ -47,7 +47,7 @@ class WatchedAsk:
         return self._begun.number
 
     def taking(self, on_begin: Callable[[], object] | None) -> Callable[[], None]:
-        """Return a callback for the actor's thread that runs `on_begin` and reports the begin of the handler."""
+        """Return a callback for the actor's thread that calls `on_begin`, and reports that the handler begins."""
 
         def taken() -> None:
             if on_begin is not None:
@@ -100,14 +100,17 @@ def watched(actor: str, key: Hashable, handler: str, ahead: int, call: Supervise
 
 
 State = Literal["waiting", "running", "deferred", "ended"]
-"""`waiting`: in the queue. `running`: taken, or its handler runs. `deferred`: the handler ended without a reply."""
+"""State of a message.
+
+`waiting`: in the queue. `running`: taken, or its handler runs. `deferred`: the handler ended without a reply.
+"""
 
 
 class Target(Protocol):
-    """Protocol of the cell to which a message is sent."""
+    """Protocol of the `Cell` of the actor to which a message is sent."""
 
     draining: object | None
-    """Drain in progress; `None` without one."""
+    """Drain of the target that is in progress; `None` without a drain."""
 
     def settle(self, message: "Message", value: object, error: BaseException | None) -> bool:
         """Settle a message with a value or an error; return False if it was settled before."""
@@ -174,7 +177,7 @@ class Message:
         # A task that a handler has left running asks for itself: nothing waits behind a message that has ended.
         self.asked_by = None if around is None or around.has_ended else around
         self.is_beside = self.asked_by is not None and self.asked_by.runs_beside(loop.task())
-        """True if the call comes from a task that a handler has started, and that this handler may or may not await."""
+        """True if a task that a handler has started makes this call; the handler may end without waiting for it."""
         self.task: int | None = None
         """Number of the task that runs the handler; `None` for a sync handler and before it begins."""
         self.asks: set[Message] = set()
@@ -189,13 +192,13 @@ class Message:
         self.value: object = None
         self.error: BaseException | None = None
         self.fate: BaseException | None = None
-        """Error for the caller if a drain cancels the handler: the caller itself was not cancelled and still waits."""
+        """Error for the caller if a drain cancels the handler. The caller itself was not cancelled and still waits."""
         timed = current_timed.get()
         # Seconds of clean-up for the handler: the grace of the calling attempt.
         self.grace = DEFAULT_GRACE if timed is None else timed.grace
 
     def runs_beside(self, task: int) -> bool:
-        """Return whether a task differs from the handler's own task; false for sync handlers, which always wait."""
+        """Return whether a task is not the handler's own task; False for sync handlers, which wait for their calls."""
         return self.task not in (None, task)
 
     @property
@@ -212,12 +215,12 @@ class Message:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether the message was settled. Type checkers would narrow `state` in a loop that polls it."""
+        """Return whether the message was settled. In a loop, type checkers would assume that `state` never changes."""
         return self.state == "ended"
 
     @property
     def loop_holder(self) -> LoopHolder:
-        """Description of the handler for the warning about a blocked event loop."""
+        """Name and description of the handler, for the warning that the handler blocks the event loop."""
         return LoopHolder(self.handler.title, f"the handler {self.handler.title}")
 
     def ends_actor(self, scope: Scope) -> bool:
@@ -256,7 +259,7 @@ class Message:
 
     @property
     def jumps_queue(self) -> bool:
-        """Return whether the message bypasses the queue: a control call, or a reentrant one that its actor awaits."""
+        """Return whether the message bypasses the queue: a control call, or a reentrant call that its actor awaits."""
         return self.handler.group == CONTROL or (self.handler.reentrant and self.is_awaited_here)
 
     def ancestors(self) -> "list[Message]":
@@ -351,7 +354,7 @@ NOTHING = Needs(((),))  # one alternative without messages: always met
 
 
 NeedsOf = Callable[[Message], Needs]
-"""Function from a message to its needs: messages before it in the queue, or calls that its handler awaits."""
+"""Function that returns for which messages a message waits: messages before it in the queue, or its handler's calls."""
 
 
 def circle(asked: Message, needs_of: NeedsOf) -> list[Message] | None:
@@ -376,12 +379,12 @@ def circle(asked: Message, needs_of: NeedsOf) -> list[Message] | None:
 
 
 def room_wanted(chain: Iterable[Message], needs_of: NeedsOf) -> str:
-    """Return the text that says why an actor in the chain cannot start now, for errors; empty if all can."""
+    """Return why the actor of one of these messages cannot start now, as text for an error; empty if all can start."""
     return next((needs.room for one in chain if (needs := needs_of(one)).room), "")
 
 
 def _found(asked: Message, ancestors: frozenset[Message], needs_of: NeedsOf) -> dict[Message, Needs]:
-    """Return the needs of all messages for which this call would wait, without its ancestors."""
+    """Return all messages for which this call would wait, with the needs of each, but without the call's ancestors."""
     found: dict[Message, Needs] = {}
     todo = [asked]
     while todo:
@@ -395,7 +398,7 @@ def _found(asked: Message, ancestors: frozenset[Message], needs_of: NeedsOf) -> 
 
 
 def _go_on(found: Mapping[Message, Needs]) -> set[Message]:
-    """Return the messages in `found` that can end even if the ancestors do not: the least fixed point of `are_met`."""
+    """Return the messages in `found` that can end while the ancestors of the call still wait: a least fixed point."""
     free: set[Message] = set()
     while more := {one for one, needs in found.items() if one not in free and needs.are_met(free)}:
         free |= more
@@ -422,7 +425,7 @@ def _way(asked: Message, ancestors: frozenset[Message], found: Mapping[Message, 
 
 
 WhenFull = Literal["wait", "reject", "drop_oldest"]
-"""Policy for a call that comes when the mailbox is full: wait all the same, reject it, or drop the oldest call."""
+"""Policy for a call that finds the mailbox full: queue the call all the same, reject it, or drop the oldest call."""
 _WHEN_FULL = get_args(WhenFull)
 
 
@@ -447,7 +450,7 @@ class Mailbox:
         self._group: str | None = None
 
     def put(self, message: Message) -> tuple[bool, Message | None]:
-        """Add a message; return whether it was accepted, and the message dropped for it, if any."""
+        """Add a message; return whether it was accepted, and the message that was dropped in exchange, if any."""
         dropped: Message | None = None
         if len(self.waiting) >= self._size:
             if self._when_full == "reject":
@@ -458,7 +461,7 @@ class Mailbox:
         return True, dropped
 
     def withdraw(self, message: Message) -> None:
-        """Remove a message that has not begun, whether it waits or was taken."""
+        """Remove a message that has not begun, whether it is in the queue or was taken from the queue."""
         self.waiting.pop(message, None)
         self.running.pop(message, None)
 
@@ -484,7 +487,7 @@ class Mailbox:
         self.running.pop(message, None)
 
     def take_back(self, message: Message) -> None:
-        """Put a taken message back to the front of the queue."""
+        """Put a message that was taken from the queue back to the front of the queue."""
         del self.running[message]
         self.waiting[message] = None
         self.waiting.move_to_end(message, last=False)

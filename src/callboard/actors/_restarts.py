@@ -94,7 +94,7 @@ class ShutDown:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Decision: the supervisor fails, because a child ended too often; its own supervisor decides next."""
+    """Decision: the supervisor fails, because a child ended too often; the supervisor above it decides next."""
 
     index: int
     restarts: int

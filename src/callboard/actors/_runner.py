@@ -25,7 +25,10 @@ from callboard.exceptions import ActorStartError, EngineError
 
 
 How = Literal["stopped", "replaced", "crashed", "not_started", "never_starts"]
-"""`stopped`: on request. `replaced`: after `max_age` or `max_calls`. `never_starts`: trying again would not help."""
+"""Way in which an incarnation ended.
+
+`stopped`: on request. `replaced`: after `max_age` or `max_calls`. `never_starts`: trying again would not help.
+"""
 
 _NEVER = (FileNotFoundError, NotADirectoryError, PermissionError, ImportError)
 """Errors of `start` that another attempt would raise again: a missing program, module or permission."""
@@ -100,7 +103,7 @@ def death_of(name: str, error: BaseException) -> str:
 
 
 def bare(error: BaseException) -> BaseException:
-    """Return an error without the exception groups of one member around it."""
+    """Return the error inside of exception groups that have this one member only; return any other error unchanged."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
@@ -117,7 +120,7 @@ OnLost = Callable[[Exception], None]
 
 
 class SeatLostError(EngineError):
-    """Raised for a handler if the worker of its actor has ended, or the actor in the worker."""
+    """Raised if a handler cannot finish because the worker of its actor, or the actor in the worker, has ended."""
 
     @classmethod
     def like(cls, error: EngineError) -> "SeatLostError":
@@ -243,11 +246,11 @@ class LocalRunner:
 Begin = Callable[[], Awaitable[bool]]
 
 beginning: ContextVar[Begin | None] = ContextVar("callboard_beginning", default=None)
-"""Callback that a remote call's handler must await before it begins; calls made by the handler must not see it."""
+"""Async callback of a remote call, awaited before the handler begins; it returns whether the call may still begin."""
 
 
 class LeasedRunner(LocalRunner):
-    """Local runner that checks the ownership of the key, and sets the fencing token, before each handler."""
+    """Local runner that, before each handler, checks the ownership of the actor's key and sets the fencing token."""
 
     __slots__ = ("_clean_up", "_ownership")
 

@@ -14,7 +14,7 @@ from callboard.exceptions import ThreadBusyError
 
 
 class Journal(Protocol):
-    """Store of actor states for one conversation thread, at the thread's current place in its history.
+    """Store of the states that actors have at the current position of one conversation thread.
 
     Any event loop may use it.
 
@@ -47,7 +47,7 @@ class Journal(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InThread:
-    """Key of an actor with its state in a conversation: the id of the conversation's thread, and the user's key."""
+    """Key of an actor whose state is stored in a conversation thread: the id of the thread, and the user's key."""
 
     identity: Hashable
     text: str
@@ -85,10 +85,10 @@ class JournalSnapshots:
     def __init__(self) -> None:
         self._open: dict[Hashable, Journal] = {}
         self._versions: dict[Hashable, str | None] = {}
-        """Version in the journal of each running actor's state; missing if its state is in no journal."""
+        """Version under which a journal has the state of each running actor; missing if no journal has the state."""
 
     async def load(self, actor: str, key: Hashable) -> object:
-        """Load the state of an actor at the current place of its conversation thread; return `None` for no state."""
+        """Load the state of an actor at the current position of its conversation thread; return `None` for no state."""
         assert isinstance(key, InThread)
         self._versions.pop(key, None)
         journal = self._open.get(key.identity)

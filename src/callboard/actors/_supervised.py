@@ -45,18 +45,18 @@ from callboard.exceptions import ActorDiedError, ActorGoneError, ActorStartError
 _log = logging.getLogger("callboard")
 
 _lives = count(1)
-"""Source of numbers for actor states that begin without a snapshot; shared by all actors of the process."""
+"""Counter for the numbers in `Cell.state_since`; shared by all actors of the process."""
 
 
 OnUnitEnd = Callable[["ActorUnit", End], None]
-"""Callback for a child that has ended without a stop by its supervisor, with its `End`."""
+"""Callback that gets a child and its `End`, if the child has ended although its supervisor did not stop it."""
 
 
 C = TypeVar("C", bound=Cell)
 
 
 def cell_for(spec: ChildSpec[Any], kind: type[C]) -> C:
-    """Return a new cell of the class `kind` for an actor."""
+    """Return a new instance of `kind`, which is `Cell` or a subclass of it, for the actor of a spec."""
     mailbox = Mailbox(spec.mailbox, spec.when_full, spec.kind.groups)
     return kind(spec.name, spec.kind, mailbox, Poison(spec.poison))
 
@@ -153,7 +153,7 @@ class ActorUnit:
         self.cell.tell_of_life(phase, self.number, error=error)
 
     def _code(self, actor: Actor) -> Callable[[OnLost], ActorRunner]:
-        """Return a factory for the runner of the actor's code: local, with a check of its key, or in an engine."""
+        """Return a factory for the runner of the actor's code, which runs in this process or in an engine."""
         engine, ownership = self.spec.runs_in, self.cell.ownership
         if ownership is not None:
             clean_up = math.inf if self.spec.fleet is None else self.spec.fleet.clean_up
@@ -209,7 +209,7 @@ class ActorUnit:
         return TimeLimit(self._loop.scope(self._loop.now() + seconds, 0.0))
 
     async def _keep_in_turn(self, lock: Lock, taken: Taken, call_id: str | None) -> Exception | None:
-        """Take and save the state under a lock, and return as `_keep` does.
+        """Take and save the state like `_keep`, for one call at a time.
 
         Parallel handlers must not overwrite a newer state by an older one.
         """
@@ -218,7 +218,7 @@ class ActorUnit:
             return await self._keep(taken, call_id)
 
     async def _keep(self, taken: Taken, call_id: str | None) -> Exception | None:
-        """Save the state after a call; return the error for a call that must fail without the save, else `None`."""
+        """Save the state after a call. If the call must fail because the save failed, return the error, else `None`."""
         if not isinstance(self._snapshots, JournalSnapshots):
             if (snapshot := await snapshot_or_none(self.cell.name, taken)) is not None:
                 await self._save(snapshot)
@@ -234,7 +234,7 @@ class ActorUnit:
         return None
 
     def _lost_with_key(self, call_id: str | None) -> Exception | None:
-        """Return the error for a call if its state was not saved because the key was lost, else `None`."""
+        """Return an error for a call with unsaved state if this process no longer owns the actor's key, else `None`."""
         ownership = self.cell.ownership
         if ownership is None or ownership.is_current:
             return None
@@ -303,7 +303,7 @@ _LOOK = 0.01
 
 
 class Draining:
-    """Drain of several actors. Calls between actors of one drain are still accepted."""
+    """Drain of several actors: accepted calls finish, and new calls are refused, except calls between these actors."""
 
     def __init__(self, what: str, cells: Callable[[], Collection[Cell]]) -> None:
         self._what = what
@@ -313,7 +313,7 @@ class Draining:
         """Number of messages that another process of the fleet will run."""
 
     async def run(self, timeout: float) -> Drained:
-        """Refuse new calls, wait up to `timeout` seconds for accepted ones, end the others; return a report."""
+        """Refuse new calls, wait up to `timeout` seconds for accepted calls, end unfinished ones; return a report."""
         check_duration("drain(timeout=...)", timeout)
         for cell in self._cells():
             # Before the first count: from here on the number of messages can only grow by calls inside the drain.
@@ -352,7 +352,7 @@ class Draining:
                     self._end(cell, message)
 
     def _end(self, cell: Cell, message: Message) -> None:
-        """End a message during a drain; called in the thread of its incarnation's loop if there is one."""
+        """Settle an unfinished message, or cancel its handler. Runs in the thread of the actor's loop if possible."""
         reason = f"{cell.name} was drained"
         with cell.lock:
             if message.state == "ended":

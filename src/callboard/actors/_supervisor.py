@@ -394,7 +394,7 @@ class Supervisor:
         raise KeyError(f"there is no actor {wanted!r}, only {names}{hint}")
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Finish the calls that the actors have accepted within `timeout` seconds, and return a report.
+        """Refuse new calls, wait up to `timeout` seconds for accepted calls, end unfinished ones; return a report.
 
         New calls fail with an `ActorGoneError`, except calls between the drained actors. A call that does not finish in
         time is ended: with an `ActorGoneError` if it had not begun, otherwise its handler is cancelled, and the call
