@@ -145,7 +145,7 @@ _AUTHORIZATION = (
 
 
 def _authorizations(text: str) -> Iterator[Span]:
-    """Yield the spans of credentials that follow an `Authorization` header or a bare scheme name."""
+    """Yield the spans of credentials that follow `Authorization:`, or the name of a scheme such as `Bearer`."""
     # See RFC 9110, section 11.6.2.
     lowered = _lowered(text)
     for pattern, check in _AUTHORIZATION:
@@ -202,7 +202,7 @@ def _assignments(text: str) -> Iterator[Span]:
 
 
 def _is_password(value: str) -> bool:
-    """Return whether a value looks like a password, not like a placeholder or a reference to one."""
+    """Return whether a value looks like a password, and not like a placeholder or a reference to a variable."""
     if len(value) < 4 or len(set(value)) == 1 or _ABOUT_VALUES.fullmatch(value) or _REFERENCE.fullmatch(value):
         return False
     # `password=password` passes a variable on.
@@ -235,7 +235,7 @@ CREDENTIALS = (
 )
 
 CREDENTIALS_ON_DEMAND = (Detector("high_entropy", _random_texts),)
-"""Detectors of credentials that are off unless chosen by name.
+"""Detectors of credentials that `Redact` uses only if they are chosen by name.
 
 Random-looking text may as well be a hash or an image.
 """

@@ -13,7 +13,7 @@ Finder = Callable[[str], Iterable[Span]]
 """Function from a text to the (start, end) of each secret that it finds."""
 
 KIND = r"[a-z][a-z0-9_]{0,31}"
-"""Pattern of a detector's name, which becomes a part of tokens."""
+"""Pattern of a detector's name. The name is a part of each token that replaces a secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Finding(NamedTuple):
     end: int
     kind: str
     weight: int
-    """Length of the longest span that was merged into this finding; that span gives the kind."""
+    """Length of the longest span that was merged into this finding. The finding has the kind of this span."""
 
 
 def findings(text: str, detectors: Sequence[Detector], tokens: Iterable[Span] = ()) -> list[Finding]:

@@ -29,7 +29,7 @@ def _ibans(text: str) -> Iterator[Span]:
 
 @cache
 def _rest(country: str) -> re.Pattern[str] | None:
-    """Return the pattern of an IBAN after its country code and check digits; `None` if the country has no IBANs."""
+    """Return the pattern of a country's IBANs without the first four characters; `None` if it has no IBANs."""
     # From an extra; `detectors_of()` has checked that it is installed.
     from schwifty import IBAN
     from schwifty.exceptions import SchwiftyException
@@ -193,7 +193,7 @@ PERSONAL_ON_DEMAND = (
     Detector("ip", _IP, check=_is_ip),
     Detector("us_ssn", _SSN),
 )
-"""Detectors of personal data that are off unless chosen by name: too many harmless numbers look the same."""
+"""Detectors of personal data that `Redact` uses only if they are chosen by name: many harmless numbers match them."""
 
 LIBRARIES = {PHONES.name: "phonenumbers", IBANS.name: "schwifty"}
 """Names of the libraries that some detectors need, by the name of the detector."""

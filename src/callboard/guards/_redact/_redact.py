@@ -1,4 +1,4 @@
-"""`Redact`: tokens in place of secrets and personal data, and values in place of tokens for chosen tools."""
+"""`Redact`: tokens replace secrets and personal data, and chosen tools get the original values."""
 
 import hmac
 import logging
@@ -47,7 +47,7 @@ TOKEN = re.compile(rf"<({KIND}):[0-9a-f]{{12}}>")
 
 _LITERAL = "secret"
 _SHORTEST = 4
-"""Minimum characters of a literal secret; a shorter one would be found everywhere."""
+"""Minimum characters of a secret that is given as a literal; a shorter one would be found in ordinary text."""
 _PASSES = 8
 """Maximum passes of redaction over a text.
 
@@ -56,7 +56,7 @@ A new token may reveal another secret beside it, and hostile text could repeat t
 
 
 class Redaction:
-    """Replacement of secrets by tokens; it records the replaced values by their tokens."""
+    """Replacement of secrets by tokens, with a record of the value of each token."""
 
     def __init__(
         self, detectors: Sequence[Detector], key: bytes, thread_id: str, known: Mapping[str, str] | None = None
@@ -168,7 +168,7 @@ def _known(values: Mapping[str, str]) -> list[Detector]:
 
 
 def detectors_of(chosen: Sequence[str | Detector], secrets: Sequence[str]) -> tuple[Detector, ...]:
-    """Return the detectors that an option names or contains, and one detector for the literal `secrets`."""
+    """Return the detectors that an option gives, by name or as objects, and one that finds the given `secrets`."""
     if isinstance(chosen, str):
         raise TypeError(f"Redact(detectors=...) takes a list of names or Detectors, got the string {chosen!r}")
     found = [*map(_detector, chosen), *_literal_detector(secrets)]
@@ -228,7 +228,7 @@ class Vault(Protocol):
     """
 
     async def put(self, thread_id: str, values: Mapping[str, str]) -> None:
-        """Store values by their tokens. A token that is known already always has the same value."""
+        """Store each value under its token. A token that is stored already always has the same value."""
         ...
 
     async def get(self, thread_id: str, tokens: Collection[str]) -> Mapping[str, str]:
@@ -261,12 +261,12 @@ class MemoryVault:
         self._lock = threading.Lock()
 
     async def put(self, thread_id: str, values: Mapping[str, str]) -> None:
-        """Store values by token."""
+        """Store each value under its token."""
         with self._lock:
             self._of(thread_id).update(values)
 
     async def get(self, thread_id: str, tokens: Collection[str]) -> Mapping[str, str]:
-        """Return the values of the given tokens that are stored."""
+        """Return the stored values of the given tokens, by token."""
         with self._lock:
             kept = self._of(thread_id)
             return {token: kept[token] for token in tokens if token in kept}
@@ -280,7 +280,7 @@ class MemoryVault:
 
 
 class StoreVault:
-    """Vault in a LangGraph store, so that tokens can be opened after a restart.
+    """Vault in a LangGraph store, so that tokens can be replaced by their values even after a restart.
 
     The store holds the values in plain text, without an index. Everybody who can read the store can read the values.
 
@@ -294,13 +294,13 @@ class StoreVault:
         self._access = StoreAccess()
 
     async def put(self, thread_id: str, values: Mapping[str, str]) -> None:
-        """Store values by token."""
+        """Store each value under its token."""
         place = self._place(thread_id)
         ops = [PutOp(place, token, {"value": value}, index=False) for token, value in values.items()]
         await self._access.batch(self._store, ops)
 
     async def get(self, thread_id: str, tokens: Collection[str]) -> Mapping[str, str]:
-        """Return the values of the given tokens that are stored."""
+        """Return the stored values of the given tokens, by token."""
         place = self._place(thread_id)
         items = await self._access.batch(self._store, [GetOp(place, token) for token in tokens])
         return {item.key: str(item.value["value"]) for item in items if isinstance(item, Item)}
@@ -313,7 +313,7 @@ class StoreVault:
 # Middleware
 
 _NESTED = 8
-"""Maximum rounds in which tokens are replaced by values: a value may contain tokens again."""
+"""Maximum number of passes that replace tokens by values: a value may itself contain tokens."""
 
 _SHOWN_TO_PERSONS = "with reveal=..., the question shows, and a checkpoint keeps, what tokens stand for"
 _log = logging.getLogger("callboard")
@@ -377,15 +377,15 @@ class Redact(Middleware):
 
     @property
     def reveals(self) -> bool:
-        """`True` if `reveal` names any tool, which then gets values in place of tokens."""
+        """`True` if the option `reveal` names a tool. Such a tool gets the original values in place of tokens."""
         return bool(self._reveal)
 
     def redact(self, text: str, *, thread_id: str = "") -> str:
-        """Return a text for a log or a span, with placeholders for its secrets; the secrets are not stored."""
+        """Return a text, for a log or a span, with tokens in place of its secrets; the secrets are not stored."""
         return self._redaction(thread_id).text(text)
 
     def redact_value(self, value: Any, *, thread_id: str = "") -> Any:
-        """Return a copy of a nested value with tokens for its secrets; the values are not stored."""
+        """Return a copy of a nested value with tokens in place of its secrets; the secrets are not stored."""
         return self._redaction(thread_id).of(value)
 
     async def hide(self, value: Any, *, thread_id: str = "") -> Any:
@@ -407,7 +407,7 @@ class Redact(Middleware):
         return restored
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
-        """Run the call with tokens or values in its arguments, and with tokens in its result or error."""
+        """Run the call with tokens in place of secrets in its arguments (if not revealed), its result and its error."""
         thread_id = _thread_id(request)
         request, known = await self._prepared(request, thread_id)
         redaction = self._redaction(thread_id, known)
@@ -434,7 +434,7 @@ class Redact(Middleware):
         return output
 
     async def _prepared(self, request: ToolCallRequest, thread_id: str) -> tuple[ToolCallRequest, Mapping[str, str]]:
-        """Return the request to pass to the tool, and the values that the tool gets to know, by their tokens."""
+        """Return the request for the tool, and the secret values that the tool receives in it, by their tokens."""
         # The tool may repeat these values, so they are replaced in its result.
         call = request.tool_call
         others, shown = self._divided(call)
@@ -452,7 +452,7 @@ class Redact(Middleware):
         return request, {**known.values, **values}
 
     def _divided(self, call: ToolCall) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return two dicts with the arguments of a call: arguments that get tokens, and arguments that get values."""
+        """Return a call's arguments in two dicts: in one, secrets become tokens; in the other, tokens become values."""
         args, revealed = call["args"], self._reveal.get(call["name"], ())
         shown = {name: value for name, value in args.items() if revealed is None or name in revealed}
         return ({name: args[name] for name in args.keys() - shown.keys()} if shown else args), shown
@@ -488,7 +488,7 @@ class Redact(Middleware):
 
 
 def _clear_handled(redaction: Redaction) -> None:
-    """Replace the error that became an error message by a copy without secrets, because observers receive it."""
+    """Remove the secrets from the error that became the call's error message, because observers receive this error."""
     call = running_call()
     if call is not None and isinstance(call.handled, Exception):
         call.handled = redaction.cleared(call.handled)

@@ -25,7 +25,7 @@ Named = Callable[[str, str], str]
 """Function that gets a dict key or field name and the string under it, and returns the string to put there."""
 
 DEEPEST = 64
-"""Maximum levels of nesting that a walk visits; deeper values are replaced by a note."""
+"""Maximum levels of nesting in which strings are replaced; deeper values are replaced by a note."""
 
 TOO_DEEP = "[nested too deeply]"
 _CYCLE = "[...]"
@@ -39,7 +39,7 @@ _IDENTITY = frozenset(("id", "tool_call_id", "type", "name", "status"))
 def walked(
     value: Any, text: Text, named: Named | None = None, error: Callable[[BaseException], BaseException] | None = None
 ) -> Any:
-    """Return a copy of a nested value in which functions replaced every string; unchanged parts stay the same objects.
+    """Return a copy of a nested value in which given functions replaced every string; unchanged parts are not copied.
 
     Walked are dicts (keys, too), lists, tuples, sets, dataclasses, pydantic models, messages and LangGraph's `Command`,
     `Send` and `Interrupt`. Long whole numbers are treated as strings. Ids and names of messages stay, and so does any
@@ -53,7 +53,7 @@ def walked(
 
 
 class _Walk:
-    """State of one walk through a nested value, which copies what contains a changed string."""
+    """State of one pass through a nested value. Only the parts that contain a changed string are copied."""
 
     def __init__(self, text: Text, named: Named, error: Callable[[BaseException], BaseException]) -> None:
         self.changed = False
@@ -138,7 +138,7 @@ class _Walk:
         return kind(items)
 
     def _fields(self, items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-        """Return the fields of an object that the walk changed, with their new values."""
+        """Return the fields of an object in which strings were replaced, with their new values."""
         pairs = ((name, old, self._named(name, old)) for name, old in items)
         return {name: new for name, old, new in pairs if new is not old}
 
@@ -181,7 +181,7 @@ class _Walk:
 # Exceptions
 
 _LONGEST_CHAIN = 32
-"""Maximum depth of an error's causes and groups that is kept. Of deeper errors, only the type names are kept."""
+"""Maximum nesting of causes and group members in an error. Of a deeper error, only the type's name is kept."""
 
 _OF_CALLS = frozenset(("tool", "call_id", "tool_call_id"))
 """Attributes of errors that identify a call. They are never changed, because callers match on them."""
@@ -209,7 +209,7 @@ class Clearing:
         self._depth = 0
 
     def of(self, error: BaseException) -> BaseException:
-        """Return the error, cleared in place, or a `RedactedError` if its `str` or `repr` still shows secrets."""
+        """Replace secrets in an error, in place if possible; return it, or a `RedactedError` if secrets remain."""
         if id(error) in self._done:
             return self._done[id(error)][1]
         if self._depth == _LONGEST_CHAIN:
@@ -225,7 +225,7 @@ class Clearing:
         return cleared
 
     def copy(self, error: BaseException) -> BaseException:
-        """Return the error, or a `RedactedError` if it shows secrets."""
+        """Return an error without secrets: the given error if it shows none, otherwise a `RedactedError`."""
         # The error itself is not changed, because other code may own it.
         return error if self._is_clear(error) else self._stand_in(error)
 
@@ -255,7 +255,7 @@ class Clearing:
         return cleared
 
     def _in_place(self, error: BaseException) -> None:
-        """Replace secrets in all parts of an error that can be assigned."""
+        """Replace secrets in all attributes of an error that can be assigned, such as `args`."""
         # `_is_clear()` checks afterwards whether that was enough.
         for name in ("args", *_slots(type(error))):
             with suppress(Exception):  # unset, or read only
@@ -302,7 +302,7 @@ def _texts(error: BaseException) -> Iterator[str]:
 
 
 def _slots(kind: type) -> Iterator[str]:
-    """Yield the names of attributes that are not in `__dict__`."""
+    """Yield the names of the attributes that an exception type stores outside of `__dict__`, such as in `__slots__`."""
     # They are in `__slots__`, or built-in ones such as `OSError.filename`.
     for base in kind.__mro__:
         if base in (BaseException, object):

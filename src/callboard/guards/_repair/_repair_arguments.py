@@ -107,7 +107,7 @@ def is_wrapper(name: str, tool: str) -> bool:
 
 
 def the_one(word: str, choices: Iterable[str]) -> str | None:
-    """Return the only choice that a misspelt word can stand for, or `None` if there is none, or several.
+    """Return the only choice that a misspelt word can mean; `None` if it can mean no choice, or several choices.
 
     A choice that differs only in case and separators wins. Otherwise words of at least five letters may have one
     letter wrong, missing, added or swapped with its neighbour. The first letter must be right, because "unlock" is not
@@ -252,7 +252,7 @@ class Repair:
 
     kind: Kind
     place: str
-    """Place as dotted names of the schema; `*` stands for a list item, and for a name that only the model used."""
+    """Place of the change, as dotted names of the schema; `*` stands for a list item, or a name not in the schema."""
     written: str = ""
     """Name that the model wrote, if the name was wrong."""
 
@@ -266,7 +266,7 @@ class Repaired:
 
 
 _Correction = tuple[Path, Any, list[Repair]]
-"""Possible correction: the place, its new value, and the repairs that this value makes."""
+"""Possible correction: the place in the arguments, the new value, and a `Repair` record of each change."""
 
 
 def repair(contract: Contract, args: Args) -> Repaired | None:
@@ -305,7 +305,7 @@ def repair(contract: Contract, args: Args) -> Repaired | None:
 
 
 def _groups(shape: Shape, faults: Iterable[Path]) -> list[list[Path]]:
-    """Return the places of errors in groups, one for each correction that may fix them together."""
+    """Return the invalid places of the arguments in groups; one correction may fix all places of a group."""
     # Errors inside of another faulty place are left out; the next round finds them.
     groups: dict[Path, list[Path]] = {}
     for fault in faults:

@@ -1,4 +1,4 @@
-"""JSON schemas: the types and names that values should have, and the places where they are wrong, by jsonschema.
+"""JSON schemas: the types and names that a schema expects, and the places of invalid values, found by jsonschema.
 
 The intention is taken from types, choices, properties, items, references and combinations; ranges and lengths do not
 help to guess it. A schema may come from an untrusted server. Nothing that it refers to is fetched, and its regular
@@ -74,7 +74,7 @@ class Shape:
         return {} if found is None else cast("Schema", found)
 
     def along(self, path: Path) -> list[list[Schema]]:
-        """Return the alternatives of the schema at every step of a path, beginning with the root."""
+        """Return the schema alternatives for each value along a path of keys and indices, beginning with the root."""
         steps = [self.alternatives(self.root)]
         for key in path:
             around = [schema for schema in steps[-1] if has_type({} if isinstance(key, str) else [], schema)]
@@ -114,7 +114,7 @@ def _merged(one: Schema, other: Schema) -> Schema:
 
 
 def _inner(schema: Schema, key: str | int) -> object:
-    """Return the schema of one property or item of an object or list."""
+    """Return the schema of the value under a key of an object, or at an index of a list."""
     # It is `True` if the schema allows any value there, `False` if it allows none.
     if isinstance(key, str):
         open_ended = True if "patternProperties" in schema else schema.get("additionalProperties", True)
@@ -135,7 +135,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 def types_of(schema: Schema) -> set[str]:
-    """Return the JSON types that a schema allows; empty if it allows any."""
+    """Return the JSON types that a schema allows; an empty set if it allows any type."""
     given = schema.get("type")
     if given is not None:
         return set(given) if isinstance(given, list) else {given}
@@ -143,7 +143,7 @@ def types_of(schema: Schema) -> set[str]:
 
 
 def choices_of(schema: Schema) -> list[Any] | None:
-    """Return the values that an enum or a constant allows; `None` if the schema is neither."""
+    """Return the values that a schema with `enum` or `const` allows; `None` for any other schema."""
     if "const" in schema:
         return [schema["const"]]
     choices = schema.get("enum")
@@ -168,7 +168,7 @@ def is_type(value: object, name: str) -> bool:
 # Validation
 
 _MAX_CHOICES = 2000
-"""Maximum number of `anyOf` and `oneOf` lists that one validation visits; nesting doubles them at each level."""
+"""Maximum number of `anyOf` and `oneOf` lists in one validation; each level of nesting can double their number."""
 _IGNORED = ("pattern", "patternProperties", "unevaluatedProperties")
 _OF_KIND = frozenset(("type", "enum", "const"))
 
@@ -219,11 +219,11 @@ def _is_of_another_kind(error: Any) -> bool:
 
 
 def _anything(*_: object) -> None:
-    """Accept any value: implementation of a keyword that is ignored."""
+    """Accept any value, in place of the check of a schema keyword that is ignored."""
 
 
 def _unless_patterns(keyword: Any) -> Any:
-    """Return an implementation of `additionalProperties` that does nothing beside `patternProperties`."""
+    """Return a check of `additionalProperties` that does nothing if the schema also has `patternProperties`."""
 
     # The expressions of `patternProperties` are not run, so it is unknown which properties are additional.
     def judge(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
@@ -234,7 +234,7 @@ def _unless_patterns(keyword: Any) -> Any:
 
 
 def _counted(keyword: Any) -> Any:
-    """Return an implementation of `anyOf` or `oneOf` that raises `TooManyChoicesError` after too many uses."""
+    """Return a check of `anyOf` or `oneOf` that raises `TooManyChoicesError` after too many uses in one validation."""
 
     # Two alternatives at every level of a value take exponential time.
     def judge(validator: Any, alternatives: Any, instance: Any, schema: Any) -> Iterator[Any]:
@@ -246,7 +246,7 @@ def _counted(keyword: Any) -> Any:
 
 
 def _at(reference: str, document: Schema) -> Any:
-    """Return the part of a document to which a reference with a JSON pointer leads; `None` if there is none."""
+    """Return the part of a document that a reference with a JSON pointer names; `None` if this part does not exist."""
     here: Any = document
     for key in reference.split("/")[1:]:
         here = here.get(key.replace("~1", "/").replace("~0", "~")) if isinstance(here, Mapping) else None
@@ -254,7 +254,7 @@ def _at(reference: str, document: Schema) -> Any:
 
 
 def _of_one_draft(schema: Any) -> Any:
-    """Return a copy of a schema without any `$schema` in it."""
+    """Return a copy of a schema without the keyword `$schema`, so that all its parts are read as one draft."""
     # At a nested `$schema`, jsonschema would switch to its own keywords for that part.
     if isinstance(schema, Mapping):
         return {
@@ -272,7 +272,7 @@ Args = dict[str, Any]
 MAX_DEPTH = 32
 MAX_NODES = 1_000
 MAX_CHARS = 200_000
-"""Maximum characters and nodes of arguments that are repaired: every round copies and validates them again."""
+"""Maximum depth, nodes and characters of arguments that are repaired: each pass copies and validates them again."""
 
 
 class Contract:
@@ -286,7 +286,7 @@ class Contract:
 
     @cached_property
     def shape(self) -> Shape:
-        """Shape of valid arguments, read from the tool's schema."""
+        """Structure of valid arguments, as the tool's schema describes it."""
         return Shape(_json_schema(self._schema), self.injected)
 
     def faults(self, args: Args) -> tuple[Path, ...]:

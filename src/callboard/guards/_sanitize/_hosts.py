@@ -35,7 +35,7 @@ _MOST = 2048
 
 
 class Target(NamedTuple):
-    """Checked URL with the parts that decide where it leads."""
+    """Checked URL, with its host and its port."""
 
     url: str
     """URL, newly written in ASCII, with scheme and host in lower case, and no dot at the end of the host."""
@@ -45,7 +45,7 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Url:
-    """Rule for a URL argument; the tool gets the checked URL, newly written.
+    """Rule for a URL argument. The tool gets the checked URL, rebuilt from its parsed parts.
 
     Addresses that are not public are refused (loopback, private, link-local, multicast, reserved; also embedded in
     IPv6), and so are names that only a local network knows. `hosts` can allow them explicitly. A tool that follows
@@ -85,7 +85,7 @@ class Url:
             object.__setattr__(self, "hosts", frozenset(_pattern(host) for host in self.hosts))
 
     def check(self, value: object) -> str | None:
-        """Check a URL, and return it written anew from its parsed parts; return `None` for `None`.
+        """Check a URL and return it, rebuilt from its parsed parts; return `None` for `None`.
 
         Raises:
             RefusedError: a `ValueError` with the reason, if the URL is not allowed.
@@ -94,7 +94,7 @@ class Url:
         return None if target is None else target.url
 
     async def acheck(self, value: object) -> str | None:
-        """Check as `check` does and, with `resolve`, also the addresses of the host."""
+        """Check a URL as `check()` does; with the option `resolve`, also check the addresses of its host."""
         target = self._target(value)
         if target is None:
             return None
@@ -209,7 +209,7 @@ def _read_v6(written: str) -> ipaddress.IPv6Address:
 
 
 def is_listed(host: str, patterns: Collection[str]) -> bool:
-    """Return whether a host is in a list of patterns, by its name or as "*." and a domain above it."""
+    """Return whether a list of patterns contains a host, or "*." with a parent domain of this host."""
     # Compared by whole labels: "*.example.com" must not match "evil-example.com".
     labels = host.split(".")
     return host in patterns or any(f"*.{'.'.join(labels[n:])}" in patterns for n in range(1, len(labels)))

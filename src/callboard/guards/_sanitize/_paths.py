@@ -1,4 +1,4 @@
-"""Rule `PathIn` for paths that a model writes: they must be below a root, in every reading and on the disk."""
+"""Rule `PathIn` for paths that a model writes: they must lead below a root, also with escapes and links resolved."""
 
 import errno
 import os
@@ -51,7 +51,7 @@ class PathIn:
         return f"PathIn({', '.join(map(repr, self._roots))})"
 
     def check(self, value: object) -> str | None:
-        """Return the real, absolute path; return `None` for `None`. It reads the disk, so call it in a thread.
+        """Check a path and return its real, absolute path (`None` for `None`). Call it in a thread: it reads the disk.
 
         Raises:
             RefusedError: a `ValueError` with the reason, if the path is not allowed.
@@ -60,7 +60,7 @@ class PathIn:
         return None if path is None else self._real(path)
 
     async def acheck(self, value: object) -> str | None:
-        """Check as `check` does, with the disk access in a worker thread."""
+        """Check a path as `check()` does, but access the disk in a worker thread."""
         path = self._read(value)
         return None if path is None else await self._threads.run(partial(self._real, path))
 
@@ -129,7 +129,7 @@ def _decoded(path: str) -> str:
 
 
 def _structure(path: str) -> list[str]:
-    """Return the parts of a path that decide where it leads; the names of files and folders do not count."""
+    """Return the structure of a path, such as separators and `..`, with "name" in place of each file or folder name."""
     # They are separators, names made of dots only, and special beginnings.
     # U+2044 is absent from `_SEPARATOR`: NFKC makes it from fractions such as U+00BD, which are harmless.
     parts = _SEPARATOR.sub("\\\\", path).replace("\\", "/\\/").split("/")

@@ -74,7 +74,7 @@ class Rules:
                 self._exact[parts] = rule
 
     def at(self, place: Place) -> Rule | None:
-        """Return the rule for a place, or `None`. A rule that names the place precedes one with a `*`."""
+        """Return the rule for a place in the arguments, or `None`. A rule without `*` precedes a rule with `*`."""
         parts = self._one_spelling(tuple("[]" if isinstance(part, int) else part for part in place))
         rule = self._exact.get(parts)
         if rule is not None or not self._wild:
@@ -114,7 +114,7 @@ class Refused:
 
 @dataclass(slots=True, kw_only=True)
 class Walk:
-    """Walk that cleans the arguments of one call, and collects pending checks and refusals.
+    """Walk through the arguments of one call: it cleans them, and collects the pending checks and the refusals.
 
     `arguments()` is called once.
     """
@@ -125,7 +125,7 @@ class Walk:
     max_size: int
     skip: frozenset[str] = frozenset()
     due: list[Due] = field(default_factory=list[Due])
-    """Checks that the caller must run, the innermost first."""
+    """Checks that the caller must run; the checks of inner values come before the checks of outer ones."""
     refused: list[Refused] = field(default_factory=list[Refused])
     cleaned: set[str] = field(default_factory=set[str])
     """Names of the arguments in which the walk or a check changed something."""
@@ -149,7 +149,7 @@ class Walk:
         return place in self._around_refused
 
     def refuse(self, place: Place, error: RefusedError) -> None:
-        """Record that the value at a place is refused, and with it every value that contains it."""
+        """Record that the value at a place is refused, and so are all values that contain this value."""
         self.refused.append(Refused(place, error))
         self._around_refused.update(place[:end] for end in range(len(place) + 1))
 
@@ -301,7 +301,7 @@ class Sanitize(Middleware):
         self._threads = Threads("Sanitize")
 
     def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
-        """Raise `ValueError` for rules that can never apply: after a typo, an argument would stay unchecked."""
+        """Raise `ValueError` for a rule whose tool or argument does not exist, because the rule would check nothing."""
         check_tool_names("Sanitize(tools=...)", self._for_tool, tools, self._missing)
         for name in self._for_tool.keys() & tools:
             _check_rules(tools[name], self._for_tool[name])
@@ -329,7 +329,7 @@ class Sanitize(Middleware):
         return output if self._results is None else await self._cleaned(output, request, self._results)
 
     async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
-        """Clean the message that a tool's error became after it had left all middleware."""
+        """Clean the message that replaces a tool's error, after all middleware has let the error pass."""
         if self._results is None or "ended" in message.additional_kwargs.get("callboard", {}):
             return message  # written by callboard itself, such as for a timeout
         return cast("ToolMessage", await self._cleaned(message, request, self._results))
@@ -443,7 +443,7 @@ async def _settle(due: Due, walk: Walk) -> None:
 
 
 def _reason(error: Exception, rule: object) -> RefusedError:
-    """Return the refusal that follows from an error of a check."""
+    """Return the `RefusedError` for an error that a check raised."""
     # Its text is cleaned for the model, and does not quote the refused value.
     if isinstance(error, RefusedError):
         return error
@@ -470,7 +470,7 @@ def _refusal(request: ToolCallRequest, refused: list[Refused]) -> ToolMessage:
 
 
 def _declared(arguments: Iterable[str], tool: BaseTool | None) -> list[str]:
-    """Return argument names for observers, sorted."""
+    """Return argument names for observers, sorted; a name that the tool lacks becomes `*`."""
     # A name that the tool lacks was written by the model, and becomes `*`.
     schema: Any = None if tool is None else tool.args_schema
     known = schema.get("properties", {}) if isinstance(schema, dict) else () if tool is None else spellings(tool)

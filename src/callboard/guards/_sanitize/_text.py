@@ -145,7 +145,7 @@ def _left_out(count: int) -> str:
 
 
 def shown(text: str, max_chars: int = 40) -> str:
-    """Return an untrusted text as it is safe to print: quoted, escaped to ASCII, and cut."""
+    """Return an untrusted text in a form that is safe to print: quoted, escaped to ASCII, and cut."""
     quoted = ascii(text[:max_chars])
     return quoted if len(text) <= max_chars else f"{quoted}..."
 

@@ -21,7 +21,7 @@ _MAX_DEPTH = 20
 """Maximum nesting of a content block; deeper parts are left out."""
 _ROLES = {"tool", "human", "user", "ai", "assistant", "system", "developer", "function"}
 _SHORTEST = 60
-"""Minimum characters of a shortened text, which leave room for the note about the rest."""
+"""Minimum characters of a shortened text, so that the note about the removed rest has room in it."""
 # A terminal would write the next text over the line, so that the reader misses its beginning.
 _LONE_RETURN = re.compile(r"\r(?!\n)")
 _MARKER = re.compile(r"\[\s*(?=(?:end\s+of\s+)?untrusted\b)", re.IGNORECASE)
@@ -109,7 +109,7 @@ class Cleaning:
         return _fence_blocks(clean) if isinstance(clean, list) else _fence(clean)
 
     def _value(self, key: str, value: Any, depth: int) -> Any:
-        """Return a cleaned copy of a text, or of a content block or a part of it."""
+        """Return a cleaned copy of a text, of a content block, or of a part of a content block."""
         if isinstance(value, str):
             return self._text(value) if key == "text" else self._visible(value)
         if not isinstance(value, (dict, list)):
