@@ -50,7 +50,7 @@ def approved_arguments() -> Mapping[str, object] | None:
 
 @contextmanager
 def agreed(args: Mapping[str, object]) -> Generator[None]:
-    """Store the arguments that a person approved, for `approved_arguments()` within the block."""
+    """Store the arguments that a person approved; inside the block, `approved_arguments()` returns them."""
     token = _approved.set(deepcopy(args))
     try:
         yield
@@ -90,7 +90,7 @@ FIELDS: dict[AnswerType, str] = {
 """Field of a `HumanInterruptConfig` that allows an answer, by the kind of the answer."""
 
 Step = tuple[str, ToolCallRequest | ToolMessage]
-"""Decision about a call: one word for observers, and the request to run or the message that answers instead."""
+"""Decision about a call: one word for observers, and the request to run or the message that answers the call."""
 
 
 class ApprovalRequest(HumanInterrupt):
@@ -176,7 +176,7 @@ class Question:
         return [answer for answer, field in FIELDS.items() if self.config.get(field)]
 
     def understood(self, answer: Any, check: Callable[[Any], Any]) -> Step | None:
-        """Return the decision that an answer makes; `None` if the answer belongs to a question about other arguments.
+        """Return the decision in a person's answer; `None` if the answer belongs to a question about other arguments.
 
         Raise `ValueError` if the answer is not allowed.
         """
@@ -248,7 +248,7 @@ def _form(allowed: tuple[AnswerType, ...]) -> Form:
 
 
 def _declined(call: ToolCall, reason: str | None) -> str:
-    """Return the text with which a model reads that a person rejected its call."""
+    """Return the text that tells the model that a person rejected its call."""
     # It has LangChain's wording, which models know from training.
     if reason:
         return f"User rejected the tool call for `{call['name']}` with reason: {reason}"
@@ -259,7 +259,7 @@ def _declined(call: ToolCall, reason: str | None) -> str:
 
 
 def _check_arguments(tool: BaseTool, args: Mapping[str, Any]) -> None:
-    """Raise `ValueError` if a person has edited the arguments of a call, and they do not fit the tool."""
+    """Raise `ValueError` if arguments that a person has edited do not fit the tool."""
     schema = tool.tool_call_schema
     if not inspect.isclass(schema) or not issubclass(schema, BaseModel):
         return  # a JSON schema, which is not checked here

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 async def ask(store: SharedDocuments, document: Document, rule: Rule[T], request: ToolCallRequest) -> Done[T] | None:
-    """Change a document of a store by a rule, and return the result.
+    """Change a document of a store with the function `rule`, wait for the change, and return its result.
 
     Return `None` if the store cannot be reached, and the call should continue without it. Raise `CallRejectedError`
     if the call must not run then.

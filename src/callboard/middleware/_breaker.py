@@ -81,11 +81,11 @@ class Circuit:
 
     rules: Rules
     changes: int = 0
-    """Number of state changes so far."""
+    """Number of times that the circuit has changed its state."""
     asked_at: float = -math.inf
     """Time at which the store was last asked whether another process has opened this circuit."""
     is_shared: bool = False
-    """True if the store has, or had, the document of this opening. Otherwise its absence says nothing."""
+    """`True` once this open circuit's document was in the store. Only then a missing document ends the open time."""
     _outcomes: deque[tuple[float, bool]] = field(default_factory=deque[tuple[float, bool]])
     _failures: int = 0
     _until: float | None = None
@@ -105,7 +105,7 @@ class Circuit:
         return left if left > _INSTANT else 0.0
 
     def before(self, now: float) -> Ticket | None:
-        """Return the ticket of an admitted call, or `None` if the call is refused."""
+        """Admit a call and return its ticket, or refuse the call and return `None`."""
         is_probe = self._until is not None
         if is_probe:
             if self.wait(now) > 0 or self._probing >= self.rules.probes:
@@ -132,7 +132,7 @@ class Circuit:
         return self._open(now) if self._fails_too_often() else None
 
     def follow(self, left: float, now: float) -> State | None:
-        """Take over the state of the circuit in other processes; they refuse calls for `left` more seconds.
+        """Take over the circuit's state from other processes, which refuse its calls for `left` more seconds.
 
         With 0, the circuit is open no longer, unless the store never had the document of its opening. Return
         "open" if the circuit was not open before; calls that are running then will not count.
@@ -185,7 +185,7 @@ class Circuit:
 # Circuits of a process
 
 FEWEST = 64
-"""Minimum number of circuits in a process at which unused ones are removed."""
+"""Minimum number of circuits in a process before unused circuits are removed."""
 
 
 class Admission(NamedTuple):
@@ -216,7 +216,7 @@ class LocalCircuits:
         return key
 
     async def enter(self, key: Hashable, request: ToolCallRequest) -> Admission:
-        """Return the decision about a call; never waits."""
+        """Admit or refuse a call by the circuit of its key, and return the decision; never wait."""
         now = common_time()
         with self._lock:
             circuit = self._circuit(key, now)
@@ -238,7 +238,7 @@ class LocalCircuits:
             return "closed" if circuit is None else circuit.state(common_time())
 
     def reset(self, key: Hashable) -> None:
-        """Forget the circuit of a key, or all circuits for `None`; calls that run now will not count."""
+        """Forget the circuit of a key, or all circuits for `None`. Outcomes of calls that run now will not count."""
         with self._lock:
             if key is None:
                 self._circuits.clear()
@@ -263,14 +263,14 @@ class LocalCircuits:
 # Circuits of many processes
 
 _FRESH = 1.0
-"""Seconds after a look into the store in which calls are decided without another look."""
+"""Seconds for which an answer of the store is used before the store is asked again."""
 _ON_THE_WAY = 0.1
-"""Seconds by which a document expires earlier than its circuit, because it is written later than the circuit opened.
+"""Seconds by which a document's life is shorter than the open time of its circuit, because it is written later.
 
 Otherwise a call that waited exactly as long as it was told would still find the document.
 """
 _RESET = "reset"
-"""Mark in the store that makes all documents of a breaker void."""
+"""Name of a mark in the store. Setting the mark makes all earlier documents of a breaker void."""
 _SLACK = 1.0
 """Seconds by which the clock of the store may go back before a document counts as forged."""
 
@@ -300,7 +300,7 @@ class SharedCircuits(LocalCircuits):
         return key
 
     async def enter(self, key: Hashable, request: ToolCallRequest) -> Admission:
-        """Return the decision about a call."""
+        """Admit or refuse a call by the circuit of its key, and return the decision."""
         # It first waits for the store if the last look for this circuit was more than a second ago.
         now = common_time()
         with self._lock:
@@ -366,7 +366,7 @@ class SharedCircuits(LocalCircuits):
 
 
 def _text_of(found: Found) -> str:
-    """Return the text of the document for an open circuit. It becomes void at the next reset of all circuits."""
+    """Return the text of an open circuit's document. The text is void after the next reset of all circuits."""
     return f"open {found.marks[0]}"
 
 
@@ -532,7 +532,7 @@ class CircuitBreaker(Middleware):
 
 
 class _BodyRun:
-    """Distinction between a spent budget and a cancellation of a call; both reach middleware as a cancellation."""
+    """Test of a cancelled call: whether it has spent its time budget, or was cancelled for another reason."""
 
     __slots__ = ("_before", "_call")
 

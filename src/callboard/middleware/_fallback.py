@@ -23,7 +23,7 @@ from callboard.tools._results import CallNext, Output, is_output, with_entries
 T = TypeVar("T")
 
 _THREADS = 256
-"""Maximum number of threads of one alternative that is a sync function."""
+"""Maximum number of threads in which one alternative runs, if it is a sync function."""
 
 Failure = Exception | ToolMessage
 """Failure for which an alternative is needed: an error, or a message that counts as a failure."""
@@ -134,7 +134,7 @@ def _in_thread(fn: Callable[..., object]) -> Callable[..., Awaitable[object]]:
 
 
 def signed(output: Output, call: ToolCall, by: str) -> Output:
-    """Return the output of an alternative as that of the call that the model made."""
+    """Return the output of an alternative as the output of the model's call, with the name of the called tool."""
 
     # Its message gets the name of the called tool, and a record of the alternative's name.
     def entry(given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`OutputBudget`: middleware that shows the part of a result that fits, and stores the whole for the model to read.
+"""`OutputBudget`: middleware that shortens long results, and stores the whole texts, which the model can read.
 
 A result is shortened in the text blocks of its content, at good places such as line breaks.
 """
@@ -103,7 +103,7 @@ class Outputs:
         return output_id if self._remember((thread, output_id), text) else None
 
     async def find(self, output_id: str, runtime: Runtime) -> str | None:
-        """Return the text with an id, or `None` if this thread has none. Raises any error of the store."""
+        """Return the text with an id; `None` if this conversation has no such text. Errors of the store are raised."""
         # The thread comes from the configuration, not from the model: an id of another thread finds nothing.
         thread = _thread(runtime.config)
         with self._lock:
@@ -223,16 +223,16 @@ CHARACTERS_PER_TOKEN = 4
 """Average characters per token for English text, as in `langchain_core.messages.utils.count_tokens_approximately`."""
 
 _MOST_CHARACTERS_PER_TOKEN = 8
-"""Maximum characters that are counted per token of the budget. This keeps counting cheap for huge texts."""
+"""Maximum characters per token of the budget. A longer text is over the budget, and its tokens are not counted."""
 
 _MOST_TOKENS_PER_CHARACTER = 4
 """Maximum tokens per character: a token of a byte-level tokenizer has at least one byte, a character at most four."""
 
 _NEAR = 5
-"""Part (1 / 5) at the end of the text that fits, in which a line break is preferred as the place to cut."""
+"""Divisor (1 / 5): if the fifth of the shown text nearest to the cut has a line break, the text is cut there."""
 
 _LONGEST_CHARACTER = 32
-"""Maximum code points that are kept together as one visible character; more combining accents may be cut."""
+"""Maximum code points that are kept together as one visible character; a longer sequence may be cut."""
 
 
 class Measure:
@@ -333,7 +333,7 @@ _DEFAULT = 20_000
 
 
 class OutputBudget(Middleware):
-    """Middleware that shortens long results and stores the whole text, which a tool of the node, `read_output`, reads.
+    """Middleware that shortens long results and stores the whole texts; the model reads them with `read_output`.
 
     One line, which is not counted, replaces the removed text and shows the tool call that reads it. The text belongs to
     the conversation thread. It is kept in `store`, else in the graph's store, else in this process. The budget is for
@@ -409,7 +409,7 @@ class OutputBudget(Middleware):
         return with_entries(output, lambda entry: cut.get(id(entry), entry))
 
     async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
-        """Shorten the message that an error became after it had left all middleware."""
+        """Shorten the message that replaces a tool's error, after all middleware has let the error pass."""
         return await self._message(message, request.runtime) if self._applies_to(request) else message
 
     def _applies_to(self, request: ToolCallRequest) -> bool:

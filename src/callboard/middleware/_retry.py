@@ -31,7 +31,7 @@ When = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], boo
 """Option for the errors that a middleware handles: an exception type, a tuple of types, or a predicate of the error."""
 
 ASKS_TOO_LATE = "the question comes after a body has run, and the answer runs that body again"
-"""Error text for a question to a person that comes from inside of middleware which may run a second body."""
+"""Error text for an approval inside of a middleware that may run a second body, such as `Retry` or `Fallback`."""
 _NEVER_RAN = (CallRejectedError, CircuitOpenError, ActorGoneError)
 """Errors of calls whose body did not run. Such a call may be retried, whatever its tool does."""
 _LONGEST_ASKED = 86_400.0

@@ -130,7 +130,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         return cast("Item", call.result)
 
     def _around(self, request: ToolCallRequest) -> BatchContext:
-        """Return the context in which a request's call is supervised."""
+        """Return the context in which a request's call runs: deadline, observers, and what observers may see."""
         # The tool's description is added only if an observer is active.
         around, tool = batch_context(chunks_for(runtime_of(request.runtime.config))), request.tool
         if not around.observers.calls:
@@ -249,7 +249,7 @@ def _check_arguments(plan: Plan, request: ToolCallRequest) -> None:
 
 
 def _in_thread(tool: BaseTool, attempt: Attempt) -> BaseTool:
-    """Return a copy of a sync tool whose `ainvoke` uses the attempt's thread."""
+    """Return a copy of a sync tool whose `ainvoke` runs the tool in the thread of the attempt."""
 
     # LangChain would use a thread of the event loop's executor. Such a thread is not counted by the thread limit, and
     # after a timeout it would go on unnoticed.

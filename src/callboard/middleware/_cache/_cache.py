@@ -80,7 +80,7 @@ Calls with equal keys share a result.
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 _OWN_AFFAIRS = {"rejected", "deadline", "cancelled"}
-"""Endings of a call (`ended`) that say nothing about an identical call, which may have more time or a free permit."""
+"""Values of `ended` after which an identical call may still succeed: it may have more time, or a free permit."""
 
 
 class _Key(NamedTuple):
@@ -95,7 +95,7 @@ class _Key(NamedTuple):
 _Flight = Flight[_Key, ToolMessage]
 
 _led: ContextVar[tuple[_Flight, ...]] = ContextVar("callboard_led", default=())
-"""Flights that the current task leads. It must not wait for one of them: it would wait for itself, a deadlock."""
+"""Flights (shared calls) that the current task runs. It must not wait for one of them: it would wait for itself."""
 
 
 class Cache(Middleware):
@@ -265,7 +265,7 @@ class Cache(Middleware):
             del turn  # breaks a reference cycle: the error's traceback refers to this frame
 
     async def _find_stored(self, key: _Key, request: ToolCallRequest) -> Hit[ToolMessage] | Begun | None:
-        """Return the result in the shared store, or what `_store` needs to store the result of this call."""
+        """Return the call's result from the shared store, or a `Begun` with which `_store` stores the result later."""
         # Return `None` if the store is not used for this call.
         if self._stored is None or (self._key_function is None and not self._is_known_by_its_name(key)):
             return None
@@ -293,7 +293,7 @@ class Cache(Middleware):
         return await self._threads.run(copy) if has_many(message) else copy()
 
     async def _to_share(self, output: Output) -> ToolMessage | Turn:
-        """Return a copy of the leader's result for its followers, or which of them run their calls themselves."""
+        """Return a copy of the result for the identical calls that wait, or a `Turn` that says which of them run."""
         if not isinstance(output, ToolMessage):
             # A `Command` changes the state of its own graph run, so every call needs its own.
             return Turn.ALONE
@@ -382,7 +382,7 @@ def _canonical(
 
 
 def _in_steps(args: Mapping[str, object]) -> str:
-    """Return the arguments of a call as JSON, encoded in small steps."""
+    """Return the arguments of a call as JSON, encoded in small steps, between which other threads can run."""
     # The encoder's `encode` holds the GIL until it is done, and so stalls the event loop.
     return "".join(_ENCODER.iterencode(args))
 

@@ -20,7 +20,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Turn(Enum):
-    """Instruction to a follower (a waiting call) that gets no result."""
+    """Instruction to a waiting call (a follower) that gets no result: to run for all that wait, or only for itself."""
 
     LEAD = "the leader ended for reasons of its own: run, for all who wait"
     ALONE = "the result cannot be shared: run for yourself"
@@ -35,7 +35,7 @@ class Hit(NamedTuple, Generic[T]):
 
 @dataclass(slots=True, eq=False)
 class Flight(Generic[K, T]):
-    """Call that runs for all identical calls. These are its followers and wait for its result, in FIFO order."""
+    """Running call that shares its result with identical calls, its followers, which wait in FIFO order."""
 
     key: K
     followers: "dict[Follower[K, T], None]" = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Follower(Generic[K, T]):
 
 
 class LocalResults(Generic[K, T]):
-    """Kept results by key, and one flight for each key whose call is running.
+    """Results of finished calls by key, and the running call (flight) of each key that has one.
 
     Invariant: a registered flight always has exactly one leader, running or just instructed, until `land()`. If the
     leader is gone and nobody was instructed, all followers would wait for ever.
@@ -77,7 +77,7 @@ class LocalResults(Generic[K, T]):
         self._lock = threading.Lock()
 
     def enter(self, key: K) -> Hit[T] | Flight[K, T] | Follower[K, T]:
-        """Return the kept result for a key, or a new flight that the caller leads, or a place in the running flight."""
+        """Return a key's kept result, or a new flight that the caller must run, or a follower of a running flight."""
         with self._lock:
             self._read_clock()
             kept = self._kept.get(key)
@@ -92,7 +92,7 @@ class LocalResults(Generic[K, T]):
             return follower
 
     async def turn(self, follower: Follower[K, T]) -> T | Exception | Turn:
-        """Wait for the result of a flight, and return it, or the error or instruction for this follower.
+        """Wait for the running call (flight), and return its result, its error, or an instruction for this follower.
 
         A caller that gets `Turn.LEAD` must call `land()` for the flight.
         """
@@ -106,7 +106,7 @@ class LocalResults(Generic[K, T]):
         return follower.take_turn()
 
     def leave(self, follower: Follower[K, T]) -> None:
-        """Remove a follower that waits no longer."""
+        """Remove a follower that no longer waits for its flight."""
         # If it was already made the leader, the next follower becomes the leader.
         with self._lock:
             # Absent from `followers` means that it was told something; only a lead has to be passed on.
@@ -114,7 +114,7 @@ class LocalResults(Generic[K, T]):
                 self._pass_on(follower.flight)
 
     def land(self, flight: Flight[K, T], turn: T | Exception | Turn, *, keep: bool) -> None:
-        """End a flight that the caller leads, and give its result to the followers.
+        """End a flight whose call the caller has run, and give the result, error or instruction to its followers.
 
         `Turn.LEAD` goes to the first follower only, while the others keep waiting; any other value goes to all. With
         `keep` the result is kept for later calls, unless it was invalidated while the call ran.
@@ -132,7 +132,7 @@ class LocalResults(Generic[K, T]):
                 follower.told(turn)
 
     def forget(self, which: Callable[[K], bool]) -> None:
-        """Drop kept results; called from any thread.
+        """Drop the kept results of the keys for which `which` is true; may be called from any thread.
 
         Results of running flights are not kept, and these flights get no new followers.
         """
@@ -155,7 +155,7 @@ class LocalResults(Generic[K, T]):
             first.told(Turn.LEAD)
 
     def _end(self, flight: Flight[K, T]) -> bool:
-        """Remove a running flight; return `False` if an invalidation or a newer flight removed it before."""
+        """Remove a flight from the running flights; return `False` if an invalidation has removed it before."""
         if self._flights.get(flight.key) is not flight:
             return False
         del self._flights[flight.key]
@@ -163,7 +163,7 @@ class LocalResults(Generic[K, T]):
 
 
 def raised_again(error: Exception) -> Exception:
-    """Return a copy of an error, for another call to raise. Each call so has its own notes and traceback."""
+    """Return a copy of an error that another call can raise, so that each call has its own notes and traceback."""
     try:
         again = _copied(error)
     except Exception:

@@ -32,7 +32,7 @@ class _Result(BaseModel):
 
 
 def result_of(found: Found) -> _Result | None:
-    """Return the result in a document; `None` if it is absent, invalid, or made void by a mark."""
+    """Return the result in a document; `None` if it is absent, is damaged, or was invalidated after it was written."""
     if found.text is None:
         return None
     try:
@@ -86,9 +86,9 @@ def _is_plain(value: object) -> bool:
 # Results
 
 _ALL = "all"
-"""Mark in the store that makes all results of a cache invalid."""
+"""Name of a mark in the store. Setting the mark makes all earlier results of a cache invalid."""
 _LONGEST_CALL = 3600.0
-"""Seconds for which the store remembers that one result was invalidated. Calls that began before take less."""
+"""Seconds for which the store remembers that one result was invalidated; running calls should end in this time."""
 
 
 class Begun(NamedTuple):
@@ -108,7 +108,7 @@ class StoredResults:
         self._size = size
 
     async def find(self, document: Document, request: ToolCallRequest) -> Hit[ToolMessage] | Begun | None:
-        """Return the stored result of a call or, if there is none, what `keep` needs after the call.
+        """Return the stored result of a call or, if there is none, a `Begun` for the later call of `keep`.
 
         Return `None` if the store cannot be reached.
         """
@@ -143,7 +143,7 @@ class StoredResults:
         return Document(self._shelf, name, (_ALL, _mark_of(tool)))
 
     def forget(self, tool: str | None, value: Hashable = None) -> None:
-        """Make results invalid for all processes, also those of calls that run now; never waits."""
+        """Make results invalid for all processes, also the results of calls that run now; never wait."""
         if tool is None:
             self._store.mark(self._shelf, _ALL)
         elif value is None:
