@@ -12,7 +12,7 @@ from pydantic_core import to_jsonable_python
 from callboard.telemetry._names import CAPTURE_VARIABLE, CAPTURING
 
 Redactor = Callable[[Any], Any]
-"""Function that returns a value of plain JSON types without its secrets."""
+"""Function that gets a value of plain JSON types, and returns it without secrets."""
 
 MAX_LENGTH = 8192
 """Default limit of one captured value, in characters."""
@@ -43,7 +43,7 @@ class Capture:
             return _not_captured(error)
 
     def short(self, value: object) -> Any:
-        """Return a value as `value()` does; if its JSON text is too long, return that text, cut."""
+        """Return a value as `value()` does; if its JSON text is too long, return this text, cut at the limit."""
         found = self.value(value)
         text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
         return found if len(text) <= self._max_length else self._cut(text)
@@ -108,7 +108,7 @@ def _named(value: object) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return LangChain and LangGraph objects in a value as dicts, lists and texts, which are readable in a trace."""
+    """Return a value with LangChain and LangGraph objects as dicts, lists and texts, which are readable in a trace."""
     if isinstance(value, ToolMessage):
         return value.content
     if isinstance(value, Command):
@@ -146,7 +146,7 @@ def _is_pair(value: tuple[object, ...]) -> bool:
 
 
 def _read(value: Any) -> BaseMessage | None:
-    """Return a message that is given in any form that LangChain accepts; `None` for any other value."""
+    """Return a value as a message, if it has a form that LangChain accepts; `None` for any other value."""
     try:
         return convert_to_messages([value])[0]
     except Exception:  # the state belongs to the application: any type may stand under "messages"

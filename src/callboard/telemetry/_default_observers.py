@@ -38,7 +38,7 @@ def default_observers(kinds: frozenset[str]) -> Observers:
 
 
 def is_set_up(provider: Any) -> bool:
-    """Return whether a provider of tracers or meters is a real one of an SDK, and was not shut down."""
+    """Return whether a provider of tracers or meters belongs to an SDK, and was not shut down."""
     return not is_noop(provider) and (not _over or ByIdentity(provider) not in _over)
 
 

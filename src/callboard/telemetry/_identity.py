@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ByIdentity:
-    """Dict key that stands for one object, compared by identity. Logfire's providers are dataclasses without a hash."""
+    """Dict key for one object, compared by identity. The object needs no hash: Logfire's providers have none."""
 
     one: Any
 

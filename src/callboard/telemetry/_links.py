@@ -27,7 +27,7 @@ def mark() -> str | None:
 
 
 def link_to_call(left: str | None) -> list[Link]:
-    """Return a list with a link to the call span in a mark; empty if the mark has no span.
+    """Return a list with a link to the call's span in a mark, as `mark()` returned it; empty if the mark has no span.
 
     If the call had no span, the link is to the span of its run.
     """
@@ -36,7 +36,7 @@ def link_to_call(left: str | None) -> list[Link]:
 
 
 def link_to_run(left: str | None) -> list[Link]:
-    """Return a list with a link to the run span in a mark; empty if there is none."""
+    """Return a list with a link to the run's span in a mark, as `mark()` returned it; empty if the run had no span."""
     return _links(left, 1)
 
 
@@ -48,7 +48,7 @@ def _as_text(span: object) -> str:
 
 
 def _links(left: str | None, position: int) -> list[Link]:
-    """Return a list with a link to the span at one position of a mark.
+    """Return a list with a link to one span in a mark: position 0 is the span of the call, 1 the span of the run.
 
     It is empty without such a span: a mark that was read from a database may be damaged.
     """

@@ -63,14 +63,14 @@ _LIVES: Mapping[ActorPhase, tuple[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class _OpenRun:
-    """Run of an agent that has not ended, with its start time and its bound logger."""
+    """Run of an agent that has not ended, with its start time and a logger that adds the run's fields to each line."""
 
     since: float
     log: Any
 
 
 class _Call(TrackedCall):
-    """Tracked call with its bound logger."""
+    """Tracked call with a logger that adds the call's fields to each line."""
 
     __slots__ = ("log",)
 

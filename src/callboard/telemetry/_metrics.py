@@ -50,7 +50,7 @@ class ActorMetrics:
         )
 
     def __call__(self, event: AskEvent | ActorEvent) -> None:
-        """Measure one event of an ask or of an actor."""
+        """Record the metrics of one event of an ask or of an actor."""
         if isinstance(event, ActorEvent):
             self._lived(event)
         elif event.phase == "begun":
@@ -126,7 +126,7 @@ class _OpenRun:
 
 
 class Metrics(ObserverSet):
-    """OpenTelemetry metrics: those of the conventions for generative AI, and metrics of queues and limits.
+    """Set of observers that record metrics: of OpenTelemetry's conventions for generative AI, and of queues and limits.
 
     callboard records them by itself once the application has set up a meter provider. Make an instance only for
     another provider.
@@ -169,7 +169,7 @@ class _Calls(CallTracker[_Call, CallEvent]):
             meter.create_observable_up_down_counter(name, [_observing(counts)], "{call}", text)
 
     def __call__(self, event: CallEvent) -> None:
-        """Measure an event of a call; may be called from any thread."""
+        """Record the metrics of an event of a call; may be called from any thread."""
         with self._lock:
             super().__call__(event)
 

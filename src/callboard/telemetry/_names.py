@@ -10,7 +10,7 @@ SCOPE = "callboard"
 
 CAPTURE_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 CAPTURING = frozenset(("span_only", "span_and_event", "true"))
-"""Values of the environment variable, in lower case, that put arguments and results on spans."""
+"""Values of the environment variable `CAPTURE_VARIABLE`, in lower case, that put arguments and results on spans."""
 
 # Operations
 EXECUTE_TOOL = "execute_tool"
@@ -83,7 +83,7 @@ ACTOR_STOPPED = "callboard.actor.stopped"
 ACTOR_EVICTED = "callboard.actor.evicted"
 
 PREFIX = "callboard."
-"""Prefix for the notes of a middleware and their facts: event `callboard.retry` with attribute `callboard.pause`."""
+"""Prefix of span events and attributes for a middleware's notes, such as `callboard.retry` with `callboard.pause`."""
 MESSAGE = "callboard.message"
 
 # Metrics
@@ -127,4 +127,4 @@ PROVIDERS = {
     "mistralai": "mistral_ai",
     "xai": "x_ai",
 }
-"""Names of model providers in the conventions, by LangChain's name, where the two differ."""
+"""Names of model providers in OpenTelemetry's conventions, by LangChain's name, if the names differ."""

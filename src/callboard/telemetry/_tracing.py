@@ -68,7 +68,7 @@ def provider_named(name: object) -> str:
 
 
 def about_reply(reply: AIMessage | None, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the span attributes of a model request and its reply, from those of the request (`asked`).
+    """Return the span attributes of a model request (`asked`), with the attributes of the model's reply added.
 
     The reply fills in a model name that the request lacks.
     """
@@ -127,7 +127,7 @@ class _Request:
 
 
 class ForeignSpanProcessor:
-    """Span processor, added to one provider, that notices spans of other instrumentation for model requests."""
+    """Span processor of one provider that detects whether other instrumentation makes a span for a model request."""
 
     def __init__(self) -> None:
         self._key = context.create_key("callboard-model-request")
@@ -182,7 +182,7 @@ def _is_request(attributes: Any) -> bool:
 # Spans of calls and attempts
 
 _WITHOUT_ARGUMENTS = (CallCancelledError, CallTimeoutError, CircuitOpenError, DeadlineExceededError)
-"""Errors whose text never contains arguments, so that spans may have it.
+"""Errors whose text never contains arguments, so that the text may be put on spans.
 
 A rejection is not among them: its text contains the key of a limit.
 """
@@ -329,7 +329,7 @@ def failed(span: Span, error: BaseException, capture: Capture) -> None:
 
 
 def _fact(value: object) -> Any:
-    """Return a fact of a note in a type that is valid for a span attribute."""
+    """Return a value from a note, converted to a type that is valid for a span attribute."""
     if isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value):
@@ -441,7 +441,7 @@ class RunSpans(RunTracker[_OpenRun]):
 
 
 class ActorSpans:
-    """Observer that makes one span for each ask of an actor. It is current in the asking task and in the handler.
+    """Observer that makes one span for each ask of an actor; the span is current in the asking task and the handler.
 
     The lifetime of an actor has no span, because it may last for days. Instead, a change of the actor is added as
     a span event to each open ask that the change affects.
@@ -453,7 +453,7 @@ class ActorSpans:
         self._open: dict[int, tuple[Span, Token[Context]]] = {}
 
     def __call__(self, event: AskEvent | ActorEvent) -> None:
-        """Begin the span of an ask, add an event to it, or end it, as an event of an ask or an actor says."""
+        """Handle an event of an ask or an actor: begin or end the span of an ask, or add a span event to open spans."""
         if isinstance(event, ActorEvent):
             self._lived(event)
         elif event.phase == "begun":

@@ -27,11 +27,11 @@ FAILURES: tuple[Outcome, ...] = ("timeout", "deadline", "rejected", "error", "ca
 """Outcomes of a call or run that count as failures. `interrupted` is not one, because the call resumes."""
 
 CallPlace = Literal["between", "waiting", "running"]
-"""State of a running call. `between`: it is before its queue, or in the pause before another attempt."""
+"""State of a call that has not ended. `between`: no attempt waits or runs, such as in the pause before a retry."""
 
 
 class _TrackedEvent(Protocol):
-    """Properties of an event that a `CallTracker` reads, of a `CallEvent` or of a line of a recording."""
+    """Properties that a `CallTracker` reads from an event: a `CallEvent`, or a line of a recording."""
 
     @property
     def phase(self) -> CallPhase: ...
@@ -59,7 +59,7 @@ class TrackedCall:
         self.attempt = 0
         """Number of the latest attempt; 0 before the first one."""
         self.waiting: tuple[tuple[str, float], ...] = ()
-        """Attempts that wait in a queue, each as the name of its tool and the time since when it waits."""
+        """Attempts that wait in a queue, each as the name of its tool and the time at which it joined the queue."""
         self.running: dict[int, float] = {}
         """Start times of running attempts by number; middleware may run several at once."""
         self.ended = False

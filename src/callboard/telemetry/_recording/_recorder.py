@@ -37,7 +37,7 @@ Line = dict[str, Any]
 
 
 class Records:
-    """Encoder from events to lines of a recording, one line per event."""
+    """Encoder that turns each event into one line of a recording."""
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture

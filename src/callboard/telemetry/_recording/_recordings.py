@@ -215,7 +215,7 @@ class _Calls(CallTracker[_Call, _CallLine]):
 
 
 class PartBuilder:
-    """Builder of a `Part`: give it the header, then each event with `take()`, and call `built()` at the end."""
+    """Builder of a `Part` from its header and events: `take()` adds an event, and `built()` returns the part."""
 
     def __init__(self, header: Event) -> None:
         self._header = _HeaderLine.model_validate(header)

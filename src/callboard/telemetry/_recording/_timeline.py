@@ -56,18 +56,18 @@ class RecordedAsk:
     """Time when the handler began; `None` if it did not begin."""
     end: float | None = None
     call: int | None = None
-    """Number of the tool call that asked; `None` for asks from other code."""
+    """Number of the tool call that made the ask; `None` if other code made it."""
     ahead: int = 0
     """Number of asks that were before this one in the mailbox when it arrived."""
     outcome: str | None = None
     error: str | None = None
     key: str | None = None
-    """Key of the actor, if it is one of several by key, and arguments and results were captured."""
+    """Key of the actor; `None` if the actor has no key, or if arguments and results were not captured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCall:
-    """Tool call, with its times from the start of its task."""
+    """Tool call in a recording. It starts when its task starts, before any wait in a queue."""
 
     number: int
     batch: int
