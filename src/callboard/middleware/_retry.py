@@ -35,7 +35,7 @@ ASKS_TOO_LATE = "the question comes after a body has run, and the answer runs th
 _NEVER_RAN = (CallRejectedError, CircuitOpenError, ActorGoneError)
 """Errors of calls whose body did not run. Such a call may be retried, whatever its tool does."""
 _LONGEST_ASKED = 86_400.0
-"""Maximum seconds to wait because a server asks for it; a longer wait is a mistake, or meant to block the caller."""
+"""Maximum pause in seconds that a server may ask for; a longer pause is a mistake, or meant to block the caller."""
 _FINAL = (PoisonousCallError,)
 """Errors that are never retried, because the call would be refused again each time."""
 
@@ -179,7 +179,7 @@ def _only_of_calls_that_never_ran(on: When) -> bool:
 
 
 def check_when(name: str, on: object) -> None:
-    """Raise `TypeError` unless `on` is an exception type, a tuple of them, or a plain predicate."""
+    """Raise `TypeError` unless `on` is an exception type, a tuple of exception types, or a sync predicate."""
     kinds = on if isinstance(on, tuple) else (on,)
     if all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
         return
@@ -188,7 +188,7 @@ def check_when(name: str, on: object) -> None:
 
 
 def check_on_message(name: str, on_message: object) -> None:
-    """Raise `TypeError` unless `on_message` is `None` or a plain predicate."""
+    """Raise `TypeError` unless `on_message` is `None` or a sync predicate."""
     if on_message is not None and (not callable(on_message) or inspect.iscoroutinefunction(on_message)):
         raise TypeError(f"{name} takes a plain function of a ToolMessage, got {on_message!r}")
 

@@ -86,7 +86,7 @@ _PEM_BODY = re.compile(
 
 
 def _private_keys(text: str) -> Iterator[Span]:
-    """Yield the spans of private key blocks (RFC 7468). Truncated ones are included: half a key is a secret as well."""
+    """Yield the spans of private key blocks (RFC 7468), also of truncated blocks: half a key is a secret as well."""
     done = 0
     # Both lists are walked once, forwards: searching the end anew for each beginning would take quadratic time.
     ends = [end.end() for end in _PEM_END.finditer(text)]

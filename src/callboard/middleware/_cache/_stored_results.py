@@ -92,7 +92,7 @@ _LONGEST_CALL = 3600.0
 
 
 class Begun(NamedTuple):
-    """Call that runs because the store had no result: its document, and the state of the store when it began."""
+    """Call that runs because the store had no result: its document, and the state of this document before the call."""
 
     document: Document
     found: Found
@@ -128,7 +128,7 @@ class StoredResults:
         return text if len(document.encode()) <= self._store.largest else None
 
     def keep(self, begun: Begun, text: str) -> None:
-        """Store the result of a call as JSON (`text`), unless it was invalidated while the call ran; never waits."""
+        """Store the result of a call as JSON (`text`), unless it was invalidated while the call ran; never wait."""
         self._store.change(begun.document, partial(self._kept, begun.found, text))
 
     def document_of(self, tool: str, value: Hashable) -> Document | None:

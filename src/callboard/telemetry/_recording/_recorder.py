@@ -286,7 +286,7 @@ class Recorder:
 
 
 class _Writer:
-    """Bounded buffer of lines, and the thread that writes them to a file. It closes the file at the end.
+    """Bounded buffer of lines, and the thread that writes the lines to a file and closes the file at the end.
 
     The caller of `offer` and `has_room` lets one thread at a time call them.
     """
