@@ -1,4 +1,4 @@
-"""States of actors at each position of a thread; a state is stored once, and later positions refer to it."""
+"""States of actors at each position in a thread's history; a state is stored once, and later positions refer to it."""
 
 import threading
 from collections.abc import Hashable, Mapping
@@ -27,16 +27,16 @@ from callboard.exceptions import StorageError
 from callboard.tools._call_record import keys_of
 
 Name = tuple[str, str]
-"""Name of an actor, and its key as text."""
+"""Name and key of an actor, both as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateAt:
     digest: str
     at: str | None
-    """Id of the checkpoint whose entries contain the state; `None` for the current checkpoint."""
+    """Id of the checkpoint with the journal entry that contains the state; `None` for the current checkpoint."""
     entry: ActorState | None = None
-    """Entry with the serialized state; `None` if it was not read yet."""
+    """Journal entry with the serialized state; `None` if it was not read yet."""
 
 
 ByName = Mapping[Name, StateAt]
@@ -44,12 +44,12 @@ ByName = Mapping[Name, StateAt]
 
 @dataclass(frozen=True, slots=True)
 class ActorStates:
-    """States of actors by name and key, at one position of a thread and after calls of its step."""
+    """States of actors by name and key: at a thread's current position, and after finished calls of its next step."""
 
     here: ByName = field(default_factory=dict)
-    """States at the position itself. The calls of its step start from these states, on every branch."""
+    """States at the position itself, before any call of the next step; every branch from it starts with them."""
     now: ByName = field(default_factory=dict)
-    """States after the calls of the step that have finished."""
+    """States after all calls of the next step that have finished so far."""
 
     @classmethod
     def read(cls, notes: NotedStates) -> Self:
@@ -60,7 +60,7 @@ class ActorStates:
         return [[*name, one.digest, one.at] for name, one in sorted(self.here.items())]
 
     def kept(self) -> list[ActorState]:
-        """Return an entry for each state that calls of the step have changed, to be copied to a new checkpoint.
+        """Return a journal entry for each state that finished calls have changed, to be stored with a new checkpoint.
 
         The entries refer to the stored states and do not repeat them.
         """
@@ -75,11 +75,11 @@ class ActorStates:
         return ActorStates(self.now, self.now)
 
     def before_calls(self) -> "ActorStates":
-        """Return the states at the position itself, without the changes by calls of its step."""
+        """Return the states of the position itself, without the changes that finished calls have made to them."""
         return ActorStates(self.here, self.here)
 
     def written_at(self, checkpoint_id: str | None) -> "ActorStates":
-        """Return the states with `checkpoint_id` as their location, where they have no location yet.
+        """Return the states with `checkpoint_id` as the location of each state that has no location yet.
 
         Used when the thread moves on to a newer checkpoint, whose entries do not contain them.
         """
@@ -91,7 +91,7 @@ def _written_at(states: ByName, checkpoint_id: str | None) -> ByName:
 
 
 class KeptStates:
-    """Actor states that wait to be stored together with the results of their calls; used from any event loop.
+    """New states of actors, to be stored together with the results of the calls that made them; thread-safe.
 
     A state is stored in one write with the result of its call. A process that is killed before the write leaves
     neither, and the call may run again. A process that is killed afterwards leaves both.
@@ -103,13 +103,13 @@ class KeptStates:
         self._waiting: list[tuple[str, ActorState]] = []
 
     def add(self, call_id: str | None, state: ActorState) -> None:
-        """Hold a state until the call `call_id`, or the step, has ended; `None` for a call without an id."""
+        """Keep a state until its call `call_id`, or the step, has ended; `None` stands for a call without an id."""
         (task,) = keys_of([ToolCall(name="", args={}, id=call_id)])
         with self._lock:
             self._waiting.append((task, state))
 
     def due(self, entry: Entry) -> list[ActorState]:
-        """Return and remove the states that have to be stored together with an entry, or before it."""
+        """Remove and return the kept states that have to be stored together with a journal entry, or before it."""
         # Without the lock: a state that is added at this moment belongs to a call whose result comes later.
         if not self._waiting or isinstance(entry, (Asked, Claimed, Failed, Held)):
             return []
@@ -124,7 +124,7 @@ class KeptStates:
 
 
 def _last(waiting: list[tuple[str, ActorState]], task: str | None) -> dict[Name, int]:
-    """Return the index of the last waiting state of each actor that a task has changed; `None` for all tasks.
+    """Return, for each actor that `task` has changed, the index of its last state in `waiting`; `None` means any task.
 
     Earlier states of these actors are part of the last one and have to be stored with it, also if another call made
     them. States of calls without an id count as the task's own.
@@ -134,7 +134,7 @@ def _last(waiting: list[tuple[str, ActorState]], task: str | None) -> dict[Name,
 
 
 class ActorJournal:
-    """Access of actors to the states that are stored in a thread; used from any event loop.
+    """Access of actors to their states in a stored thread of conversation; used from any event loop.
 
     New states go to `kept`, and the thread stores them with the results of their calls.
     """
@@ -166,7 +166,7 @@ class ActorJournal:
         return self._saver.unpacked(entry.type, entry.data)
 
     def keep(self, actor: str, key: str, snapshot: object, call_id: str | None) -> str:
-        """Pass a new state of an actor to the thread, and return the digest of the state.
+        """Pass a new state of an actor to the thread of conversation, which stores it; return the digest of the state.
 
         `call_id` is the call that changed it. Raises the serializer's error if the state cannot be stored.
         """

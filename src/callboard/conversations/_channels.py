@@ -32,7 +32,7 @@ Write = tuple[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Numbers of a run's current step and of its limit, from which LangGraph computes `remaining_steps`."""
+    """Numbers of a run's current step and of the step at its limit; LangGraph computes `remaining_steps` from them."""
 
     step: int
     stop: int
@@ -40,7 +40,7 @@ class Clock:
 
 
 class Schema:
-    """Keys of the state, and the keys that each node reads, taken from LangGraph's builder."""
+    """Keys of an agent's state, and the keys that each node of the agent reads, taken from LangGraph's builder."""
 
     def __init__(self, builder: "StateGraph[Any, Any, Any, Any]", flow: Flow) -> None:
         self._builder = builder
@@ -73,13 +73,13 @@ class Schema:
         return values
 
     def shaped(self, values: dict[str, Any]) -> Any:
-        """Return values of the state as an instance of its schema; as the given dict, if the schema is a TypedDict."""
+        """Convert a dict of state values to an instance of the state's schema; return the dict for a TypedDict."""
         schema: Any = self._builder.state_schema
         is_dict = not (isinstance(schema, type) and (issubclass(schema, BaseModel) or is_dataclass(schema)))
         return values if is_dict else schema(**{key: values[key] for key in self.output if key in values})
 
     def writes_of(self, output: object) -> list[Write]:
-        """Return the writes in a node's output: updates of known keys, also in commands and lists of commands.
+        """Convert a node's output (a dict, a command, a list of commands) to writes; unknown keys are left out.
 
         Raises InvalidUpdateError for an output of another type.
         """
@@ -108,7 +108,7 @@ class Schema:
 
 
 class State:
-    """Values of a thread's state, each in a LangGraph channel; `stored` are values that `snapshot` has returned."""
+    """Values of an agent's state, each in a LangGraph channel; `stored` are values that `snapshot` has returned."""
 
     def __init__(self, schema: Schema, stored: Mapping[str, Any]) -> None:
         self._channels: dict[str, BaseChannel[Any, Any, Any]] = {
@@ -165,7 +165,7 @@ class State:
         return other
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the values of all channels in the form to store; `State` accepts them as `stored`."""
+        """Return the values of all channels in their stored form, from which a new `State` can be made."""
         values: dict[str, Any] = {}
         for name, channel in self._channels.items():
             try:
@@ -178,7 +178,7 @@ class State:
 
 
 def _joined(values: list[Any]) -> list[Any]:
-    """Return lists of messages as one list, in a list; return other values unchanged.
+    """Join several lists of messages to one list, returned as the only item of a list; return other values unchanged.
 
     One list is faster: `add_messages` walks the whole conversation once for each list.
     """
@@ -188,7 +188,7 @@ def _joined(values: list[Any]) -> list[Any]:
 
 
 def _longer(conversation: BaseChannel[Any, Any, Any], values: list[Any]) -> list[Any]:
-    """Return the values to write to a conversation: the whole new conversation, if messages are only appended.
+    """Replace values that only append messages to a conversation by one value: the whole new conversation.
 
     Otherwise the values are returned unchanged. `add_messages` looks for replaced messages in a slow Python loop. One
     set operation here does the same for all messages.
@@ -214,11 +214,11 @@ def _only_adds(before: Any, new: Any) -> bool:
 
 _id_of = attrgetter("id")
 _KINDS = frozenset((AIMessage, HumanMessage, SystemMessage, ToolMessage))
-"""Classes of nearly all messages; a look-up here is faster than `issubclass` for each message."""
+"""Most frequent classes of messages; a look-up in this set is faster than `issubclass` for each message."""
 
 
 def goto_of(output: object) -> list[Any]:
-    """Return the `goto` targets of the commands in a node's output, without commands for an outer graph."""
+    """Return the `goto` targets of the commands in a node's output; commands for an outer graph are skipped."""
     targets: list[Any] = []
     for item in output if isinstance(output, (list, tuple)) else [output]:
         if isinstance(item, Command) and item.graph is None:

@@ -46,7 +46,7 @@ class Connections(Protocol[T]):
         ...
 
     def explained(self) -> AbstractContextManager[None]:
-        """Replace the driver's errors in the block by `StorageError`."""
+        """Raise `StorageError` in place of each error that the database driver raises in the block."""
         ...
 
 
@@ -61,7 +61,7 @@ class _Lazily(Generic[T]):
         self._closing: Callable[[], object] = _nothing_to_close
 
     def call(self, work: Callable[[T], R]) -> R:
-        """Call `work` with the saver or store, and return its result. Blocks.
+        """Call `work` with the saver or store, which is opened if necessary; return the result. Blocks the thread.
 
         If the connection was lost, `work` is called a second time on a new connection, so it has to be idempotent.
         """
@@ -143,7 +143,7 @@ class LazySaver(BaseCheckpointSaver[str]):
             raise StorageError(str(self.place), reason) from error
 
     def now(self) -> float | None:
-        """Return the time of the database server in seconds since 1970. Blocks.
+        """Return the time of the database server in seconds since 1970. Blocks the thread.
 
         Returns `None` for a database without a server, such as a SQLite file.
         """
@@ -224,7 +224,7 @@ class LazyStore(BaseStore):
 
 
 def _only_reads(op: Op) -> bool:
-    """Return whether a store operation reads without a filter or query; its failure is not the caller's fault."""
+    """Return whether a store operation only reads, without filter or query, so that its arguments cause no error."""
     return isinstance(op, (GetOp, ListNamespacesOp)) or (isinstance(op, SearchOp) and not op.filter and not op.query)
 
 
@@ -247,7 +247,7 @@ FORMS = (
 )
 
 _FILE = re.compile(r"[^:?@]*([./\\])[^:?@]*")
-"""Pattern of a text that looks like the path of a file: it has a suffix or a folder, and no part of a URL."""
+"""Pattern of a text that looks like a file path: it has a dot or a path separator, and none of `:`, `?` and `@`."""
 
 
 def saver_of(checkpointer: object, types: Types = tuple) -> "BaseCheckpointSaver[Any] | bool | None":

@@ -73,9 +73,9 @@ class Flow:
     response: bool
     """`True` if a node at the end of a run asks the model for a structured response."""
     direct: frozenset[str]
-    """Names of the tools with `return_direct`: a result of theirs ends the run."""
+    """Names of the tools with `return_direct`: a result of such a tool ends the run."""
     nodes: tuple[str, ...] = field(init=False)
-    """Names of the agent's nodes; a field and no property, because each step reads it."""
+    """Names of the agent's nodes; computed once, because each step of a run reads them."""
 
     def __post_init__(self) -> None:
         optional = ((BEFORE, self.before), (AGENT, True), (TOOLS, self.tools), (AFTER, self.after))
@@ -143,7 +143,7 @@ def _goes_on(messages: Sequence[BaseMessage]) -> bool:
 _SENT = "%send:"
 
 Target = str | Send
-"""Node to run next: its name to run it with the state, or a LangGraph `Send` to run it with an input of its own."""
+"""Node to run next: a name, if the node gets the state as input, or a LangGraph `Send` with another input."""
 
 
 def id_key_in(task: str) -> str:
@@ -157,7 +157,7 @@ def id_key_in(task: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """LangGraph `Send` that runs in a step, with its number."""
+    """LangGraph `Send` of a step, with its index among all sends of the step."""
 
     number: int
     """Index of the send among all sends of the step."""
@@ -173,14 +173,14 @@ class Sent:
 
     @property
     def task(self) -> str:
-        """Name of the send's task, which differs from all names of nodes and from all keys of calls."""
+        """Name of the task that runs this `Send`; it differs from the names of all nodes and the keys of all calls."""
         return f"{_SENT}{self.number}"
 
     def task_of(self, key: str) -> str:
         return f"{self.task}|{key}"
 
     def requested(self, messages: Sequence[BaseMessage], messages_key: str) -> Requested:
-        """Return the calls in the send's input that the conversation has not answered.
+        """Return the calls in the input of this `Send` that the conversation has not answered.
 
         Raises InvalidUpdateError for a list of messages as input, and ValueError for other invalid input.
         """
@@ -195,7 +195,7 @@ class Sent:
         return requested._replace(calls=each_without_answer(requested.calls, messages))
 
     def tasks(self, messages: Sequence[BaseMessage], messages_key: str) -> list[str]:
-        """Return the names of the send's tasks: one for each of its calls, or one for a send without calls."""
+        """Return the names of the tasks of this `Send`: one for each of its calls, or one name if it has no calls."""
         if self.node != TOOLS:
             return [self.task]
         try:
@@ -210,7 +210,7 @@ def numbered(sends: Iterable[Send]) -> tuple[Sent, ...]:
 
 
 def parted(targets: Iterable[Target]) -> tuple[list[str], list[Send]]:
-    """Return two lists: the names of nodes that run with the state, and the sends."""
+    """Split targets into two lists: the names of nodes that get the state as input, and the LangGraph sends."""
     nodes: list[str] = []
     sends: list[Send] = []
     for target in targets:
@@ -222,7 +222,7 @@ def parted(targets: Iterable[Target]) -> tuple[list[str], list[Send]]:
 
 
 def check_sends(targets: Iterable[Target], nodes: Sequence[str], messages_key: str) -> None:
-    """Check the sends among the targets before anything runs.
+    """Check that each LangGraph `Send` among the targets can run, before any of them runs.
 
     Raises InvalidUpdateError or ValueError for a send that cannot run: its node is unknown, it has a timeout, or its
     input is invalid.
@@ -241,7 +241,7 @@ def check_sends(targets: Iterable[Target], nodes: Sequence[str], messages_key: s
 
 
 def for_model(payload: Any, *, before: bool) -> Any:
-    """Return the input of a send to the model, with its messages in an order that providers accept.
+    """Return the input of a LangGraph `Send` to the model, with its messages in an order that providers accept.
 
     With `before`, `llm_input_messages` replace `messages`. Raises ValueError for an input without messages.
     """
@@ -258,7 +258,7 @@ def for_model(payload: Any, *, before: bool) -> Any:
 
 
 def value_in(payload: Any, key: str) -> Any:
-    """Return the value of a key in the input of a send, which is a mapping or an object; `None` if it is missing."""
+    """Return the value of a key in the input of a `Send`, which is a mapping or an object; `None` if it is missing."""
     return payload.get(key) if isinstance(payload, Mapping) else getattr(payload, key, None)
 
 
@@ -270,7 +270,7 @@ _ANY_TOOLS: Runnable[Any, Any] = RunnablePassthrough()
 
 
 def _drawn_only(state: Any) -> Any:
-    """Placeholder for a node in the drawing; returns the state unchanged. `callboard.agent._run` runs the real node.
+    """Return the state unchanged; stands for a node in the drawing, while `callboard.agent._run` runs the real node.
 
     It is a function, because code that reads LangGraph graphs expects one.
     """
@@ -278,7 +278,7 @@ def _drawn_only(state: Any) -> Any:
 
 
 def _route(_: Any) -> str:
-    """Placeholder for the function of a conditional edge in the drawing; `Flow.following` chooses the next node."""
+    """Return `END`; stands for the function of a conditional edge in the drawing, instead of `Flow.following`."""
     return END
 
 
@@ -333,7 +333,7 @@ def _draw_edges(builder: Builder, flow: Flow) -> None:
 
 
 def _with_model_input(schema: type[Any]) -> type[Any]:
-    """Return a subclass of the state's schema with `llm_input_messages`, which a hook may write for the model."""
+    """Return a subclass of the state's schema with the key `llm_input_messages`, which a hook may set for the model."""
     if issubclass(schema, BaseModel):
         return create_model("CallModelInputSchema", llm_input_messages=(list[AnyMessage] | None, None), __base__=schema)
     return cast(

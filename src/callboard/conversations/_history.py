@@ -42,7 +42,7 @@ def _made_whole(exchange: Exchange) -> Sequence[BaseMessage]:
 
 
 def complete_calls(reply: BaseMessage) -> None:
-    """Give every call in a reply an id and a name of type `str`; changes the reply.
+    """Set an id and a name of type `str` on each call of a model's reply, in place.
 
     Some providers give no id, and results are matched by id. A name of another type is the name of no tool.
     """
@@ -52,7 +52,7 @@ def complete_calls(reply: BaseMessage) -> None:
 
 
 def keepable(reply: BaseMessage) -> list[BaseMessage]:
-    """Return a reply in a form that a checkpointer can store, followed by error messages for some of its calls.
+    """Return a list: the reply in a form that can be stored, and an error message for each call that cannot be stored.
 
     A call with arguments that cannot be stored loses its arguments. It is answered by its error message, so it does not
     run.

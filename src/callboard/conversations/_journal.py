@@ -99,7 +99,7 @@ class SavedThread(Thread):
         # Entries that `take` has applied to the thread and no write contains yet.
         self._entries: list[Entry] = []
         self._sending: list[Entry] = []
-        """Entries of the write that is in progress, or that failed and has to be repeated."""
+        """Journal entries in the write that is in progress, or in a write that failed and has to be repeated."""
         # Set when the current write ends. At most one task writes at a time, so that task ids stay in order.
         self._flushing: Event | None = None
         self._mine: dict[str, Any] | None = None  # this run's holder entry, while it holds the thread
@@ -128,7 +128,7 @@ class SavedThread(Thread):
 
     @property
     def config(self) -> RunnableConfig:
-        """Config with the id of the thread and of its current position; without the latter for a new thread."""
+        """Config that names the thread and its current position; for a new thread, only the thread."""
         return self.saver.config(self.checkpoint_id) if self.has_position else self.saver.config()
 
     @property
@@ -136,7 +136,7 @@ class SavedThread(Thread):
         return None if self.parent_id is None else self.saver.config(self.parent_id)
 
     async def open(self, checkpoint_id: str | None, *, looks: bool = False) -> None:
-        """Load the thread at its current position, or at an earlier one; raise ValueError for an unknown position.
+        """Load the thread at its latest position, or at position `checkpoint_id`; raise ValueError if there is none.
 
         A run from an earlier position starts a new branch. With `looks`, the position is only read, and the thread also
         gets the results of tasks that ran there later.
@@ -166,7 +166,7 @@ class SavedThread(Thread):
                 self.take(entry)  # only to be read: a new branch starts without those results
 
     def play(self, found: CheckpointTuple, entries: Sequence[Entry]) -> None:
-        """Load a checkpoint and apply entries to it, in order.
+        """Load a checkpoint into the thread, and apply journal entries to the loaded state, in order.
 
         Raises StorageError if the stored data are inconsistent.
         """
@@ -183,7 +183,7 @@ class SavedThread(Thread):
                 _check_messages(self.state.get(name) or [])
 
     def load(self, found: CheckpointTuple) -> None:
-        """Load the state and the next nodes from a checkpoint of callboard or of LangGraph, without its entries."""
+        """Load the state and the next nodes from a checkpoint of callboard or LangGraph, but apply no journal entry."""
         base = base_of(found)
         values = base.checkpoint["channel_values"]
         self.state = State(self.schema, values)
@@ -214,7 +214,7 @@ class SavedThread(Thread):
         return await self._rebase("update")
 
     async def copy(self) -> None:
-        """Store a copy of the current position as a new checkpoint.
+        """Store a copy of the thread's current position as a new checkpoint.
 
         The copy has the same parent, and no results of the tasks of its step. Raises `ThreadBusyError` while a run uses
         the thread.
@@ -228,7 +228,7 @@ class SavedThread(Thread):
         await self._rebase("fork")
 
     def _forget_tasks(self) -> None:
-        """Drop the results of tasks that ran at the position, because they belong to the old branch.
+        """Remove the results of tasks that ran at the current position, because a new branch starts without them.
 
         Input that has arrived and was not applied yet is kept.
         """
@@ -288,9 +288,9 @@ class SavedThread(Thread):
         await super().claimed(task, known)
 
     def _take_back_claims(self) -> None:
-        """Record that claimed calls whose bodies have not started are not claimed any more.
+        """Withdraw the claim (the record of an imminent start) of each call that has not started.
 
-        The record is stored with the last entries of the run. Without it, the outcome of these calls would be unknown.
+        The withdrawal is stored with the last entries of the run. Without it, their outcome would be unknown.
         """
         known = {task: self.records[task] for task in self._ahead if task in self.records}
         self._ahead = set()
@@ -299,7 +299,7 @@ class SavedThread(Thread):
             self._entries.append(entry)
 
     def _take_kept(self, entry: Entry) -> None:
-        """Append the states of actors that have to be stored in the same write as an entry."""
+        """Append to the journal the states of actors that have to be stored in the same write as an entry."""
         # Result and actor state share one write: a crash leaves both or neither. A repeated call must not find its own
         # effect in the actor's state.
         for state in self.kept_by_actors.due(entry):
@@ -307,7 +307,7 @@ class SavedThread(Thread):
             self._entries.append(state)
 
     async def _flush(self, *, wait: bool) -> None:
-        """Store all entries that are not stored yet.
+        """Store all journal entries that are not stored yet.
 
         Entries that arrive during a write go into the next write, together. An error reaches only the task that writes.
         The entries stay in `_sending` or `_entries` for the next flush. Without `wait`, it returns at once if another
@@ -350,7 +350,7 @@ class SavedThread(Thread):
         self._sending = []
 
     def _drop_unserializable(self) -> None:
-        """Remove the entries that the serializer refuses from a failed write.
+        """Remove from a failed write the journal entries that the serializer refuses.
 
         The other entries stay in `_sending`, and the next flush repeats the write with them.
         """
@@ -410,7 +410,7 @@ class SavedThread(Thread):
             raise ThreadBusyError(self.saver.thread_id, described(holders[-1] if holders else None))
 
     async def _write_hold(self, mine: dict[str, Any], since: tuple[float, float]) -> None:
-        """Store the holder entry of this run, and start its lease.
+        """Store a journal entry which says that this run holds the thread, and start the run's lease.
 
         The lease counts from `since`, two clock times that were read before the end of the lease was computed.
         """
@@ -438,7 +438,7 @@ class SavedThread(Thread):
             self._mine = None
 
     async def stop(self) -> None:
-        """Store the position at which the run ends as a checkpoint, and the results of tasks in an unfinished step."""
+        """Store a checkpoint of the position at which the run ends, and the results of tasks in an unfinished step."""
         try:
             # The token is released after the last write. Otherwise another run of this process could start in between.
             await self._store_final_state()
@@ -465,7 +465,7 @@ class SavedThread(Thread):
                 await self.saver.write(self._base.id, kept, task_id, f"~{PUSH}, {index:010}")
 
     async def _begin(self) -> None:
-        """Store an empty checkpoint for a new thread; the first entries are written on it."""
+        """Store an empty checkpoint for a new thread, on which the first journal entries are written."""
         # Two runs that begin the same thread write the same id, and then compete for the first entry on it.
         version = self.saver.next_version
         base, _ = new_base(None, {}, FIRST_ID, source="input", step=-1, place_before=None, next_version=version)
@@ -473,7 +473,7 @@ class SavedThread(Thread):
         self._base = base
 
     async def _rebase(self, source: Source) -> None:
-        """Store the whole state as a new checkpoint, on which the next entries are written.
+        """Store the whole state as a new checkpoint, on which the next journal entries are written.
 
         The checkpoint before it is then stored again without its messages, if the new one contains them.
         """
@@ -526,20 +526,20 @@ def _check_messages(messages: object) -> None:
 
 
 class HistoryPlace(NamedTuple):
-    """Stored data of one position in the history of a thread: a checkpoint, and entries on it."""
+    """Stored data of one position in the history of a thread: a checkpoint, and journal entries on it."""
 
     found: CheckpointTuple
     """Checkpoint at the position, or the last checkpoint before it."""
     entries: list[Entry]
-    """Entries on the checkpoint that lead to the position, in order."""
+    """Journal entries that lead from the checkpoint to the position, in order."""
     tasks: list[Entry]
-    """Entries of tasks that ran after the thread had reached the position."""
+    """Journal entries of tasks that ran after the thread had reached the position."""
     given: Amended | None = None
-    """Entry of input that had arrived at the position and was not applied yet; `None` without such input."""
+    """Journal entry of input that had arrived at the position and was not applied yet; `None` without such input."""
 
 
 async def place_of(saver: Saver, checkpoint_id: str) -> HistoryPlace:
-    """Return the stored data of the position with an id; raise ValueError if the thread has no such position."""
+    """Return the stored data of the position `checkpoint_id`; raise ValueError if the thread has no such position."""
     # A position with a checkpoint of its own; entries of other positions are on the newest checkpoint before them.
     found = await saver.get(checkpoint_id)
     if found is not None:
@@ -560,7 +560,7 @@ async def place_of(saver: Saver, checkpoint_id: str) -> HistoryPlace:
 async def whole(
     saver: Saver, found: CheckpointTuple, known: Mapping[str, CheckpointTuple] = MappingProxyType({})
 ) -> CheckpointTuple:
-    """Return a checkpoint with its messages, which may be stored in a later checkpoint only.
+    """Return a checkpoint complete with its messages, which are read from a later checkpoint if only that one has them.
 
     `known` are checkpoints by id that need not be read again. Raises StorageError if the later checkpoint is missing.
     """

@@ -1,4 +1,4 @@
-"""Unfinished turns in LangGraph's stored form, so that LangGraph and callboard can resume each other's threads.
+"""Unfinished steps in LangGraph's stored form, so that LangGraph and callboard can resume each other's threads.
 
 The next nodes are channels `branch:to:<node>`. The calls to run are LangGraph sends in a channel of their own, without
 the state. The results of a call are written under the task id that LangGraph would compute for it.
@@ -44,7 +44,7 @@ def next_nodes(thread: Thread) -> dict[str, Any]:
 
 
 def kept_records(records: Mapping[str, CallRecord]) -> list[Entry]:
-    """Return entries with the results and questions of the next step's tasks.
+    """Return the results and questions of the next step's tasks as journal entries.
 
     They are written on a new checkpoint, so that the results are not lost.
     """
@@ -58,7 +58,7 @@ def kept_records(records: Mapping[str, CallRecord]) -> list[Entry]:
 
 
 def writes_for_langgraph(thread: Thread, base: Base) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
-    """Yield LangGraph's task id of each call that has a result or a question, with the writes to store for it."""
+    """Yield a pair for each call with a result or a question: LangGraph's task id, and the writes to store under it."""
     tasks = _call_tasks(thread)
     # If LangGraph still has a call to run, that call's task leads on to the model by itself.
     nothing_left = all(thread.known_of(key).is_finished for _, keys in tasks for key in keys)
@@ -74,7 +74,7 @@ def writes_for_langgraph(thread: Thread, base: Base) -> Iterator[tuple[str, list
 
 
 def _call_tasks(thread: Thread) -> list[tuple[int, list[str]]]:
-    """Return LangGraph's tasks of the tools node as pairs of number and keys.
+    """Return each task that LangGraph would run for the tools node, as its number and the keys of its calls.
 
     The number is the index of the task among all sends. The keys are the keys of its calls.
     """
@@ -84,7 +84,7 @@ def _call_tasks(thread: Thread) -> list[tuple[int, list[str]]]:
 
 
 def read_next_nodes(thread: Thread, found: CheckpointTuple) -> None:
-    """Set the next nodes, the sends and the records of a thread from a checkpoint of callboard or of LangGraph."""
+    """Set a thread's next nodes, LangGraph sends and records of tasks from a checkpoint of callboard or LangGraph."""
     values = found.checkpoint["channel_values"]
     due = [name.removeprefix(BRANCH) for name in values if name.startswith(BRANCH) and _is_due(found, name)]
     branches = [node for name in due if (node := _node_here(thread, name))]
@@ -122,7 +122,7 @@ def _is_due(found: CheckpointTuple, channel: str) -> bool:
 
 
 def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
-    """Set the record of a call from LangGraph's writes for a batch that ran as one task.
+    """Set the record of a call from the writes of a LangGraph task that ran a whole batch of calls.
 
     Such writes do not name their call. With several calls, only the fact that one of them asks a question is set.
     """
@@ -138,7 +138,7 @@ def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
 
 
 def merged_records(ours: Mapping[str, CallRecord], theirs: Mapping[str, CallRecord]) -> dict[str, CallRecord]:
-    """Return the record with the greater progress for each call, from callboard's and from LangGraph's records.
+    """Merge callboard's and LangGraph's records of calls; for each call, the record with more progress is kept.
 
     LangGraph may have continued a step at which callboard had stopped.
     """
@@ -151,11 +151,11 @@ def _progress(record: CallRecord) -> tuple[bool, int]:
 
 
 Numbered = list[tuple[int, Send]]
-"""Sends with their indexes in the channel, which are part of LangGraph's task ids."""
+"""LangGraph sends, each with its index in their channel; the index is part of LangGraph's task id."""
 
 
 def _read_sends(thread: Thread, found: CheckpointTuple) -> Numbered:
-    """Set the sends of a thread from a checkpoint; return the sends that stand for calls of the conversation.
+    """Split a checkpoint's sends: return the sends that stand for calls of a reply, and set the others on the thread.
 
     LangGraph sends each call of a reply to the tools node. callboard runs these calls as one batch, so they are not
     among the sends of the thread.
@@ -197,7 +197,7 @@ def _is_call_of(send: Send, asked: Collection[tuple[str, str]]) -> bool:
 
 
 def _call_in(send: Send) -> ToolCall | None:
-    """Return the call in the input of a send, in either of LangGraph's forms; `None` if it is not a single call."""
+    """Return the call in the input of a `Send`, in either of LangGraph's forms; `None` if it is not a single call."""
     arg: Any = send.arg
     if isinstance(arg, list) and len(arg) == 1:
         arg = arg[0]
@@ -224,7 +224,7 @@ def _read_calls(thread: Thread, found: CheckpointTuple, sends: Numbered) -> None
 
 
 def _record_of(writes: Sequence[tuple[str, Any]], call: ToolCall) -> CallRecord | None:
-    """Return the result, questions and answers of a call from LangGraph's writes; `None` if they contain none."""
+    """Return the record of a call (result, questions, answers) from LangGraph's writes; `None` if it would be empty."""
     record = NOTHING_KNOWN
     for channel, value in writes:
         if channel == MESSAGES:

@@ -28,14 +28,14 @@ from callboard._calls._observers import current_mark
 _log = logging.getLogger("callboard")
 
 LEASE = 60.0
-"""Duration of a lease in seconds: a holder on another machine that has not renewed it counts as dead."""
+"""Duration of a lease in seconds; a run on another machine that does not renew its lease in time counts as dead."""
 _LOOKS = 6
-"""Number of times that the holder entry is read while it is watched for one lease.
+"""Number of times that another run's holder entry is read again during one `LEASE`, to see whether it changes.
 
 A living holder renews its lease three times in the same time.
 """
 _AGES = 86_400.0
-"""Largest possible difference of two machines' clocks, in seconds; a lease that expired earlier has ended."""
+"""Largest assumed difference of two machines' clocks, in seconds; a lease that expired longer ago has surely ended."""
 # On Linux, `time.monotonic()` stops while the machine is suspended, but leases go on: other machines' clocks do.
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 _read_clock: Callable[[int], float] = getattr(time, "clock_gettime", lambda _: time.monotonic())  # missing on Windows
@@ -49,7 +49,7 @@ _here: set[str] = set()
 
 
 def new_holder(now: float | None = None) -> dict[str, Any]:
-    """Return the holder entry of a new run of this process, and register its token.
+    """Return a new holder entry, by which a run of this process holds a thread, and register the entry's token.
 
     `now` is the time of the database in seconds since 1970; `None` if it has no clock.
     """
@@ -75,7 +75,7 @@ class OwnLease:
 
     @staticmethod
     def read() -> tuple[float, float]:
-        """Return the times of two clocks in seconds.
+        """Read two clocks of this machine, and return both times in seconds.
 
         The first clock includes the suspension of the machine. The second is the time of day, which can be set.
         """
@@ -131,7 +131,7 @@ def _is_elsewhere(holder: Mapping[str, Any]) -> bool:
 
 
 def is_alive(holder: Mapping[str, Any], now: float | None = None) -> bool:
-    """Return whether the run of a holder may still be in progress.
+    """Return whether the run that a holder entry names may still be in progress.
 
     For a process on another machine, its lease decides at the time `now` of the database's clock; `None` for the clock
     of this machine.

@@ -47,7 +47,7 @@ _AGAIN = 0.05
 
 
 def open_saver(url: str, types: Iterable[type]) -> LazySaver:
-    """Return a saver on a PostgreSQL server, which stores and reads values of the given types only.
+    """Return a saver for a PostgreSQL database; it stores values of LangGraph's, LangChain's and the given types only.
 
     The server is contacted on first use. Raises ValueError for an invalid URL.
     """
@@ -94,7 +94,7 @@ def _store(connections: Any) -> PostgresStore:
 
 
 class PostgresServer(Generic[T]):
-    """Database on a PostgreSQL server, and the way to open a saver or store on it.
+    """Database on a PostgreSQL server, on which a saver or store can be opened and closed.
 
     `make` makes the saver or store on a connection. `versions` is the name of the table with the version of its tables.
     """

@@ -1,4 +1,4 @@
-"""Access of one thread to a LangGraph checkpointer, awaited on asyncio and on trio."""
+"""Access to one thread of conversation in a LangGraph checkpointer, awaited on asyncio and on trio."""
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from functools import partial
@@ -32,7 +32,7 @@ Place = tuple[str, str]
 
 
 class Saver:
-    """Access of one thread to a LangGraph checkpointer.
+    """Access to one thread of conversation in a LangGraph checkpointer.
 
     Metadata in `about`, the config of the run, are stored with each checkpoint.
     """
@@ -67,7 +67,7 @@ class Saver:
         return self._checked(await self._get(config, seen))
 
     async def outline(self) -> CheckpointTuple | None:
-        """Return the latest checkpoint with `None` in place of each object; `None` if there is no checkpoint.
+        """Return the latest checkpoint, in which `None` replaces each object; return `None` if there is no checkpoint.
 
         Most of the time of a read is spent on making messages, which the caller does not need.
         """
@@ -170,7 +170,7 @@ class Saver:
 
 
 _KEPT: WeakKeyDictionary[Any, StoredConversations] = WeakKeyDictionary()
-"""Cache, by saver, of the checkpoints and messages that were read or written."""
+"""Cached checkpoints and messages of each saver, as they were last read or written."""
 
 
 def _kept(saver: Any) -> StoredConversations:

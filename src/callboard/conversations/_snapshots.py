@@ -19,10 +19,10 @@ from callboard.conversations._storage import FIRST_ID, MESSAGES, Move, entries_o
 from callboard.conversations._thread import START, Thread
 
 COPY = "__copy__"
-"""Name of a node in LangGraph's updates that stands for: copy the position."""
+"""Node name that LangGraph reserves: an update of the state with this node name copies the current position."""
 
 Asked = Mapping[str, Sequence[Interrupt]]
-"""Questions to people, by task."""
+"""Questions to people, by the name of the task that asked them."""
 
 
 def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> StateSnapshot:
@@ -90,7 +90,7 @@ def _task(thread: Thread, node: str, keys: Sequence[str], asked: Asked, path: tu
 async def history_of(
     thread: SavedThread, *, filter: Mapping[str, Any] | None, before: str | None, limit: int | None, by_call: bool
 ) -> AsyncGenerator[StateSnapshot]:
-    """Yield a snapshot of each position of a thread, the latest first; loads the positions into `thread`.
+    """Yield a snapshot of each position of a thread, the latest first; `thread` itself changes to these positions.
 
     `filter` is required metadata. `before` is a checkpoint id: only earlier positions are yielded. `limit` is the
     largest number of snapshots.
@@ -118,7 +118,7 @@ async def history_of(
 
 
 def _places(thread: SavedThread, found: CheckpointTuple, *, by_call: bool) -> list[StateSnapshot]:
-    """Return a snapshot of a checkpoint, and of each later position to which an entry on it moved the thread."""
+    """Return snapshots of the position of a checkpoint, and of all positions to which its journal entries lead."""
     thread.play(found, [])
     places = [snapshot_of(thread, by_call=by_call, past=True)]
     for entry in entries_of(found):
@@ -196,7 +196,7 @@ def _last_node(thread: Thread, flow: Flow) -> str:
 
 
 def finished_writes(thread: Thread) -> list[tuple[str, Any]]:
-    """Return the writes of the tasks that have finished in an unfinished step.
+    """Return the writes to the state by all tasks that have finished in an unfinished step.
 
     The writes of calls are in the order of the reply. Writes that conflict with another task's are left out.
     """

@@ -25,7 +25,7 @@ _AGAIN = 0.05
 
 
 def open_saver(path: str, types: Iterable[type]) -> LazySaver:
-    """Return a saver on a SQLite file, which stores and reads values of the given types only.
+    """Return a saver for a SQLite database; it stores values of LangGraph's, LangChain's and the given types only.
 
     The file is opened on first use.
     """
@@ -91,7 +91,7 @@ class SqliteFile(Generic[T]):
             raise StorageError(str(self), self._reason(error)) from error
 
     def _reason(self, error: sqlite3.Error) -> str:
-        """Return a text for an error: why the file cannot be used, and the remedy."""
+        """Return the text of an error message: why the database file cannot be used, and the remedy."""
         code = _code(error)
         if code == sqlite3.SQLITE_CANTOPEN:
             return self._cannot_open()
@@ -135,7 +135,7 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def _patiently(step: Callable[[], object]) -> None:
-    """Call `step` again while another process does the same step, for up to `PATIENCE` seconds.
+    """Call `step`, and repeat it for up to `PATIENCE` seconds if it fails because another process does the same.
 
     SQLite's own timeout does not cover every such conflict.
     """

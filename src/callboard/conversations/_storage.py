@@ -31,7 +31,7 @@ from callboard.exceptions import StorageError
 from callboard.tools._call_record import CallRecord
 
 Source = Literal["input", "loop", "update", "command", "fork", "repair"]
-"""Cause of a change of the state, in LangGraph's terms and callboard's: "input", "loop" (a step), and so on."""
+"""Name of the cause of a state change, such as "input" or "loop" (a step); most names are LangGraph's."""
 
 
 class _StoredRecord(TypedDict, total=False):
@@ -56,7 +56,7 @@ _Record = Annotated[CallRecord, PlainValidator(_record_of)]
 
 
 class _Holder(TypedDict):
-    """Stored form of a holder: the run that has a thread for itself.
+    """Stored description of a holder: the run that alone may change a thread.
 
     See `callboard.conversations._lease`. Further keys are optional.
     """
@@ -138,7 +138,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Journal entry: a run takes the thread for itself, or renews its lease."""
+    """Journal entry: a run takes the thread, so that no other run may change it, or renews its lease."""
 
     KIND: ClassVar[str] = "hold"
     holder: Annotated[Mapping[str, Any] | None, PlainValidator(_holder_of)]
@@ -153,7 +153,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class ActorState:
-    """Journal entry: the state of an actor after a call of the step."""
+    """Journal entry: the state of an actor after a call."""
 
     KIND: ClassVar[str] = "actor"
     actor: str
@@ -165,7 +165,7 @@ class ActorState:
     data: bytes = b""
     """State of the actor, serialized by the checkpointer's serializer; empty if `at` is set."""
     at: str | None = None
-    """Id of the checkpoint whose entries contain the serialized state; `None` if this entry contains it."""
+    """Id of the checkpoint whose journal entries contain the serialized state; `None` if this entry contains it."""
 
     @property
     def name(self) -> tuple[str, str]:
@@ -173,7 +173,7 @@ class ActorState:
 
 
 NotedStates = Sequence[Sequence[Any]]
-"""States of actors in the notes of a checkpoint.
+"""List of actor states in callboard's notes on a checkpoint.
 
 Each is a list of the actor's name, its key, the digest, and the id of the checkpoint with the serialized state.
 """
@@ -184,9 +184,9 @@ class Move:
     """Base class of journal entries that move the thread to a new position, which has an id and a time."""
 
     next: Sequence[str] | None
-    """Names of the next nodes, which run with the state; `None` keeps the current next nodes."""
+    """Names of the next nodes that get the state as input; `None` keeps the current next nodes."""
     sends: Sequence[InstanceOf[Send]] = ()
-    """LangGraph sends of the next step: nodes that run with an input of their own."""
+    """LangGraph sends of the next step: nodes that get an input other than the state."""
     id: str
     ts: str
 
@@ -208,7 +208,7 @@ class Amended(Move):
     writes: Sequence[Write]
     source: Source
     received: Annotated[Stamp | None, BeforeValidator(Stamp.known)] = None
-    """Position at which the input had arrived and was not applied yet, as LangGraph shows it in the history.
+    """Position at which input had arrived and was not applied yet; LangGraph's histories have such a position, too.
 
     `None` if the change has no such position.
     """
@@ -225,7 +225,7 @@ _FIELDS: Mapping[type, Sequence[tuple[str, bool]]] = {
     kind: [(one.name, one.default is MISSING) for one in sorted(fields(kind), key=lambda one: one.name in _OF_A_MOVE)]
     for kind in get_args(Entry)
 }
-"""Fields of each kind of entry, as pairs: the name, and `True` if the field is required.
+"""Fields of each kind of journal entry, as pairs: the name, and `True` if the field is required.
 
 A field that is not required is stored only if its value is not empty.
 """
@@ -295,7 +295,7 @@ def now() -> str:
 
 
 FIRST_ID = "1ee00000-0000-6000-8000-000000000000"
-"""Id of the empty checkpoint of a new thread, on which its first entries are written.
+"""Id of the empty checkpoint of a new thread, on which the thread's first journal entries are written.
 
 It is older than all other ids, and the same in all processes.
 """
@@ -309,7 +309,7 @@ BRANCH = "branch:to:"
 MESSAGES = "messages"
 
 NOTES = "__callboard__"
-"""Key of callboard's notes on a checkpoint in its `versions_seen`, which every copy of a checkpoint keeps.
+"""Key of callboard's notes in `versions_seen` of a checkpoint, a dict that every copy of the checkpoint keeps.
 
 The notes are a JSON text in the place of a channel name, with version 0: a node that has seen nothing, to LangGraph.
 """
@@ -339,7 +339,7 @@ class Base:
 
     @property
     def notes(self) -> Mapping[str, Any]:
-        """Callboard's notes on the checkpoint by name; empty for a checkpoint made by LangGraph."""
+        """Callboard's notes on the checkpoint, a mapping of name to value; empty for a checkpoint made by LangGraph."""
         return notes_of(self.checkpoint)
 
     @property
@@ -355,7 +355,7 @@ class Base:
         return cast("Sequence[BaseMessage]", self.checkpoint["channel_values"].get(MESSAGES) or ())
 
     def thinned(self, newer: "Base") -> "Base | None":
-        """Return a thin copy of the checkpoint, without its messages, that refers to the `newer` one for them.
+        """Return a copy of the checkpoint without its messages; the copy refers to `newer`, which has the messages.
 
         Returns `None` if the checkpoint was made by LangGraph, has no messages or is thin already, or if the newer
         checkpoint does not begin with its messages.
@@ -382,7 +382,7 @@ def entries_of(found: CheckpointTuple) -> list[Entry]:
 
 
 def holders_of(found: CheckpointTuple) -> list[Held | Left]:
-    """Return the `Held` and `Left` entries on a checkpoint, in order.
+    """Return the journal entries `Held` and `Left` on a checkpoint, in order.
 
     The last one tells whether a run holds the thread, and which run. The checkpoint may be an outline, with `None` in
     place of objects.
@@ -400,7 +400,7 @@ def _stored_entries(found: CheckpointTuple) -> list[Any]:
 
 @contextmanager
 def reading_stored_data(where: str) -> Generator[None]:
-    """Raise StorageError for an error in the block, which reads stored data.
+    """Raise StorageError in place of another error in the block, which reads stored data.
 
     `where` names the data in the text of the error. StorageErrors and LangGraph's control flow pass unchanged.
     """
@@ -447,7 +447,7 @@ _COMMIT: TypeAdapter[Any] = TypeAdapter(list[Any] | tuple[Any, ...])
 
 
 def check_checkpoint(found: CheckpointTuple, *, outlined: bool = False) -> None:
-    """Raise ValueError for a checkpoint whose form no agent can have written.
+    """Raise ValueError if the form of a checkpoint is invalid, so that no agent can have written it.
 
     With `outlined`, it has `None` in place of objects, and only the entries of holders are checked.
     """
@@ -466,7 +466,7 @@ def check_checkpoint(found: CheckpointTuple, *, outlined: bool = False) -> None:
 
 
 def input_in(entry: Entry) -> Amended | None:
-    """Return the entry if it is an `Amended` entry that applies input to the state, otherwise `None`."""
+    """Return a journal entry if it is an `Amended` entry that applies input to the state, otherwise `None`."""
     return entry if isinstance(entry, Amended) and entry.source == "input" else None
 
 
@@ -480,7 +480,7 @@ def commits_in(found: CheckpointTuple) -> int:
 
 
 def is_damaged(found: CheckpointTuple | None, checkpoint_id: str, commits: int) -> bool:
-    """Return whether a checkpoint, or one of the writes with entries on it, is missing in the database.
+    """Return whether the database has lost a checkpoint, or one of the writes with journal entries on it.
 
     `found` is the thread's latest stored checkpoint. `commits` is the number of writes on `checkpoint_id`.
     """
@@ -493,7 +493,7 @@ def last_id(found: CheckpointTuple, entries: Sequence[Entry]) -> str:
 
 
 def unknown_values(before: Base | None, known: Collection[str]) -> dict[str, Any]:
-    """Return the values in a checkpoint whose channels this agent does not have, by channel.
+    """Return the values of a checkpoint by channel, for all channels that this agent's state does not have.
 
     Another agent wrote them; they are kept in the next checkpoint.
     """
@@ -502,7 +502,7 @@ def unknown_values(before: Base | None, known: Collection[str]) -> dict[str, Any
 
 
 def made_whole(found: CheckpointTuple, messages: Sequence[BaseMessage]) -> CheckpointTuple:
-    """Return a thin checkpoint with its messages: the first of `messages`, which a later checkpoint has."""
+    """Return a checkpoint that was stored without its messages, completed with the first of the given `messages`."""
     count = notes_of(found.checkpoint)[COUNT]
     values = {**found.checkpoint["channel_values"], MESSAGES: list(messages[:count])}
     return found._replace(checkpoint=cast("Checkpoint", {**found.checkpoint, "channel_values": values}))
@@ -552,7 +552,7 @@ def new_base(
 
 
 def notes_of(checkpoint: Checkpoint) -> Mapping[str, Any]:
-    """Return callboard's notes on a checkpoint, by name.
+    """Return callboard's notes on a checkpoint, a mapping of name to value.
 
     They are empty if LangGraph copied them from an earlier checkpoint, because they describe that checkpoint.
     """
@@ -561,7 +561,7 @@ def notes_of(checkpoint: Checkpoint) -> Mapping[str, Any]:
 
 
 def noted_actors(checkpoint: Checkpoint) -> NotedStates:
-    """Return the states of actors in the notes on a checkpoint, also if LangGraph copied the notes."""
+    """Return the actor states in callboard's notes on a checkpoint, even if LangGraph copied them from another one."""
     found: NotedStates = _last_notes(checkpoint).get(ACTORS, ())
     return found
 

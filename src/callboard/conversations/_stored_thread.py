@@ -249,7 +249,7 @@ class Threads:
 
 
 class _Saver(LazySaver):
-    """Saver with async methods, which run in worker threads: LangGraph's graphs can await them on their own loop."""
+    """LangGraph saver with async methods that run in worker threads; graphs can await them on any event loop."""
 
     def __init__(self, like: LazySaver, serializer: StrictSerializer) -> None:
         super().__init__(like.place, like.get_next_version)

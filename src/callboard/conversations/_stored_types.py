@@ -18,7 +18,7 @@ from callboard.conversations._storage import Amended, Entry, Finished, Move
 
 
 def named_types(*annotations: Any) -> set[type]:
-    """Return the types in annotations whose values LangGraph's serializer stores with the name of their type.
+    """Return all types in type annotations that LangGraph's serializer stores under the name of the type.
 
     Types of fields and type arguments are included.
     """
@@ -77,7 +77,7 @@ def _fields(kind: type) -> Iterable[Any]:
 
 
 def checked_types(types: Iterable[Any], checkpointer: object) -> list[type]:
-    """Return the types given as `stored_types` as a list.
+    """Check the option `stored_types`, and return it as a list.
 
     Raises TypeError for a value that is no class, and ValueError if the checkpointer has a serializer of its own.
     """
@@ -143,5 +143,5 @@ def _tracked_update(update: Any, schema: Schema) -> Any:
 
 
 def tracked_send(target: Any, schema: Schema) -> Any:
-    """Return a send without the untracked keys of its input, which are not stored; return a node's name unchanged."""
+    """Return a `Send` without the keys of its input that are never stored; return the name of a node unchanged."""
     return Send(target.node, _tracked(target.arg, schema)) if isinstance(target, Send) else target

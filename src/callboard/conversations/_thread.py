@@ -36,13 +36,13 @@ from callboard.conversations._storage import (
 from callboard.tools._call_record import NOTHING_KNOWN, CallRecord
 
 Following = Callable[[], Sequence[Target]]
-"""Function that returns the next nodes and sends; called after the state has changed."""
+"""Function that returns the next nodes and LangGraph sends; called after the state has changed."""
 
 START = "__start__"
 """Name of the node that applies the input to the state."""
 
 _STEPS: Mapping[Source, int] = {"input": 1, "loop": 1, "update": 1, "command": 0, "fork": 0, "repair": 0}
-"""Number of steps that a change counts for, by its source; a command belongs to the step that follows it."""
+"""Number of steps by which a change from each source advances the thread; a command belongs to the next step."""
 
 _SHOWN: Mapping[Source, Source] = {"input": "loop", "command": "update"}
 """Sources of changes that snapshots show under another name.
@@ -66,11 +66,11 @@ class Thread:
         self.step = -1
         """Number of the last completed step; -1 before the first step."""
         self.next: tuple[str, ...] = ()
-        """Names of the nodes of the next step that run with the state."""
+        """Names of the nodes in the next step that get the state as input."""
         self.sends: tuple[Sent, ...] = ()
-        """Sends of the next step: nodes that run with an input of their own (LangGraph's `Send`)."""
+        """Sends of the next step: nodes that get an input other than the state (LangGraph's `Send`)."""
         self.records: dict[str, CallRecord] = {}
-        """Results, questions and claims of the next step's tasks, by the name of a node or the key of a call."""
+        """Records of the next step's tasks (start, questions, result), by the name of a node or the key of a call."""
         self.asked_here: dict[str, Sequence[Interrupt]] = {}
         """All questions that tasks of the next step have asked, by task; including answered questions."""
         self.has_unattributed_questions = False
@@ -85,7 +85,7 @@ class Thread:
         self.kept_by_actors = KeptStates()
         """States of actors after calls whose results are not stored yet."""
         self.holder: Mapping[str, Any] | None = None
-        """Holder entry of the run that has the thread for itself, as last read; `None` for no run."""
+        """Holder entry of the run that alone may change the thread, as last read; `None` if there is no such run."""
         self.namespace = namespace
         self._has_ids = schema.adds_messages(MESSAGES)
         self._arrival: Mapping[str, Any] = {}
@@ -105,7 +105,7 @@ class Thread:
 
     @property
     def coming(self) -> tuple[str, ...]:
-        """Names of the nodes of the next step, the nodes of its sends first."""
+        """Names of all nodes that run in the next step; the nodes of LangGraph sends come first."""
         return (*(one.node for one in self.sends), *self.next) if self.sends else self.next
 
     def sent_tasks(self) -> list[str]:
@@ -191,7 +191,7 @@ class Thread:
         )
 
     async def finished(self, task: str, output: object, *, later: bool = False) -> None:
-        """Record the result of a task; with `later`, it may be stored together with the next entry."""
+        """Record the result of a task; with `later`, it may be stored together with the next journal entry."""
         await self.record(Finished(task, self.identified(output)), later=later)
 
     async def asked(self, records: Mapping[str, CallRecord]) -> None:
@@ -242,11 +242,11 @@ class Thread:
 
     @property
     def claims_ahead(self) -> bool:
-        """`True` if all calls of a reply are claimed in one write, before any of them starts."""
+        """`True` if one write records, before any call of a reply starts, that all of them are about to start."""
         return False
 
     async def prepare(self, *, repeats: bool = False) -> None:
-        """Begin a new branch, if the thread is at an earlier position; call this before each change.
+        """Begin a new branch if the thread was loaded at an earlier position; called before each change.
 
         With `repeats`, the new branch counts as a step, as in LangGraph.
         """
@@ -269,14 +269,14 @@ class Thread:
         """Store the remaining changes of the run and release the thread; called after every end of a run."""
 
     async def record(self, entry: Entry, *, live: bool = False, later: bool = False) -> None:
-        """Apply an entry to the thread; a stored thread stores it at once, or with the next entry if `later`.
+        """Apply a journal entry to the thread; a stored thread stores it at once, or with the next entry if `later`.
 
         With `live`, the entry's writes are in the state already and are not applied again.
         """
         self.take(entry, live=live)
 
     def take(self, entry: Entry, *, live: bool = False) -> None:
-        """Apply an entry to the thread, without storing it; used for new entries and for stored ones.
+        """Apply a journal entry, which is new or was read from storage, to the thread, without storing the entry.
 
         With `live`, the entry's writes are in the state already and are not applied again.
         """
