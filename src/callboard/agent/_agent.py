@@ -40,7 +40,7 @@ NodeNames = Sequence[str] | Literal["*"] | None
 
 
 class RunOptions(TypedDict, total=False):
-    """Keyword options that every method of an agent that starts a run accepts."""
+    """Keyword options of all methods of an agent that start a run."""
 
     context: Any
     """Value that tools, hooks and prompts read as `runtime.context`."""
@@ -368,7 +368,7 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
             raise ValueError(f"The state has no key {', '.join(map(repr, unknown))}; see output_keys={output_keys!r}")
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Refuse new runs, wait for the current ones, and return the numbers of finished and ended runs.
+        """Refuse new runs, wait for the current runs, and return how many have finished and how many were cancelled.
 
         A run that is ended raises `DrainingError` where it was started. Its thread is kept and can be resumed with
         input `None`, in this process or another. A call that had begun and is not idempotent is then handled by its

@@ -164,7 +164,7 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
 
     @property
     def name(self) -> str:
-        """Name of the agent, which its runs have in traces."""
+        """Name of the agent; traces show the agent's runs under this name."""
         return self._runner.name
 
     @name.setter

@@ -130,7 +130,7 @@ class FixedModel:
         self._provider_tools = provider_tools
         self._prompt = _Prompt(prompt)
         self.known = model_with_tools(self._model, tools, provider_tools)
-        """Model with its tools, for reports. `ChosenModel.known` is `None`: it does not have a single model."""
+        """Model with its tools bound. `ChosenModel.known` is `None`, because its model may differ for each request."""
         inside = _inside(self.known)
         self.chat_model: BaseChatModel | None = inside if isinstance(inside, BaseChatModel) else None
         """Chat model without its tools, or `None` if the model is another kind of Runnable."""
@@ -225,7 +225,7 @@ async def structured(model: Model, state: Any, config: RunnableConfig, response_
 
 
 def _inside(model: Any) -> Any:
-    """Return the model that a binding or a sequence contains; any other value unchanged."""
+    """Return the model inside a LangChain binding or sequence; return any other value unchanged."""
     model = _step_with_tools(model)
     return model.bound if isinstance(model, RunnableBinding) else model
 
@@ -309,7 +309,7 @@ async def run_function(fn: Callable[[], T], name: str) -> T:
 
 
 def has_sync_half(leaf: Runnable[Any, Any]) -> bool:
-    """Return whether a Runnable and all its parts have sync code; some are made of a coroutine function only."""
+    """Return whether a Runnable and its parts can run as sync code; a part with only a coroutine function cannot."""
     if parts := _parts(leaf):
         return all(has_sync_half(part) for part in parts)
     cls, own = type(leaf), getattr(leaf, "__dict__", {})
@@ -320,7 +320,7 @@ def has_sync_half(leaf: Runnable[Any, Any]) -> bool:
 
 
 _HALVES = (("func", "afunc"), ("_transform", "_atransform"))
-"""Pairs of attribute names in which Runnables keep their sync and their async function."""
+"""Pairs of attribute names under which Runnables store their sync function and their async function."""
 
 
 def _parts(leaf: Runnable[Any, Any]) -> Sequence[Runnable[Any, Any]]:
@@ -334,7 +334,7 @@ def _parts(leaf: Runnable[Any, Any]) -> Sequence[Runnable[Any, Any]]:
 
 
 class _Nobody:
-    """Holder of worker threads that ignores threads which outlive their run.
+    """Owner of worker threads that does nothing when a thread outlives its run.
 
     Such a thread holds no permit of a limit, so nothing has to be counted.
     """
@@ -355,7 +355,7 @@ class _StopsAtToken(BaseCallbackHandler):
 
     @property
     def ignore_chat_model(self) -> bool:
-        """`True`: LangChain must not report the start of a request, only its tokens."""
+        """`True`: LangChain must not report the start of a request to this handler, only the tokens of the reply."""
         return True
 
     def on_llm_new_token(self, *_: Any, **__: Any) -> None:

@@ -189,7 +189,7 @@ def _flow_of(node: ToolNode, hooks: Mapping[str, object], response_format: objec
 
 @lru_cache(maxsize=64)
 def _shared_drawing(flow: Flow, schema: type[Any], context_schema: type[Any] | None) -> Builder:
-    """Return the graph of all agents without hooks that have the same nodes and schemas; its tools are unknown.
+    """Return a LangGraph builder that all agents without hooks and with equal nodes and schemas share; it has no tools.
 
     LangGraph reads the type hints of a schema anew for each graph, which takes half of the time to make an agent.
     """

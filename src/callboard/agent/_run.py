@@ -45,7 +45,7 @@ from callboard.tools._unanswered import last_reply
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """Node that ran in a step, with the names of its tasks; `is_sent` if a LangGraph `Send` ran it."""
+    """Node that ran in a step, with the names of its tasks; `is_sent` is `True` if a LangGraph `Send` ran it."""
 
     node: str
     tasks: Sequence[str]
@@ -62,7 +62,7 @@ def in_order(ran: Sequence[Ran], *, by_call: bool) -> list[Ran]:
 
 
 def transitions(thread: Thread, ran: Sequence[Ran], before: State | None, *, by_call: bool) -> list[Target]:
-    """Return the next nodes and sends to which the edges of a step's nodes lead.
+    """Return the nodes and sends of the next step, to which the edges of this step's nodes lead.
 
     The state of the thread contains the writes of the step. `before` is the state before the step, if a LangGraph
     `Send` ran in it, and otherwise `None`. With it, the edge of each node is decided from the writes of that node
@@ -84,7 +84,7 @@ def transitions(thread: Thread, ran: Sequence[Ran], before: State | None, *, by_
 
 
 def distinct(targets: Sequence[Target], known: Sequence[str]) -> tuple[Target, ...]:
-    """Return the targets without unknown nodes and without repeated nodes; sends are all kept."""
+    """Return the targets without unknown nodes and repeated nodes; all sends are kept."""
     if len(targets) == 1 and isinstance(targets[0], str):
         return (targets[0],) if targets[0] in known else ()
     nodes, sends = parted(targets)
@@ -119,7 +119,7 @@ class Run:
         self._has_stopped = False
         """`True` if the run stopped at a breakpoint or at a question, and waits for a person."""
         self._whole: list[BaseMessage] = []
-        """Conversation after the last repair, or the last check that found nothing to repair."""
+        """Conversation as it was after its last repair, or after the last check that found nothing to repair."""
         self._is_in_order = False
         """`True` if the conversation of the thread itself is in an order that providers accept."""
 
@@ -253,7 +253,7 @@ class Run:
             self.tell.values(thread.state, written)
 
     def _task(self, task: str | Sent, *, ends_step: bool) -> Awaitable[Sequence[Ran]]:
-        """Run a node or a send, unless its result is stored; `ends_step` if no other task runs in the step."""
+        """Run a node or a `Send`, unless its result is stored; `ends_step` is `True` if the step has no other task."""
         if isinstance(task, Sent):
             if task.node == TOOLS:
                 return self._calls(run_sent_calls(self.context, task), is_sent=True)
@@ -267,7 +267,7 @@ class Run:
             return [Ran(TOOLS, await work, is_sent)]
 
     async def _node(self, node: str, send: Sent | None, *, ends_step: bool) -> Sequence[Ran]:
-        """Run a node with the state, or with the input of a send; store its output in the thread."""
+        """Run a node with the state, or with the input of a `Send`; store its output in the thread."""
         name, numbers, is_sent = (node, (), False) if send is None else (send.task, (send.number,), True)
         ran = [Ran(node, [name], is_sent)]
         record, place = self.thread.records.get(name), self.context.place(node, *numbers)
@@ -301,7 +301,7 @@ class Run:
         return ran
 
     def _answered(self, name: str, config: RunnableConfig, place: NodePlace, ledger: Ledger) -> RunnableConfig:
-        """Return the config of a node with its answers; raise `CallsInterrupted` if it still waits for an answer."""
+        """Return the config of a node with the answers to its questions; raise `CallsInterrupted` if one is missing."""
         if ledger.waits(name):
             raise self._asked(place, ledger)
         return ledger.config_of_call(name, config)
@@ -323,7 +323,7 @@ class Run:
         return Ledger(config, name, [name], records=records, answers=answers or None, namespaces=namespaces)
 
     async def _output(self, node: str, given: Any, is_sent: bool, config: RunnableConfig) -> Any:
-        """Run the body of a node and return its output; its config is in LangChain's context variable meanwhile.
+        """Run the body of a node, with its config in LangChain's context variable, and return its output.
 
         `interrupt()` and models read the config there. A cancellation is enforced: if the body swallows it, the output
         is discarded.

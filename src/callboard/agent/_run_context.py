@@ -29,7 +29,7 @@ def first_config(config: RunnableConfig, name: str, place: NodePlace) -> Runnabl
 
 
 class _Unasked:
-    """Owner of the scratchpad of a node that has asked no question yet."""
+    """Owner of LangGraph's scratchpad, which `interrupt()` reads, for a node that has asked no question yet."""
 
     __slots__ = ("_conf",)
 
@@ -70,7 +70,7 @@ class AgentPlan:
     """Prepared parts of an agent that do not change between runs: model, tools, hooks, nodes and schema."""
 
     name: str | None
-    """Name of the agent, which the messages of its model get; `None` for no name."""
+    """Name of the agent, which is set on the messages of its model; `None` for no name."""
     flow: Flow
     schema: Schema
     model: FixedModel | ChosenModel
@@ -128,7 +128,7 @@ class RunContext:
         """`True` if callback handlers or readers of a stream receive the events of single tasks."""
 
     def begin(self, config: RunnableConfig) -> None:
-        """Take over the config of the begun run: a config of its own if callback handlers listen."""
+        """Use the config of the run, which has now started; it is a new config if callback handlers listen."""
         self.is_traced = config is not self.config
         self.is_watched = self.is_traced or self.tell.is_heard
         self.config = config
@@ -140,7 +140,7 @@ class RunContext:
         return self.plan.schema.given_to(node, self.thread.state, clock)
 
     def answers_for(self, tasks: Iterable[str]) -> dict[str, Any]:
-        """Return the given answers to the open questions of some tasks, by interrupt id."""
+        """Return the user's answers to the open questions of the given tasks, by interrupt id."""
         known, answers = self.thread.records, self._answers
         if not answers:
             return {}
@@ -148,9 +148,9 @@ class RunContext:
         return {name: answers[name] for name in asked if name in answers}
 
     def place(self, node: str, *numbers: int) -> NodePlace:
-        """Return the position in LangGraph's terms of a node that runs with the state.
+        """Return LangGraph's task id, namespace and path for a node that gets the state as input in the next step.
 
-        With `numbers`, it is the position of a send with this number, or of one of several calls in the send.
+        With `numbers`, return them for the send with this number, or for one of several calls in the send.
         """
         thread, step = self.thread, self.thread.step + 1
         path: tuple[object, ...] = (PUSH, numbers[0], False) if numbers else (PULL, node)

@@ -47,7 +47,7 @@ class RunReporter:
             observer(event)
 
     async def ask(self, model: object, given: object, ask: Callable[[], Awaitable[R]]) -> R:
-        """Call `ask`, which sends a request to the model, and return the reply; report both to observers."""
+        """Call `ask`, which sends a request to the model, and return the reply; report both messages to observers."""
         self.tell("asked", model=model, given=given)
         try:
             reply = await ask()
@@ -154,7 +154,7 @@ async def _in_chain_run(
     shown: Callable[[Any], Any] | None = None,
     streams: bool = False,
 ) -> Any:
-    """Run a body, report it to callback handlers as a chain run, and return its result.
+    """Run an agent or a node, report it to callback handlers as a chain run, and return its result.
 
     The handlers of `around` get the events of the run and of nested runs, the handlers in `further` of nested runs
     only. `shown` converts the result for handlers. With `streams`, `astream_events` also reports it as a chunk.
@@ -192,7 +192,7 @@ async def _streamed(handlers: Sequence[BaseCallbackHandler], run_id: UUID, outpu
 
 
 def _as_langgraph_raises(error: BaseException) -> BaseException:
-    """Return an error as callback handlers see it: calls that wait for a person as `GraphInterrupt`.
+    """Convert an error for callback handlers: `CallsInterrupted`, raised for calls that wait, becomes `GraphInterrupt`.
 
     Tracers recognize interrupts by the name of this class; other errors are returned unchanged.
     """

@@ -212,7 +212,7 @@ class Runner:
         return run
 
     async def _supported(self, thread: Thread, work: Callable[[], Awaitable[object]]) -> None:
-        """Do the work of a run; meanwhile, actors store their states in the thread, and its lease is renewed."""
+        """Do the work of a run; meanwhile, actors store their states in the thread, and the lease on it is renewed."""
         # The renewal ends with the run and before `stop`, which gives the thread up.
         async with self._with_states(thread), beside(thread.keep_holding if thread.is_held else None):
             await work()
@@ -286,7 +286,7 @@ def _readers(request: Request, put: Put | None, outer: Outer | None) -> list[Rea
 
 
 async def _within(budget: float, run: Run, config: RunnableConfig) -> dict[str, Any]:
-    """Run within a budget in seconds, and return the values of the state for the caller.
+    """Run an agent within a time budget in seconds, and return the values of the state for the caller.
 
     If the budget is used up, give every call in flight an error message, and raise `RunDeadlineExceededError`.
     """
@@ -306,7 +306,7 @@ async def _within(budget: float, run: Run, config: RunnableConfig) -> dict[str, 
 
 
 def saver_for(checkpointer: Any, config: RunnableConfig, outer: Outer | None) -> Any:
-    """Return the checkpointer of a run: the outer graph's within a graph, else the agent's own; `None` for none.
+    """Return the checkpointer of a run, or `None`: within an outer graph it is the graph's, otherwise the agent's own.
 
     Raises ValueError if the config has no `thread_id`.
     """
@@ -332,7 +332,7 @@ async def opened(
     *,
     looks: bool = False,
 ) -> Thread:
-    """Return the thread that a config names, loaded from the checkpointer `saver`; without one, a new thread in memory.
+    """Return the thread that a config names, loaded from the checkpointer `saver`; without `saver`, a thread in memory.
 
     With `looks`, the thread is only read; see `SavedThread.open`.
     """

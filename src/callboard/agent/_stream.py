@@ -18,7 +18,7 @@ from callboard._loops._protocol import Scope
 from callboard.conversations._channels import Schema, State, Write
 
 Chunk = tuple[tuple[str, ...], str, Any]
-"""Namespace of the graph, stream mode, and payload in the form of that mode."""
+"""Chunk of a stream: namespace of the graph, stream mode, and payload in the form of that mode."""
 
 MODES = frozenset(("values", "updates", "messages", "custom", "tasks", "checkpoints", "debug", "tools"))
 
@@ -62,7 +62,7 @@ class Outbox:
             self._wakeup.set()
 
     def close(self) -> None:
-        """Close the queue: after the chunks that are in it, `get` returns `None`."""
+        """Close the queue: `get` still returns the chunks that are in it, and then `None`."""
         with self._lock:
             self._closed = True
             self._wakeup.set()
@@ -162,7 +162,7 @@ Keys = str | Sequence[str]
 
 
 class Teller:
-    """Sender of the events of a run's tasks to the readers of the run.
+    """Object that sends the events of a run's tasks to the readers of its streams.
 
     If `keys` is a single string, chunks of the modes `values` and `updates` contain the value of that key in place of a
     dict. Task events contain the user's metadata and tags from `config`. `step` returns the number of the current step.
@@ -242,7 +242,7 @@ class Teller:
         self._emit("tasks", lambda: _result(place, result=_gathered(writes)))
 
     def cached(self, place: NodePlace, outputs: Sequence[object]) -> None:
-        """Send an `updates` chunk for a task that an earlier run of this step has finished, marked as cached."""
+        """Send an `updates` chunk, marked as cached, for a task that an earlier run of this step has finished."""
         writes = self._writes(outputs)
         self._emit("updates", lambda: {place.node: _update(writes, self._keys), "__metadata__": {"cached": True}})
 
@@ -281,7 +281,7 @@ def _update(writes: Sequence[Write], keys: Keys) -> Any:
 
 
 def _gathered(writes: Sequence[Write]) -> dict[str, Any]:
-    """Return the writes of a task by key, as the result in a `tasks` chunk.
+    """Return the writes of a task by key, in the form of the result in a `tasks` chunk.
 
     Several writes to one key become `{"$writes": [...]}`.
     """

@@ -1,4 +1,4 @@
-"""Tools node in one step of a run.
+"""Execution of the tools node in one step of a run.
 
 The calls of a reply run as one batch. Streams show each call as a task. Calls that a LangGraph `Send` passes to the
 node run beside the calls of the reply; streams show them as one task.
@@ -75,7 +75,7 @@ async def _step_of_reply(run: RunContext, state: Any, *, ends_step: bool = False
 
 
 class _NodePlacesOfReply(dict[str, NodePlace]):
-    """Positions of a reply's calls in LangGraph's terms, by key of the call; computed on first use."""
+    """LangGraph's task ids, namespaces and paths of a reply's calls, by key of the call; computed on first use."""
 
     def __init__(self, run: RunContext, keys: Sequence[str]) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class CallStep:
         self._run = run
         self._requested = requested
         self.tasks = tasks
-        """Name of the task in the thread by the key of its call, in call order.
+        """Mapping from the key of each call to the name of its task in the thread, in call order.
 
         Name and key are equal for the calls of a reply.
         """
@@ -157,7 +157,7 @@ class CallStep:
                 tell.cached(self._places[key], [self._written_by(key)])
 
     async def settle_unknown(self) -> None:
-        """Decide about the calls that started in a process which died before they ended.
+        """Decide what happens to calls that started in a process which died before they ended.
 
         The policy of a call decides: the call gets an error message, a person is asked, or the call runs again. Answers
         to the questions of the other calls are kept for the batch.
@@ -272,7 +272,7 @@ class CallStep:
         )
 
     async def _run_within(self, entries: Entries, given: Any, config: RunnableConfig) -> Any:
-        """Run the batch inside the node's overridden method, and return the combined output of the calls.
+        """Run the batch inside the method that a subclass of the tools node overrides; return the combined output.
 
         The overridden method may skip calls and change results.
         """
@@ -347,7 +347,7 @@ def sent(call: ToolCall, state: Any) -> ToolCallWithContext:
 
 
 def around_call(entries: Entries, messages_key: str) -> Wrapper:
-    """Return middleware that runs the overridden method of a tools node around each single call."""
+    """Return middleware that runs each single call inside the method that a subclass of the tools node overrides."""
 
     async def around(request: ToolCallRequest, call_next: Next) -> Output:
         async def inner(entry: Entry) -> Any:
@@ -367,7 +367,7 @@ def around_call(entries: Entries, messages_key: str) -> Wrapper:
 async def around_all(
     entries: Entries, step: Step, calls: Sequence[ToolCall], entry: Entry, messages_key: str
 ) -> list[Output]:
-    """Run the calls of a reply inside the node's overridden method, and return the output of each call.
+    """Run the calls of a reply inside the method that a tools node's subclass overrides; return each call's output.
 
     `step` is the base method, which runs the calls.
     """
@@ -389,7 +389,7 @@ def _config(entry: Entry, config: RunnableConfig) -> RunnableConfig:
 
 
 def outputs_of(result: Any, calls: Sequence[ToolCall], messages_key: str, name: str) -> list[Output]:
-    """Return the output of each call, taken from the result of a node's overridden method.
+    """Return the output of each call, taken from the result of a method that a subclass of the tools node overrides.
 
     Messages and commands that belong to no call are added to the output of the last call. Raises TypeError for a result
     that a tools node cannot return, and ValueError if a call has no message.
