@@ -38,7 +38,7 @@ from callboard_actors._util._excerpts import Excerpt
 T = TypeVar("T")
 
 _MOST_CELLS = 200
-"""Cells with lines that are kept for tracebacks."""
+"""Number of latest code cells with source lines that are kept for tracebacks."""
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 
@@ -49,16 +49,16 @@ class Cell:
     name: str
     body: CodeType
     last: CodeType | None
-    """Last expression, if the cell ends with one."""
+    """Code of the last expression; `None` if the cell does not end with an expression."""
 
 
 def name_of(number: int) -> str:
-    """Return the file name of a cell in tracebacks."""
+    """Return the file name under which tracebacks show a code cell."""
     return f"<cell {number}>"
 
 
 def is_cell(filename: str) -> bool:
-    """Return whether a file name is that of a cell."""
+    """Return whether a file name is the name of a code cell in tracebacks."""
     return filename.startswith("<cell ")
 
 
@@ -74,7 +74,7 @@ def again(parsing: Callable[[], T]) -> T:
 
 
 def compiled(code: str, number: int) -> Cell:
-    """Compile the code of a cell; raise SyntaxError or, for a NUL character or deep nesting, ValueError."""
+    """Compile a code cell; raise SyntaxError or, for a NUL character or deep nesting, ValueError."""
     name = name_of(number)
     linecache.cache[name] = (len(code), None, f"{code}\n".splitlines(keepends=True), name)
     linecache.cache.pop(name_of(number - _MOST_CELLS), None)
@@ -90,9 +90,9 @@ def compiled(code: str, number: int) -> Cell:
 # Figures of matplotlib, as pictures for a model.
 
 _RESOLUTIONS = (100, 50)
-"""Dots per inch; a picture that is too large is drawn again with the smaller number."""
+"""Resolutions in dots per inch; a picture that is too large is drawn again with the lower resolution."""
 _LARGEST = 1_000_000
-"""Bytes of a picture as PNG."""
+"""Maximum size of a picture as PNG, in bytes."""
 
 
 def taken(most: int) -> tuple[list[str], list[str]]:
@@ -135,7 +135,7 @@ def _drawn(figure: Any) -> bytes | None:
 
 
 class CellTimeoutError(BaseException):
-    """Raised within a cell when its time is over; a BaseException, so that `except Exception` does not catch it."""
+    """Raised in a code cell when its time is over; a BaseException, so that `except Exception` does not catch it."""
 
     __module__ = "builtins"  # the traceback is for a model, which knows no module of this package
 
@@ -173,7 +173,7 @@ class TimeLimit:
         self.end()
 
     def end(self) -> None:
-        """End the time limit, so that nothing is interrupted any more; may be called again if it was interrupted."""
+        """End the time limit, so that the block is not interrupted any more; call it again if it was interrupted."""
         with self._lock:
             self._is_over = True
             interrupted, self._is_interrupted = self._is_interrupted, False
@@ -205,7 +205,7 @@ class TimeLimit:
 
 
 class _NothingError(BaseException):
-    """Error that replaces an interrupting error which would be raised too late."""
+    """Error that is raised and caught in place of an interruption that would come too late."""
 
 
 def _raise_in(thread: int, error: type[BaseException]) -> None:
@@ -215,14 +215,14 @@ def _raise_in(thread: int, error: type[BaseException]) -> None:
 # Errors of a cell, for a model.
 
 _MOST = 4000
-"""Characters of a traceback."""
+"""Maximum number of characters of a traceback."""
 _MOST_GROUP = 20
 _MOST_VALUE = 10_000
-"""Characters of the value of a cell's last expression."""
+"""Maximum number of characters of the shown value of a code cell's last expression."""
 
 
 def told(error: BaseException) -> str:
-    """Return a short traceback of a cell's error: the lines of the cell's own code, without frames of libraries."""
+    """Return a short traceback of an error in a code cell: lines of the cell's code, without frames of libraries."""
     try:
         found = traceback.TracebackException.from_exception(error, compact=True, max_group_width=_MOST_GROUP)
         _leave_own_frames(found)
@@ -270,7 +270,7 @@ def cut(text: str, most: int) -> str:
 
 _CHUNK = 64 * 1024
 _MOST_AT_END = 64
-"""Chunks that are read after a cell has ended, because another writer may never stop."""
+"""Maximum number of output chunks read after a code cell has ended, because another writer may never stop."""
 _for_ever: list[Any] = []
 """Objects that were `sys.stdout` or `sys.stderr` of a cell. A thread may still print to one, and CPython's `print`
 holds no reference to its stream: if the stream were freed, the process would crash.
@@ -278,7 +278,7 @@ holds no reference to its stream: if the stream were freed, the process would cr
 
 
 class Kept:
-    """Buffer that keeps the head and the tail of a cell's output."""
+    """Buffer that keeps the head and the tail of a code cell's output."""
 
     def __init__(self, most: int) -> None:
         self._most_head = most // 2
@@ -332,7 +332,7 @@ class Capture:
         sys.stdout, sys.stderr = self._stream(1), self._stream(2)
 
     def _stream(self, fd: int) -> TextIO:
-        """Return the text stream that all cells share for a file descriptor; a new one if a cell has changed it."""
+        """Return the text stream that all cells share for a file descriptor; make a new one if a cell has broken it."""
         stream = self._streams.get(fd)
         if stream is None or not _is_restored(stream):
             stream = self._streams[fd] = _new_stream(fd)
@@ -446,7 +446,7 @@ class BrokenInterpreterError(Exception):
 
 
 class Record(TypedDict):
-    """Result of a cell, as plain data."""
+    """Result of a code cell, as plain data."""
 
     number: int
     output: str
@@ -462,7 +462,7 @@ class Record(TypedDict):
 
 
 class Interpreter:
-    """Interpreter that runs one cell after another in a namespace of its own.
+    """Interpreter that runs one code cell after another in a namespace of its own.
 
     `max_output` is in bytes, `pictures` the number of figures of a cell. `grace` is the time in seconds between the
     interruption of a late cell and the end of the process; `None` never ends it.
@@ -496,12 +496,12 @@ class Interpreter:
         self._capture.close()
 
     def interrupt(self) -> None:
-        """Interrupt the running cell with a KeyboardInterrupt; called from another thread or a signal handler."""
+        """Interrupt the running code cell with a KeyboardInterrupt; called from another thread or a signal handler."""
         if self._limit is not None:
             self._limit.interrupt(KeyboardInterrupt)
 
     def run(self, code: str, timeout: float | None = None) -> Record:
-        """Run the code of a cell and return its record; errors of the cell are part of the record.
+        """Run the code of a cell and return a record of its result, which includes the error that the code has raised.
 
         Raise `BrokenInterpreterError` if no further cell can run after this one.
         """
@@ -576,7 +576,7 @@ class Interpreter:
 
 
 def _fresh_main() -> types.ModuleType:
-    """Return a new `__main__` module for the cells, so that objects that they define can be pickled."""
+    """Return a new `__main__` module for the cells, so that objects which the cells define can be pickled."""
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = builtins
     return module

@@ -17,7 +17,7 @@ from callboard_actors.python._interpreter import Interpreter, Record, own_proces
 
 
 def answer(record: Record, packages: Sequence[str]) -> str | list[dict[str, Any]]:
-    """Convert the record of a cell to a tool result: a text, or content blocks if the cell has shown figures."""
+    """Convert the record of a code cell to a tool result: text, or content blocks if the cell has shown figures."""
     text = _text(record, packages)
     if not record["pictures"]:
         return text
@@ -41,9 +41,9 @@ def _text(record: Record, packages: Sequence[str]) -> str:
 # The actor.
 
 _BROKEN = 70
-"""Exit code of a process with an interpreter that a cell has broken; EX_SOFTWARE of sysexits.h."""
+"""Exit code of a process in which a code cell has broken the interpreter: EX_SOFTWARE of sysexits.h."""
 _MOST_TIME = 0.8
-"""Share of the call's remaining time; the rest is for its answer."""
+"""Share of the call's remaining time that the code may use; the rest is for the tool's answer."""
 
 
 class Python(Actor):
@@ -112,7 +112,7 @@ class Python(Actor):
         signal.signal(signal.SIGINT, lambda *_: self._interpreter.interrupt())
 
     def stop(self) -> None:
-        """End everything that cells have left running."""
+        """Close the interpreter, and cancel the tasks that cells have left running in its event loop."""
         self._interpreter.close()
 
     @handler(on_cancel="restart")

@@ -18,11 +18,11 @@ from callboard_actors.python._python import Python
 # The worker pool.
 
 _TO_ANSWER = 10.0
-"""Seconds beyond a cell's timeout and grace after which its process is ended from outside."""
+"""Seconds beyond a code cell's timeout and grace after which its process is ended from outside."""
 
 
 class BoundedPool(Processes):
-    """Worker pool for interpreters, which limits the time of each cell."""
+    """Worker pool for interpreters, which limits the time of each code cell."""
 
     def __init__(self, most: float, **options: Any) -> None:
         super().__init__(**options)
@@ -37,7 +37,7 @@ class BoundedPool(Processes):
 
 @dataclass(frozen=True, slots=True)
 class _BoundedSeat:
-    """Dedicated worker whose cells fail if they do not answer in time."""
+    """Dedicated worker process, in which a code cell fails if it does not answer in time."""
 
     seat: Seat
     most: float
@@ -47,7 +47,7 @@ class _BoundedSeat:
         return await self.seat.until_ended()
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run a body in the worker; raise EngineError if the body is a cell that does not answer in time."""
+        """Run the body of a call in the worker; raise EngineError for a code cell that is late."""
         if "run_python" not in body.args[1:2]:
             return await self.seat.run_body(body)  # not a cell: for example the wait for the actor's end
         with anyio.move_on_after(self.most):
@@ -60,13 +60,13 @@ class _BoundedSeat:
 # The tool.
 
 _INTENSITY = 20
-"""Restarts within a minute. A model that repeatedly kills its interpreter is told so each time."""
+"""Maximum number of restarts within a minute. It is high, because a model may kill its interpreter repeatedly."""
 
 _MEMORY = 2 * 1024**3
 
 
 def by_thread(_: Mapping[str, Any], context: CallContext) -> str:
-    """Return the id of the conversation that a call belongs to; calls without a `thread_id` share one."""
+    """Return the `thread_id` of the conversation to which a call belongs; return "" for calls without a `thread_id`."""
     return str(context.config.get("configurable", {}).get("thread_id", ""))
 
 

@@ -1,4 +1,4 @@
-"""PostgreSQL backend: a statement can only be the query of a cursor, in a transaction that only reads.
+"""PostgreSQL backend: a reading statement runs as the query of a cursor, in a transaction that only reads.
 
 A cursor's query is a SELECT, VALUES or TABLE without data-modifying parts. PostgreSQL refuses everything else before
 it runs anything: SET, COMMIT, DO, COPY, CALL. A Parse message carries one statement only. The effects of functions
@@ -73,7 +73,7 @@ class Column:
 
 
 def whole_values(columns: Sequence[Column], rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Yield rows in which each value that the server cut is a `Cut`, made of the sent part and the length."""
+    """Yield the rows with a `Cut` in place of each value that the server has cut: the sent part and the full length."""
     for row in rows:
         parts = iter(row)
         yield tuple(_value(next(parts), next(parts)) if column.is_cut else next(parts) for column in columns)
@@ -103,7 +103,7 @@ class Query:
     parameters: Parameters
     only_reads: bool
     is_wrapped: bool = False
-    """True if the statement is a part of another one. PostgreSQL's error positions are then useless for its author."""
+    """True if the author's statement is only a part of `text`; PostgreSQL's error positions then do not refer to it."""
 
     @property
     def read(self) -> str:
@@ -128,7 +128,7 @@ class Query:
 
 
 def query_of(statement: str, parameters: Parameters, *, only_reads: bool) -> Query:
-    """Return a statement with `:name` for its parameters as a `Query`; raise SqlError if the statement is empty."""
+    """Convert a statement with parameters such as `:name` to a `Query`; raise SqlError if the statement is empty."""
     if not statement.strip() or "\0" in statement:
         raise SqlError("The statement is empty, or there is a NUL character in it.")
     used: dict[str, object] = {}
@@ -181,7 +181,7 @@ def _explained(
 
 
 def _meant(error: psycopg.Error, driver: psycopg.Connection[Any] | None) -> str:
-    """Return the end of a sentence with names similar to the unknown name in an error, or ""."""
+    """Return the end of an error sentence that suggests names similar to an unknown name, or "" without such names."""
     # It is empty, too, if PostgreSQL already suggests a name in its hint.
     found = _MISSING.fullmatch(error.diag.message_primary or "")
     if found is None or error.diag.message_hint or driver is None:
@@ -295,7 +295,7 @@ WHERE EXISTS (SELECT FROM mine WHERE has_schema_privilege(mine.oid, p.pronamespa
   AND EXISTS (SELECT FROM mine WHERE has_function_privilege(mine.oid, p.oid, 'EXECUTE'))
 ORDER BY 1, 2
 """
-"""Query for the functions that a role may call, and that have effects outside of the transaction.
+"""SQL query that lists all functions which a role may call and which can have effects outside of the transaction.
 
 It counts all roles of which the role is a member, even without INHERIT: a query can switch to them with
 `set_config('role', ...)`.
@@ -518,7 +518,7 @@ def _executed(driver: psycopg.Connection[Any], query: Query, caps: Caps) -> Rows
 
 
 def _readable(value: object, column: psycopg.Column) -> object:
-    """Return a fetched value in a readable form."""
+    """Return a fetched value as plain data or text; bytes that stand for a type unknown to psycopg become text."""
     # Values of types unknown to psycopg arrive as bytes, which for most of these types are their text.
     if isinstance(value, bytes) and column.type_code != BYTES:
         return value.decode(errors="replace")

@@ -30,7 +30,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def pointed(statement: str, position: int) -> str:
-    """Return the line of a statement in which an error is, and a second line with a mark below the position.
+    """Return the line of a statement that contains an error, and a second line with a mark below the error's position.
 
     `position` counts characters from 1.
     """
@@ -50,7 +50,7 @@ _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Value that is longer than allowed, as its beginning and its length."""
+    """Beginning and full length of a value that is longer than allowed."""
 
     begin: str | bytes
     length: int
@@ -76,7 +76,7 @@ def kept(value: object, most: int) -> object:
 
 
 def shown(value: object) -> str:
-    """Return a value as a model reads it: text on one line, which cannot break out of its line or column."""
+    """Return a value as text for a model, with escapes for characters that would end its line or column."""
     if value is None:
         return "NULL"
     if isinstance(value, bool):

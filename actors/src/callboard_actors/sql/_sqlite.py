@@ -1,4 +1,4 @@
-"""SQLite backend: a database file, whose statements are bounded, and checked by an authorizer.
+"""SQLite backend: statements on a database file, which have limits and are checked by an authorizer.
 
 The file is opened for reading only, except for calls that may write.
 """
@@ -23,12 +23,12 @@ from callboard_actors.sql._work import Job, Once, Parameters
 
 _READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}
 _OF_VIRTUAL_TABLES = {sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE}
-"""Authorizer actions that a virtual table prepares at its first read.
+"""Writing actions for which a virtual table asks the authorizer at its first read.
 
 They are allowed, and fail when they are executed, because the file is read-only.
 """
 _NEVER = {sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH, sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_SAVEPOINT}
-"""Authorizer actions that are refused to writers, too: opening other files, and ending the surrounding transaction."""
+"""Actions that are refused even to a connection that may write: opening other files, and control of transactions."""
 _TELLING_PRAGMAS = {
     "data_version",
     "foreign_key_list",
@@ -52,8 +52,8 @@ _OWN_TABLES = {
     "sqlite_stat1",
     "sqlite_stat4",
 }
-"""Tables of SQLite itself that may be read. Others show data of the connection or the whole process instead of the
-database: `sqlite_stmt` the statements of other conversations, `sqlite_dbpage` deleted rows.
+"""Internal tables of SQLite that may be read. Other internal tables show data that is not part of the database, such as
+the statements of other conversations (`sqlite_stmt`) or deleted rows (`sqlite_dbpage`).
 """
 
 _LONGEST = 400_000
@@ -125,7 +125,7 @@ class Guard:
         self._execute(driver, how)
 
     def _execute(self, driver: sqlite3.Connection, statement: str) -> None:
-        """Run a statement of this module, which models may not run, without the checks of the authorizer."""
+        """Run a statement of this module without the checks of the authorizer, which would refuse it."""
         self._is_trusted = True
         try:
             driver.execute(statement)

@@ -50,7 +50,7 @@ class Job:
 
     @contextmanager
     def stoppable(self, cancel: Callable[[], object], cut: Callable[[], object] | None = None) -> Generator[None]:
-        """Allow other threads to stop the work of the block, but not what follows it.
+        """Allow other threads to stop the database work of the block, but no later statement of the connection.
 
         `cancel` asks the database to stop the statement. `cut` stops it without the database, which may be
         unreachable. Raise InterruptedError if the job was stopped before.
@@ -132,7 +132,7 @@ Parameters = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """Key of an executed statement in a table, by which a repeated statement is recognised and not executed again."""
+    """Key that a table stores for each executed statement, so that a repeated statement is not executed again."""
 
     table: str
     """Name of the table with the keys; it was checked, so that it needs no escapes within quotes."""
@@ -167,7 +167,7 @@ class Backend(Protocol):
         ...
 
     def reading(self, job: Job) -> "AbstractContextManager[sqlalchemy.Connection]":
-        """Return a context manager with a connection for reading; its statements are stopped with the job."""
+        """Return a context manager with a connection for reading; its statements stop when the job is stopped."""
         ...
 
     def query(self, statement: str, parameters: Parameters, caps: Caps, job: Job) -> Rows:
