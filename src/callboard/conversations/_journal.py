@@ -288,9 +288,9 @@ class SavedThread(Thread):
         await super().claimed(task, known)
 
     def _take_back_claims(self) -> None:
-        """Withdraw the claim (the record of an imminent start) of each call that has not started.
+        """Record a withdrawal of the claim (the record of an imminent start) of each call that has not started.
 
-        The withdrawal is stored with the last entries of the run. Without it, their outcome would be unknown.
+        It is stored with the last entries of the run. Without it, the outcome of these calls would be unknown.
         """
         known = {task: self.records[task] for task in self._ahead if task in self.records}
         self._ahead = set()
