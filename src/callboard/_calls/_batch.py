@@ -23,7 +23,7 @@ T = TypeVar("T")
 _NOTHING_LEFT = nullcontext()
 
 PORTION = 32
-"""Number of calls started in one turn of the event loop; a larger batch must not block other tasks."""
+"""Number of calls that a batch starts before it lets other tasks run, so that it does not block the event loop."""
 
 
 class Batch(Generic[T]):
@@ -48,7 +48,10 @@ class Batch(Generic[T]):
 
     @property
     def closed(self) -> bool:
-        """True if the batch starts no new call or attempt. Correct also behind a shield, which hides a cancellation."""
+        """True if the batch has ended or was cancelled, so that it starts no further call or attempt.
+
+        Also true in a shielded block, which does not notice the cancellation.
+        """
         return self._has_ended or (self._nursery is not None and self._nursery.cancel_called)
 
     async def run(self) -> None:
@@ -94,7 +97,7 @@ class Batch(Generic[T]):
             _warn_about_left_tasks(left)
 
     def start_beside(self, child: ChildFn, grace: float) -> None:
-        """Start an additional task, for whose end the batch waits; do nothing if the batch is closed."""
+        """Start an additional task that has to end before the batch ends; do nothing if the batch is closed."""
         if self._nursery is not None and not self.closed:
             self._nursery.start(child, grace)
 
@@ -158,7 +161,7 @@ mark(Batch._run_next, SupervisedCall)
 # Tasks that a tool has created and that outlive its batch; only on asyncio
 
 _warned: set[tuple[str, str]] = set()
-"""Name of the tool and of the coroutine function for each left task that a warning was issued about."""
+"""Pairs (tool name, coroutine function name) for which the warning about a left-over task was already issued."""
 
 
 def _warn_about_left_tasks(left: LeftTasks) -> None:

@@ -17,7 +17,7 @@ from callboard._records._policies import ToolCallLike
 
 
 class BatchContext(NamedTuple):
-    """Context in which a batch starts, shared by all its calls.
+    """Context in which a batch of tool calls starts, such as event loop and deadline; shared by all calls of the batch.
 
     A named tuple, because one is made for each batch, and a frozen dataclass takes four times as long to create.
     """
@@ -25,16 +25,16 @@ class BatchContext(NamedTuple):
     loop: EventLoop
     now: float
     until: float
-    """Deadline of the code around the batch, in loop time of the batch; that code cancels the calls by itself."""
+    """Deadline of the code that runs the batch, in loop time. That code cancels the calls; the batch does not."""
     observers: Observers
     run: RunInfo | None
     batch: int
     describe: Callable[[str], str | None] = lambda _: None
-    """Returns the description of a tool by its name, for observers."""
+    """Function that takes the name of a tool and returns the tool's description for observers."""
     shown: Callable[[ToolCallLike], ToolCallLike] = lambda call: call
-    """Returns the version of a call that observers may see."""
+    """Function that takes a call and returns the version of the call that observers may see."""
     on_progress: OnProgress | None = None
-    """Called with the progress reports of the calls, in the loop's thread."""
+    """Callback for the progress reports of the calls, run in the event loop's thread; `None` without one."""
 
 
 def batch_context(on_progress: OnProgress | None = None) -> BatchContext:

@@ -59,7 +59,7 @@ Args = TypeVarTuple("Args")
 
 
 _lending = threading.Lock()
-"""Lock for lending a permit and for releasing all permits of an attempt; shared, because it is held very briefly."""
+"""Lock for lending and releasing permits; shared by all attempts, because the lock is held very briefly."""
 
 
 class Attempt:
@@ -87,7 +87,7 @@ class Attempt:
         self.clock: AttemptClock | None = None
         """Clock of the body's timeouts while the body runs; `None` for a body without timeouts."""
         self.scope: KeyScope | None = None
-        """Source of the call's unique name for idempotency keys; `None` until it is known."""
+        """Source of the unique name from which the call's idempotency key is made; `None` until the source is known."""
         self._call = call
         self._threads = threads
         self._thread_limiter = None if threads is None else threads.limiters.here()
@@ -95,7 +95,7 @@ class Attempt:
         self.places: tuple[AnyGate | Loan, ...] = ()
         """Permits that the attempt holds; a `Loan` is a permit borrowed from an enclosing attempt."""
         self._loans: dict[Hashable, Loan] | None = None
-        """Loans of the attempt's permits to nested calls, by identity of the gate; `None` before the first loan."""
+        """Loans of the attempt's permits to nested calls, by identity of the permit; `None` before the first loan."""
         self.waits_for: Wait | None = None
         self.stalled: dict[Holder, None] | None = None
         self._handed_over = False  # True once an abandoned thread is responsible for releasing the permits
@@ -130,7 +130,7 @@ class Attempt:
             report_activity()
 
     def report(self, progress: Progress) -> None:
-        """Report progress of the body; from any thread, ignored after the end of the body."""
+        """Report progress of the body; do nothing after the body has ended. May be called from any thread."""
         if number := self.number:  # read once: the loop may set it to 0 meanwhile
             self.owner.report(progress, number)
 
@@ -147,14 +147,14 @@ class Attempt:
         raise CallTimeoutError(name, owner.id, seconds, held=found.held, idle=found.is_idle) from found.cause
 
     def suspend_timeouts(self) -> Turn | None:
-        """Suspend the body's timeouts until the engine starts it; return the `Turn` that restarts them.
+        """Suspend the body's timeouts until the engine starts the body; return the `Turn` that restarts the timeouts.
 
         Returns `None` if the body has no timeouts.
         """
         return None if self.clock is None else Turn(self.clock)
 
     async def run_in_thread(self, fn: Callable[[], T]) -> T:
-        """Run a sync body in a worker thread; an abandoned thread keeps the attempt's permits until it ends."""
+        """Run a sync body in a worker thread; a thread that outlives its call keeps the permits until it ends."""
         name = f"tool {self._call['name']!r} (call {self._call.get('id')!r})"
         if self._threads is None:
             return await run_in_thread(self.owner.loop, fn, name, self)
@@ -197,7 +197,7 @@ class Attempt:
                 one = getattr(one, "outer", None)  # a call, if its middleware runs this attempt's call
 
     async def _place_at(self, gate: AnyGate, around: "tuple[Attempt, ...]", loop: EventLoop) -> AnyGate | Loan:
-        """Take a gate's permit, or borrow it from the nearest enclosing attempt; raise `DeadlockError` on a cycle."""
+        """Take a gate's permit or borrow it from an enclosing attempt; raise `DeadlockError` if the wait cannot end."""
         # Only for nested attempts, and for attempts that hold a permit already: only these can be part of a deadlock.
         lent = (one.lend(gate.identity) for one in around) if around and gate.is_lendable else ()
         loan = next((one for one in lent if one is not None), None)
@@ -239,7 +239,7 @@ class Attempt:
         gate.leave()
 
     def lend(self, identity: Hashable) -> Loan | None:
-        """Return a loan of this attempt's permit with this identity to a nested attempt; `None` if not held or lost."""
+        """Return a loan of the permit `identity` to a nested attempt; `None` if the permit is not held or is lost."""
         with _lending:  # a permit that is being released must not be lent any more
             loan = None if self._loans is None else self._loans.get(identity)
             if loan is not None:
@@ -260,7 +260,7 @@ class Attempt:
 
     @property
     def fencing_token(self) -> int | None:
-        """Fencing token of the narrowest shared limit at which the attempt has a permit; `None` without one."""
+        """Fencing token of the attempt's permit at the narrowest shared limit; `None` without such a permit."""
         tokens = (place.token for place in self.places if isinstance(place, (SharedPermit, Loan)))
         return next((token for token in tokens if token is not None), None)
 
@@ -269,7 +269,7 @@ class Attempt:
             raise NoPlaceError(lost)
 
     def leave(self) -> None:
-        """Release the permits, unless an abandoned thread keeps them."""
+        """Release the attempt's permits, unless its abandoned worker thread keeps them until the thread ends."""
         if not self._handed_over:
             self._leave_places()
 
@@ -286,7 +286,7 @@ class Attempt:
                 self._give_back(place)
 
     def thread_abandoned(self) -> None:
-        """Leave the permits to the abandoned thread; reject queued calls if it was the last usable worker thread."""
+        """Let the abandoned thread keep the permits; reject all queued calls if no usable worker thread is left."""
         self._handed_over = True  # before `leave`, which the call reaches right after this
         self.owner.note("abandoned", {})
         threads, limiter = self._threads, self._thread_limiter
@@ -296,7 +296,7 @@ class Attempt:
                 limiter.gate(self._call, self.owner.loop).refuse_waiting(threads.lost)
 
     def thread_ended(self) -> None:
-        """Release the permits at the end of an abandoned thread."""
+        """Release the attempt's permits, because its abandoned worker thread has ended."""
         if self._threads is not None:
             self._threads.abandoned.discard(self)
         self._leave_places()
@@ -306,7 +306,7 @@ class Attempt:
 
 
 class CallOptions(NamedTuple):
-    """Call, policy and limiters that an attempt uses in place of those of its `SupervisedCall`."""
+    """Tool call, policy and limiters for one attempt, in place of the ones of its `SupervisedCall`."""
 
     call: ToolCallLike
     policy: CallPolicy
@@ -368,10 +368,10 @@ class SupervisedCall(Timed, Generic[T]):
         self.running = self.waiting = 0
         """`running`: number of attempts whose bodies run. `waiting`: number of attempts that wait for a permit."""
         self.resumes: str | None = None
-        """Mark, such as a trace id, that observers stored where the call stopped in an earlier run, or `None`."""
+        """Mark (such as a trace id) that an observer left on the call which this call continues; `None` without one."""
         self.number = next(numbers)
         self.outer: Reporter | None = None
-        """Attempt in which this call runs, or call whose middleware runs it; set when this call begins."""
+        """Enclosing attempt, or enclosing call if its middleware runs this call; set when this call begins."""
         # Narrowest first: a call that waits at a narrow limit must not hold a permit of a wide one.
         self._limiters = limiters
         self._batch: Host | None = None
@@ -393,7 +393,7 @@ class SupervisedCall(Timed, Generic[T]):
         return LoopHolder(f"around {self.name}", f"the middleware around tool {self.name!r} (call {self.id!r})")
 
     async def within_budget(self, run: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
-        """Await `run()`; raise `DeadlineExceededError` when the budget is spent, queue wait and backoff included.
+        """Await `run()`; raise `DeadlineExceededError` if the call takes longer than its budget, waits included.
 
         A call whose budget ran out in the queue still gets `at_least` seconds.
         """
@@ -407,14 +407,14 @@ class SupervisedCall(Timed, Generic[T]):
         raise DeadlineExceededError(self.name, self.id, budget, started=self.attempts > 0) from limit.cause
 
     def budget_is_spent(self) -> bool:
-        """Return whether the call's budget is spent; for code inside `within_budget`, which sees a cancellation."""
+        """Return whether the call's time budget is spent; for code that was cancelled inside `within_budget`."""
         budget = self.policy.budget
         # The deadline may fire a fraction of a microsecond early: clocks differ in the last digits.
         return budget is not None and self.loop.now() >= self._around.now + budget - INSTANT
 
     @property
     def times_middleware(self) -> bool:
-        """True if the middleware has a timeout of its own; with a budget it has none, because the budget bounds it."""
+        """True if the call's middleware has its own timeout: if the policy has a timeout and no budget."""
         return self.policy.timeout is not None and self.policy.budget is None
 
     async def within_timeout(self, middleware: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
@@ -479,7 +479,7 @@ class SupervisedCall(Timed, Generic[T]):
         self.handled = None  # its traceback refers to the frames of this call: a reference cycle
 
     def as_error(self, exc: BaseException) -> Exception | None:
-        """Return an error that may become a message for the model; `None` for exceptions that must propagate."""
+        """Return the exception as an error that may become a message for the model; `None` if it must propagate."""
         if isinstance(exc, Exception):
             return exc
         return CallCancelledError(self.name, self.id) if self.loop.uncancel_foreign(exc) else None
@@ -546,12 +546,12 @@ class SupervisedCall(Timed, Generic[T]):
                 attempt.leave()  # last: the body and its clean-up run while the attempt holds its permits
 
     def _is_over(self) -> bool:
-        """Return whether the call was cancelled or its batch has ended: no body may start then."""
+        """Return whether the call was cancelled or its batch has ended, so that no further body may start."""
         batch = self._batch
         return (batch is not None and batch.closed) or self.loop.is_cancelled() or cleaning_up.get()
 
     async def _raise_over(self) -> None:
-        """Raise the pending cancellation, or `CallCancelledError` behind a shield, where the loop raises none."""
+        """Raise the pending cancellation of the call, or `CallCancelledError` if a shield holds it back."""
         closed = self._batch is not None and self._batch.closed
         if closed or self.loop.is_cancelled():
             await self.loop.raise_cancelled()
@@ -605,7 +605,7 @@ class SupervisedCall(Timed, Generic[T]):
         self._tell("noted", self.name, what=what, facts=facts)
 
     def report(self, progress: Progress, attempt: int | None = None) -> None:
-        """Report progress of an attempt, by default of the latest one; from any thread."""
+        """Report progress of an attempt, by default of the latest attempt; may be called from any thread."""
         if self.ended:  # a thread or task that a middleware has left behind may still report
             return
         report_activity()
@@ -640,7 +640,7 @@ class SupervisedCall(Timed, Generic[T]):
 
 
 def _end(policy: CallPolicy, around: BatchContext) -> float:
-    """Return the deadline of a call (loop time) from its batch and its budget, which includes the time in the queue."""
+    """Return the deadline of a call in loop time: the end of its budget, or the deadline of its batch if earlier."""
     return around.until if policy.budget is None else min(around.until, around.now + policy.budget)
 
 
@@ -687,6 +687,6 @@ def note(what: str, **facts: object) -> None:
 
 
 def own_attempt(tool: str) -> Attempt | None:
-    """Return the running attempt if it runs this tool; `None` outside of an attempt, and in another tool's attempt."""
+    """Return the attempt that the running code belongs to if it is an attempt of this tool; otherwise `None`."""
     attempt = reporter.get()
     return attempt if isinstance(attempt, Attempt) and attempt.tool == tool else None

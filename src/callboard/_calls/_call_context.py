@@ -1,4 +1,4 @@
-"""Context of a call that goes to an engine with its body, and events that come back before the result.
+"""Context of a call that is sent to an engine with the body, and events that the running body sends back.
 
 Both are plain JSON data: a worker may be confined and untrusted, so its events are validated and never unpickled.
 Errors that the body itself raised are marked, to distinguish them from errors of the engine.
@@ -22,11 +22,11 @@ from callboard._loops._protocol import EventLoop
 from callboard.exceptions import CallError
 
 Carried = dict[str, Any]
-"""Context of a call in a form that another process can use."""
+"""Context of a call as plain JSON data, to be sent to another process."""
 Told = dict[str, Any]
-"""Event of a body: `{"progress": [...]}` or `{"log": [...]}`."""
+"""Event that a running body sends: `{"progress": [...]}` or `{"log": [...]}`."""
 Tell = Callable[[Told], None]
-"""Sends an event to the process that waits for the body; may be called from any thread."""
+"""Function that sends an event to the process that waits for the body; may be called from any thread."""
 
 _LONGEST_TEXT = 16_384
 """Maximum length of a progress or log message, in characters."""
@@ -66,7 +66,7 @@ _known_levels: dict[str, int] = {}
 
 
 def _levels() -> dict[str, int]:
-    """Return the explicitly set levels of loggers by name; the root logger is ""."""
+    """Return the log levels that were set explicitly, by name of the logger; the root logger has an empty name."""
     global _known_levels
     # `Logger.setLevel` clears the caches of all loggers. So a mark in the cache of a private logger tells whether any
     # level has changed since the last call; reading all loggers for each call would take too long.
@@ -90,7 +90,7 @@ def _trace() -> dict[str, str]:
 
 
 def attached_context(given: Carried, tell: Tell, *, logs: bool = True) -> AbstractContextManager[None]:
-    """Make the facts of a call, such as its deadline, current during the block, in the worker that runs the body.
+    """Set the context of a call, such as its deadline, during the block; for the worker that runs the call's body.
 
     Args:
         given: the context that `inject_context()` returned.
@@ -186,7 +186,7 @@ def _nothing() -> None:
 
 
 class _Relay:
-    """Context of a call in another process, and function to send events there; for a process that forwards the body."""
+    """Call context from another process, and function that sends events back; for a process that forwards bodies."""
 
     def __init__(self, given: Carried, tell: Tell) -> None:
         self._given = given
@@ -205,7 +205,7 @@ _relay: ContextVar[_Relay | None] = ContextVar("callboard_relay", default=None)
 
 @contextmanager
 def forwarded_context(given: Carried, tell: Tell) -> Generator[None]:
-    """Forward the context and events of another process during the block, to pass its body on to an engine.
+    """Forward a call of another process during the block: its context to an engine, and its events to that process.
 
     In the block, `inject_context()` returns `given` with the remaining seconds, and `dispatch_event()` sends events
     with `tell`.
@@ -222,7 +222,7 @@ def forwarded_context(given: Carried, tell: Tell) -> Generator[None]:
 
 
 class _Monotonic:
-    """Clock that takes the place of an event loop, for workers in which no event loop runs."""
+    """Clock that replaces the event loop's clock in workers in which no event loop runs."""
 
     def now(self) -> float:
         return time.monotonic()
@@ -232,7 +232,7 @@ _MONOTONIC: Final = cast("EventLoop", _Monotonic())
 
 
 class _Reports:
-    """Reporter of a body in a worker: sends its progress, and has the idempotency key of its call."""
+    """Progress reporter of a body that runs in a worker; also has the idempotency key of the body's call."""
 
     def __init__(self, tell: Tell, key: str | None) -> None:
         self._tell = tell
@@ -300,7 +300,7 @@ _forwarding = _Forwarding()
 
 
 _applied: dict[str, int] = {}
-"""Levels of this worker's loggers that were copied from the calling process."""
+"""Log levels that this worker has copied from the calling process, by name of the logger."""
 
 
 def _forward_logs(levels: Mapping[str, int]) -> None:
@@ -318,7 +318,7 @@ def _forward_logs(levels: Mapping[str, int]) -> None:
 
 
 def _record(content: list[Any]) -> tuple[logging.Logger, logging.LogRecord]:
-    """Return a worker's log record, rebuilt in this process, after the logger of the same name in this process."""
+    """Rebuild a worker's log record in this process; return the logger that has to handle it, and the record."""
     name, level, message, created, process, place = content
     if not isinstance(name, str) or not isinstance(message, str):
         raise TypeError(f"{name!r:.80} and {message!r:.80} are no texts")
@@ -334,7 +334,7 @@ def _record(content: list[Any]) -> tuple[logging.Logger, logging.LogRecord]:
 
 
 def _nearest_logger(name: str) -> logging.Logger:
-    """Return the logger of a name or its nearest existing parent; create none, because loggers are never removed."""
+    """Return the existing logger with this name, or its nearest existing parent; never create a new logger."""
     known = logging.Logger.manager.loggerDict
     while name and not isinstance(known.get(name), logging.Logger):
         name = name.rpartition(".")[0]
@@ -351,7 +351,7 @@ class BodyRaisedError(Exception):
 
 @contextmanager
 def marked() -> Generator[None]:
-    """Wrap a `CallError` that the body raises in a `BodyRaisedError`; for the process that runs the body."""
+    """Wrap a `CallError` from the block in a `BodyRaisedError`; the process that runs a body runs it in this block."""
     # For example, a body that uses an engine of its own may raise that engine's `EngineError`.
     try:
         yield

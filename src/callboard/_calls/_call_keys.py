@@ -1,4 +1,4 @@
-"""Marks of a call for the services that it uses: `idempotency_key` for repeated, `fencing_token` for late requests."""
+"""Keys that a tool sends to services: `idempotency_key` against repeated, `fencing_token` against late requests."""
 
 from contextvars import ContextVar
 from typing import Protocol
@@ -13,7 +13,7 @@ class KeyScope(Protocol):
 
     @property
     def name(self) -> object:
-        """Name that is unique over all calls of all runs, and the same when the call is started again."""
+        """Unique name of the call among all calls of all runs; a call that is restarted keeps its name."""
         ...
 
 
@@ -52,11 +52,11 @@ def idempotency_key() -> str:
 
 
 _owned: ContextVar[tuple[int, object] | None] = ContextVar("callboard_owned", default=None)
-"""Fencing token of the running actor's key in its fleet, and the attempt in which it was set."""
+"""Fencing token of the lease that the running actor of a fleet holds, and the attempt in which the token was set."""
 
 
 def fenced_by(token: int) -> None:
-    """Set the fencing token of the current context; a call that begins within it has a token of its own."""
+    """Set the fencing token of the current context. A call that begins in this context does not use the token."""
     _owned.set((token, reporter.get()))
 
 

@@ -33,7 +33,7 @@ PATIENCE = 30.0
 
 
 class HasCalls(Protocol):
-    """Protocol of a batch for a drain, which needs only the calls of the batch."""
+    """Protocol of a batch with the only attribute that a drain needs: the calls of the batch."""
 
     calls: Sequence[SupervisedCall[Any]]
 
@@ -84,11 +84,11 @@ class Operation:
         return was_ended
 
     def ended_by_drain(self) -> DrainingError:
-        """Return the error for code after the block, which is reached only if a drain cancelled the operation."""
+        """Return the error to raise right after the block; code there runs only if a drain cancelled the operation."""
         return DrainingError(self.whole.what, begun=True)
 
     def begin(self, tool: str, call_id: str | None) -> None:
-        """Record that the body begins: if the operation is cancelled from now on, the outcome is unknown."""
+        """Record that the body begins; if a drain cancels the operation later, the outcome of the body is unknown."""
         self._body = UnknownCall(tool=tool, call_id=call_id, thread_id=self._thread_id)
 
     @property
@@ -97,7 +97,7 @@ class Operation:
         return self._body is not None
 
     def end(self) -> None:
-        """Cancel the operation, with its grace for clean-up; call this in its loop's thread."""
+        """Cancel the operation, with its grace for clean-up; call this in the thread of the operation's event loop."""
         if not self.is_over:
             # Collected before the cancellation: afterwards the batches no longer list their calls. An idempotent call
             # is not at stake, because it can be repeated.
@@ -131,7 +131,7 @@ class _Round:
 
 
 class InFlight:
-    """Operations in progress of one object, in any event loop; all methods may be called from any thread.
+    """Operations in progress of one object, such as a node, in any event loop; may be used from any thread.
 
     An operation that begins within a running operation of the same object belongs to that one. It is admitted during a
     drain, too: otherwise the outer operation could not finish.
@@ -204,7 +204,7 @@ class InFlight:
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """After the block, accept or refuse operations as before the block, which may drain the object."""
+        """Run a block that may drain the object; afterwards accept or refuse operations as before the block."""
         was_draining = self.is_draining
         try:
             yield
@@ -249,7 +249,7 @@ operations: ContextVar[tuple[Operation, ...]] = ContextVar("callboard_under_way"
 
 
 class EngineOperations:
-    """Running bodies of an engine, in any event loop, with support for draining.
+    """Running bodies (function calls) of an engine in all event loops; a drain waits for them or cancels them.
 
     Args:
         noun: name of the engine in errors, after the word "its".
@@ -261,7 +261,7 @@ class EngineOperations:
 
     @contextmanager
     def running(self, body: Body, *, grace: float) -> Generator[Body]:
-        """Register a body while the block runs it, and yield the body to run; a drain may cancel the block.
+        """Register a body during the block, and yield the body that the block has to run. A drain may cancel the block.
 
         Args:
             body: the body as the engine received it.
@@ -285,7 +285,7 @@ class EngineOperations:
         raise EngineError(body.title, body.call_id, reason, ended="unknown" if one.has_begun else "unavailable")
 
     def check_open(self, title: str) -> None:
-        """Raise if the engine is being drained, so that no new worker is reserved.
+        """Raise `EngineError` if the engine is being drained; called before a dedicated worker is reserved.
 
         Args:
             title: the tool or actor, for the error.
@@ -313,7 +313,7 @@ class EngineOperations:
 
 
 def _noting(one: Operation, body: Body) -> Callable[[], object]:
-    """Return a function that records the begin of a body in its operation, and calls the body's `on_begin`."""
+    """Return a callback for the start of a body: it records the start in the operation, and calls `body.on_begin`."""
 
     def begin() -> None:
         one.begin(body.title, body.call_id)

@@ -6,7 +6,7 @@ from callboard._util._callers import user_stacklevel
 from callboard.exceptions import CallboardWarning
 
 _SUSPECT = 5000
-"""Seconds from which a multiple of 1000 is more likely a number of milliseconds."""
+"""Smallest duration in seconds to warn about: a larger multiple of 1000 is more likely a number of milliseconds."""
 _HOUR = 3600
 
 

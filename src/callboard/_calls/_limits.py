@@ -1,4 +1,4 @@
-"""FIFO limits for calls: concurrency, rate of starts and queue length, on both event loops and across threads.
+"""FIFO limits for calls: concurrency, rate of starts and queue length, on asyncio, on trio and across threads.
 
 Decisions are plain functions under a lock that is never held across an `await`. Only the head of a queue is awake; a
 call that gets a permit wakes the next one. So calls start in the order of their arrival even on trio, which runs
@@ -48,7 +48,7 @@ class NoKeyError(Exception):
 
 
 def without_key(error: Exception, title: str, call: ToolCallLike, option: str = "key") -> NoKeyError:
-    """Return the `NoKeyError` for an error of a key function; add a note with the limit and the call to that error."""
+    """Add a note about the limit and the call to a key function's error; return the `NoKeyError` to raise from it."""
     error.add_note(
         f"Raised by Limit({option}=...) of {title.removeprefix('the queue of ')}, asked for the key of the tool call "
         f"{call['name']!r} (call {call.get('id')!r}). Return a key for every call, whatever its arguments are."
@@ -60,7 +60,7 @@ def without_key(error: Exception, title: str, call: ToolCallLike, option: str = 
 
 
 class Holder(Protocol):
-    """Protocol of an attempt for deadlock detection: it holds permits, and may wait for one more."""
+    """Protocol of an attempt for deadlock detection: an attempt holds permits, and may wait for a further permit."""
 
     waits_for: "Wait | None"
     """Current wait for a permit; `None` while the attempt does not wait."""
@@ -74,7 +74,7 @@ class Holder(Protocol):
 
 
 class LoanTurn:
-    """Wait of one attempt for a lent permit."""
+    """Request of one attempt to borrow a permit from an enclosing attempt, and whether the request was granted."""
 
     __slots__ = ("borrower", "is_granted", "wake")
 
@@ -82,7 +82,7 @@ class LoanTurn:
         self.borrower = borrower
         self.is_granted = False
         self.wake: Callable[[], object] | None = None
-        """Callback for the grant of the loan; set by the gate, because the attempt waits in the gate's queue, too."""
+        """Callback that wakes the waiting attempt when the loan is granted; set by `when_granted`."""
 
     def when_granted(self, wake: Callable[[], object]) -> None:
         """Call `wake` when the loan is granted, or at once if it is granted already."""
@@ -94,7 +94,7 @@ class LoanTurn:
 
 
 class Loan:
-    """Permit of an attempt, lent to the attempts nested in it, one at a time; `give_back` releases it finally."""
+    """Permit that an attempt lends to its nested attempts, one at a time; at the end, `give_back` releases it."""
 
     __slots__ = ("_give_back", "_lender_has_left", "_lock", "_permit", "_waiting", "borrower")
 
@@ -115,7 +115,7 @@ class Loan:
 
     @property
     def starts(self) -> "Gate | None":
-        """Gate that counts starts for a rate; `None` without one. The start of a borrower counts like any other."""
+        """Gate that counts starts for a rate limit; `None` without a rate. The start of a borrower counts, too."""
         return self._permit.starts
 
     @property
@@ -142,7 +142,7 @@ class Loan:
             return True
 
     def wait_for(self, turn: LoanTurn) -> None:
-        """Join the queue of the loan; `turn` is granted at once if the permit is available."""
+        """Add `turn` to the queue of the loan, or grant it the loan at once if the permit is available."""
         with self._lock:
             if self._lender_has_left:  # the attempt waits in the queue of the gate, too
                 return
@@ -153,7 +153,7 @@ class Loan:
         self._grant(turn)
 
     def withdraw(self, turn: LoanTurn) -> None:
-        """Leave the queue of the loan, and return the permit if it was granted."""
+        """Remove `turn` from the queue of the loan, and give the permit back if the loan was granted to `turn`."""
         with self._lock:
             self._waiting.pop(turn, None)
             is_mine = self.borrower is turn.borrower
@@ -161,7 +161,7 @@ class Loan:
             self.leave()
 
     def leave(self) -> None:
-        """Return the borrowed permit: to the next borrower, to the lender, or to the gate if the lender has left."""
+        """Give the permit to the next borrower; if none waits, to the lender, or to the gate if the lender has left."""
         with self._lock:
             turn = next(iter(self._waiting), None)
             if turn is not None:
@@ -189,7 +189,7 @@ class Loan:
 
 
 class Wait:
-    """Wait for a permit of a limit, or for a loan of such a permit."""
+    """State of an attempt that waits for a permit of a limit, or for a loan of such a permit."""
 
     __slots__ = ("crowd", "loan")
 
@@ -198,7 +198,7 @@ class Wait:
         self.loan = loan
 
     def may_end_by(self) -> tuple[Collection[Holder], Holder | None]:
-        """Return the attempts whose end may end the wait: the permits' holders, and the loan's borrower or `None`."""
+        """Return the attempts that may free a permit: the holders of permits, and the loan's borrower or `None`."""
         return list(self.crowd.holders), None if self.loan is None else self.loan.borrower
 
 
@@ -262,7 +262,7 @@ class Gate:
 
     @property
     def identity(self) -> Hashable:
-        """Identity of the permits for loans: the gate itself, because its permits are interchangeable."""
+        """Key by which a loan of a permit is found: the gate itself, because its permits are interchangeable."""
         return self
 
     @property
@@ -290,7 +290,7 @@ class Gate:
             return not self._queue and self._take(loop)
 
     async def enter(self, loop: EventLoop, turn: LoanTurn | None = None) -> bool:
-        """Take a permit in FIFO order, and return `True`; return `False` if the loan `turn` is granted first."""
+        """Wait in FIFO order for a permit and return `True`; return `False` if the loan `turn` is granted first."""
         waiter = self._join_queue(loop)
         if waiter is None:
             return True
@@ -322,13 +322,13 @@ class Gate:
             raise
 
     async def pass_through(self, loop: EventLoop) -> None:
-        """Wait in FIFO order until the rate allows a start; keep no permit."""
+        """Wait in FIFO order until the rate limit allows one more start; keep no permit."""
         if not self.try_enter(loop):
             await self.enter(loop)
         self.leave()
 
     def leave(self) -> None:
-        """Release a permit; from any thread."""
+        """Release a permit; may be called from any thread."""
         with self._lock:
             self._free += 1
             self._wake_head()
@@ -356,7 +356,7 @@ class Gate:
             waiter.wakeup.set()
 
     def refuse_waiting(self, reason: str) -> None:
-        """Reject every queued call; from any thread."""
+        """Reject every queued call; may be called from any thread."""
         with self._lock:
             for waiter in self._queue:
                 waiter.refused = reason
@@ -393,7 +393,7 @@ def _common_time(loop: EventLoop) -> float:
 
 
 class Limiter:
-    """Limit of this process: it has one gate, a queue with permits, or one gate for each key in use."""
+    """Limit within this process; it has one gate (permits and a queue), or one gate for each key in use."""
 
     __slots__ = ("_by_key", "_gate", "_key", "_limit", "_lock", "_name", "_prune_at")
 
@@ -412,7 +412,7 @@ class Limiter:
         return self._key is not None and self._key.takes_context
 
     def seeing(self, context: Callable[[], CallContext]) -> "Limiter | Seeing":
-        """Return a view of the limiter that passes a context to the key function, if the function takes one."""
+        """Return a limiter that passes a context to the key function, or `self` if the function takes no context."""
         return Seeing(self, context) if self.takes_context else self
 
     def gate(self, call: ToolCallLike, loop: EventLoop, context: Callable[[], CallContext] = CallContext) -> Gate:
@@ -480,7 +480,7 @@ class SharedLimiter:
         return any(one is not None and one.takes_context for one in (self._key, self._tenant))
 
     def seeing(self, context: Callable[[], CallContext]) -> "SharedLimiter | Seeing":
-        """Return a view of the limiter that passes a context to its functions, if one of them takes it."""
+        """Return a limiter that passes a context to its key functions, or `self` if no function takes a context."""
         return Seeing(self, context) if self.takes_context else self
 
     def gate(
@@ -533,7 +533,7 @@ class SharedPermit:
 
     @property
     def is_lendable(self) -> bool:
-        """True if a call may lend the permit to a nested call; false with a rate: the store counts no nested starts."""
+        """True if a call may lend the permit to nested calls; false with a rate: the store counts no nested starts."""
         return self.concurrency is not None and self._wanted.limit.rate is None
 
     @property
@@ -557,7 +557,7 @@ class SharedPermit:
 
     @property
     def starts(self) -> None:
-        """Gate that counts starts; always `None`, because the store counts them, see `begin`."""
+        """Always `None`: no gate of this process counts the starts, because the store counts them; see `begin`."""
         return
 
     @property
@@ -601,7 +601,7 @@ class SharedPermit:
             self._stay.begin()
 
     def leave(self) -> None:
-        """Release the permit, or withdraw the request; from any thread."""
+        """Release the permit, or withdraw the request for it; may be called from any thread."""
         stay, self._stay = self._stay, None  # so that a second call does nothing
         if stay is not None:
             stay.leave()
@@ -615,7 +615,7 @@ AnyGate = Gate | SharedPermit
 
 
 class Seeing:
-    """Limiter together with the context that its key functions take."""
+    """Limiter together with the function that creates the context for its key functions."""
 
     __slots__ = ("_context", "_limiter")
 
@@ -631,7 +631,7 @@ AnyLimiter = Limiter | SharedLimiter | Seeing
 
 
 async def count_start(places: Sequence[Gate | SharedPermit | Loan], loop: EventLoop) -> bool:
-    """Wait until the rates of all places allow a start, and count it; return `False` if a shared permit was lost."""
+    """Wait until the rates of all limits allow a start, and count it; return `False` if a shared permit was lost."""
     # A permit is lost if this process was suspended longer than its lease. Then the caller must release all permits and
     # acquire them again in order: a call that holds a later one and waits for an earlier one could wait for ever.
     for place in places:

@@ -1,4 +1,4 @@
-"""Deadlocks of nested calls: a call that waits for a permit, and so for itself.
+"""Detection of deadlocks between nested calls that wait for permits of limits.
 
 Lending of permits does not prevent every deadlock, because calls may hold permits at several limits. A call is stuck
 if each permit that it waits for is held by a stuck call. A call that waits for a stuck nested call is stuck, too. Only
@@ -53,14 +53,14 @@ def _circle(attempt: Holder, around: Collection[Holder]) -> list[Holder] | None:
 
 
 def _all_wait(attempt: Holder) -> bool:
-    """Return whether every attempt from which this attempt could get a permit waits, too. Every deadlock needs that."""
+    """Return whether all attempts that could free a permit for this attempt wait, too, as they do in every deadlock."""
     return attempt.waits_for is not None and _is_stuck(
         attempt.waits_for, lambda one: bool(one.stalled) or one.waits_for is not None
     )
 
 
 def _is_stuck(wait: Wait, is_stuck: Callable[[Holder], bool]) -> bool:
-    """Return whether a wait for a permit never ends; `is_stuck` says whether an attempt never ends."""
+    """Return whether a wait for a permit can never end; `is_stuck` tells whether an attempt can never end."""
     holders, borrower = wait.may_end_by()
     concurrency, loan = wait.crowd.concurrency, wait.loan
     # A holder that is not listed counts as one that will end. So a deadlock across processes is not found, and a permit
@@ -73,14 +73,14 @@ def _is_stuck(wait: Wait, is_stuck: Callable[[Holder], bool]) -> bool:
 
 
 def _waits_of(one: Holder) -> Iterator[Holder]:
-    """Yield the waiting attempts that need permits before this attempt can end: nested attempts and this one."""
+    """Yield the attempts that need a permit before this attempt can end: nested attempts, and itself if it waits."""
     yield from [] if one.stalled is None else list(one.stalled)
     if one.waits_for is not None:
         yield one
 
 
 def _stuck(attempt: Holder) -> set[Holder]:
-    """Return the waiting attempts that never get a permit, among those on which this attempt depends."""
+    """Find all waiting attempts on which this attempt depends; return the ones that can never get a permit."""
     # First all that this attempt depends on, then remove those whose wait can end, until no more can be removed. What
     # remains is the largest set of attempts that wait only for each other.
     stuck: set[Holder] = set()
@@ -103,7 +103,7 @@ def _stuck(attempt: Holder) -> set[Holder]:
 
 
 def _chain(attempt: Holder, around: Collection[Holder], stuck: Collection[Holder]) -> list[Holder]:
-    """Return the attempts on a path of waits from an attempt back to itself, for the error."""
+    """Return a cycle of attempts, each waiting for the next, that begins and ends with `attempt`; for the error."""
     chain, here = [attempt], attempt
     while here.waits_for is not None:
         holders, _ = here.waits_for.may_end_by()

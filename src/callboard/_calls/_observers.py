@@ -26,15 +26,15 @@ E = TypeVar("E", CallEvent, RunEvent, AskEvent | ActorEvent)
 _log = logging.getLogger("callboard")
 
 LOGGER = "callboard.calls"
-"""Logger of lines about calls; silent until its level, or that of "callboard", is set."""
+"""Name of the logger for lines about calls; silent until its level, or the level of "callboard", is set."""
 
 PATIENCE = 0.5
-"""Seconds that an observer may block the event loop."""
+"""Seconds that an observer may block the event loop before it is paused."""
 FIRST_PAUSE = 1.0
 """Seconds of the first pause after an observer has blocked the event loop; each further pause is twice as long."""
 LONGEST_PAUSE = 600.0
 _LOOKS = 4
-"""Minimum watchdog checks during a slow observer; with fewer, the whole process was delayed, not only the loop."""
+"""Minimum number of watchdog checks while a slow observer runs; with fewer checks, the whole process was slow."""
 
 
 class Observers(NamedTuple):
@@ -44,9 +44,9 @@ class Observers(NamedTuple):
     runs: tuple[RunObserver, ...] = ()
     actors: tuple[ActorObserver, ...] = ()
     mark: Callable[[], str | None] | None = None
-    """Returns a mark (such as a trace id) to store where a call or run may stop, for the run that continues it."""
+    """Function that returns a mark (such as a trace id) of the running call or run, for the run that continues it."""
     kinds: frozenset[str] = frozenset()
-    """Outputs of which a process should have one source only: "spans", "metrics", "logs"."""
+    """Kinds of output ("spans", "metrics", "logs") that only one observer in a process should produce."""
 
 
 _NOBODY = Observers()
@@ -93,7 +93,7 @@ def careful_observers(
     mark: Callable[[], str | None] | None = None,
     kind: str | None = None,
 ) -> Observers:
-    """Return observers whose errors and delays cannot affect calls."""
+    """Wrap observers so that their errors are caught and slow observers are paused; return them together."""
     return Observers(
         (CarefulObserver(calls),),
         () if runs is None else (CarefulObserver(runs),),
@@ -143,7 +143,7 @@ def observe_by_default(find: Callable[[frozenset[str]], Observers] = _nobody) ->
 
 
 def current_observers() -> Observers:
-    """Return the observers of calls, runs and actors that start here.
+    """Return the observers of all calls, runs and actors that start in the current context.
 
     Of several observers with the same kind, only the innermost is included.
     """
@@ -158,7 +158,7 @@ def current_observers() -> Observers:
 
 
 def current_mark() -> str | None:
-    """Return the mark to store where the running call or run may stop."""
+    """Return the mark of the running call or run, to be stored for a later continuation; `None` without one."""
     mark = current_observers().mark
     return None if mark is None else mark()
 
@@ -242,7 +242,7 @@ class CarefulObserver(Generic[E]):
         return self._paused_until is not None
 
     def _is_to_blame(self, looks_before: int | None) -> bool:
-        """Return whether the observer itself was slow, and not the whole process: other threads could run meanwhile."""
+        """Return whether only the observer was slow, and not the whole process: the watchdog could run meanwhile."""
         looks = self._looks()
         return looks_before is None or looks is None or looks - looks_before >= _LOOKS
 

@@ -1,4 +1,4 @@
-"""Progress of a tool's body: its reports by `progress`, and a limit for the rate of their delivery.
+"""Progress of a tool's body: the function `progress`, and a rate limit for the delivery of reports.
 
 If reports are frequent, only the newest one is delivered at each interval.
 """
@@ -16,7 +16,7 @@ from callboard._records._policies import ToolCallLike
 
 
 class Progress(NamedTuple):
-    """Progress of a call: a message, and units done of a total, each if known."""
+    """Progress of a call: a message, the amount of work done and the total amount, each if known."""
 
     message: str = ""
     done: float | None = None
@@ -36,7 +36,7 @@ class Reporter(Protocol):
     """Call, or attempt of a call, that receives progress reports of the running code."""
 
     def report(self, progress: Progress) -> None:
-        """Count the report as activity and pass it to observers; from any thread."""
+        """Count the report as activity and pass it to observers; may be called from any thread."""
         ...
 
 
@@ -68,7 +68,7 @@ def progress(message: str = "", *, done: float | None = None, total: float | Non
 
 
 def check_progress(message: str, done: float | None, total: float | None) -> None:
-    """Check the arguments of `progress()`, and raise as it does."""
+    """Check the arguments of `progress()`; raise `TypeError` or `ValueError` as documented there."""
     if not isinstance(message, str):
         raise TypeError(f"progress(message) is a text, got {message!r}; an amount is progress(done=...)")
     if done is not None:
@@ -94,7 +94,7 @@ _lock = threading.Lock()
 
 
 class Host(Protocol):
-    """Protocol of a batch for its calls and for the throttles of their progress."""
+    """Protocol of a batch: the part that its calls and the throttles of their progress reports use."""
 
     @property
     def closed(self) -> bool:
@@ -102,12 +102,12 @@ class Host(Protocol):
         ...
 
     def start_beside(self, child: ChildFn, grace: float) -> None:
-        """Start an additional task, for whose end the batch waits; do nothing if the batch is closed."""
+        """Start an additional task that has to end before the batch ends; do nothing if the batch is closed."""
         ...
 
 
 class Throttle(Generic[T]):
-    """Rate limiter for items: delivers an item at once after a pause, otherwise the newest item when the pause ends.
+    """Rate limiter for items: delivers the newest item about once per `PAUSE` seconds, and drops older ones.
 
     Items are delivered in the event loop's thread.
 
@@ -131,7 +131,7 @@ class Throttle(Generic[T]):
         self._closed = False
 
     def put(self, item: T) -> None:
-        """Accept an item for delivery; from any thread."""
+        """Accept an item for delivery, now or after the pause; may be called from any thread."""
         is_here = self._loop.is_here()
         # Fast path without the lock: only this thread clears `_is_awaited`, so the item cannot be missed.
         if is_here and self._is_awaited:
@@ -151,7 +151,7 @@ class Throttle(Generic[T]):
             self._loop.post(partial(copy_context().run, self._wait_for_it))
 
     def flush(self) -> None:
-        """Deliver the waiting item, if any; in the loop's thread."""
+        """Deliver the waiting item, if any; call this in the event loop's thread."""
         with _lock:
             newest, self._newest = self._newest, ()
         if newest:
@@ -159,7 +159,7 @@ class Throttle(Generic[T]):
             self._hand_on(newest[0])
 
     def close(self) -> None:
-        """Deliver the waiting item and end the waiting task; no item may be put afterwards."""
+        """Deliver the waiting item, and end the task that waits to deliver it; no item may be put afterwards."""
         self._closed = True  # a posted `_wait_for_it` then starts no task: the batch would wait for it
         if self._wakeup is not None:
             self._wakeup.set()

@@ -42,7 +42,7 @@ class Shutdown:
 
     def __init__(self, stages: Sequence[Sequence[CanDrain]], timeout: float) -> None:
         self.report = Drained()
-        """Outcome of the drained work; complete when the block has been left."""
+        """Outcome of the drained work; complete after the `drain_on_signal` block."""
         self._stages = stages
         self._timeout = timeout
         self._loop = current_loop()
@@ -54,7 +54,7 @@ class Shutdown:
 
     @property
     def has_begun(self) -> bool:
-        """True after a signal, and while the block is being left; new work is refused then."""
+        """True when the shutdown has started, by a signal or at the end of the block; new work is then refused."""
         return self._begun.is_set()
 
     @property
@@ -63,7 +63,7 @@ class Shutdown:
         return self.report.exit_code
 
     def begin(self) -> None:
-        """Start the shutdown now, without a signal; only in the event loop's thread."""
+        """Start the shutdown now, without a signal; call this only in the event loop's thread."""
         if not self.has_begun:
             # Set once, at the start: a stage that takes long leaves less time for the next one.
             self._deadline = self._loop.now() + self._timeout
@@ -170,7 +170,7 @@ def _nothing() -> None: ...
 
 
 def _stages(things: Sequence[object]) -> list[list[CanDrain]]:
-    """Return the objects of each stage, one list per stage; raise `ValueError` without objects."""
+    """Return one list of objects to drain for each stage; raise `ValueError` if there is no object."""
     if not things:
         raise ValueError("drain_on_signal() has nothing to drain: give it agents, nodes, supervisors or engines")
     return [_stage(one) for one in things]
@@ -189,7 +189,7 @@ def _stage(given: object) -> list[CanDrain]:
 
 @contextmanager
 def _heard(on_signal: Callable[[], object]) -> Generator[bool]:
-    """Call a function for each signal in the block, and then the handler that a server has set for the signal.
+    """Call a function for each signal during the block, and then the handler that a server has set for the signal.
 
     Yields `True` if there is no such handler of SIGTERM. Yields `False` outside of the main thread, too, where no
     signal is received.

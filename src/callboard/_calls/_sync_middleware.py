@@ -27,7 +27,7 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 THREADS = 256
-"""Number of worker threads of one middleware; it occupies a thread while it waits for a slow tool."""
+"""Maximum number of worker threads of one middleware; each call occupies a thread, also while a slow tool runs."""
 
 
 class _Question(Generic[Q, A]):
@@ -57,7 +57,7 @@ class _Question(Generic[Q, A]):
             self.answer.cancel()
 
     def cancel(self) -> None:
-        """Cancel the run of the rest of the call, whose request was withdrawn; call this in the event loop."""
+        """Cancel the rest of the call, because its request was withdrawn; call this in the event loop."""
         if self._nursery is None:
             self.answer.cancel()  # it has not begun
         else:
@@ -75,7 +75,7 @@ class _Inbox(Generic[Q, A]):
         self._closed = False
 
     def ask(self, request: Q) -> "_Question[Q, A]":
-        """Queue a request to run the rest of the call; return it as `_Question` with its answer. From any thread."""
+        """Queue a request to run the rest of the call, from any thread; return a `_Question`, which gets the answer."""
         question: _Question[Q, A] = _Question(request)
         with self._lock:
             if self._closed:
@@ -85,7 +85,7 @@ class _Inbox(Generic[Q, A]):
         return question
 
     def withdraw(self, question: "_Question[Q, A]") -> None:
-        """Queue the cancellation of an earlier request; from any thread."""
+        """Queue the cancellation of an earlier request; may be called from any thread."""
         with self._lock:
             question.is_withdrawn = True  # queued once more, so that the loop cancels it even if it runs already
             self._items.append(question)
@@ -127,7 +127,7 @@ async def _settle(future: "Future[A]", awaitable: Awaitable[A]) -> None:
 
 
 async def _answer_while(run: Callable[[_Inbox[Q, A]], Awaitable[A]], call_next: Callable[[Q], Awaitable[A]]) -> A:
-    """Run a middleware elsewhere, and the rest of the call in this event loop at each request of the middleware.
+    """Run a middleware in another thread, and the rest of the call in this event loop when the middleware requests it.
 
     Returns the answer of the middleware.
     """

@@ -53,7 +53,7 @@ class Threads:
 
 
 class ThreadPermits:
-    """Worker threads of one node: their limit, and the attempts whose threads were abandoned."""
+    """Limit of the worker threads of one node, and the attempts whose threads run on after their calls."""
 
     def __init__(self, concurrency: int) -> None:
         self.limiters = PerDepth(lambda: Limiter(Limit(concurrency=concurrency), "the worker threads' queue"))
@@ -62,7 +62,7 @@ class ThreadPermits:
         self.order = StartOrder()
 
     def at_least(self, concurrency: int | None) -> "ThreadPermits":
-        """Return this object, or a new one with more threads if `concurrency` exceeds the number of threads here."""
+        """Return this object if it allows `concurrency` threads, otherwise a new object that does."""
         if concurrency is None or concurrency <= self.concurrency:
             return self
         wider = ThreadPermits(concurrency)
@@ -71,7 +71,7 @@ class ThreadPermits:
 
     @property
     def lost(self) -> str | None:
-        """Error text if all worker threads are abandoned and still run; `None` otherwise."""
+        """Error text if all worker threads still run although their calls have ended; `None` otherwise."""
         if len(self.abandoned) < self.concurrency:
             return None
         return f"all {self.concurrency} worker threads are held by calls that were given up and still run"

@@ -65,11 +65,11 @@ _log = logging.getLogger("callboard")
 _LATE = 0.1
 """Seconds that a deadline callback may run late. A longer delay means that other code blocked the event loop."""
 _CATCH_UP = 0.02
-"""Seconds that a block gets after its event loop was blocked, to process results that are ready."""
+"""Seconds that a block gets to process ready results if its deadline passed while the event loop was blocked."""
 
 
 OnExit = Callable[["AsyncioScope", bool], None]
-"""Function that is called when a scope is left; `True` if the block ended without an error, except the scope's own."""
+"""Callback for the end of a scope; the flag is true if the block ended normally or by the scope's cancellation."""
 
 
 class AsyncioScope:
@@ -147,7 +147,7 @@ class AsyncioScope:
         return swallowed
 
     def _swallows(self, exc_type: type[BaseException] | None) -> bool:
-        """Undo the cancellations of this scope; return whether it caused the error with which the block ends."""
+        """Undo the cancellations that this scope sent; return whether one of them is the error of the block."""
         root = self._root()
         if root._held and self in root._held:
             root._held.remove(self)
@@ -179,7 +179,7 @@ class AsyncioScope:
         self._timer = self._loop.call_later(self._grace, self._enforce)
 
     def move(self, deadline: float, *, grace: float | None = None) -> None:
-        """Change the deadline of the scope, and its grace if a new one is given."""
+        """Change the deadline of the scope, and its grace if a new grace is given."""
         if self.cancel_called or not self._entered:
             return
         if grace is not None:
@@ -198,7 +198,7 @@ class AsyncioScope:
 
     @contextmanager
     def shield(self) -> Generator[None]:
-        """Hold cancellations back while the block runs, and deliver them at its end."""
+        """Hold cancellations of the task back while the block runs, and deliver them at the end of the block."""
         root = self._root()
         root._shields += 1
         try:
@@ -246,7 +246,7 @@ innermost: ContextVar[AsyncioScope | None] = ContextVar("callboard_asyncio_scope
 
 
 def is_enforced() -> bool:
-    """Return whether the grace of any enclosing scope of the calling task is over."""
+    """Return whether an enclosing scope of the calling task was cancelled and its grace is over."""
     scope = innermost.get()
     while scope is not None and scope._sent < 2:
         scope = scope._outer

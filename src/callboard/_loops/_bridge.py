@@ -70,7 +70,7 @@ def _background() -> _BackgroundLoop:
 
 
 class _BridgedCall(Generic[T]):
-    """Call of an async function on a background loop; cancelled once and then given a grace, like all calls."""
+    """Call of an async function on a background loop; a cancelled call has a grace for clean-up, like all calls."""
 
     # Until `on_end`, only the thread of the background loop writes the fields. Afterwards the caller reads the result.
 
@@ -170,12 +170,12 @@ _standing: ContextVar[tuple[object, ...]] = ContextVar("callboard_standing", def
 
 
 def stands_still(loop: object) -> bool:
-    """Return whether a loop (asyncio's or callboard's) is blocked by sync code that waits for the running code."""
+    """Return whether sync code blocks a loop (asyncio's or callboard's object) while it waits for the running code."""
     return loop in _standing.get()
 
 
 def _loops_here() -> list[object]:
-    """Return the event loop that runs in this thread, as asyncio's and as callboard's object; empty without a loop."""
+    """Return asyncio's and callboard's object for the event loop of this thread; an empty list if no loop runs here."""
     found: list[object] = []
     for which in (asyncio.get_running_loop, current_loop):
         with suppress(RuntimeError):

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class InContext(Generic[T]):
-    """Awaitable that runs `fn` in the calling task, with the variables of `context`.
+    """Awaitable that runs the async function `fn` in the calling task, with the context variables of `context`.
 
     A task that works for another one, such as an actor for its callers, needs its own cancel scopes and the caller's
     variables. `asyncio.Task` accepts a context for its whole life, and no loop accepts one for a part of it.

@@ -21,7 +21,7 @@ def current_loop() -> EventLoop:
 
 
 def wakeup() -> Wakeup:
-    """Return an event for the calling task: the task awaits it once, any thread may set it."""
+    """Return a single-use event for the calling task; the task awaits the event, and any thread may set it."""
     return current_loop().wakeup()
 
 
@@ -40,7 +40,7 @@ def run_there(loop: EventLoop, fn: Callable[[], object]) -> bool:
 
 
 def is_over(loop: EventLoop) -> bool:
-    """Return whether a loop has ended, so that no task of it will ever continue."""
+    """Return whether an event loop has ended, so that none of its tasks will ever continue."""
     return not loop.post(_nothing)
 
 

@@ -49,7 +49,7 @@ class Timed:
 
 
 class TimeLimit:
-    """Context manager around a scope whose block returns; code after the block runs only if the scope cancelled it.
+    """Context manager for a scope whose block ends with `return`; code after it runs only if the scope was cancelled.
 
     The caller puts `return` into the block and raises its timeout error after it. An error that the clean-up raised
     after the timeout is stored in `cause` instead of hiding the timeout.
@@ -82,7 +82,7 @@ class TimeLimit:
         return True
 
     def _takes(self, error: Exception) -> bool:
-        """Return whether an error comes from a clean-up after the timeout; such an error is stored, not raised."""
+        """Return whether an error comes from a clean-up after the timeout, and so is stored instead of raised."""
         return self._scope.cancel_called and not (self._passes is not None and self._passes(error))
 
 
@@ -102,7 +102,7 @@ class OutOfTime(NamedTuple):
 
 
 class AttemptClock(Timed):
-    """Clock of the timeout and the idle timeout of one body."""
+    """Timeout and idle timeout of one body, with methods that suspend and restart both."""
 
     __slots__ = ("_around", "_began", "_idle", "_scope", "_timeout")
 
@@ -133,7 +133,7 @@ class AttemptClock(Timed):
         return OutOfTime(self._timeout, False, self.loop.pulse.held_since(self._began), limit.cause)
 
     def hold(self) -> None:
-        """Suspend both kinds of timeout while an engine has not started the body; only in the loop's thread."""
+        """Suspend both timeouts until the engine starts the body; call this only in the event loop's thread."""
         self.until = self._around
         if self._idle is not None:
             self._idle.hold()
@@ -141,7 +141,7 @@ class AttemptClock(Timed):
             self._scope.move(math.inf)
 
     def go_on(self) -> None:
-        """Restart both timeouts from zero, because the body begins; from any thread."""
+        """Restart both timeouts from zero, because the body begins; may be called from any thread."""
         run_there(self.loop, self._begin_anew)
 
     def _begin_anew(self) -> None:
@@ -155,7 +155,7 @@ class AttemptClock(Timed):
 
 
 class Turn:
-    """Wait of a body until an engine starts it; the body's timeouts are suspended meanwhile."""
+    """Suspension of a body's timeouts while the body waits for an engine to start it."""
 
     __slots__ = ("_clock", "_is_over")
 
@@ -165,7 +165,7 @@ class Turn:
         clock.hold()
 
     def begin(self) -> None:
-        """Restart the timeouts, because the body begins; once, from any thread."""
+        """Restart the timeouts, because the body begins; call this once, from any thread."""
         self._is_over = True  # before `go_on`: `end` in the event loop must not restart the timeouts a second time
         self._clock.go_on()
 
@@ -176,7 +176,7 @@ class Turn:
 
 
 cleaning_up: ContextVar[bool] = ContextVar("callboard_cleaning_up", default=False)
-"""True in the `cleanup()` block of a cancelled call: behind its shield, scopes do not show the cancellation."""
+"""True inside the `cleanup()` block of a cancelled call, where a shield hides the cancellation."""
 
 
 @contextmanager

@@ -13,7 +13,7 @@ _door: ContextVar[Door] = ContextVar("callboard_door", default="async")
 
 
 class entered_from:  # noqa: N801 (used as a function, in `with`; a generator would cost a call of a node too much)
-    """Context manager that sets the entry mode for its block."""
+    """Context manager that records whether sync or async code has started the run in its block (the entry mode)."""
 
     __slots__ = ("_door", "_token")
 
@@ -30,12 +30,12 @@ class entered_from:  # noqa: N801 (used as a function, in `with`; a generator wo
 
 
 def is_sync_entry() -> bool:
-    """Return whether the running code was entered from sync code."""
+    """Return whether the running code belongs to a run that sync code has started."""
     return _door.get() == "sync"
 
 
 def is_missing(half: Any) -> bool:
-    """Return whether one version of a function only raises `NotImplementedError`, to satisfy an abstract base class."""
+    """Return whether a function only raises `NotImplementedError`, in place of a missing sync or async version."""
     code = getattr(half, "__code__", None)
     # A function that uses any other name than that of the error does more than raise it.
     return code is not None and code.co_names == ("NotImplementedError",)

@@ -14,7 +14,7 @@ from typing import Self
 from callboard._loops._protocol import EventLoop, Scope
 
 _OFTEN = 0.05
-"""Seconds that one move of an idle deadline covers: reports of activity in this time need no further move."""
+"""Seconds between two moves of an idle deadline while reports of activity are frequent."""
 
 
 class IdleScope:
@@ -56,7 +56,7 @@ class IdleScope:
         self._deadline = deadline
         self._grace = grace
         self._moved = self._covered = -math.inf
-        """Loop times: of the last move of the deadline, and until which reports of activity need no further move."""
+        """`_moved`: loop time of the deadline's last move. `_covered`: loop time until which reports do not move it."""
         self._open = self._is_held = False
 
     @property
@@ -71,7 +71,7 @@ class IdleScope:
 
     @property
     def around(self) -> "IdleScope | None":
-        """Idle scope around this one, perhaps in another event loop; `None` without one."""
+        """Next enclosing idle scope, perhaps in another event loop; `None` without one."""
         return self._around
 
     def left(self) -> float:
@@ -94,7 +94,7 @@ class IdleScope:
         return self._seconds
 
     def hold(self) -> None:
-        """Suspend both deadlines until `go_on()`."""
+        """Suspend both deadlines until `go_on()` is called."""
         self._is_held = True
         self._scope.move(math.inf)
 
@@ -109,7 +109,7 @@ class IdleScope:
         self._scope.cancel()
 
     def alive(self) -> None:
-        """Report activity for this block; from any thread."""
+        """Report activity for this block; may be called from any thread."""
         now, is_here = self.loop.now(), self.loop.is_here()
         # Fast path: a tool may report for every token that it reads, and moving a deadline costs a timer or a wake-up.
         if now < self._covered:
@@ -159,7 +159,7 @@ idle_scope: ContextVar[IdleScope | None] = ContextVar("callboard_idle", default=
 
 
 def report_activity() -> None:
-    """Report activity for all enclosing idle scopes; from any thread."""
+    """Report activity for all enclosing idle scopes; may be called from any thread."""
     scope = idle_scope.get()
     while scope is not None:
         scope.alive()
@@ -174,7 +174,7 @@ def until_idle() -> float:
 
 
 def is_put_off(deadline: float, loop: EventLoop) -> bool:
-    """Return whether a deadline of an event loop is an idle deadline, which reports of activity put off."""
+    """Return whether a deadline is the idle deadline of an enclosing scope, so that reports of activity postpone it."""
     if idle_scope.get() is None:
         return False
     return any(scope.loop is loop and scope.will_be_idle_at(deadline) for scope in _around_here())

@@ -12,24 +12,24 @@ import weakref
 from contextvars import Context, ContextVar, Token
 
 _SHARE = 0.01
-"""Maximum share of time that is spent on searches for left tasks, in a process with many tasks."""
+"""Maximum share of the time that may be spent on searches for left-over tasks, in a process with many tasks."""
 _QUICK = 0.001
-"""Seconds that a search for left tasks may take without delaying the next search."""
+"""Seconds that a search for left-over tasks may take without delaying the next search."""
 
 
 class _Mark:
-    """Mark of one block, in the context of every task that was created within it."""
+    """Mark of one block; stored in the context of every task that was created within the block."""
 
     __slots__ = ("__weakref__",)  # after the block, only contexts hold strong references to the mark
 
 
 _mark: ContextVar[_Mark | None] = ContextVar("callboard_block", default=None)
 _look_again = 0.0
-"""Earliest time (`time.monotonic()`) of the next search for left tasks."""
+"""Earliest time (`time.monotonic()`) of the next search for left-over tasks."""
 
 
 class LeftTasks:
-    """Tasks that users' code creates within the block of this context manager, and that outlive their batch."""
+    """Context manager that finds tasks which users' code creates within the block and leaves running after it."""
 
     __slots__ = ("_mark", "_token")
 
@@ -47,11 +47,11 @@ class LeftTasks:
 
     @property
     def may_exist(self) -> bool:
-        """False if no context has the mark any more, as after almost every batch: then no task was left."""
+        """True if users' code may have left a task running: if a context still has the mark of the block."""
         return self._mark() is not None
 
     def found(self) -> list[tuple["asyncio.Task[object]", Context]]:
-        """Return the left tasks with their contexts, without tasks that are cancelled or belong to a task group."""
+        """Return the left-over tasks with their contexts, except cancelled tasks and tasks of a task group."""
         global _look_again
         mark = self._mark()
         if mark is None or (since := time.monotonic()) < _look_again:
@@ -70,7 +70,7 @@ class LeftTasks:
 
 
 def unmarked(context: Context) -> Context:
-    """Remove the mark of a block from a context, for work that may outlive the block; return the same context."""
+    """Remove the mark of a block from a context, for tasks that may outlive the block; return the same context."""
     context.run(_mark.set, None)
     return context
 
@@ -86,7 +86,7 @@ def _is_owned(task: "asyncio.Task[object]") -> bool:
 
 
 def _context_of(task: "asyncio.Task[object]") -> Context | None:
-    """Return the context of a task, before Python 3.12 from the garbage collector; `None` if it is not found."""
+    """Return the context of a task, or `None` if the context is not found, which is possible before Python 3.12."""
     if (getter := getattr(task, "get_context", None)) is not None:
         found: Context | None = getter()
         return found

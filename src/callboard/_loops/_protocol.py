@@ -25,7 +25,7 @@ It must enter the scope that it receives before it does anything else, and await
 
 
 class Scope(Protocol):
-    """Cancel scope with a deadline; it swallows the cancellation that it caused itself."""
+    """Cancel scope with a deadline; at its end, it swallows a cancellation that it caused itself."""
 
     @property
     def cancel_called(self) -> bool:
@@ -33,11 +33,11 @@ class Scope(Protocol):
         ...
 
     def move(self, deadline: float, *, grace: float | None = None) -> None:
-        """Change the deadline (loop time), and the grace if given, while the block runs; only in the loop's thread."""
+        """Change the block's deadline (loop time), and the grace if given; call this only in the loop's thread."""
         ...
 
     def cancel(self) -> None:
-        """Cancel the block while it runs; only in the loop's thread."""
+        """Cancel the block if it runs now; call this only in the event loop's thread."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -79,7 +79,7 @@ class Wakeup(Protocol):
 
 
 class Spawned(Protocol):
-    """Task that no nursery owns."""
+    """Task that does not belong to a nursery; the code that started it has to wait for its end."""
 
     def cancel(self) -> None:
         """Cancel the task, with its grace for clean-up. A task that has not begun never runs."""
@@ -91,7 +91,7 @@ class Spawned(Protocol):
 
 
 class EventLoop(Protocol):
-    """Running event loop; the same object for as long as the loop runs."""
+    """Interface of a running event loop; the object stays the same as long as the loop runs."""
 
     name: str
     cancelled_class: type[BaseException]
@@ -114,7 +114,7 @@ class EventLoop(Protocol):
         ...
 
     def post(self, fn: Callable[[], object]) -> bool:
-        """Schedule `fn` in the loop's thread, from any thread; return `False` if the loop has ended."""
+        """Schedule `fn` in the loop's thread; return `False` if the loop has ended. May be called from any thread."""
         ...
 
     def adopt(self, context: Context) -> None:
@@ -135,7 +135,7 @@ class EventLoop(Protocol):
     def wakeup(self) -> Wakeup: ...
 
     def spawn(self, child: ChildFn, grace: float) -> Spawned:
-        """Start a task that no nursery owns; the caller has to wait for its end, and the child must not raise.
+        """Start a task outside of any nursery; the caller has to wait for the end of the task, which must not raise.
 
         Async generators need this for their background tasks: on trio a generator must not yield inside a nursery.
         """

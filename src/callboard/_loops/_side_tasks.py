@@ -1,4 +1,4 @@
-"""Work in tasks of its own: beside a block of code, or shielded from the cancellation of its caller."""
+"""Async functions in separate tasks: beside a block of code, or shielded from their caller's cancellation."""
 
 import logging
 import math
@@ -17,12 +17,12 @@ T = TypeVar("T")
 _log = logging.getLogger("callboard")
 
 LOOK = 1.0
-"""Seconds between two checks whether the caller was cancelled; a shielded task is not notified."""
+"""Seconds between two checks whether the caller was cancelled, because a shielded task is not notified of it."""
 
 
 @asynccontextmanager
 async def beside(work: Callable[[], Awaitable[object]] | None) -> AsyncGenerator[None]:
-    """Run `work` in a task during the block, and cancel it at the end; its errors are logged only."""
+    """Run the async function `work` in a task during the block, then cancel the task; its errors are only logged."""
     if work is None:
         yield
         return
@@ -50,7 +50,7 @@ class CutOffError(Exception):
 
 
 async def shielded(work: Callable[[], Awaitable[T]]) -> T:
-    """Run `work` in a task of its own, shielded from the caller's cancellation up to the caller's grace.
+    """Run the async function `work` in its own task, which may go on for the grace after the caller was cancelled.
 
     Unlike `cleanup()`, it never ends silently: it returns the result, raises the error of the work, or raises
     `CutOffError` if the grace was too short.
@@ -87,7 +87,7 @@ async def shielded(work: Callable[[], Awaitable[T]]) -> T:
 
 
 async def _waited(ended: Event, loop: EventLoop) -> BaseException | None:
-    """Wait until the work or the grace ends; return the caller's cancellation, to be raised afterwards, or `None`."""
+    """Wait until the work has ended or the grace is over; return the caller's cancellation to raise, or `None`."""
     limits = current_time_limits(loop)
     cancellation: BaseException | None = None
     until = _until(limits)

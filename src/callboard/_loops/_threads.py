@@ -34,11 +34,11 @@ _log = logging.getLogger("callboard")
 # Order of starts
 
 _PREDECESSOR = 1.0
-"""Seconds that a thread waits at most for its predecessor to begin; the system may start a new thread late."""
+"""Maximum seconds that a thread waits for the previous function to begin; the system may start a thread late."""
 
 
 class Ticket:
-    """Place of one function in the order in which functions begin in their worker threads."""
+    """Position of one function in the order in which functions begin in their worker threads."""
 
     __slots__ = ("_before", "_lock")
 
@@ -133,7 +133,7 @@ class OwnThread:
         return self._token
 
     def close(self, last: Callable[[], object] | None = None) -> None:
-        """Ask the thread to end after its jobs and then `last`, a function for it to run; return at once."""
+        """Ask the thread to run its queued jobs and then the function `last`, and to end; return at once."""
         if last is not None:
             self._jobs.put(partial(_try, last))
         self._jobs.put(None)
@@ -162,7 +162,7 @@ _here = _Here()
 
 
 def _leading_back(token: EventLoopToken) -> EventLoopToken:
-    """Return a token with which `anyio.from_thread` reaches trio; trio's own token works only in threads of trio."""
+    """Return a token for `anyio.from_thread` in our threads; trio's own token works only in trio's own threads."""
     backend, native = cast("Any", token.backend_class), token.native_token
 
     class Backend(backend):  # type: ignore[misc, valid-type]  # the backend is known when it runs
@@ -189,7 +189,7 @@ _BEAT = 0.1
 
 
 class _Job(Generic[T]):
-    """Function that runs in a worker thread, and its state as seen by the thread and by the event loop."""
+    """Function that runs in a worker thread, with the state that the thread and the event loop share."""
 
     __slots__ = ("_after", "_begun", "_ended", "_fn", "_lock", "_ticket", "name", "since")
 
@@ -200,7 +200,7 @@ class _Job(Generic[T]):
         self.name = name
         self._ticket = ticket
         self.since = time.monotonic()
-        """Time of submission (`time.monotonic()`, not loop time, which a test clock may jump)."""
+        """Time at which the job was submitted (`time.monotonic()`, because loop time may jump on a test clock)."""
         self._fn = fn
         self._lock = threading.Lock()
         self._begun = self._ended = False
@@ -242,14 +242,14 @@ class _Job(Generic[T]):
 
 
 class ThreadOwner(Protocol):
-    """Protocol of the owner of a worker thread, which is told if the thread runs on after its call."""
+    """Protocol of the owner of a worker thread: its methods are called if the thread runs on after its call."""
 
     def thread_abandoned(self) -> None:
-        """Handle that a cancelled call no longer waits for its thread; called in the event loop."""
+        """React to a cancelled call that no longer waits for its worker thread; called in the event loop."""
         ...
 
     def thread_ended(self) -> None:
-        """Handle the end of an abandoned thread; called in that thread, or in the event loop if it has just ended."""
+        """React to the end of an abandoned thread; called in that thread, or in the event loop if it has just ended."""
         ...
 
 

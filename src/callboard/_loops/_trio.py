@@ -34,7 +34,7 @@ def _no_limit() -> CapacityLimiter:
 
 
 class TrioScope:
-    """Scope over a `trio.CancelScope`; a grace applies only inside shielded blocks."""
+    """Scope that wraps a `trio.CancelScope`; it ignores the grace, which applies only inside shielded blocks."""
 
     __slots__ = ("_scope",)
 
@@ -98,7 +98,7 @@ class _SharedScope(_NoScope):
         self.children = 0
         """Number of children that were started and have not left the scope."""
         self.owner: trio.lowlevel.Task | None = None
-        """Task that waits for the children, only while it waits."""
+        """Task that waits for the children to end; `None` if no task waits."""
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
@@ -111,7 +111,7 @@ class _SharedScope(_NoScope):
 
 
 class TrioNursery:
-    """Nursery of trio that raises a single error, cancellation or Ctrl-C itself instead of a group with one member."""
+    """Nursery of trio that raises a single exception as it is, instead of an exception group with one member."""
 
     __slots__ = ("_manager", "_nursery", "_shared", "_was_cancelled")
 
@@ -133,7 +133,7 @@ class TrioNursery:
         self._nursery.cancel_scope.cancel()
 
     async def _wait_until_empty(self) -> KeyboardInterrupt | None:
-        """Wait for the children or the first cancellation; return Ctrl-C instead of raising it."""
+        """Wait until all children have ended or this task is cancelled; return Ctrl-C instead of raising it."""
         # trio's nursery waits for the remaining children afterwards. So this wait may end early, and a child may leave
         # uncounted: a Ctrl-C before it entered its scope is an error that cancels the nursery, and so ends this wait.
         # Ctrl-C is returned, because the nursery has to end the children before it is raised.
@@ -188,7 +188,7 @@ class TrioNursery:
 
 
 class TrioWakeup:
-    """Single-use event for one waiting trio task; a `trio.Event` would need a set and a closure in addition."""
+    """Single-use event for one waiting trio task; needs less memory than a `trio.Event`."""
 
     __slots__ = ("_is_set", "_loop", "_task")
 

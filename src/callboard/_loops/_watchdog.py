@@ -26,15 +26,15 @@ _log = logging.getLogger("callboard")
 _TICK = 0.05
 """Seconds between two checks of the event loops."""
 _HELD = 0.2
-"""Seconds without an answer after which a loop counts as blocked."""
+"""Seconds after which an event loop that does not answer the watchdog counts as blocked."""
 _LOOKS = 4
 """Minimum number of checks before a loop counts as blocked: a garbage collection may delay the watchdog, too."""
 _STILL = 10.0
 """Seconds after which a loop that is still blocked is logged: a block without end would otherwise never be reported."""
 _IDLE = 20
-"""Number of checks without a running call after which the thread sleeps until the next call."""
+"""Number of checks without a running call after which the watchdog thread sleeps until the next call."""
 _NOT_THEIRS = ("callboard.", "langchain_core.", "langgraph.", "pydantic.")
-"""Prefixes of modules whose frames are not users' code: their frames are skipped in the search for it."""
+"""Prefixes of modules that are not users' code; the search for the blocking code skips the frames of these modules."""
 
 
 class LoopHolder(NamedTuple):
@@ -47,14 +47,14 @@ class LoopHolder(NamedTuple):
 
 
 class HasLoopHolder(Protocol):
-    """Protocol of an object that names the users' code for which it stands, for the warning about a blocked loop."""
+    """Protocol of an object that describes users' code, such as a tool, for the warning about a blocked event loop."""
 
     @property
     def loop_holder(self) -> LoopHolder: ...
 
 
 _marks: dict[CodeType, type[HasLoopHolder]] = {}
-"""Class of the local variable that names the users' code, for each callboard function that calls users' code."""
+"""Callboard functions that call users' code, each with the class of its local variable that names this code."""
 
 
 # The watchdog needs the call of the running task, in another thread. asyncio would tell the task, but trio keeps it in
@@ -163,7 +163,7 @@ _warned: set[str] = set()  # keys of holders that were warned about
 
 
 def _mark(frame: FrameType | None) -> tuple[FrameType, FrameType] | None:
-    """Return the outermost frame of users' code, and the registered callboard frame around it; `None` without both."""
+    """Return the outermost frame of users' code and the registered frame around it; `None` if either is missing."""
     body = None
     while frame is not None:
         if frame.f_code in _marks:
@@ -214,7 +214,7 @@ class _Watchdog:
         self.pulses: dict[Pulse, None] = {}
         """Watchdog states of the loops in which a batch runs; each loop's thread adds and removes its own state."""
         self.wanted = threading.Event()
-        """Set while the thread checks the loops, or is about to."""
+        """Event that is set while the watchdog thread checks loops; while it is not set, the thread sleeps."""
         self._started = False
         self.looks = 0
 

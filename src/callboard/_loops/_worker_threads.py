@@ -25,7 +25,7 @@ _IDLE = 10.0
 """Seconds without a job after which a worker thread ends."""
 
 Job = Callable[[], Callable[[], object]]
-"""Job of a worker thread; returns a function that delivers the result, called when the worker is free again."""
+"""Job of a worker thread; returns a function that delivers the result, which the worker calls when it is free."""
 
 
 class _Worker:
@@ -88,7 +88,7 @@ async def run_in_worker(fn: Callable[[], T], scope: CancelScope) -> T:
 def outcome_in_thread(
     fn: Callable[[], T], token: EventLoopToken, scope: CancelScope
 ) -> tuple[T | None, BaseException | None]:
-    """Call `fn` in this thread with `anyio.from_thread` enabled; return its value and error, one of them `None`."""
+    """Call `fn` in this thread with `anyio.from_thread` enabled; return its value and error, one of which is `None`."""
     with claim_worker_thread(token.backend_class, token.native_token):
         threadlocals.current_cancel_scope = scope
         try:

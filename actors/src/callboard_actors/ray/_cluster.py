@@ -37,7 +37,7 @@ class RayOptions:
     start_timeout: float
     patience: float
     kill_timeout: float = 10.0
-    """Seconds for Ray to report the end of a killed Ray actor."""
+    """Maximum seconds to wait until Ray reports the end of a killed Ray actor."""
 
     def __post_init__(self) -> None:
         check_counts("RayEngine", [("workers", self.workers, 1), ("max_result", self.max_result, 1)])
@@ -114,7 +114,7 @@ def _check_reachable(address: str, host: str, port: int) -> None:
 
 
 def disconnect() -> None:
-    """Release one engine's use of the connection; the last one closes it, if an engine has opened it. Blocks."""
+    """Release one engine's use of the Ray connection; after the last use, close it if an engine opened it. Blocks."""
     global _users, _is_ours
     with _lock:
         _users -= 1
@@ -124,7 +124,7 @@ def disconnect() -> None:
 
 
 def what_lacks(terms: RayOptions) -> str | None:
-    """Return a text with the resources that a Ray actor needs and that are not free; `None` if all are free. Blocks."""
+    """Return a text that names the resources which a new Ray actor lacks; `None` if all are free. Blocks the thread."""
     free: Mapping[str, Any] = ray.available_resources()  # type: ignore[no-untyped-call]
     total: Mapping[str, Any] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     needs = {"CPU": terms.cpus, "GPU": terms.gpus, "memory": terms.memory or 0, **terms.resources}

@@ -21,11 +21,11 @@ _NAME = "RayEngine"
 _PAUSE = 0.5
 """Seconds before a Ray actor that cannot be started is tried again; doubled each time."""
 _FIRST_STARTS = 3
-"""Attempts to start a Ray actor before the engine is open: on a busy machine Ray may lose a process that starts."""
+"""Maximum number of attempts to start a Ray actor while the engine opens; on a busy machine Ray may lose a process."""
 _LONGEST_PAUSE = 10.0
-"""Upper bound of `_PAUSE` after doubling."""
+"""Maximum seconds between two attempts, after the pause was doubled several times."""
 _LEAST_PAUSE = 0.1
-"""Seconds between two checks for live or idle Ray actors at least, even with a shorter patience or `idle_for`."""
+"""Minimum seconds between two checks of the Ray actors, even if the engine's `patience` or `idle_for` is shorter."""
 _MAKE_ROOM = "an actor has a Ray actor beside the engine's `workers`: ask for fewer of those, or for fewer `cpus`"
 
 
@@ -50,7 +50,7 @@ class Crew:
         self._over = anyio.Event()
         self.is_dismissed = False
         self.failure: ActorStartError | None = None
-        """Reason why the engine has no Ray actors."""
+        """Reason why the engine has no Ray actors, such as a failed connection to Ray; `None` if there is none."""
 
     async def keep(self) -> None:
         """Connect to Ray, and keep the engine's number of Ray actors running, until `dismiss` is called."""

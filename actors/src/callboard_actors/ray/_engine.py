@@ -97,7 +97,7 @@ class RayEngine(OpenedEngine[Crew]):
 
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[HostProxy]:
-        """Start a Ray actor for one owner for the duration of the block, in addition to `workers`."""
+        """Start a Ray actor for one owner for the duration of the block, in addition to the engine's `workers`."""
         self._bodies.check_open(title)
         host = await self._here(title).hire(title)
         try:

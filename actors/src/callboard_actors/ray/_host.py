@@ -1,4 +1,4 @@
-"""Ray actor, from within: runs async bodies on its event loop, and sync ones in threads.
+"""Code inside a Ray actor: runs async bodies on its event loop, and sync bodies in threads.
 
 Bodies and replies are transferred by Ray's cloudpickle: functions and classes of importable modules by name,
 definitions of a script, a notebook or another function by value.
@@ -30,7 +30,7 @@ from callboard_actors._engine._replies import bounded, raised, returned
 
 
 class _Pickler(cast("type[Any]", cloudpickle.Pickler)):  # type: ignore[misc]
-    """Pickler that sends a decorated function of a module by name."""
+    """Pickler that stores a decorated function of an importable module by its name, not by its code."""
 
     def reducer_override(self, obj: Any) -> Any:
         # By value, it would be sent with all globals that it refers to.
@@ -40,7 +40,7 @@ class _Pickler(cast("type[Any]", cloudpickle.Pickler)):  # type: ignore[misc]
 
 
 def dumps(value: object) -> bytes:
-    """Pickle a value by cloudpickle."""
+    """Return a value as a pickle, made by cloudpickle."""
     buffer = io.BytesIO()
     _Pickler(buffer).dump(value)
     return buffer.getvalue()
@@ -74,9 +74,9 @@ def opened(kind: Kind, data: bytes, body: Body) -> Any:
 # Ray actor.
 
 _WORDS = 1_000
-"""Events of one body kept until they are fetched; when there are more, the oldest are dropped."""
+"""Maximum number of events that are kept for one body until the engine fetches them; the oldest are dropped first."""
 _THREADS = 64
-"""Threads for sync bodies; a dedicated Ray actor may run several at once."""
+"""Number of threads for sync bodies; a dedicated Ray actor may run several bodies at once."""
 
 Word = dict[str, Any]
 Reply = tuple[Kind, bytes]
@@ -95,7 +95,7 @@ class Host:
         return versions()
 
     async def watch(self) -> None:
-        """Wait for ever: this call fails when the process ends, which tells its caller of the end."""
+        """Wait for ever; when the process ends, this call fails, so that its caller notices the end."""
         await asyncio.Event().wait()
 
     async def leave(self) -> None:
@@ -103,7 +103,7 @@ class Host:
         os._exit(0)
 
     async def run(self, number: int, given: dict[str, Any], data: bytes, most: int) -> tuple[Reply, list[Word]]:
-        """Run a body; return its reply, and the events that were not fetched."""
+        """Run a body; return its reply, and the events that were not fetched before."""
         call = self._calls[number] = _Call(self._threads, most)
         try:
             reply = await call.run(given, data)

@@ -1,4 +1,4 @@
-"""Ray actor, on the engine's side: its start, its bodies and their events, and its end.
+"""Engine's side of a Ray actor: starts it, runs bodies in it, delivers events, and ends it.
 
 Ray's object references support asyncio only. `Bell` and `value_of` wait for them on trio, too.
 """
@@ -37,7 +37,7 @@ class Bell:
         self._rung = anyio.Event()
 
     def watch(self, ref: Any) -> Future[Any]:
-        """Ring the bell when an object reference is resolved; return a future with the value of the reference."""
+        """Wake the waiting task when an object reference is resolved; return a future with the reference's value."""
         future: Future[Any] = ref.future()
         future.add_done_callback(lambda _: self._post(self.ring))
         return future
@@ -57,7 +57,7 @@ class Bell:
             pass  # the loop is closed, so no task waits
 
     async def wait(self) -> None:
-        """Wait until the bell rings, or return at once if it has rung since the last wait."""
+        """Wait for the next signal; return at once if there was a signal since the last wait."""
         await self._rung.wait()
         # Replaced after each wait. Callers check their futures afterwards, since one ring may stand for several.
         self._rung = anyio.Event()
@@ -72,21 +72,21 @@ async def value_of(ref: Any) -> Any:
 
 
 _QUIET = 0.02
-"""Seconds after which a running body is asked for its events. A shorter one sends them with its reply."""
+"""Seconds after which the engine asks a running body for its events; a shorter body sends them with its reply."""
 _AT_ONCE = 10_000
-"""Concurrent method calls of one Ray actor; each body may have several, for its events and its cancellation."""
+"""Maximum number of concurrent method calls of a Ray actor; a body may need several, for events and cancellation."""
 
 
 _LOOKS = 10
-"""Number of checks for room in the cluster within the patience."""
+"""Number of checks for free resources in the cluster before the start of a Ray actor is given up."""
 # The Ray actor.
 
 _TO_LEAVE = 0.5
-"""Seconds for a Ray actor to end by itself. One whose body blocks the event loop is killed then."""
+"""Seconds that a Ray actor has to end by itself; then it is killed, for instance if a body blocks its event loop."""
 
 
 class NoRoomError(Exception):
-    """Raised if the cluster lacks free resources; the text names them."""
+    """Raised if the cluster lacks free resources for a Ray actor; the text names these resources."""
 
 
 class _LostError(Exception):
@@ -94,7 +94,7 @@ class _LostError(Exception):
 
 
 class HostProxy:
-    """Ray actor of one engine in one event loop, on the engine's side."""
+    """Engine's object for one Ray actor: starts it, runs bodies in it, and ends it; used in one event loop."""
 
     def __init__(self, title: str, terms: RayOptions) -> None:
         self._title = title
@@ -108,13 +108,13 @@ class HostProxy:
         # Reference to a call that never returns: it fails when the Ray actor ends.
         self._watch: Any = None
         self._ending = 0
-        """Number of cancelled bodies that have not ended; their callers may have gone."""
+        """Number of cancelled bodies that have not ended yet; their callers may already have ended."""
         self._when_free = list[Callable[[], object]]()
         self._began = -math.inf
-        """Time of the event loop at which the start was requested."""
+        """Time of the event loop at which the start of the Ray actor was requested."""
         self.has_started = False
         self.idle_since = math.inf
-        """Time of the event loop since which it is idle; infinite while it is not."""
+        """Time of the event loop since which the Ray actor is idle; infinite while it is not idle."""
 
     async def start(self, patience: float | None = None) -> None:
         """Let Ray start the Ray actor, and wait until it answers.
@@ -161,7 +161,7 @@ class HostProxy:
 
     @property
     def is_alive(self) -> bool:
-        """`True` as long as no end of the Ray actor is known."""
+        """`True` if the Ray actor has not ended, is not being ended and was not lost, as far as the engine knows."""
         return self._reason is None
 
     @property
@@ -241,7 +241,7 @@ class HostProxy:
             await bell.wait()
 
     def when_free(self, fn: Callable[[], object]) -> None:
-        """Call a function as soon as this Ray actor has no cancelled body that is still ending, perhaps at once."""
+        """Call `fn` when all cancelled bodies of this Ray actor have ended, or at once if there is none."""
         self._when_free.append(fn)
         self._tell_free()
 
@@ -309,6 +309,6 @@ def _check_versions(title: str, there: Mapping[str, str]) -> None:
 
 
 def said(error: Exception) -> str:
-    """Return the text of an error of Ray as one line of at most 400 characters; Ray's own texts have pages."""
+    """Return the text of an error of Ray as one line of at most 400 characters, because Ray's own texts are long."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join([type(error).__name__ + ":", *lines])[:400]

@@ -26,9 +26,9 @@ from callboard_actors.remote._link import Link, LinkOptions, RemoteSeat
 
 _NAME: Final = "RemoteEngine"
 _FOR_THE_OTHERS: Final = 1.0
-"""Seconds that opening an engine waits for other workers after the first connection."""
+"""Seconds that the opening of an engine waits for further workers after the first worker is connected."""
 _LOOK: Final = 1.0
-"""Minimum of seconds after which a call that waits for busy workers checks that they are still connected."""
+"""Minimum seconds between two checks whether the busy workers for which a call waits are still connected."""
 
 
 def least_loaded(links: Iterable[Link]) -> Link | None:
@@ -48,7 +48,7 @@ class _Waiting:
 
 
 class RemoteWorkers:
-    """Connections to all workers of an engine, and a FIFO queue of calls that wait for one."""
+    """Connections to all workers of an engine, and a FIFO queue of calls that wait for a free worker."""
 
     def __init__(self, addresses: Sequence[Address], terms: LinkOptions) -> None:
         self._terms = terms
@@ -57,7 +57,7 @@ class RemoteWorkers:
         self._keeping = anyio.CancelScope()
         self._over = anyio.Event()
         self.failure: ActorStartError | None = None
-        """Always `None`: workers that cannot be reached are tried again. The engine's lifecycle reads it."""
+        """Always `None`, because unreachable workers are tried again; `OpenedEngine` reads this attribute."""
 
     async def keep(self) -> None:
         """Keep the connections to all workers open, until `dismiss` is called."""
@@ -70,7 +70,7 @@ class RemoteWorkers:
             self._over.set()
 
     async def until_ready(self) -> None:
-        """Wait until one worker is connected, and briefly for the others.
+        """Wait until one worker is connected, and then briefly for the other workers.
 
         Raise `ActorStartError` if no worker is connected after `start_timeout`.
         """
@@ -93,7 +93,7 @@ class RemoteWorkers:
         return "; ".join(f"{link.address}: {link.trouble}" for link in self.links if not link.is_up) or "they are busy"
 
     async def take(self, title: str, call_id: str | None, subject: str) -> Link:
-        """Wait for a worker with free capacity that serves `subject`; reserve a place on it, and return its link."""
+        """Wait for a worker with free capacity that serves `subject`; reserve capacity there, and return its link."""
         # FIFO: a new call does not overtake waiting ones, even if a worker has room.
         if (link := None if self._waiting else self._free(subject)) is None:
             link = await self._wait(title, call_id, subject)
@@ -131,7 +131,7 @@ class RemoteWorkers:
         return one.link
 
     def _patience_left(self, subject: str, since: float) -> float:
-        """Return how many seconds longer a call may wait that has waited since the time `since`."""
+        """Return for how many more seconds a call may wait for a worker; it has waited since the time `since`."""
         # Busy but connected: wait on, and check again later.
         if any(link.is_up and link.serves(subject) for link in self.links):
             return max(self._terms.patience, _LOOK)
@@ -175,13 +175,13 @@ class RemoteWorkers:
             await self._over.wait()
 
     def abandon(self) -> None:
-        """Do nothing: sockets close with their event loop, and workers notice."""
+        """Do nothing: the sockets close with their event loop, and the workers notice the closed connections."""
 
 
 # The engine.
 
 _ATTEMPTS: Final = 3
-"""Attempts of a call at least, while workers cannot begin it; there are two per worker if that is more."""
+"""Minimum number of attempts to start a call on a worker; with several workers, two attempts per worker are made."""
 
 
 class RemoteEngine(OpenedEngine[RemoteWorkers]):
@@ -261,7 +261,7 @@ class RemoteEngine(OpenedEngine[RemoteWorkers]):
         )
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
-        """Raise `TypeError` for a function that a worker on another machine cannot find; `title` names it."""
+        """Raise `TypeError` if workers on other machines cannot find the function; the error names it by `title`."""
         _check_name(name_of(fn), title)
         _codec.check(fn, title)
 

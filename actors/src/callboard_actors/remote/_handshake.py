@@ -76,7 +76,7 @@ def address(text: str) -> Address:
 # TLS.
 
 ClientTLS = ssl.SSLContext | str | os.PathLike[str] | bool | None
-"""Context; file of a certificate authority; `True` for the system's authorities; `None` or `False` for no TLS."""
+"""TLS of an agent: context, file of an authority, `True` (the system's authorities), `None` or `False` (no TLS)."""
 
 
 def client_context(tls: ClientTLS) -> ssl.SSLContext | None:
@@ -128,7 +128,7 @@ def own_certificate(path: Path) -> bytes:
 
 
 async def as_client(stream: SocketStream, context: ssl.SSLContext, host: str) -> tuple[ByteStream, str]:
-    """Start TLS with a worker; return the encrypted stream, and the hash that binds the proofs to it."""
+    """Start TLS with a worker; return the encrypted stream, and the hash of the worker's certificate for the proofs."""
     # `standard_compatible=False`: no closing handshake. A truncated stream is noticed, because frames carry their
     # length.
     found = await TLSStream.wrap(
@@ -147,7 +147,7 @@ def _certificate_of(stream: TLSStream) -> bytes | None:
 
 
 class _InTurn(ByteStream):
-    """Stream whose writes are serialized: TLS may have to write while it reads, at the same time as the sender."""
+    """Stream that makes only one write at a time, because TLS may write during a read while the sender writes, too."""
 
     def __init__(self, stream: SocketStream) -> None:
         self._stream = stream
@@ -170,9 +170,9 @@ class _InTurn(ByteStream):
 # Handshake.
 
 LONGEST_GREETING: Final = 4 * 1024
-"""Bytes of a frame at most before the other side has proved that it has the secret."""
+"""Maximum bytes of a frame from a side that has not yet proved that it has the secret."""
 LONGEST_WELCOME: Final = 1024 * 1024
-"""Bytes of the worker's terms at most; they list the names of everything it serves."""
+"""Maximum bytes of the worker's terms, which list the names of all functions and actors that the worker serves."""
 T = TypeVar("T", "Wishes", "Offer")
 # The role is part of a proof. Otherwise a go-between could return the agent's own proof as the worker's.
 _AGENT, _WORKER = "agent", "worker"
@@ -184,7 +184,7 @@ class RefusedError(Exception):
     def __init__(self, reason: str, *, for_good: bool = True) -> None:
         self.reason = reason
         self.for_good = for_good
-        """`True` if further attempts fail until somebody changes the configuration."""
+        """`True` if every further attempt to connect fails until the configuration is changed."""
         super().__init__(reason)
 
 
@@ -197,7 +197,7 @@ class Wishes:
     silence: float
     """Seconds without received data after which a side considers the other one lost."""
     max_result: int
-    """Bytes of a reply at most."""
+    """Maximum bytes of a reply that the agent accepts."""
 
     def __post_init__(self) -> None:
         # Checked on the worker, too: an agent must not make it ping without pause, or keep dead connections for ever.
@@ -210,15 +210,15 @@ class Offer:
     """Terms of the connection that a worker sends in the handshake, after it has checked the agent's proof."""
 
     capacity: int
-    """Number of concurrent calls."""
+    """Number of calls that the worker runs at the same time."""
     seats: int
-    """Number of dedicated workers for all agents together."""
+    """Number of dedicated worker processes that all agents together may reserve."""
     is_plain: bool
     """`True` if replies are JSON, because the worker's code is not trusted; otherwise pickles."""
     max_call: int
-    """Bytes of a call at most."""
+    """Maximum bytes of a call that the worker accepts."""
     serves: tuple[str, ...]
-    """Names of the functions and actors that it serves, as `module:qualname`."""
+    """Names of the functions and actors that the worker serves, as `module:qualname`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "serves", tuple(self.serves))

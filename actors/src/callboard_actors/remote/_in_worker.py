@@ -34,7 +34,7 @@ def name_of(subject: Callable[..., Any]) -> str:
 
 
 def _check(subject: str, fn: Callable[..., Any]) -> None:
-    """Raise `TypeError` if a function does not have the name `subject`, by which the call asks for it."""
+    """Raise `TypeError` if the function that came with a call does not have the name `subject` that the call states."""
     # Functions of callboard itself wrap the named one, such as an actor's methods.
     # Against mistakes, not attacks: unpickling has already run code of the agent, which has the secret. Use `--confine`
     # against agents that are not trusted.

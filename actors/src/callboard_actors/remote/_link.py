@@ -47,11 +47,11 @@ _logger = logging.getLogger("callboard_actors.remote")
 _PAUSE: Final = 0.05
 """Seconds before the next attempt to connect; doubled after each attempt."""
 _LONGEST_PAUSE: Final = 5.0
-"""Upper bound of `_PAUSE` after doubling."""
+"""Maximum seconds between two attempts to connect, after the pause was doubled several times."""
 _LONG_ENOUGH: Final = 1.0
-"""Seconds of a connection after which the next pause starts from `_PAUSE` again."""
+"""Minimum seconds that a connection has to last so that the next pause is `_PAUSE` again."""
 _TO_ACKNOWLEDGE: Final = 1.0
-"""Seconds beyond the grace of a cancelled body until the worker must have reported its end."""
+"""Seconds after the grace of a cancelled body within which the worker must report the end of the body."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class LinkOptions:
 
 
 class RemoteSeat:
-    """Dedicated worker process of one owner, on another machine."""
+    """Worker process on another machine that is reserved for one owner."""
 
     def __init__(self, title: str, number: int, link: "Link", variables: Variables) -> None:
         self.number = number
@@ -106,14 +106,14 @@ class RemoteSeat:
         return self.reason
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run an async function in the worker, concurrently with others; see `callboard.extend.Seat`."""
+        """Run an async function in the dedicated worker, concurrently with others; see `callboard.extend.Seat`."""
         if self._useless.is_set():
             raise EngineError(body.title, body.call_id, self.reason, ended="unavailable")
         return await self._link.run_body(body, packed(body, self._variables.values()), self.number)
 
 
 class Link:
-    """Connection to one worker, which is restored whenever it is lost."""
+    """Connection to one worker; a lost connection is restored."""
 
     def __init__(self, address: Address, terms: LinkOptions, on_change: Callable[[], None]) -> None:
         self.address = address
@@ -130,15 +130,15 @@ class Link:
         self._connection: Connection | None = None
         self._is_draining = False
         self.offer: Offer | None = None
-        """Terms of the worker in the present or the last connection."""
+        """Terms that the worker sent when it last accepted a connection; `None` before the first connection."""
         self.trouble = "it was not asked yet"
-        """Reason why there is no connection."""
+        """Reason why there is no connection to the worker, as text for errors."""
         self.gone_at = -math.inf
         """Time of the event loop at which the worker was last lost or began to drain."""
         self.is_refused = False
-        """`True` if the last attempt was refused for a lasting reason, such as a wrong secret."""
+        """`True` if the last attempt to connect failed for a lasting reason, such as a wrong secret."""
         self.settled = anyio.Event()
-        """Set when the first attempt to connect has succeeded or failed."""
+        """Event that is set when the first attempt to connect has succeeded or failed."""
 
     @property
     def is_up(self) -> bool:
@@ -161,11 +161,11 @@ class Link:
         return subject is None or (self.offer is not None and subject in self.offer.serves)
 
     def reserve(self) -> None:
-        """Reserve a place in the worker's capacity for a call that is about to be sent."""
+        """Reserve capacity on the worker for a call that is about to be sent."""
         self._reserved += 1
 
     def release(self) -> None:
-        """Release a reserved place, because its call will not be sent."""
+        """Release the reserved capacity of a call that will not be sent."""
         self._reserved -= 1
         self._changed()
 
@@ -281,7 +281,7 @@ class Link:
         self._changed()
 
     async def run_reserved(self, body: Body, pickled: bytes) -> Any:
-        """Run a body in the place that was reserved for it by `reserve`; see `run_body`."""
+        """Run a body for which `reserve` has reserved capacity on the worker; see `run_body`."""
         # No await until `run_body` has registered the call: the place is counted either here or there.
         self._reserved -= 1
         try:
@@ -356,7 +356,7 @@ class Link:
         return seat
 
     async def leave_seat(self, seat: RemoteSeat) -> None:
-        """End a dedicated worker, and wait until it has ended, shielded from cancellation and bounded."""
+        """End a dedicated worker, and wait for its end; the wait is shielded from cancellation and limited in time."""
         if seat.number not in self._seats or self._connection is None:
             return
         self._connection.send(frame(Kind.LEAVE, seat.number))
@@ -364,7 +364,7 @@ class Link:
             await seat.gone.wait()
 
     async def part(self) -> None:
-        """Cancel all calls and dedicated workers on the worker, wait for their ends within the grace, and close."""
+        """Cancel the calls and end the dedicated workers, wait for their ends within the grace, and disconnect."""
         connection = self._connection
         if connection is None:
             return

@@ -41,21 +41,21 @@ from callboard_actors.remote._in_worker import run_in_worker
 # Session of one agent.
 
 _MOST_WORDS: Final = 1_000
-"""Queued frames above which events are dropped. Replies are never dropped."""
+"""Number of queued frames for an agent above which events are dropped; replies are never dropped."""
 _REASON: Final = 10_000
-"""Characters of a reason at most."""
+"""Maximum number of characters of a reason that is sent to an agent."""
 
 Reply = tuple[Kind, bytes]
 
 
 def ended(known: str, reason: str, *, recurs: bool = False) -> Reply:
-    """Return an ENDED reply, for a call without result and exception; `known` is "unknown" or "unavailable"."""
+    """Return an ENDED reply, for a call without result or exception; `known` is "unknown" or "unavailable"."""
     return Kind.ENDED, as_json({"ended": known, "reason": reason[:_REASON], "recurs": recurs})
 
 
 @dataclass(slots=True)
 class _Seat:
-    """Dedicated worker of an agent; `left` is cancelled when the agent no longer needs it."""
+    """Dedicated worker of an agent; the scope `left` is cancelled when the agent no longer needs the worker."""
 
     seat: Seat | None = None
     left: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -271,27 +271,27 @@ class ClientSession:
 
 _logger = logging.getLogger("callboard_actors.remote")
 _STRANGERS: Final = 64
-"""Connections that have not finished the handshake; further ones are closed at once."""
+"""Maximum number of connections that are in the handshake; further connections are closed at once."""
 _BACKLOG: Final = 128
 _LAST_WORDS: Final = 1.0
-"""Seconds beyond the grace for agents to be told of calls that were ended by force."""
+"""Seconds after the grace in which agents are informed of the calls that were ended by force."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """Address at which a worker listens, with the secret and the TLS that it uses."""
+    """Network settings of a worker: the address at which it listens, the secret and TLS."""
 
     address: Address
     secret: bytes = field(repr=False)
     tls: ssl.SSLContext | None = None
     certificate: bytes | None = None
-    """Certificate of the worker in DER form, if there is TLS; proofs are bound to it."""
+    """Certificate of the worker in DER form, whose hash is part of the handshake's proofs; `None` without TLS."""
     handshake_timeout: float = 10.0
     """Seconds for a whole handshake, TLS included."""
 
 
 class Server:
-    """Server that accepts agents and runs their calls in an engine, which its caller has opened."""
+    """Server that accepts agents and runs their calls in an engine; the caller has opened the engine."""
 
     def __init__(self, door: Admission, engine: Engine, offer: Offer, *, grace: float) -> None:
         self._door = door

@@ -27,9 +27,9 @@ from callboard_actors.remote._server import Admission, Server
 # Functions and actors to serve, by name.
 
 _OF_A_TOOL = ("func", "coroutine")
-"""Attributes in which LangChain's tools keep the functions that they were made of."""
+"""Names of the attributes in which a LangChain tool keeps the functions from which it was made."""
 _OWN_OF_A_TOOL = ("_run", "_arun")
-"""Methods of a tool class that was not made of a function."""
+"""Names of the methods that run a tool which was not made from a function."""
 
 
 def served(name: str, app_dir: Path) -> dict[str, Callable[..., Any]]:
@@ -104,7 +104,7 @@ _MAX_CALL: Final = 64 * _MB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Values of the command line; its help explains each of them."""
+    """Values of the command-line options; the help of the command explains each option."""
 
     tools: str
     listen: str
