@@ -14,7 +14,7 @@ __all__ = ["NotThereError", "load_named"]
 
 
 class NotThereError(ValueError):
-    """Raised if a command line names a module or attribute that does not exist; the text says where it was looked up.
+    """Raised if a command line names a module or attribute that does not exist, or has a name of a wrong form.
 
     Args:
         reason: a clause without a full stop.
@@ -27,7 +27,7 @@ class NotThereError(ValueError):
 
 
 def load_named(name: str, app_dir: Path, *, example: str) -> tuple[ModuleType, Any]:
-    """Import the module that a command line names; return it with the named attribute, or with itself if none is named.
+    """Import the module that a command line names; return the module, and the named attribute or else the module.
 
     Args:
         name: `module` or `module:attribute`; the attribute may contain dots.

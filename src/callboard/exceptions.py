@@ -99,7 +99,7 @@ def _remade(cls: type[CallboardError], args: tuple[object, ...], attributes: dic
 
 
 class ThreadBusyError(CallboardError):
-    """Another run uses the conversation (thread), in this process or in another living process.
+    """Another run uses the conversation (thread), in this process or in another live process.
 
     Args:
         thread_id: the conversation.
@@ -113,7 +113,7 @@ class ThreadBusyError(CallboardError):
 
 
 class RunDeadlineExceededError(CallboardError, TimeoutError):
-    """The budget of an agent's run was spent. The thread keeps its state, and the run can be continued.
+    """The time budget of an agent's run was spent. The thread keeps its state, and the run can be continued.
 
     Args:
         budget: seconds for the run.
@@ -125,7 +125,7 @@ class RunDeadlineExceededError(CallboardError, TimeoutError):
 
 
 class DrainingError(CallboardError):
-    """A drain refused a new call or run, or ended a running one before it finished.
+    """A drain refused a new call or run, or ended a running call or run before it finished.
 
     A refused call may be tried at another process. The thread of an ended run continues with `None` as its input.
 
@@ -190,7 +190,7 @@ class SnapshotError(CallboardError):
 
 
 class SupervisorError(CallboardError):
-    """A supervisor gave up, because a child ended more often than it restarts children.
+    """A supervisor gave up, because a child ended more often than the supervisor's limit of restarts allows.
 
     `__cause__` is the error of the child.
 
@@ -215,7 +215,7 @@ class CallError(CallboardError):
     """
 
     ended: Ended
-    """Kind of the call's end, in one word; also in `additional_kwargs` of the error message for the model."""
+    """Way in which the call ended, in one word; also in `additional_kwargs` of the error message for the model."""
 
     def __init__(self, tool: str, call_id: str | None, sentence: str) -> None:
         self.tool = tool
@@ -254,9 +254,9 @@ class CallTimeoutError(CallError, TimeoutError):
     ) -> None:
         self.timeout = timeout
         self.held = held
-        """Description of the code that blocked the event loop meanwhile; `None` if it was not blocked."""
+        """Description of the code that blocked the event loop during the call; `None` if the loop was not blocked."""
         self.idle = idle
-        """`True` if the idle timeout ended the attempt."""
+        """`True` if the attempt was ended by its idle timeout, which is a limit of the time without activity."""
         what = f"did not finish within its timeout of {timeout:g} s"
         if idle:
             what = f"was given up: it gave no sign of life for {timeout:g} s"
@@ -267,12 +267,12 @@ class CallTimeoutError(CallError, TimeoutError):
 
     @property
     def facts(self) -> dict[str, object]:
-        """Facts about the error for programs: `idle` is `True` if the idle timeout ended the attempt."""
+        """Facts about the error for programs: `idle` is `True` if the attempt was ended by its idle timeout."""
         return {"idle": True} if self.idle else {}
 
 
 class DeadlineExceededError(CallError, TimeoutError):
-    """The budget of a call was spent: queue wait, attempts and backoff together.
+    """The time budget of a call was spent by its queue wait, attempts and backoff together.
 
     Args:
         tool: name of the tool.
@@ -308,7 +308,7 @@ class CallRejectedError(CallError):
 
 
 class CircuitOpenError(CallError):
-    """A circuit breaker refused a call, because the tool failed repeatedly; the body did not run.
+    """A circuit breaker refused a call, because the tool failed repeatedly; the tool's function did not run.
 
     Args:
         tool: name of the tool.
@@ -332,7 +332,7 @@ class CircuitOpenError(CallError):
 
 
 class CallCancelledError(CallError):
-    """The body raised the event loop's cancellation error, although it was not cancelled.
+    """The function of a tool raised the event loop's cancellation error, although the call was not cancelled.
 
     Args:
         tool: name of the tool.
@@ -357,7 +357,7 @@ _FIND_OUT = "Find out before you call it again."
 
 
 class EngineError(CallError):
-    """An engine has no result for a body, which is the function that it was to run.
+    """An engine, such as a pool of worker processes, has no result for a body, which is the function to run.
 
     `ended` is "unavailable" if the body had not started. It is "unknown" if the body had started, so that it may have
     had its effect. It is "finished" if the body ended and its result was lost.
@@ -384,7 +384,7 @@ class EngineError(CallError):
         super().__init__(tool, call_id, sentence)
         self.ended = ended
         self.recurs = recurs
-        """`True` if the body itself caused the loss, so that a rerun would probably be lost too."""
+        """`True` if the function itself caused the loss of the result, so that another run would probably fail, too."""
 
 
 class MailboxFullError(CallRejectedError):
@@ -396,7 +396,7 @@ class ActorError(CallError):
 
 
 class ActorGoneError(ActorError):
-    """An actor has ended for good, or was not started; the call did not start.
+    """The actor that a call needs was not started, or has ended and is not restarted; the call did not start.
 
     Args:
         tool: name of the tool or handler.
@@ -484,11 +484,11 @@ class AbandonedTaskWarning(CallboardWarning):
 
 
 class AbandonedThreadWarning(CallboardWarning):
-    """A worker thread outlived its call; it holds its permits until it ends."""
+    """A worker thread outlived its call; the thread holds the permits of the call until it ends."""
 
 
 class DuplicateCallIdWarning(CallboardWarning):
-    """Several calls of one batch share an id; each runs and gets a message of its own."""
+    """Several calls of one batch have the same id; each call runs and gets its own message."""
 
 
 class IdleMiddlewareWarning(CallboardWarning):
@@ -496,7 +496,7 @@ class IdleMiddlewareWarning(CallboardWarning):
 
 
 class IgnoredHooksWarning(CallboardWarning):
-    """LangChain's middleware has hooks that only `create_agent` runs; the text names them."""
+    """A middleware of LangChain has hooks that only `create_agent` runs; the text names the hooks."""
 
 
 class MiddlewareOrderWarning(CallboardWarning):

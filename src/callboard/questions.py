@@ -12,17 +12,17 @@ from typing import Any, Literal, cast
 __all__ = ["WORDS", "Action", "Answer", "Approval", "Word", "approval_in", "free_answer"]
 
 Word = Literal["accept", "edit", "respond", "ignore"]
-"""Kind of a person's answer about an action: allow it, change it, reply in place of it, or refuse it."""
+"""Kind of a person's answer to a question about an action: allow, change, reply in place of, or refuse the action."""
 
 WORDS: tuple[Word, ...] = ("accept", "edit", "respond", "ignore")
 
 Answer = tuple[Word, Any]
-"""Answer of a person about an action: its kind, and arguments for "edit", a text or `None` for the other kinds."""
+"""Answer of a person: its kind, and the edited arguments for the kind "edit", or a text or `None` for other kinds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """Action that a person may allow, change, reply in place of, or refuse.
+    """Action of an agent, such as a tool call, that needs the approval of a person.
 
     Args:
         name: name of the action, such as a tool's name.
@@ -34,7 +34,7 @@ class Action:
     name: str
     args: Mapping[str, Any]
     description: str | None
-    """Information for the person."""
+    """Description of the action for the person who decides."""
     allowed: Sequence[Word]
 
 
@@ -44,11 +44,11 @@ class Approval:
 
     actions: Sequence[Action]
     encode: Callable[[Sequence[Answer]], Any]
-    """Function from the answers, one for each action, to the value with which the run is resumed."""
+    """Function that takes one answer for each action, and returns the value with which to resume the run."""
 
 
 def approval_in(value: object) -> Approval | None:
-    """Return the question of an interrupt as an approval; `None` for a question of any other kind.
+    """Return the question in an interrupt's value as an `Approval`; `None` if the question does not ask for approval.
 
     Args:
         value: value of the interrupt: a `HumanInterrupt`, a list of them, or the question of LangChain's
@@ -108,7 +108,7 @@ def _is_batch(value: object) -> bool:
 
 
 def _batch(value: Mapping[str, Any]) -> Approval:
-    """Return a question of LangChain's `HumanInTheLoopMiddleware` as an approval.
+    """Return a question of LangChain's `HumanInTheLoopMiddleware` as an `Approval`.
 
     This format asks about all actions of a reply in one question.
     """
@@ -137,7 +137,7 @@ def _decision(action: Action, answer: Answer) -> dict[str, Any]:
 
 
 def free_answer(text: str, question: object) -> Any:
-    """Return a person's typed answer to a question that asks for no approval: parsed JSON, or else the text.
+    """Parse a person's typed answer to a question that asks for no approval; return the JSON value, or else the text.
 
     Args:
         text: the typed answer.

@@ -58,7 +58,7 @@ def callboard(
 
 
 def _finish(command: Callable[[], int]) -> None:
-    """Run a command, and exit with the code that it returns; print a `CommandError` without a traceback."""
+    """Run a command, and exit with the code that the command returns; print a `CommandError` without a traceback."""
     try:
         code = command()
     except CommandError as error:
@@ -181,7 +181,7 @@ _passed_on = app.command(
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     no_args_is_help=False,
 )
-"""Decorator of a command that another distribution implements: it gets all arguments unparsed, even `--help`."""
+"""Decorator of a command that another distribution implements, and that parses all arguments itself, even `--help`."""
 
 
 @_passed_on

@@ -86,7 +86,7 @@ class ActorRow:
 
 
 def percentile(durations: list[float], percent: int) -> float | None:
-    """Return the smallest duration that at least `percent` of the durations do not exceed.
+    """Return the smallest duration that is at least as long as `percent` per cent of all durations.
 
     Sorts the list in place. Returns `None` for an empty list.
     """
@@ -95,7 +95,7 @@ def percentile(durations: list[float], percent: int) -> float | None:
 
 
 def total(rows: Iterable[ToolRow]) -> ToolRow:
-    """Return the sum of the rows of several tools as a row."""
+    """Add up the rows of several tools, and return the sums as one row."""
     added = ToolRow()
     for row in rows:
         added.add(row)
@@ -106,7 +106,7 @@ def total(rows: Iterable[ToolRow]) -> ToolRow:
 
 
 def tool_rows(calls: Iterable[RecordedCall]) -> Sequence[tuple[str, ToolRow]]:
-    """Return each tool in a recording with its row; the tool with the most calls comes first."""
+    """Return pairs of tool name and row for all tools in a recording; the tool with the most calls comes first."""
     rows: defaultdict[str, ToolRow] = defaultdict(ToolRow)
     for call in calls:
         row = rows[call.tool]
@@ -119,7 +119,7 @@ def tool_rows(calls: Iterable[RecordedCall]) -> Sequence[tuple[str, ToolRow]]:
 
 
 def actor_rows(parts: Iterable[Part]) -> Sequence[tuple[str, ActorRow]]:
-    """Return each actor name in a recording with its row; the name with the most asks comes first."""
+    """Return pairs of actor name and row for all actors in a recording; the actor with the most asks comes first."""
     rows: defaultdict[str, ActorRow] = defaultdict(ActorRow)
     for part in parts:
         for ask in part.asks:
@@ -147,7 +147,7 @@ class ActorCounts:
     def __init__(self) -> None:
         self._rows: dict[str, ActorRow] = {}
         self._asks: dict[int, tuple[float, bool]] = {}
-        """Start time of each open ask, and `True` if its handler has begun, by the number of the ask."""
+        """Open asks by number: the start time of the ask, and `True` if its handler has begun."""
         self._lives: set[int] = set()
         """Numbers of the live actors whose start this observer saw."""
         self._lock = threading.Lock()  # actors may run in event loops of other threads
@@ -220,12 +220,12 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         super().__init__()
         self.rows = {tool: ToolRow() for tool in tools}
         self.actors = ActorCounts()
-        """Observer for the actors that the calls ask; it has to be registered separately."""
+        """Observer of the actors to which the calls send asks. This observer has to be registered separately."""
         self.took: dict[str | None, float] = {}
         """Duration of each ended call in seconds, waits included, by the id of the call."""
         self.most_open = 0
         self.queue = 0
-        """Number of calls that wait in queues now."""
+        """Number of calls that are waiting in queues now."""
         self.longest_queue = 0
         self._began: float | None = None
         self._ends: deque[float] = deque()
@@ -238,7 +238,7 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
             super().__call__(event)
 
     def rows_at(self, now: float) -> dict[str, ToolRow]:
-        """Return a copy of the rows by tool, at the time `now` of the event loop.
+        """Return a copy of the rows, by the name of the tool; `now` is the current time of the event loop.
 
         In the copy, `longest_wait` includes the calls that still wait.
         """
@@ -280,7 +280,7 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         self._count(call, call.place)
 
     def gave_up(self, call: OpenCall, event: CallEvent, since: float) -> None:
-        """Count a call in its present state, after it left a queue without a permit."""
+        """Count a call in its new state, after it stopped waiting in a queue and got no permit to start."""
         self._wait(call, event)
         self._count(call, call.place)
 
@@ -290,7 +290,7 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         self._count(call, call.place)
 
     def attempt_ended(self, call: OpenCall, event: CallEvent, since: float) -> None:
-        """Count a call in its present state, after one of its attempts ended; an attempt may outlive its call."""
+        """Count a call in its new state, after one of its attempts ended. Do nothing if the call has already ended."""
         if not call.ended:
             self._count(call, call.place)
 
@@ -315,7 +315,7 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         row.longest_wait = max(row.longest_wait, event.queue_wait)
 
     def _count(self, call: OpenCall, now: CallPlace | Outcome) -> None:
-        """Count a call in the state `now` and no longer in its former state."""
+        """Move a call from the count of its former state to the count of the state `now`."""
         before, call.counted_as = call.counted_as, now
         states = self.rows[call.tool].states
         states[before] -= 1

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Backend(StrEnum):
-    """Name of the event loop to run on."""
+    """Name of the library whose event loop runs the command."""
 
     asyncio = "asyncio"
     trio = "trio"
@@ -208,7 +208,7 @@ class TraceOptions:
 
 
 def takes(kind: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
-    """Return a decorator for a command, which then gets all its options as one instance of the dataclass `kind`."""
+    """Return a decorator for a command: the command gets all its options in one instance of the dataclass `kind`."""
     # typer reads the signature of the decorated function, so the fields become its parameters.
     hints = get_type_hints(kind, include_extras=True)
     parameters = [

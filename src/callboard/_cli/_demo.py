@@ -53,7 +53,7 @@ class Answer:
 
 
 def answer_for(item: int) -> Answer:
-    """Return how the service behaves for the page `/item/<item>`; the same each time."""
+    """Return the behaviour of the service for the page `/item/<item>`. Each page always has the same behaviour."""
     # One in fifty takes about 1.5 s, one in fifty answers 500, one in fifty 503; the others take 20 to 200 ms.
     rng = random.Random(f"0/{item}")  # noqa: S311  (the same numbers each time)
     latency = rng.uniform(0.02, 0.2)
@@ -106,7 +106,7 @@ class Service:
                     await client.send(f"{head}{body}".encode())
 
     async def _wait(self, client: ByteStream, seconds: float) -> bool:
-        """Wait for some seconds; return `True` if the client is still connected, `False` if it has hung up."""
+        """Wait for some seconds; return `True` if the client is still connected, `False` if it has disconnected."""
         # The client sends nothing before it has its answer.
         self.in_flight += 1
         self.peak_in_flight = max(self.peak_in_flight, self.in_flight)
@@ -125,7 +125,7 @@ CITIES = ("Amsterdam", "Berlin", "Lagos", "Lima", "Osaka", "Oslo", "Porto", "Tor
 
 @contextmanager
 def temporary_database(*, rows: int = 5_000) -> Generator[Path]:
-    """Create a SQLite file with `rows` orders, the same each time, and yield its path; delete it after the block.
+    """Create a SQLite file with the same `rows` orders each time, and yield its path; delete the file after the block.
 
     Blocks the thread: enter it before the event loop starts.
     """
@@ -157,7 +157,7 @@ def query_database(path: Path, city: str) -> dict[str, int]:
 _ONE_HANGS_IN = 25
 _ARCHIVE_PAGES = 12
 _ARCHIVE = 1_000_000
-"""Number of the first page of the archive, so large that no fetched page has it."""
+"""Number of the first page of the archive. It is larger than the number of any page that the tool `fetch` gets."""
 
 TOOLS = ("fetch", "query", "archive")
 """Names of the demo's tools, in the order in which they are displayed."""
@@ -170,7 +170,7 @@ _POLICIES = {
 
 
 def make_work(fetches: int) -> Sequence[tuple[str, Mapping[str, object]]]:
-    """Return the calls of the demo as pairs of tool name and arguments, the same each time."""
+    """Return the calls of the demo as pairs of tool name and arguments. The calls are the same in each run."""
     # One fetch in 25 requests the page that never answers.
     rng = random.Random(0)  # noqa: S311 (nothing here is secret)
     paths = [f"/item/{number}" for number in range(fetches)]
@@ -186,7 +186,7 @@ def make_work(fetches: int) -> Sequence[tuple[str, Mapping[str, object]]]:
 
 
 def http_client(*, connections: int = 64) -> AsyncClient:
-    """Return an HTTP client for requests to the demo's service, without a timeout of its own."""
+    """Return an HTTP client for requests to the demo's service. The client has no timeout of its own."""
     # No timeout in the client: the timeout of the call cancels the request. No proxies: the service is on loopback.
     # httpx2, because httpx takes ten times as long per request.
     limits = Limits(max_connections=connections, max_keepalive_connections=connections)
@@ -202,7 +202,7 @@ def make_node(base_url: str, client: AsyncClient, database: Path) -> ToolNode:
         return response.raise_for_status().text
 
     async def archive(page: int) -> str:
-        """Look up a page of the archive, by its number. Only two may read at a time, and six may wait."""
+        """Look up a page of the archive, by its number. Only two calls may read at a time, and six calls may wait."""
         return await fetch(f"/item/{_ARCHIVE + page}")
 
     def query(city: str) -> dict[str, int]:
@@ -233,7 +233,7 @@ class Session:
         self.wall_clock = 0.0
         """Duration of the agent's run in seconds, including the replies of the model."""
         self.left_over: Sequence[str] = ()
-        """Names of tasks that the agent's run left running: alive right after the run, and not before it."""
+        """Names of tasks that the agent's run left running: tasks that exist right after the run, but not before it."""
         self.statistics: Statistics | None = None
         self.messages: Sequence[BaseMessage] = ()
         self.stopped_by: signal.Signals | None = None

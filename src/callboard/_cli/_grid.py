@@ -13,14 +13,14 @@ from callboard._cli._shown_text import named, one_line
 # Short labels of calls that distinguish the rows of one table.
 
 Arguments = Mapping[str, str]
-"""Arguments of a call as printable texts, by name of the parameter."""
+"""Arguments of a call: a mapping from the name of each parameter to its value as printable text."""
 
 _CUT = "…"
 _LONGEST_VALUE = 500
 
 
 def middle(text: str, width: int) -> str:
-    """Return a text of at most `width` cells; if the text is wider, its middle is cut out."""
+    """Cut out the middle of a text that is wider than `width` terminal cells; return a narrower text unchanged."""
     if cell_len(text) <= width:
         return text
     if width < 1:
@@ -30,7 +30,7 @@ def middle(text: str, width: int) -> str:
 
 
 def shown_arguments(args: object) -> Arguments | None:
-    """Return the arguments of a call in Python notation by name; `None` if they are unknown.
+    """Return a call's arguments as texts in Python notation, by parameter name; `None` if the arguments are unknown.
 
     A value is one line, without the middle part if it is long.
     """
@@ -41,12 +41,12 @@ def shown_arguments(args: object) -> Arguments | None:
 
 
 def call_label(tool: str, args: object, width: int) -> str:
-    """Return a label of one call with its tool and arguments, at most `width` cells wide."""
+    """Return a label of one call with its tool and arguments, at most `width` terminal cells wide."""
     return call_labels([(tool, shown_arguments(args))], width)[0]
 
 
 def call_labels(calls: Sequence[tuple[str, Arguments | None]], width: int) -> list[str]:
-    """Return a label for each call, at most `width` cells wide; a call is given as its tool and its arguments."""
+    """Return a label for each pair of tool and arguments in `calls`, at most `width` terminal cells wide."""
     # If whole calls do not fit, the labels of a tool show only the arguments in which its calls differ.
     by_tool: defaultdict[str, list[int]] = defaultdict(list)
     for place, (tool, _) in enumerate(calls):
@@ -76,7 +76,7 @@ def _chosen(args: Arguments, short: Mapping[str, Mapping[str, str]]) -> Argument
 
 
 def _without_common(values: Sequence[str], width: int) -> Mapping[str, str]:
-    """Return a short form of each value by value, in which the common beginning and end of the values are cut."""
+    """Return a mapping from each value to a short form, which omits the common beginning and end of all values."""
     if len(set(values)) == 1 or max(map(cell_len, values)) <= width // 3:
         return {value: value for value in values}
     start = max(0, _shared(values) - 1)
@@ -87,7 +87,7 @@ def _without_common(values: Sequence[str], width: int) -> Mapping[str, str]:
 
 
 def _shared(texts: Sequence[str]) -> int:
-    """Return the number of characters that all texts have in common at their beginning."""
+    """Return the length of the longest common beginning of all texts, in characters."""
     first, last = min(texts), max(texts)  # a prefix of both is a prefix of every text between them
     return next((place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
 
@@ -117,12 +117,12 @@ T = TypeVar("T")
 
 _GAP = 2
 _NAME = 8
-"""Smallest width of the column with the names, in cells, on the narrowest terminal."""
+"""Smallest width of the column with the names, in terminal cells."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[T]):
-    """Column of a table beside the column with the names.
+    """Column of a table, other than the column with the names.
 
     Its width is fixed, so that nothing moves when numbers grow.
     """
@@ -134,7 +134,7 @@ class Column(Generic[T]):
     cell: Callable[[T], str]
     justify: Literal["left", "right"] = "right"
     grows: bool = False
-    """`True` if the column gets the width that the names do not need; at most one column may."""
+    """`True` if the column gets the width that the names do not need. At most one column of a table may have `True`."""
 
 
 def grid(
@@ -147,7 +147,7 @@ def grid(
     least: int = _NAME,
     ends_in_total: bool = False,
 ) -> Table:
-    """Return a table with a line for each row, at most `width` cells wide.
+    """Return a table with a line for each row, at most `width` terminal cells wide.
 
     `names` returns the names of the rows, shortened to a width in cells. If necessary, columns are dropped, so that the
     names have at least `least` cells. With `ends_in_total`, a rule separates the last row.

@@ -15,12 +15,12 @@ _UNNAMED = "LangGraph"
 
 @dataclass(frozen=True, slots=True)
 class RunOfCalls:
-    """Run in a recording, with its batches of calls."""
+    """Run of an agent in a recording, with its batches of calls."""
 
     number: int | None
     """Number of the run in its recording; `None` for the group of calls that no agent made."""
     run: RecordedRun | None
-    """Recorded facts about the run; `None` for calls without an agent, and if the beginning of the run was lost."""
+    """Recorded facts about the run; `None` for calls without an agent, or if the event of the run's start was lost."""
     batches: Mapping[int, Sequence[RecordedCall]]
     """Calls of each batch, by the number of the batch, in the order of their starts."""
 
@@ -49,7 +49,7 @@ def end_of(call: RecordedCall, part: Part) -> float:
 
 
 def notes_in_short(call: RecordedCall) -> str:
-    """Return the notes of a call as one text.
+    """Return the notes of a call, which are decisions of middleware and progress reports, as one text.
 
     It contains the latest note of each kind, and the number of notes of this kind if there are several.
     """
@@ -63,7 +63,7 @@ def notes_in_short(call: RecordedCall) -> str:
 
 
 def note_in_short(what: str, facts: Mapping[str, Any], message: str | None) -> str:
-    """Return a short text of a note.
+    """Return a short text for a note of a call.
 
     A progress note is shown with its amounts and message, a decision of middleware with its name and error.
     """
@@ -76,7 +76,7 @@ def note_in_short(what: str, facts: Mapping[str, Any], message: str | None) -> s
 
 
 def _amount(value: object) -> str:
-    """Return a number as a text of three or four digits and a unit of thousands, such as 4.2M; other values as text."""
+    """Return a number as text, with up to four digits and a suffix such as k or M (4.2M). Other values become text."""
     if not isinstance(value, int | float) or not isfinite(value):
         return named(str(value))
     size, unit = float(value), ""
@@ -88,7 +88,7 @@ def _amount(value: object) -> str:
 
 
 def facts_in_short(note: Note) -> dict[str, str]:
-    """Return the facts and the message of a note as printable texts, by name of the fact."""
+    """Return a mapping from the name of each fact of a note to its printable text; the note's message is included."""
     facts = {**note.facts, **({} if note.message is None else {"message": note.message})}
     return {named(name): printable(_fact(value)) for name, value in facts.items()}
 
@@ -100,7 +100,7 @@ def _fact(value: object) -> str:
 
 
 def statement(part: Part) -> str:
-    """Return a sentence about the quality of one part of a recording: the cost of recording, and lost events."""
+    """Return a sentence about one part of a recording: the number of lost events, and the time that recording took."""
     lost = f"{count(part.lost, 'event')} lost" if part.lost else "no events lost"
     closing = part.closing
     if closing is None:
@@ -112,7 +112,7 @@ def statement(part: Part) -> str:
 
 
 def about_part(part: Part) -> str:
-    """Return start time, versions and process id of one part of a recording, as a line of text."""
+    """Return a line of text with the start time, versions and process id of one part of a recording."""
     told: Iterable[str] = (
         f"{part.started.astimezone():%Y-%m-%d %H:%M:%S}" if part.started else "",
         f"callboard {part.callboard}" if part.callboard else "",

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def lanes(items: Iterable[T], span: Callable[[T], tuple[float, float]]) -> list[tuple[int, T]]:
-    """Assign overlapping items to as few lanes as possible; return pairs (lane, item) in the order of starts.
+    """Assign each item to a lane, so that no items overlap in a lane; return pairs (lane, item) in the order of starts.
 
     `span` returns the start and the end of an item. Lanes count from 0.
     """
@@ -54,7 +54,7 @@ def perfetto(recording: Recording) -> str:
 
 
 def _with_offsets(recording: Recording) -> Iterator[tuple[Part, float]]:
-    """Yield each part of a recording with its offset: the seconds from the start of the first part to its own."""
+    """Yield each part of a recording with its offset: its start in seconds after the start of the first part."""
     # The offset is 0 if a start is unknown.
     first = next((part.started for part in recording.parts if part.started), None)
     for part in recording.parts:
@@ -63,12 +63,12 @@ def _with_offsets(recording: Recording) -> Iterator[tuple[Part, float]]:
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """Encoder of one run as a process of the trace."""
+    """Encoder of one run of an agent, which becomes a process in the trace."""
 
     number: int
     part: Part
     offset: float
-    """Seconds that are added to the times of the part."""
+    """Seconds to add to all times of this part of the recording."""
     several: bool
     """`True` if the recording has several parts."""
 

@@ -54,7 +54,7 @@ from callboard.threads import masked, unanswered
 # Loading of the agent that `MODULE:AGENT` names.
 
 AnyAgent = Agent | Pregel[Any, Any, Any, Any]
-"""Agent of callboard, or compiled graph of LangGraph; both have the same methods to stream and to resume runs."""
+"""Agent of callboard, or compiled graph of LangGraph. Both types have the same methods to stream and to resume runs."""
 
 
 def load_agent(options: RunOptions, portal: BlockingPortal, stack: ExitStack) -> AnyAgent:
@@ -152,14 +152,14 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
 # Questions of a run: short texts, and the accepting answer.
 
 _LONGEST_ACTION = 500
-"""Largest length of one action in the text of a question, in characters."""
+"""Maximum length of the text of one action in a question, in characters."""
 
 _NO_REASON = "Tool execution requires approval"
 """Default description of a request for approval, in callboard and in LangChain; it is not printed."""
 
 
 def accepted(question: Interrupt) -> Any:
-    """Return the answer that accepts all actions of a question; `None` if the question does not allow that answer."""
+    """Return the answer that accepts all actions of a question; `None` if the question does not allow this answer."""
     approval = approval_in(question.value)
     if approval is None or any("accept" not in action.allowed for action in approval.actions):
         return None
@@ -168,7 +168,7 @@ def accepted(question: Interrupt) -> Any:
 
 
 def in_short(value: object) -> str:
-    """Return a short text of a question: the actions to approve with their reasons, or the value itself."""
+    """Return a short text of a question: the actions to approve and the reasons, or the value of any other question."""
     approval = approval_in(value)
     if approval is None:
         return as_text(value)
@@ -194,7 +194,7 @@ _WHAT_FOR: Mapping[Word, str] = {
 
 
 def line_reader(console: Console) -> ReadLine:
-    """Return a function that reads a line from the terminal; it prints the prompt to the console."""
+    """Return a function that prints a prompt to the console and reads a line from the terminal."""
 
     def read(prompt: str, start: str) -> str:
         if not (sys.stdout.isatty() and console.file is sys.stdout):
@@ -283,7 +283,7 @@ class Asker:
         return text
 
     def _edited(self, args: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Let the user edit the arguments of an action, and return the edited arguments."""
+        """Ask the user to edit the arguments of an action, and return the edited arguments."""
         # Returns `None` for an empty line, with which the user goes back to the choice of an answer.
         start = printable(as_json(args))
         while text := self._read("arguments (nothing: go back): ", start).strip():
@@ -301,7 +301,7 @@ class Asker:
 
 
 def show(console: Console, action: Action) -> None:
-    """Print an action with all of its arguments, uncut: a person must see everything that they approve."""
+    """Print an action with all of its arguments in full, because a person must see everything that they approve."""
     console.print(named(action.name), style="bold")
     if action.description:
         console.print(printable(action.description.strip()), style="dim")
@@ -314,7 +314,7 @@ _MODES = ["messages", "updates"]
 
 
 class ThreadRunner:
-    """Runner of an agent on one thread; shows the output of each run."""
+    """Runner of an agent in one conversation (thread); shows the output of each run."""
 
     def __init__(
         self,
@@ -339,7 +339,7 @@ class ThreadRunner:
         self._cancelled = False
 
     async def standing(self) -> StateSnapshot:
-        """Return the current state of the thread; a question that several tasks report is contained once."""
+        """Return the current state of the conversation. A question that several tasks report is contained only once."""
         found: StateSnapshot = await self._agent.aget_state(self._config)
         # Two tasks may report the same question.
         return found._replace(interrupts=tuple({question.id: question for question in found.interrupts}.values()))
@@ -369,7 +369,7 @@ class ThreadRunner:
         return await self.standing(), failure
 
     def cancel(self) -> None:
-        """Cancel the current run, and each later one at its start; calls have their grace to clean up."""
+        """Cancel the current run, and each later run at its start. Running calls get their grace period to clean up."""
         self._cancelled = True
         if self._scope is not None:
             self._scope.cancel()
@@ -384,7 +384,7 @@ class ThreadRunner:
 
 
 def open_calls(values: Any) -> list[ToolCall]:
-    """Return the calls of the last reply in the values of a state that have no result."""
+    """Return the tool calls without a result in the model's last reply; `values` are the values of a run's state."""
     return unanswered(_messages(values))
 
 
@@ -396,7 +396,7 @@ def _messages(values: Any) -> Sequence[BaseMessage]:
 DONE, FAILED, WAITING = 0, 1, 3
 
 _LONG = 1000
-"""Largest length of a waiting question or call, in characters; long, because a person must read it to decide."""
+"""Maximum length of the text of a waiting question or call, in characters. A person must read the text to decide."""
 
 
 def run_agent(options: RunOptions) -> int:
@@ -447,7 +447,7 @@ class _Session:
         self._asker = Asker(console, line_reader(console))
 
     def play(self) -> int:
-        """Run the agent and ask its questions, until the turn is complete or nobody answers; return the exit code."""
+        """Run the agent and ask its questions, until it has finished or a question stays open; return the exit code."""
         before = self._wait(self._conversation.standing)
         if self._conversation.is_kept:
             self._say(f"thread {named(self._thread_id)}")
@@ -478,7 +478,7 @@ class _Session:
         return self._go_on(standing) if failure is None else self._failed(standing, failure)
 
     def _go_on(self, standing: StateSnapshot) -> int:
-        """Get answers to the open questions and resume the run, until the turn ends or nobody answers."""
+        """Get answers to open questions and resume the run, until the agent has finished or a question stays open."""
         # Returns the exit code of the command.
         if not standing.interrupts and not standing.next:
             return self._finished(standing, DONE)
@@ -499,7 +499,7 @@ class _Session:
         return self._finished(standing, WAITING)
 
     def _answers(self, standing: StateSnapshot) -> dict[str, Any]:
-        """Return the answers from `--yes` and from the user, by the id of the question; empty if nobody answers."""
+        """Return the answers from `--yes` and from the user, by the id of the question. The dict may be empty."""
         answers: dict[str, Any] = {}
         if self._options.yes:
             found = {question.id: accepted(question) for question in standing.interrupts}

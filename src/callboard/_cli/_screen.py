@@ -23,14 +23,14 @@ _ROWS = 12
 
 
 class _Reply:
-    """Calls of one reply of the model with their labels, which are cached for the latest width."""
+    """Calls of one reply of the model, with their labels. The labels for the latest width are cached."""
 
     def __init__(self, calls: Sequence[ToolCall]) -> None:
         self._calls = [(call["name"], shown_arguments(call["args"])) for call in calls]
         self._labels: dict[int, Sequence[str]] = {}
 
     def label(self, place: int, width: int) -> str:
-        """Return the label of the call at an index of the reply, at most `width` cells wide."""
+        """Return the label of the call at the index `place` of the reply, at most `width` terminal cells wide."""
         if width not in self._labels:
             self._labels = {width: call_labels(self._calls, width)}
         return self._labels[width][place]
@@ -44,13 +44,13 @@ class Calls:
         self._asked: dict[str | None, tuple[_Reply, int]] = {}
 
     def asked_for(self, calls: Sequence[ToolCall]) -> None:
-        """Store the calls of one reply of the model, from which their labels are made."""
+        """Store the calls of one reply of the model, to make labels for the calls later."""
         # A graph of LangGraph sends no events, so only its messages contain the names of its calls.
         reply = _Reply(calls)
         self._asked.update((call["id"], (reply, place)) for place, call in enumerate(calls))
 
     def took(self, call_id: str | None) -> str:
-        """Return the duration of an ended call as text, waits included; an empty text if it is unknown."""
+        """Return the duration of an ended call as text, waits included; an empty text if the duration is unknown."""
         return duration(self.counts.took[call_id]) if call_id in self.counts.took else ""
 
     def text(self, call_id: str | None, tool: str, width: int) -> str:
@@ -77,7 +77,7 @@ _MANY = 20
 """Largest number of calls in one reply whose successes are printed one by one."""
 
 _WORD = 8
-"""Width of the first column of a line in cells, which has the state of a call, such as "done"."""
+"""Width in terminal cells of the first column of an output line, which shows the state of a call, such as "done"."""
 _RESULT = 24
 """Smallest length to which the result of a call is shortened, in characters."""
 _REASON = 400
@@ -86,14 +86,14 @@ _REASON = 400
 _REFRESH = 1 / 8
 """Seconds between two updates of the live view on a terminal."""
 _LINE_EVERY = 1.0
-"""Seconds between two lines of the live view without a terminal."""
+"""Seconds between two lines of the live view, if the output is not a terminal."""
 
 _NOT_THE_ANSWER = frozenset(("tools", "pre_model_hook", "post_model_hook", "generate_structured_response"))
 """Names of nodes in which the output of a model is not an answer to the user, and is not printed."""
 
 
 class Screen:
-    """Display of a run on the console, from the chunks of its stream modes "messages" and "updates"."""
+    """Display of a run on the console. It shows the chunks of the run's stream modes "messages" and "updates"."""
 
     # `known`: ids of messages from before the run, which are not printed again.
 

@@ -32,7 +32,7 @@ def printable(text: str) -> str:
 
 
 def named(text: str) -> str:
-    """Return a name as printable text in one line: as `printable()`, with newlines and tabs escaped too."""
+    """Return a name as printable text in one line; escape newlines and tabs, and all that `printable()` escapes."""
     # Security: names come from models and databases. A newline in a name could forge a line about another call.
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 

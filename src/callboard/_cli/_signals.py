@@ -14,7 +14,7 @@ from anyio.from_thread import BlockingPortal
 T = TypeVar("T")
 
 _LOOK_UP = 0.1
-"""Seconds between two interruptions of a wait, at which Python runs pending signal handlers.
+"""Seconds between two interruptions of a wait. At each interruption, Python runs pending signal handlers.
 
 A signal that arrived just before the wait is handled at the next interruption.
 """
@@ -61,7 +61,7 @@ def stoppable() -> Generator[None]:
 
 @contextmanager
 def interruptible_input() -> Generator[None]:
-    """Make a wait for input in the block interruptible by signals."""
+    """Let signals interrupt a wait for input inside the block."""
     # This includes a signal that arrives just before the wait.
     # Python runs signal handlers between two bytecode instructions. A signal during a wait in C code, such as readline,
     # interrupts the wait, and the handler runs. A signal just before the wait does not: the handler would run only
@@ -81,7 +81,7 @@ def interruptible_input() -> Generator[None]:
 
 
 def _do_nothing(number: int, _: object) -> None:
-    """Do nothing: the handler of a timer whose interruption lets Python run the pending signal handlers."""
+    """Do nothing. Handler of a timer signal that interrupts a wait, so that Python runs pending signal handlers."""
 
 
 def _end_now(number: int) -> NoReturn:

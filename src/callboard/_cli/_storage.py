@@ -51,7 +51,7 @@ _SQLITE = "sqlite:///"
 
 
 def recording_name(thread_id: str) -> str:
-    """Return the name of the file for the recording of a thread."""
+    """Return the file name for the recording of a conversation (thread)."""
     # The thread id is percent-encoded: safe on any file system, and reversible.
     # `quote` leaves "~", which a shell expands at the beginning of a word.
     return quote(thread_id.encode(errors="surrogatepass"), safe="").replace("~", "%7E") + ".jsonl"
@@ -108,7 +108,7 @@ def _quoted(text: str) -> str:
 
 
 def recording_path(options: RunOptions, thread_id: str) -> Path | None:
-    """Return the path of the file to which the calls of a thread are recorded; `None` for no recording.
+    """Return the path of the file to which the calls of a thread are recorded; `None` if the calls are not recorded.
 
     Raises `CommandError` if a recording is wanted, but no directory is known.
     """
@@ -123,7 +123,7 @@ def recording_path(options: RunOptions, thread_id: str) -> Path | None:
 
 @contextmanager
 def recorded(path: Path | None, *, capture: bool = False) -> Generator[None]:
-    """Record the calls inside the block, and append the recording to a file; `None` for no recording.
+    """Record the calls inside the block, and append the recording to the file `path`; do nothing if `path` is `None`.
 
     With `capture`, arguments and results are recorded, too. Raises `CommandError` if the file cannot be written, or if
     a package that finds secrets is missing.

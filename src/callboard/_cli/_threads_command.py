@@ -20,7 +20,7 @@ from callboard._cli._view import open_console, text_width
 from callboard.threads import Exchange, StoredThread
 
 _LABEL = 160
-"""Largest width in cells of a call in the table of threads, where it stands for the last message."""
+"""Maximum width, in terminal cells, of a call that the table of threads shows if the last message has no text."""
 
 _STYLES = {"done": "green", "failed": "red", "waits": "yellow", "open": "dim"}
 
@@ -87,7 +87,7 @@ def _no_thread(thread_id: str) -> CommandError:
 
 
 class _Printer:
-    """Printer of one stored conversation: its messages, its calls and their results."""
+    """Printer of one stored conversation: the messages, the calls and their results."""
 
     def __init__(self, console: Console, conversation: StoredThread, *, full: bool) -> None:
         self._console = console

@@ -26,11 +26,11 @@ from callboard.telemetry import Part, RecordedCall, Recording, read_recording
 # Waterfall chart of a recording, on a terminal or as plain lines: a bar for each call.
 
 _NARROW = 64
-"""Smallest width of the terminal, in cells, at which the bar of a call is in the line with its label."""
+"""Smallest width of the terminal, in cells, at which the label and the bar of a call are in the same line."""
 _SHORTEST_NAME = 16
 _SHORTEST_BAR = 10
 _BESIDE_BAR = 30
-"""Width in cells of a line without label and bar: indent, outcome, duration and number of attempts."""
+"""Width, in terminal cells, of the parts of a line beside label and bar: indent, outcome, duration, attempts."""
 _LONGEST_ARGUMENTS = 1000
 _MOMENT = 1e-9
 
@@ -45,7 +45,7 @@ ASCII = {"waiting": ".", "running": "#", "between": "-"}
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Time scale of a bar, which maps times in seconds to columns."""
+    """Time scale of a bar: maps times in seconds to columns of the bar."""
 
     start: float
     length: float
@@ -61,7 +61,7 @@ class Scale:
 
 
 def bar(call: RecordedCall, end: float, scale: Scale, glyphs: Mapping[str, str]) -> str:
-    """Return a text of characters that shows the course of a call on a time scale.
+    """Return the bar of a call as text: one character for each column of the time scale.
 
     It shows waits in queues, attempts, and the time between them. `end` is the end of the call.
     """
@@ -180,7 +180,7 @@ class Waterfall:
         return line
 
     def _tell(self, line: Text, label: str, call: RecordedCall, part: Part) -> None:
-        """Add error, notes, id and arguments of a call to its line."""
+        """Add the error, notes, id and arguments of a call to the printed line of the call."""
         # If the terminal is too narrow for them, they are in lines below it.
         told = [named(call.error or ""), one_line(notes_in_short(call), _LONGEST_ARGUMENTS), named(call.id or "")]
         text, written = "  ".join(filter(None, told)), _not_in(label, call, part)
@@ -206,7 +206,7 @@ class Waterfall:
 
 
 def _longest_label(recording: Recording, most: int) -> int:
-    """Return the width of the longest label of a recording's calls in cells, at most `most`."""
+    """Return the width, in terminal cells, of the widest label of a recording's calls; at most `most`."""
     longest = 4
     for part in recording.parts:
         for call in part.calls:
@@ -273,7 +273,7 @@ def _narrowed(recording: Recording, options: TraceOptions) -> Recording:
 
 
 def _only(part: Part, options: TraceOptions) -> Part:
-    """Return a part of a recording with only the calls that the options select, and the runs that made them."""
+    """Return a part of a recording with only the calls that the options select, and the runs that made these calls."""
     wanted = (options.tool,) if options.tool else {call.tool for call in part.calls}
     calls = tuple(call for call in part.calls if call.tool in wanted and (call.failed or not options.failed))
     made = {call.run for call in calls}

@@ -21,9 +21,9 @@ from callboard.telemetry import FAILURES, Outcome
 T = TypeVar("T")
 
 _WHOLE_NAME = 16
-"""Smallest width of a name in cells; columns are dropped before a name gets narrower."""
+"""Smallest width of a name, in terminal cells; columns are dropped before a name gets narrower."""
 _SHORT_NAME = 8
-"""Smallest width of a name in the live view, in cells; numbers matter more than names there."""
+"""Smallest width of a name in the live view, in terminal cells. In the live view, numbers matter more than names."""
 
 
 def _number(heading: str, worth: int, number: Callable[[T], int]) -> Column[T]:
@@ -103,7 +103,7 @@ def rows_table(
     least: int = _WHOLE_NAME,
     ends_in_total: bool = False,
 ) -> Table:
-    """Return a table with a line for each named row, at most `width` cells wide."""
+    """Return a table with a line for each pair of name and row, at most `width` terminal cells wide."""
     # The middle of a name that is too wide is cut, because names differ at the end.
     shown = list(rows)
 
@@ -178,9 +178,9 @@ _SLOWEST = 10
 """Largest number of open calls in the live view, slowest first."""
 _ACTORS_SHOWN = 5
 _ROOM_FOR_ACTORS = 16
-"""Smallest height of a live view that shows actors, in lines."""
+"""Smallest height, in lines, at which the live view shows actors."""
 _ON_A_LINE = 12
-"""Largest number of tools in the live view of one line."""
+"""Maximum number of tools in a live view that consists of one line."""
 
 
 def picture(counts: CallCounts, now: float, width: int, height: int) -> RenderableType:
@@ -214,7 +214,7 @@ def _sections(counts: CallCounts, now: float, width: int, height: int) -> Iterat
 
 
 def _shares(room: int, tools: int, calls: int) -> tuple[int, int]:
-    """Divide `room` lines between the table of tools and the open calls; return the lines for each."""
+    """Divide `room` lines between the table of tools and the open calls; return the number of lines of each part."""
     # `tools` and `calls` are the lines that they need. Each gets half of the lines, and lines that the other does not
     # need.
     for_calls = room - _BLANK - _HEADING
@@ -224,7 +224,7 @@ def _shares(room: int, tools: int, calls: int) -> tuple[int, int]:
 
 
 def _at_most(number: int, rows: Mapping[str, ToolRow]) -> Sequence[tuple[str, ToolRow]]:
-    """Return at most `number` named rows; if there are more tools, the last row is the sum of the others."""
+    """Return at most `number` pairs of tool name and row. The last row is the sum of all further tools, if any."""
     known = list(rows.items())
     if len(known) <= number:
         return known
@@ -271,7 +271,7 @@ _WHOLE_LINE = 1000
 
 
 def open_console(*, stderr: bool = False) -> Console:
-    """Return a console for stdout or stderr that interprets no markup; the stream may have any encoding."""
+    """Return a console for stdout or stderr that prints markup as plain text. The stream may have any encoding."""
     stream: Any = sys.stderr if stderr else sys.stdout
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="backslashreplace")
@@ -283,7 +283,7 @@ def open_console(*, stderr: bool = False) -> Console:
 
 
 def text_width(console: Console) -> int:
-    """Return the width of tables and shortened texts on a console, in cells."""
+    """Return the width of tables and shortened texts on a console, in terminal cells."""
     return console.width if console.is_terminal else _PLAIN_WIDTH
 
 
@@ -299,7 +299,7 @@ class QuietlyClosedConsole(Console):
     """
 
     def on_broken_pipe(self) -> None:
-        """Discard all further output; rich would raise SystemExit in the middle of the run."""
+        """Discard all further output. The method of the base class would raise SystemExit in the middle of the run."""
         self.quiet = True
         # The descriptor too: the interpreter flushes stdout at exit, and would fail on the closed pipe.
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -15,7 +15,7 @@ V_co = TypeVar("V_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Address of a shared document, with the names of the marks that are read together with it.
+    """Address of a shared document, with the names of the marks (counters of its collection) that are read with it.
 
     Args:
         shelf: collection of the document, such as a cache; printable ASCII, up to 200 characters.
@@ -30,7 +30,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Current state of a shared document, with the requested marks, as the argument of a rule.
+    """Current state of a shared document, with the requested marks (counters). Argument of a `Rule`.
 
     Args:
         text: content; `None` if there is no document, or none that this version of callboard could have written.
@@ -47,7 +47,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """New state of a shared document, as the result of a rule.
+    """New state of a shared document. Result of a `Rule`.
 
     Args:
         text: new content; `None` to delete the document.
@@ -62,7 +62,7 @@ class Written:
 
 
 Rule = Callable[[Found], tuple[Written | None, T]]
-"""Function from the current document to its new state (`None`: unchanged) and a value for the caller of `change`.
+"""Function that takes a document, and returns the new state (`None`: unchanged) and a value for the caller of `change`.
 
 It runs in a thread of the store, and again each time that another process changed the document first. So it must not
 wait, and must have no side effects.
@@ -71,14 +71,14 @@ wait, and must have no side effects.
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[V_co]):
-    """Successful answer of the store: the value that the rule returned."""
+    """Successful answer of a document store, with the value that the `Rule` returned."""
 
     value: V_co
 
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """Answer of a store that cannot be reached.
+    """Answer in place of a document store that cannot be reached.
 
     Args:
         reason: description of the outage for errors and logs.
@@ -91,7 +91,7 @@ class Away:
 
 @runtime_checkable
 class SharedDocuments(Protocol):
-    """Store of documents for many processes.
+    """Store of documents that many processes read and change.
 
     No method waits. All methods may be called from any event loop and any thread.
     """
@@ -108,7 +108,7 @@ class SharedDocuments(Protocol):
         on_answer: "Callable[[Done[T] | Away | Exception], object] | None" = None,
         /,
     ) -> None:
-        """Apply a rule to a document, and pass the answer to `on_answer`.
+        """Change a document by a `Rule` function, and pass the answer of the store to `on_answer`.
 
         During an outage the answer is `Away`, soon. A change without `on_answer` is kept, and made after the outage.
 
@@ -120,7 +120,7 @@ class SharedDocuments(Protocol):
         ...
 
     def mark(self, shelf: str, name: str, /) -> None:
-        """Set a mark of a collection, now or after an outage. Later changes of all processes see it.
+        """Increase a counter (mark) of a collection, now or after an outage. Later changes of all processes see it.
 
         Args:
             shelf: name of the collection.

@@ -31,9 +31,9 @@ class RunInfo:
     run_id: str
     thread_id: str | None = None
     namespace: str = ""
-    """Checkpoint namespace of the agent within the graphs around it."""
+    """LangGraph's checkpoint namespace of the agent, which names the graphs around the agent."""
     resumes: str | None = None
-    """Mark that an observer left on the earlier run that this run continues; see `Observers.mark`."""
+    """Text that an observer stored with the earlier run that this run continues; see `Observers.mark`."""
 
 
 class CallEvent(NamedTuple):
@@ -59,7 +59,7 @@ class CallEvent(NamedTuple):
     """Seconds that the attempt waited for its permits, in `started` and `gave_up`; in `ended`, the sum over all
     attempts."""
     error: BaseException | None = None
-    """Error of the attempt or the call, also if it became a message for the model."""
+    """Error of the attempt or the call, even if the error was turned into a message for the model."""
     what: str = ""
     """Kind of the decision in a `noted` event, in one word, such as "retry"."""
     facts: Mapping[str, object] = _NOTHING
@@ -76,7 +76,7 @@ class CallEvent(NamedTuple):
     """Result of the call, in `ended`: a ToolMessage, a Command, or a list of them. By default, exporters must not send
     it out of the process."""
     resumes: str | None = None
-    """Mark that an observer left on the call before it was interrupted or its process was killed; in `begun`."""
+    """Text that an observer stored with the call, before the call was interrupted or its process killed; in `begun`."""
     run: RunInfo | None = None
     """Run of the agent that made the call."""
 
@@ -155,14 +155,14 @@ class AskEvent(NamedTuple):
     """Key of a keyed actor. It may contain an argument of the call: by default, exporters must not send it out of the
     process."""
     call: int | None = None
-    """Number of the tool call that asks, directly or from nested code; `None` outside of a call."""
+    """Number of the tool call that sent the ask, directly or from nested code; `None` outside of a call."""
     ahead: int = 0
-    """Number of asks that the actor had when this ask began, queued and running."""
+    """Number of asks that were queued or running at the actor when this ask began."""
     waited: float = 0.0
     """Seconds that the ask waited: from `begun` to the start of the handler, or to the end of an ask that never
     started; set in `taken` and `ended`."""
     error: BaseException | None = None
-    """Error because of which the ask has no reply; set in `ended`."""
+    """Error that the caller got in place of a reply; set in `ended`."""
 
 
 class ActorEvent(NamedTuple):

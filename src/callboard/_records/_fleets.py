@@ -11,7 +11,7 @@ class KeyMovedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetAsk:
-    """Ask of a keyed actor, as it is sent to the process that owns the key.
+    """Ask (request with a reply) to a keyed actor, as it is sent to the process that owns the key.
 
     Args:
         key: key of the actor.
@@ -35,7 +35,7 @@ class FleetAsk:
 
 
 class Ownership(Protocol):
-    """Ownership of one key by this process. It may be read from any thread."""
+    """Ownership of one key of an actor by this process. Its attributes may be read from any thread."""
 
     token: int
     """Fencing token: each later owner of the key has a higher one."""
@@ -47,10 +47,10 @@ class Ownership(Protocol):
 
 
 class Delivery(Protocol):
-    """Ask of a keyed actor on its way to the process that owns the key."""
+    """Ask (request) to a keyed actor, while it is sent to the process that owns the key."""
 
     async def is_here(self) -> bool:
-        """Wait until it is known which process runs the ask, and return whether this process must run it.
+        """Wait until it is known which process runs the ask; return `True` if this process must run the ask.
 
         `True`: this process owns the key, and must run the ask. `False`: another process has run it; see `outcome`.
 
@@ -64,7 +64,7 @@ class Delivery(Protocol):
         ...
 
     def taken(self) -> None:
-        """Confirm that the ask was queued, or that it never will be.
+        """Tell the fleet that the ask was put into the actor's mailbox, or that it never will be.
 
         The fleet sends the next ask of the key only after this.
         """
@@ -81,13 +81,13 @@ class Delivery(Protocol):
 
 
 class FleetHost(Protocol):
-    """Interface through which a fleet uses the actors of one kind in this process. May be called from any thread."""
+    """Interface through which a fleet uses the actors of one name in this process. May be called from any thread."""
 
     name: str
     """Name of the actor, the same in all processes."""
 
     def serve(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object] | None:
-        """Start a task that answers an ask, and return a function that cancels the task.
+        """Start a task that runs `work` to answer an ask, and return a function that cancels the task.
 
         Asks of one key enter the mailbox in the order of these calls.
 
@@ -101,7 +101,7 @@ class FleetHost(Protocol):
         ...
 
     async def answer(self, ask: FleetAsk, begin: Callable[[], Awaitable[bool]]) -> Any:
-        """Run an ask of another process and return the handler's result. Called within `serve`.
+        """Run an ask that another process sent, and return the handler's result. Called inside a task of `serve`.
 
         Args:
             ask: the ask to run.
@@ -136,11 +136,11 @@ class Snapshots(Protocol):
 
 
 class Membership(Protocol):
-    """Membership of one `FleetHost` in a fleet. All methods but `leave` may be called from any thread; none waits."""
+    """Membership of one `FleetHost` in a fleet. All methods except `leave` are thread-safe and do not wait."""
 
     @property
     def snapshots(self) -> Snapshots:
-        """Store of the actors' snapshots. A process that no longer owns the key cannot write."""
+        """Store of the actors' snapshots. Only the process that owns the key of an actor can save its snapshot."""
         ...
 
     def owned(self, key: Hashable) -> Ownership | None:
@@ -148,7 +148,7 @@ class Membership(Protocol):
         ...
 
     def post(self, ask: FleetAsk) -> Delivery:
-        """Send an ask to the owner of its key, and return its delivery.
+        """Send an ask to the process that owns its key, and return a `Delivery` for the ask.
 
         If the key has no owner, this process becomes the owner.
 
@@ -161,7 +161,7 @@ class Membership(Protocol):
         ...
 
     async def leave(self) -> None:
-        """Release all keys, and send no more asks."""
+        """Leave the fleet: release all keys, and send no more asks."""
         ...
 
 
@@ -183,7 +183,7 @@ class Fleet(Protocol):
         ...
 
     def admit(self, host: FleetHost, /) -> Membership:
-        """Register the actors of one kind in this process, and return their membership; never waits.
+        """Register the actors of one name in this process, and return their membership; does not wait.
 
         Args:
             host: the actors of this process.

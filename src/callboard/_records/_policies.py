@@ -14,12 +14,12 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkab
 from typing_extensions import get_protocol_members
 
 ToolCallLike = Mapping[str, Any]
-"""A tool call as a model writes it: `{"name": ..., "args": {...}, "id": ...}`."""
+"""Tool call as a model writes it: `{"name": ..., "args": {...}, "id": ...}`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """Context of a tool call, read only, as the second argument of key functions.
+    """Read-only context of a tool call, which key functions get as their second argument.
 
     Args:
         config: LangChain config of the run, with its `configurable`.
@@ -38,11 +38,11 @@ call["args"]["host"]`. If the key depends on the run as well: `lambda call, cont
 context.config["configurable"]["user_id"]`."""
 
 OnError = Literal["cancel", "finish"]
-"""Effect of an unhandled error on the other calls of the batch: cancel them, or let them finish first."""
+"""Effect of an unhandled error on the other calls of the batch: the calls are cancelled, or may finish first."""
 
 
 OnUnknown = Literal["rerun", "ask", "fail"]
-"""Action for a call with an unknown outcome: its body started, and it is not known whether the body ended."""
+"""Action for a call with an unknown outcome: its function was started, and it is not known whether it ended."""
 
 
 def check_on_unknown(name: str, value: object) -> None:
@@ -78,7 +78,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Limit of the attempts that run, start or wait; waiting attempts get permits in FIFO order.
+    """Limit for attempts of calls: how many run at once, start in a time window, or wait. Attempts wait in FIFO order.
 
     Args:
         concurrency: maximum number of attempts that run at once; `None` for any number.
@@ -141,7 +141,7 @@ class PermitRequest:
 
 
 class Permit(Protocol):
-    """Permit of one attempt at a shared limit, from the request to the release. Its methods never wait."""
+    """Permit of a shared limit for one attempt, from the request to the release. Its methods never wait."""
 
     failure: str | Exception | None
     """Reason for a refused permit, as a text or as an error to raise; `None` if the permit was granted. Set by the
@@ -158,24 +158,24 @@ class Permit(Protocol):
         ...
 
     def begin(self) -> None:
-        """Record that the body starts now; a rate limit counts starts from this moment."""
+        """Record that the attempt starts now; a rate limit counts the start at this moment."""
         ...
 
     def leave(self) -> None:
-        """Release the permit, or leave the queue. May be called from any thread."""
+        """Release the permit, or leave the queue if it is not granted yet. May be called from any thread."""
         ...
 
 
 @runtime_checkable
 class SharedLimits(Protocol):
-    """Store of limits for many processes. May be called from any event loop and thread."""
+    """Store that enforces limits for many processes. May be called from any event loop and thread."""
 
     def check(self, limit: Limit, /) -> None:
         """Raise ValueError for a limit that the store cannot enforce."""
         ...
 
     def ask(self, wanted: PermitRequest, on_answer: Callable[[], object], /) -> Permit:
-        """Request a permit without waiting, and return it before it is granted.
+        """Request a permit, and return it at once, before it is granted or refused.
 
         Args:
             wanted: the request.
@@ -186,7 +186,7 @@ class SharedLimits(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
-    """Function and arguments that an engine runs.
+    """Function with its arguments, to be run by an engine.
 
     Args:
         fn: the function, sync or async.
@@ -213,7 +213,7 @@ class Seat(Protocol):
     """Dedicated worker of one owner, such as an actor. Modules in the worker keep their state between bodies."""
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run an async function in the worker, concurrently with others; return its result or raise its error.
+        """Run an async function in the worker, concurrently with other calls; return its result or raise its error.
 
         All bodies of the worker share one event loop. If the caller is cancelled, the function is cancelled and has its
         grace for clean-up. The worker is ended if the function does not end within the grace.
@@ -252,7 +252,7 @@ class Engine(Protocol):
         ...
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
-        """Raise TypeError if the engine cannot run a function, as far as this is known before the first call.
+        """Raise TypeError if it is known before the first call that the engine cannot run a function.
 
         Args:
             fn: the function.
@@ -273,7 +273,7 @@ class Engine(Protocol):
         ...
 
     def seat(self, title: str, /) -> AbstractAsyncContextManager[Seat]:
-        """Return a context manager that reserves a dedicated worker; the worker is ended at the block's end.
+        """Return a context manager that reserves a dedicated worker, and ends the worker at the end of the block.
 
         Raises:
             EngineError: if no worker is available.
@@ -328,7 +328,7 @@ class CallPolicy:
 
 
 def has_members_of(protocol: type, value: object) -> bool:
-    """Return whether an object, not a class, has all members of a protocol; `isinstance` ignores `__getattr__`."""
+    """Return whether an object that is not a class has all members of a protocol, also members by `__getattr__`."""
     members = get_protocol_members(protocol)
     return not isinstance(value, type) and all(getattr(value, name, None) is not None for name in members)
 
@@ -340,13 +340,13 @@ def check_engine(name: str, value: object) -> None:
 
 
 def check_seconds(name: str, value: object, *, zero: bool = True) -> None:
-    """Raise unless an option's value is `None` or a duration in seconds; `zero` allows 0."""
+    """Raise TypeError or ValueError unless an option's value is `None` or a duration in seconds; `zero` allows 0."""
     if value is not None:
         check_duration(name, value, zero=zero)
 
 
 def check_duration(name: str, value: object, *, zero: bool = True) -> None:
-    """Raise unless an option's value is a duration in seconds; `zero` allows 0."""
+    """Raise TypeError or ValueError unless an option's value is a duration in seconds; `zero` allows 0."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} is a number of seconds, got {value!r}")
     if math.isnan(value) or value < 0 or (value == 0 and not zero):
@@ -362,13 +362,13 @@ def check_count(name: str, value: object, *, least: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class KeyFunction:
-    """Key function that a user gave as an option, and whether it takes the call alone or its context, too."""
+    """Key function that a user gave as an option. It takes a call, or a call and the context of the call."""
 
     function: Callable[..., Hashable]
     takes_context: bool
-    """`True` if the function takes a `CallContext` besides the call."""
+    """`True` if the function takes two arguments: the call and a `CallContext`."""
     name: str
-    """Name of the option that has the function, for errors."""
+    """Name of the option whose value is the function, for errors."""
 
     def of(self, call: object, context: Callable[[], CallContext]) -> Hashable:
         """Return the key of a call; raise TypeError if the key cannot be hashed.
@@ -386,7 +386,7 @@ class KeyFunction:
 
 
 class ToolActor(NamedTuple):
-    """Actor whose handler a tool calls."""
+    """Name of the actor whose handler a tool calls, with the function that selects a keyed actor."""
 
     name: str
     key: KeyFunction | None
@@ -397,7 +397,7 @@ _ACTOR = "__callboard_actor__"
 
 
 def mark_as_actors(function: object, actor: ToolActor) -> None:
-    """Record on a tool's function that it calls a handler of an actor, so that `actor_behind` finds the actor."""
+    """Store in a tool's function the actor whose handler it calls, so that `actor_behind` finds the actor."""
     setattr(function, _ACTOR, actor)
 
 
@@ -419,7 +419,7 @@ def unhashable(where: str, key: object) -> TypeError:
 
 
 def key_function(name: str, key: object, call: str = "the tool call") -> KeyFunction:
-    """Return a user's key function as a `KeyFunction`, which knows whether it takes one argument or two.
+    """Check a user's key function, and return it as a `KeyFunction`, which says whether it takes one argument or two.
 
     `name` is the option and `call` describes the function's first argument, for the TypeError that wrong forms raise.
     """

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 ALL_FINISHED, SOME_ENDED, SOME_UNKNOWN = 0, 3, 4
-"""Exit codes of a drained process. 1 and 2 already mean a failed start and a wrong command line."""
+"""Exit codes of a process after a drain. Codes 1 and 2 already mean a failed start and a wrong command line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownCall:
-    """Call that was ended after its body had started, so it is unknown whether it had its effect.
+    """Call that was ended after its function had started, so that it is unknown whether the call had its effect.
 
     Args:
         tool: name of the tool, or title of the body.
@@ -51,7 +51,7 @@ class Drained:
 
     @property
     def exit_code(self) -> int:
-        """Exit code for a drained process: 0 if all work finished, 4 if any call is unknown, 3 otherwise."""
+        """Exit code for a process after a drain: 0 if all work finished, 4 if `unknown` has any calls, 3 otherwise."""
         if self.unknown:
             return SOME_UNKNOWN
         return SOME_ENDED if self.ended else ALL_FINISHED
@@ -63,7 +63,7 @@ class Drained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorStatistics:
-    """Numbers of one actor at one moment, or the sums over the keyed actors of one child."""
+    """Statistics of one actor at one moment, or the sums over all keyed actors with the same name."""
 
     alive: int
     """Number of actors that run or are starting."""
@@ -72,17 +72,17 @@ class ActorStatistics:
     waiting: int
     """Number of calls in the mailboxes."""
     restarts: int
-    """Number of restarts after an actor ended by itself, so far."""
+    """Number of restarts so far, after an actor ended by itself."""
     evictions: int
-    """Number of evictions so far, of idle actors or to make place for other keys."""
+    """Number of actors evicted so far, because they were idle or because an actor of another key needed the place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """Numbers of a node's calls at one moment."""
+    """Statistics of a node's calls at one moment."""
 
     running: int
-    """Number of calls with a running body, without calls whose thread was abandoned."""
+    """Number of calls whose function runs, except calls whose thread was abandoned."""
     waiting: int
     """Number of calls that wait for a permit."""
     abandoned_threads: int

@@ -8,7 +8,7 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 def user_stacklevel() -> int:
-    """Return the `stacklevel` for `warnings.warn` in the caller that points to the nearest line of the user's code."""
+    """Return the `stacklevel` with which `warnings.warn` in the caller points to the nearest line of user code."""
     frame: FrameType | None = sys._getframe(1)
     level = 1
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:

@@ -14,11 +14,11 @@ R = TypeVar("R")
 Steps = Generator[None, None, R]
 
 PORTION = 1000
-"""Number of calls, or of values in arguments, that one portion processes; a portion takes one or two milliseconds."""
+"""Number of calls, or of argument values, to process in one portion. A portion takes one or two milliseconds."""
 
 
 async def in_portions(steps: Steps[R]) -> R:
-    """Run a generator computation, letting other tasks run after each portion; return its result."""
+    """Run a computation that is a generator, let other tasks run after each of its portions, and return its result."""
     while True:
         try:
             next(steps)
@@ -28,7 +28,7 @@ async def in_portions(steps: Steps[R]) -> R:
 
 
 def at_once(steps: Steps[R]) -> R:
-    """Run a generator computation without a break and return its result, for callers that cannot await."""
+    """Run a computation that is a generator without a break, and return its result. For callers that cannot await."""
     while True:
         try:
             next(steps)

@@ -4,7 +4,7 @@ from importlib import import_module
 
 
 def require(whose: str, *packages: str, extra: str, instead: str = "") -> None:
-    """Import optional packages; raise an ImportError that names the missing ones and the extra to install.
+    """Import optional packages; raise an ImportError that names the missing packages and the extra to install.
 
     `whose` names the feature as the user wrote it, and `instead` is an alternative that follows "or" in the text.
     """
@@ -15,7 +15,7 @@ def require(whose: str, *packages: str, extra: str, instead: str = "") -> None:
 
 
 def is_installed(package: str) -> bool:
-    """Return whether a package can be imported. The package is imported, so that a later use need not wait for it."""
+    """Import a package, and return whether this succeeded. Its first use then need not wait for the import."""
     try:
         import_module(package)
     except ModuleNotFoundError as error:

@@ -16,7 +16,7 @@ _NEARLY = 0.9
 
 
 def no_such(kind: str, name: str, known: Iterable[str]) -> str:
-    """Return a clause for an error about an unknown name of a kind, with the known names and the most similar one."""
+    """Return a clause for an error about an unknown name, with the known names and the most similar of these names."""
     names = sorted(known)
     if not names:
         return f"there is no {kind} {name!r}, and no other"
@@ -25,14 +25,14 @@ def no_such(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error's sentence that suggests the most similar known name; empty if none is similar."""
+    """Return a clause for the end of an error that suggests the most similar known name; empty if none is similar."""
     by_folded = {one.casefold(): one for one in known}
     near = difflib.get_close_matches(name.casefold(), by_folded, n=1)
     return f"; did you mean {by_folded[near[0]]!r}?" if near else ""
 
 
 def misspelt_in(cls: type, known: Collection[str]) -> str:
-    """Return a "did you mean" text for an error, if a public name of the class resembles a known method's name.
+    """Return "did you mean" text for an error, if a public name of a class is nearly the same as a name in `known`.
 
     The text is empty if no name is similar enough.
     """
@@ -45,7 +45,7 @@ def misspelt_in(cls: type, known: Collection[str]) -> str:
 
 
 def suggests_keywords(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a function whose TypeError for an unknown keyword suggests the right one, as in Python 3.13."""
+    """Wrap a function, so that its TypeError for an unknown keyword suggests a similar keyword, as in Python 3.13."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

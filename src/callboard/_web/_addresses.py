@@ -15,7 +15,7 @@ Resolver = Callable[[str, int], Awaitable[Collection[str]]]
 
 
 async def system_resolver(host: str, port: int) -> Collection[str]:
-    """Return the IP addresses of a host name from the operating system, in the order to try them.
+    """Resolve a host name by the operating system; return the IP addresses in the order in which to try them.
 
     Args:
         host: the domain name.

@@ -90,5 +90,5 @@ yt yun za zappos zara zero zip zm zone zuerich zw
 """
 
 TOP_LEVEL = frozenset(_NAMES.split())
-"""Top-level domains of the Internet. A name with another last label is local to one network, such as
-`kubernetes.default.svc`."""
+"""Top-level domains of the Internet. A name with any other ending, such as `kubernetes.default.svc`, is local to one
+network."""

@@ -31,11 +31,11 @@ _NAME = "Processes"
 _logger = logging.getLogger("callboard_actors.process")
 
 _PAUSE = 0.05
-"""Seconds before a zygote is started again, or a worker whose predecessors ended without a call; doubled each time."""
+"""Seconds before the restart of a zygote, or of a worker after two failures in a row; doubled each time."""
 _LONGEST_PAUSE = 5.0
 """Upper bound of `_PAUSE` after doubling."""
 _UNHEARD = 5.0
-"""Seconds beyond a worker's grace after which a zygote that has not reported its end is killed."""
+"""Seconds after a worker's grace. If the zygote has not reported the worker's end by then, the zygote is killed."""
 _HURRIED = 0.5
 """Same as `_UNHEARD`, for a pool that is closed by a cancelled task."""
 
@@ -77,10 +77,10 @@ class Crew:
         # Cancelled at the very end of a dismissal: its cancellation closes the zygote.
         self._keeping = anyio.CancelScope()
         self._ending = anyio.CancelScope()
-        """Bounds the wait for the end of all workers during dismissal; its deadline may be moved forward."""
+        """Cancel scope of the wait for the end of all workers in `dismiss`; its deadline may become earlier."""
         self._patience = _UNHEARD
         self.failure: ActorStartError | None = None
-        """Reason why no worker was ever started. Final: no further attempt is made."""
+        """Error that prevented the start of the pool. After it, no further start is attempted."""
 
     @property
     def is_dismissed(self) -> bool:
@@ -88,7 +88,7 @@ class Crew:
         return self._dismissed.is_set()
 
     async def until_ready(self) -> None:
-        """Wait until the pool has all its workers, or `failure` is set.
+        """Wait until all workers of the pool have started, or `failure` is set.
 
         Raise `ActorStartError` after `start_timeout`.
         """
@@ -105,7 +105,7 @@ class Crew:
         return ActorStartError(_NAME, reason)
 
     async def keep(self) -> None:
-        """Run the zygote and its workers, and replace each that ends, until `dismiss` is called."""
+        """Run the zygote and its workers, and replace each process that ends, until `dismiss` is called."""
         try:
             with self._keeping:
                 async with anyio.create_task_group() as group:
@@ -169,7 +169,7 @@ class Crew:
             _logger.info("%s starts threads or ends its process, so each worker loads it by itself", module)
 
     def _suffer(self, error: Exception) -> None:
-        """Store the error of a zygote that failed, and fail the calls that wait for a worker."""
+        """Store the error of a zygote that failed, and raise an error in the calls that wait for a worker."""
         # If no zygote has run before, set `failure` instead, which is final: most likely each start would fail, and
         # the caller of `async with` is told.
         if not self._started.is_set():
@@ -223,7 +223,7 @@ class Crew:
         return WorkerProxy(self._terms.max_output, is_trusted=self._terms.confine is None)
 
     async def _employ(self, worker: WorkerProxy, zygote: ZygoteProxy) -> None:
-        """Start a worker, offer it to calls, and wait until it has ended; raise `OSError` if it cannot start."""
+        """Start a worker, make it available to calls, and wait until it ends; raise `OSError` if it cannot start."""
         self._members.add(worker)
         try:
             await self._start(worker, zygote, Command.FORK)
@@ -299,7 +299,7 @@ class Crew:
         worker.close()
 
     def look_after(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run `work` in a background task, which is cancelled when this crew ends."""
+        """Run `work` in a background task, which is cancelled when the pool ends in this event loop."""
         assert self._group is not None
         # An empty context: the task outlives its starter, and must not inherit its context variables.
         Context().run(self._group.start_soon, work)

@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
 _ATTEMPTS = 3
-"""Workers offered to a call, one after another, if they end before they have begun it."""
+"""Maximum number of workers to which a call is sent, if each worker ends before it has begun the call."""
 
 
 class Processes(OpenedEngine[Crew]):
@@ -116,7 +116,7 @@ class Processes(OpenedEngine[Crew]):
         return await super().__aenter__()
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
-        """Raise `TypeError` for a function that cannot run in a worker; `title` names it in the error.
+        """Raise `TypeError` for a function that cannot run in a worker; `title` is the function's name in the error.
 
         The function's module is added to the modules that are preloaded, if possible, when workers start from then on.
         """
@@ -148,7 +148,7 @@ class Processes(OpenedEngine[Crew]):
         return await self.run_body(Body(fn=fn, args=args, title=name_of(fn)))
 
     async def _run_with_file(self, file: int, fn: Callable[[*_Ts], _T], *args: *_Ts) -> _T:
-        """Run a function like `run`, and send an open file with the call."""
+        """Run a function in a worker as `run` does, and send an open file with the call."""
         # In the worker, `sent_file()` returns the descriptor of the file. This works in confined workers, too.
         body = Body(fn=fn, args=args, title=name_of(fn))
         data = packed(body, self._variables.values())
@@ -183,7 +183,7 @@ class Processes(OpenedEngine[Crew]):
 
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[SeatProxy]:
-        """Start a dedicated worker for the duration of the block, in addition to the `workers` of the pool.
+        """Start a dedicated worker for the duration of the block. It is not counted in the `workers` of the pool.
 
         The worker runs one event loop with concurrent async functions. `cpu` and `max_calls` do not apply.
         `title` names the owner in errors.
@@ -210,7 +210,7 @@ class Processes(OpenedEngine[Crew]):
     async def _exchange(
         self, worker: WorkerProxy, crew: Crew, body: Body, data: bytes, file: int | None
     ) -> tuple[Kind, bytes | bytearray, str] | WorkerDiedError:
-        """Run a body in a worker; return the kind of its reply, the encoded reply, and the output that errors show."""
+        """Run a body in a worker; return the kind of the reply, the encoded reply, and, for an error, the output."""
         # If the worker dies, its error is returned: a `WorkerDiedError` that is raised here may be an observer's,
         # about another pool.
         number = next(self._numbers)
@@ -253,7 +253,7 @@ class Processes(OpenedEngine[Crew]):
     async def _death(
         self, worker: WorkerProxy, crew: Crew, body: Body, number: int, reason: str | None
     ) -> WorkerDiedError:
-        """Wait until a broken worker has ended; return the error of its call, with the reason."""
+        """Wait until a worker that broke off its call has ended; return the error of the call, with the reason."""
         recurs = reason is not None
         with anyio.CancelScope(shield=True):
             # The socket was closed. The zygote's report with the exit code usually follows within milliseconds.

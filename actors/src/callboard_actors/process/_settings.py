@@ -43,7 +43,7 @@ class PoolOptions:
         check_durations("Processes", may_be_zero=True, grace=self.grace, start_timeout=self.start_timeout)
 
     def _check_system(self) -> None:
-        """Reject options that this operating system cannot enforce."""
+        """Raise ValueError for options that this operating system cannot enforce."""
         here = f"and this is {sys.platform}"
         if self.start not in ("fork", "spawn"):
             raise ValueError(f"start={self.start!r} is neither 'fork' nor 'spawn'")
@@ -70,12 +70,12 @@ class PoolOptions:
 
     @property
     def serves_once(self) -> bool:
-        """`True` if a worker serves only one call, because untrusted code may stay behind in it."""
+        """`True` if a worker serves only one call, because untrusted code may remain in the worker after the call."""
         return self.confine is not None and not self.confine.reuse
 
     @property
     def most_files(self) -> int | None:
-        """Limit of open files of a worker; `None` for this program's limit. Confined workers always have a limit."""
+        """Maximum number of open files of a worker; `None` for this process's limit. Never `None` with `confine`."""
         # Each file may be a socket with a full buffer: kernel memory that `memory` does not count.
         if self.files is not None or self.confine is None:
             return self.files
@@ -84,7 +84,7 @@ class PoolOptions:
 
     @property
     def last_grace(self) -> float:
-        """Seconds of grace for an idle worker that must end; zero for a confined one, which has nothing to clean up."""
+        """Seconds of grace for an idle worker that must end; zero if workers are confined and need no clean-up."""
         return self.grace if self.confine is None else 0.0
 
 
@@ -106,8 +106,8 @@ class Settings:
     """Event loop of async functions: "asyncio" or "trio"."""
     terms: PoolOptions
     wanted: tuple[str, ...] = ()
-    """Names of optional modules: they are preloaded, unless that fails."""
+    """Names of optional modules, which are preloaded if they can be imported."""
     quiet: bool = False
-    """`True` to print nothing about optional modules that cannot be loaded; another interpreter has printed it."""
+    """`True` to print nothing about optional modules that cannot be loaded: another interpreter has printed it."""
     main: MainModule | None = None
     """Main module of the pool's program, if workers can load it."""

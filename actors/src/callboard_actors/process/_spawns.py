@@ -25,7 +25,7 @@ class Spawns:
         os.set_inheritable(self._lifeline, True)  # the write end stays here and closes when this process dies
 
     def start(self, fds: Sequence[int], *, is_seat: bool) -> int:
-        """Start a worker that inherits these file descriptors; return its process id, or raise `OSError`."""
+        """Start a worker that inherits the given file descriptors; return its process id, or raise `OSError`."""
         for fd in fds:
             os.set_inheritable(fd, True)
         given = f"{list(fds)}, {self._lifeline}, {os.getpid()}"

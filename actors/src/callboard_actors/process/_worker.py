@@ -36,7 +36,7 @@ class FatalError(Exception):
 
 
 def received_settings(sock: socket) -> Settings:
-    """Wait for the settings that the parent sends first; return them, or raise `FatalError` if the parent has ended."""
+    """Receive and return the settings, which the parent sends first; raise `FatalError` if the parent has ended."""
     found = receive_frame(sock)
     if found is None:
         raise FatalError("whoever started it has gone")
@@ -89,7 +89,7 @@ def _try_to_load(name: str, *, forks: bool, complain: bool) -> None:
 
 
 _LONGEST_REASON = 100_000
-"""Maximum characters of the text of an error that prevents the start of workers; its frame has a bound of 1 MiB."""
+"""Maximum number of characters in the text of an error that prevents the start of workers."""
 
 
 def reason_of(error: BaseException) -> bytes:
@@ -101,7 +101,7 @@ def reason_of(error: BaseException) -> bytes:
 # Calls.
 
 _MOST = 2**40
-"""Bytes of a call at most: practically unlimited, since workers trust their pool."""
+"""Maximum size of a call in bytes. It is practically unlimited, since workers trust their pool."""
 
 
 _serves = False
@@ -113,7 +113,7 @@ def is_worker() -> bool:
 
 
 def serve(sock: socket, begun_counter: int, settings: Settings, *, is_seat: bool) -> None:
-    """Serve the calls that arrive on the socket. When the pool has closed it, return or end the process."""
+    """Serve the calls that arrive on the socket. When the pool has closed the socket, return or end the process."""
     global _serves
     _serves = True
     _prepare(settings)
@@ -157,7 +157,7 @@ _sent_file: ContextVar[int] = ContextVar("callboard_sent_file")
 
 
 def sent_file() -> int:
-    """Return the descriptor of the file that was sent with the current call; the worker closes it after the call."""
+    """Return the descriptor of the file that was sent with the current call. The worker closes it after the call."""
     return _sent_file.get()
 
 
@@ -233,7 +233,7 @@ class _Seat:
             spawn(call.run, "callboard_actors.process call", copy_context())
 
     def answer(self, number: int, kind: Kind, body: bytes) -> None:
-        """Send the reply of a call, and remove the call from the running ones."""
+        """Send the reply of a call, and remove the call from the running calls."""
         # First: a cancellation that arrives after the reply finds no call.
         del self._calls[number]
         flush()
@@ -345,7 +345,7 @@ class _ReplyWriter:
                 self._send(data)
 
     def reply(self, number: int, kind: Kind, body: bytes) -> None:
-        """Send the reply of a call; events of the call are dropped from then on."""
+        """Send the reply of a call. Later events of the call are dropped."""
         if os.getpid() != self._pid:
             os._exit(0)  # a process forked by the call has returned from it; the call is not its own
         with self._lock:
@@ -395,7 +395,7 @@ def end_after(work: Callable[[], None]) -> NoReturn:
 
 
 def _exit_code(end: SystemExit) -> int:
-    """Return the exit code that the interpreter would use for a `SystemExit`; print the same text to stderr."""
+    """Return the exit code of the interpreter for a `SystemExit`; print its text to stderr, as the interpreter does."""
     if end.code is None:
         return 0
     if isinstance(end.code, int):

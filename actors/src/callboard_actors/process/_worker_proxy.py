@@ -37,7 +37,7 @@ from callboard_actors.process._settings import PoolOptions, Settings
 
 _CHUNK = 64 * 1024
 LONGEST_REASON = 1024 * 1024
-"""Bytes of the reason at most for which a zygote or a new interpreter cannot start; it has a traceback."""
+"""Maximum size in bytes of the text, with a traceback, that says why a zygote or new interpreter cannot start."""
 
 
 class BrokenError(Exception):
@@ -94,20 +94,20 @@ class WorkerProxy:
         self.is_trusted = is_trusted
         self.number = next(self._numbers)
         self.pid: int | None = None
-        """Process id; `None` before the start, and for a worker that was never started."""
+        """Process id of the worker; `None` before the start, and for a worker that was never started."""
         self.exitcode: int | None = None
         self.unforked: int | None = None
-        """`errno` of a failed start."""
+        """`errno` of the failed start of the worker process; `None` if the start has not failed."""
         self.asked_to_end = False
         self.is_ready = False
-        """`True` once its modules are loaded, so that it can serve calls."""
+        """`True` once the worker has loaded its modules, so that it can serve calls."""
         self.calls = 0
         self.left = anyio.Event()
-        """Set when it is no worker of the pool any more: it has ended, or becomes a dedicated worker."""
+        """Event that is set when the worker leaves the pool: it has ended, or becomes a dedicated worker."""
         self.discharged = anyio.Event()
-        """Set when no task of the pool reads from it any more."""
+        """Event that is set when no task of the pool reads the worker's output any more."""
         self.settled = anyio.Event()
-        """Set when the worker has started, or never will."""
+        """Event that is set when the worker has started, or when its start has failed."""
         self.ended = anyio.Event()
         # While true, `close` is postponed until `release`: a call may still read from the files below.
         self._in_use = False
@@ -135,11 +135,11 @@ class WorkerProxy:
             opened.pop_all()
 
     def fds(self) -> list[int]:
-        """Return the file descriptors to pass to the worker at its start: socket, output pipe and begun counter."""
+        """Return the descriptors to pass to the worker: socket, output pipe, file with the number of the begun call."""
         return [self._theirs.fileno(), self._their_output, self._begun_counter]
 
     def begin(self, pid: int | None) -> None:
-        """Record that the process has started with this id, and close this side's copies of its files."""
+        """Record that the process `pid` has started, and close the worker's ends of socket and pipe in this process."""
         self.pid = pid
         self._hand_over()
         self.settled.set()
@@ -170,19 +170,19 @@ class WorkerProxy:
         return self.is_ready and not self.ended.is_set() and not self.asked_to_end
 
     def is_silent(self) -> bool:
-        """Return whether nothing can be read from the socket: no unexpected bytes, and no end of file."""
+        """Return whether there is nothing to read from the worker's socket: no unexpected bytes, and no end of file."""
         return not self._speech.poll(0)
 
     def is_worn(self, terms: PoolOptions) -> bool:
-        """Return whether the worker has to be replaced after its call, because it has served its maximum of calls."""
+        """Return whether the worker has served its maximum number of calls, so that it has to be replaced."""
         return terms.serves_once or (terms.max_calls is not None and self.calls >= terms.max_calls)
 
     def has_begun(self, number: int) -> bool:
-        """Return whether the call with this number has begun or may have begun; works after the worker's end, too."""
+        """Return whether the call with this number has or may have begun. May be called after the worker's end."""
         return self.last_begun() == number
 
     def last_begun(self) -> int:
-        """Return the number of the last call that has or may have begun; 0 for none."""
+        """Return the number of the last call that has begun or may have begun; 0 if no call has begun."""
         if not self.is_trusted:
             return self._last_sent
         if not self._is_closed:
@@ -191,7 +191,7 @@ class WorkerProxy:
         return self._begun
 
     async def until_loaded(self, settings: Settings) -> None:
-        """Send a new interpreter its settings, and wait until it has loaded its modules; see `until_loaded`."""
+        """Send the settings to a new interpreter, and wait until it has loaded its modules; see `until_loaded`."""
         try:
             await self.send(frame(Kind.CALL, 0, pickle.dumps(settings)))
             # Trusted here: no call has run in it.
@@ -253,14 +253,14 @@ class WorkerProxy:
                 await anyio.wait_writable(self._sock)
 
     async def collect_output(self) -> None:
-        """Read the worker's stdout and stderr until they are closed, so that it never blocks on a full pipe."""
+        """Read the worker's stdout and stderr until they are closed, so that the worker never blocks on a full pipe."""
         while not self._is_closed:
             await anyio.wait_readable(self._output)
             if not self._take_output(reads=1):
                 return
 
     def _take_output(self, *, reads: int = 16) -> bool:
-        """Read the output that is available, at most `reads` chunks; return `False` at its end."""
+        """Read the available output of the worker, at most `reads` chunks; return `False` at the end of the output."""
         if self._is_closed:
             return False
         # Bounded: a worker that writes without pause must not hold the event loop.
@@ -296,13 +296,13 @@ class WorkerProxy:
         self._in_use = True
 
     def release(self) -> None:
-        """Mark the worker as unused, and close its files if that was postponed."""
+        """Mark the worker as unused, and close its files if `close` was called during the use."""
         self._in_use = False
         if self._closing:
             self._close()
 
     def close(self) -> None:
-        """Close the files now, or when the call that uses them has ended."""
+        """Close the worker's files now, or when the call that uses them has ended."""
         self._closing = True
         if not self._in_use:
             self._close()
@@ -326,14 +326,14 @@ class WorkerProxy:
 
 
 def _watch(file: socket.socket | int) -> select.poll:
-    """Return a poll object that tells, without reading, whether a file has data or is at its end."""
+    """Return a poll object that tells whether a file has data or is at its end, without reading from the file."""
     watch = select.poll()
     watch.register(file, select.POLLIN)
     return watch
 
 
 class _Tail:
-    """Buffer of the last `most` bytes of a stream; uses the memory of one chunk more at most."""
+    """Buffer of the last `most` bytes of a stream. It needs at most the memory of one additional chunk."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -390,7 +390,7 @@ class SeatProxy:
         self._reason: str | None = None
         self._recurs = False
         self.over = anyio.Event()
-        """Set when the worker has ended, and no task reads its socket or writes to it."""
+        """Event that is set when the worker has ended, and no task uses its socket any more."""
 
     async def until_ended(self) -> str:
         """Wait until the worker has ended for any cause; return the reason as text."""
@@ -430,7 +430,7 @@ class SeatProxy:
         return await opened_reply(kind, said, body, is_plain=self._terms.confine is not None, output=output)
 
     async def _cancel(self, number: int, body: Body) -> None:
-        """Cancel a call in the worker and wait for its end; if it exceeds its grace, end the worker."""
+        """Cancel a call in the worker and wait for its end; end the worker if the call exceeds its grace."""
         grace = self._terms.grace if body.grace is None else min(body.grace, self._terms.grace)
         if not await self._calls.end(self._connection, number, grace):
             reason = f"{body.title!r} had been cancelled there and did not end within its grace"
@@ -479,7 +479,7 @@ class SeatProxy:
             await self._break("its worker process closed its socket")
 
     async def _break(self, reason: str, *, by_itself: bool = True) -> None:
-        """Store the reason why the worker cannot be used any longer, end it, and wait for its end."""
+        """Store the reason why the worker cannot be used any longer, end the worker, and wait for its end."""
         # `by_itself` is true if the worker's own code is to blame. Otherwise the worker is ended without a grace.
         # The first reason counts: later ones are consequences of it.
         if self._broken is None and not self._worker.asked_to_end:

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 # `errno`, "ended" with its exit code when it and its children have ended.
 
 COMMAND: Final = struct.Struct("!BQd")
-"""Command, worker number, grace in seconds."""
+"""Binary format of a command: kind of command, worker number, grace in seconds."""
 GIVEN: Final = 3
-"""Number of file descriptors sent with FORK and SEAT: socket, output pipe, begun counter."""
+"""Number of file descriptors sent with FORK and SEAT: socket, output pipe, file with the number of the begun call."""
 
 
 class Command(IntEnum):
@@ -46,15 +46,15 @@ class Command(IntEnum):
     FORK = 1
     """Start a worker that serves one call after another. Carries `GIVEN` file descriptors."""
     SEAT = 2
-    """Start a dedicated worker: one owner, one event loop, concurrent calls. Carries the same descriptors."""
+    """Start a dedicated worker: one owner, one event loop, concurrent calls. Carries `GIVEN` file descriptors."""
     END = 3
     """Send SIGTERM to a worker and its children, and SIGKILL after the grace."""
 
 
 _ORPHANS_TIME: Final = 1.0
-"""Seconds after which a worker's end is reported although a child of it remains, such as one stuck in the kernel."""
+"""Seconds after which a worker's end is reported, even if a child process of the worker cannot be killed."""
 _LOOK: Final = 0.25
-"""Seconds between two checks of the parent process, where the kernel does not signal its death."""
+"""Seconds between two checks of the parent process, on systems where the kernel does not signal the parent's death."""
 
 
 def main(control: int) -> NoReturn:
@@ -95,7 +95,7 @@ class _Child:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """Worker that has ended and was reaped. Its end is reported when its children have ended, or at `tell_at`."""
+    """Worker that has ended and was reaped. Its end is reported when its children have ended, or else at `tell_at`."""
 
     number: int
     exitcode: int
@@ -194,7 +194,7 @@ class _Zygote:
         self._is_told = False
 
     def prepare(self) -> None:
-        """Prepare the start of workers, which includes loading their modules if they will be forked."""
+        """Prepare the start of workers: if workers are forks, load their modules now."""
         # Raise `FatalError` if no worker can be started.
         if self._settings.terms.start == "fork":
             # Before user modules are loaded: the rehearsal forks a small process, and an unsupported system is reported
@@ -313,7 +313,7 @@ class _Zygote:
             self._ended.remove(ended)
 
     def _reap(self) -> bool:
-        """Reap all children that have ended; return whether there were any."""
+        """Reap all child processes that have ended; return whether any process was reaped."""
         reaped = False
         while self._living or self._ended:
             found = _kernel.reap(self._living, self._kill_what_it_leaves)
@@ -333,7 +333,7 @@ class _Zygote:
             _kernel.signal_group(pid, signal.SIGKILL)
 
     def end_all(self) -> None:
-        """Kill all workers and their children, and wait for them for a bounded time."""
+        """Kill all workers and their child processes, and wait for their end for a limited time."""
         for pid in self._living:
             _kernel.signal_group(pid, signal.SIGKILL)
         until = time.monotonic() + _ORPHANS_TIME

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 _NAME = "Processes"
 _TO_END = 3.0
-"""Seconds for the zygote to end by itself. It kills its workers without a grace then, so this is ample."""
+"""Seconds that the zygote has to end by itself before it is killed. It gives its workers no grace, so it is quick."""
 _STDERR = 2
 
 
 class ZygoteProxy:
-    """Running zygote and the table of its workers, on the pool's side."""
+    """Running zygote as the pool sees it: its process, its socket and its workers."""
 
     def __init__(self, process: subprocess.Popen[bytes], inside: "Inside | None", control: socket.socket) -> None:
         self._process = process
@@ -81,7 +81,7 @@ class ZygoteProxy:
         self._ready = True
 
     async def fork(self, worker: WorkerProxy, what: Command = Command.FORK) -> None:
-        """Let the zygote start a worker process, and wait until it has started; raise `OSError` if it cannot start."""
+        """Let the zygote start a worker process, and wait for the start; raise `OSError` if the worker cannot start."""
         # Before the command: its report may arrive while this task waits to be resumed.
         self._workers[worker.number] = worker
         try:
@@ -168,7 +168,7 @@ class ZygoteProxy:
         await self._until_ended()
 
     def break_off(self) -> None:
-        """Kill a zygote that does not react to commands, with all its descendants; `listen` sees its end."""
+        """Kill a zygote that does not react to commands, and all its descendants. After that, `listen` returns."""
         if self._process.poll() is not None:
             return
         if self._inside is None:
@@ -232,7 +232,7 @@ def _run(command: list[str], control: socket.socket, confine: Confine | None) ->
 
 
 def _above_standard(end: socket.socket) -> socket.socket:
-    """Return the socket with a descriptor above 2, because 0 to 2 are stdin, stdout and stderr in the zygote."""
+    """Return the socket with a descriptor above 2: descriptors 0 to 2 are stdin, stdout and stderr in the zygote."""
     if end.fileno() > _STDERR:
         return end
     with end:

@@ -32,7 +32,7 @@ _TRIES = 20
 
 
 class _Spool:
-    """File of fixed size that keeps the head and the tail of a command's output; bytes in between are overwritten."""
+    """File of fixed size with the beginning and the end of a command's output; bytes in between are overwritten."""
 
     def __init__(self, fd: int, size: int) -> None:
         self._fd = fd
@@ -40,7 +40,7 @@ class _Spool:
         self._ring = size - self._head
 
     def close(self) -> None:
-        """Close the file; its content is gone when every process has closed it."""
+        """Close the file; the system deletes it when every process has closed it."""
         os.close(self._fd)
 
     def __enter__(self) -> Self:
@@ -51,14 +51,14 @@ class _Spool:
 
 
 class SpoolWriter(_Spool):
-    """Writer of a spool, in the worker that runs the command."""
+    """Writer of the output file, in the worker that runs the command."""
 
     def __init__(self, fd: int, size: int) -> None:
         super().__init__(os.dup(fd), size)
         self._written = 0
 
     def write(self, data: bytes) -> None:
-        """Append output; bytes between the head and the tail are overwritten."""
+        """Append output of the command; the oldest bytes after the beginning of the output are overwritten."""
         end = self._written + len(data)
         # Announced before the data changes: a reader that sees another number afterwards reads again.
         os.pwrite(self._fd, _HEADER.pack(end, self._written), 0)
@@ -77,7 +77,7 @@ class SpoolWriter(_Spool):
 
 
 class SpoolReader(_Spool):
-    """Reader of a spool, on the side of the shell. It creates the file, and OSError is raised without room for it."""
+    """Reader of the output file, in the shell's process. Creates the file; raises OSError if the disk is full."""
 
     def __init__(self, size: int) -> None:
         super().__init__(_unnamed_file(_HEADER.size + size), size)
@@ -88,7 +88,7 @@ class SpoolReader(_Spool):
         return self._fd
 
     def look(self) -> Excerpt:
-        """Return the output since the last call of this method, or its head and tail."""
+        """Return the output since the last call of this method, or the parts of it that the file still holds."""
         end, head, rest = self._looked()
         for _ in range(_TRIES):  # the output of a writer that never pauses is taken as it is
             if self._header()[0] == end:
@@ -131,7 +131,7 @@ def _unnamed_file(size: int) -> int:
 
 
 def signal_all(group: int | None, number: int) -> int:
-    """Signal all descendants of this process, and first the process group `group`; return the number of descendants.
+    """Send a signal to the process group `group`, then to all descendants of this process; return how many there are.
 
     The leader of the group must not have been reaped; `None` for no group.
     """
@@ -154,7 +154,7 @@ _ROUND = 0.02
 """Seconds between two checks of a command that must end."""
 _WAKES_BY_ITSELF = 3600.0
 _LAST = 1.0
-"""Seconds for killed processes to disappear; a process that is stuck in the kernel is not waited for."""
+"""Maximum time in seconds to wait for the end of killed processes; a process may be stuck in the kernel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,18 +165,18 @@ class Order:
     cwd: str
     env: dict[str, str]
     keeps: int
-    """Bytes of output that the spool has room for."""
+    """Maximum size in bytes of the output that the file keeps."""
     timeout: float | None
     grace: float
     is_job: bool
-    """True if the command lasts as long as any of its processes, and not only as long as the first one."""
+    """True if the command ends with the last of its processes; False if it ends with its first process."""
 
 
 class Ending(TypedDict):
     """Description of how a command ended, as plain data. It may come from a worker that is not trusted."""
 
     exitcode: int | None
-    """`None` if the command could not be started."""
+    """Exit code of the command; `None` if the command could not be started."""
     seconds: float
     is_late: bool
     """True if the timeout ended the command."""
@@ -187,7 +187,7 @@ class Ending(TypedDict):
 
 
 def run_command(order: Order) -> Ending:
-    """Run a command and return how it ended; none of its processes is left then."""
+    """Run a command, end all processes that it leaves running, and return how the command ended."""
     began = time.monotonic()
     with SpoolWriter(sent_file(), order.keeps) as spool, _Course(order, spool) as course:
         try:
@@ -227,7 +227,7 @@ class _Course:
         self._is_open = True
         self.exitcode: int | None = None
         self.is_asked = False
-        """True if the worker was asked to end."""
+        """True if the worker has received SIGTERM, which asks it to end."""
         self._woken: int | None = None
         self._opened = contextlib.ExitStack()
 
@@ -244,7 +244,7 @@ class _Course:
 
     @contextlib.contextmanager
     def _asked_by_signal(self) -> Generator[None]:
-        """Wake `poll` when a child process ends, or when SIGTERM arrives, which ends the command with its grace."""
+        """During the block, wake `poll` when a child process ends or SIGTERM arrives; SIGTERM ends the command."""
         # The pool kills the worker after the grace.
         woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         former = signal.signal(signal.SIGTERM, self._ask)
@@ -271,7 +271,7 @@ class _Course:
         self.is_asked = True
 
     def begin(self) -> None:
-        """Start the command in a session of its own, without terminal and input, with one pipe for all its output."""
+        """Start the command in a new session, without a terminal and input, and with one pipe for stdout and stderr."""
         nothing, writer = os.pipe()
         os.close(writer)
         try:
@@ -289,7 +289,7 @@ class _Course:
             os.close(self._their_output)
 
     def follow(self) -> bool:
-        """Read the output until the command has ended or must end; return `True` if its timeout is over."""
+        """Read the output until the command has ended or must end; return `True` if the command's timeout is over."""
         while not self.is_asked and not self._is_over():
             left = self._until - time.monotonic()
             if left <= 0:
@@ -302,7 +302,7 @@ class _Course:
         return self.exitcode is not None and not (self._order.is_job and is_there)
 
     def end(self, *, politely: bool) -> int:
-        """End all remaining processes of the command; return their number."""
+        """End all remaining processes of the command; return the number of processes that were running."""
         # `politely` gives them the whole grace before they are killed, otherwise a second at most.
         if self._child is None:
             return 0
@@ -344,7 +344,7 @@ class _Course:
                 self.exitcode = self._child.returncode = os.waitstatus_to_exitcode(status)
 
     def _round(self, seconds: float) -> None:
-        """Wait for output or a signal, at most `seconds`, and read the available output."""
+        """Wait for output or a signal, at most for `seconds`, and read the available output."""
         ready = {fd for fd, _ in self._poll.poll(min(seconds, _WAKES_BY_ITSELF) * 1000 + 1)}
         if self._woken in ready:
             os.read(self._woken, _CHUNK)

@@ -49,7 +49,7 @@ _NOBODY_IS_THERE = {
 
 
 def environment_of_commands(own: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables of commands: a few of this process, and those in `own`."""
+    """Return the environment variables of commands: a few variables of this process, and the variables in `own`."""
     kept = {name: value for name, value in os.environ.items() if name in _PASSED_ON or name.startswith("LC_")}
     return {"PATH": os.defpath, **kept, **_NOBODY_IS_THERE, **own}
 
@@ -70,19 +70,19 @@ class Job:
     timeout: float | None = None
     ending: Ending | None = None
     failure: EngineError | None = None
-    """Error that leaves the end of the command unknown."""
+    """Error of the worker that ran the command; how the command ended is unknown."""
     is_stopped: bool = False
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     ended: anyio.Event = field(default_factory=anyio.Event)
 
     @property
     def title(self) -> str:
-        """The command as one short line."""
+        """Command line, shortened to one short line of text."""
         line = " ".join(self.command.split())
         return line if len(line) <= _TITLE else f"{line[:_TITLE]}..."
 
     def state(self, now: float) -> str:
-        """Return the state of the command as a sentence."""
+        """Return a sentence about the state of the command: running, stopped, lost, or how it ended."""
         if not self.ended.is_set():
             return f"running for {now - self.began:.1f} s."
         if self.is_stopped:
@@ -145,7 +145,7 @@ _SYSTEM = (
 
 
 def check_confinement(confine: Any, cwd: Path) -> None:
-    """Raise ValueError for a confinement in which no command could run: without processes or the working directory."""
+    """Raise ValueError for a confinement that allows no child processes, or no access to the working directory."""
     if not confine.processes:
         raise ValueError("Shell(confine=...): commands are processes; say Confine(processes=True, ...)")
     known = [Path(path) for path in (*confine.read, *confine.write)]
@@ -154,7 +154,7 @@ def check_confinement(confine: Any, cwd: Path) -> None:
 
 
 def confined(confine: Any) -> Any:
-    """Return the user's confinement, with the system's programs readable, for the workers that run the commands."""
+    """Return the confinement for workers that run commands: the user's, with read access to the system's programs."""
     system = [path for path in _SYSTEM if Path(path).exists()]
     return replace(confine, read=[*confine.read, *system])
 
@@ -168,7 +168,7 @@ class RefusedError(Exception):
 
 _SHELL_ONLY = frozenset("|&;<>()$`*?[\n")
 _AT_BEGIN = frozenset("~#")
-"""Characters with a meaning for a shell at the beginning of a word only."""
+"""Characters that a shell interprets only at the beginning of a word."""
 
 
 def found_programs(allow: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
@@ -228,18 +228,18 @@ def _first_of_shell(command: str) -> str | None:
 
 
 def _is_braces(command: str, at: int) -> bool:
-    """Return whether a brace begins here that a shell would expand; `{}` is not, as a placeholder of `find`."""
+    """Return whether a brace that a shell would expand is at index `at`. `{}` is allowed, because `find` uses it."""
     return command[at] == "{" and command[at : at + 2] != "{}"
 
 
 # The actor.
 
 _MOST_TIME = 0.8
-"""Share of the call's remaining time; the rest is for its answer."""
+"""Maximum share of the call's remaining time for the command; the rest is for the answer of the call."""
 _MOST_ENDED = 16
-"""Ended jobs that are remembered."""
+"""Maximum number of ended jobs that the shell keeps."""
 _SPARE = 2.0
-"""Seconds after which a worker that should have ended its command is ended itself."""
+"""Seconds after a command's timeout and grace at which a worker that has not ended the command is killed."""
 
 
 class Shell(Actor):
@@ -306,7 +306,7 @@ class Shell(Actor):
         self._last_number = 0
 
     async def start(self) -> None:
-        """Start the workers.
+        """Start the worker processes that run the commands.
 
         Raises:
             NotADirectoryError: if the working directory does not exist.
@@ -333,7 +333,7 @@ class Shell(Actor):
         )
 
     async def stop(self) -> None:
-        """End all jobs; the workers end after them."""
+        """Cancel all jobs. The worker processes end after the jobs."""
         self._group.cancel_scope.cancel()
 
     @handler(group="commands")
@@ -365,7 +365,7 @@ class Shell(Actor):
         return max(0.1, min(asked, _MOST_TIME * remaining()))
 
     def _job(self, command: str, *, timeout: float | None) -> Job:
-        """Check a command, and return it with a file for its output; raise RefusedError if it may not or cannot run."""
+        """Check a command; return a `Job` with a file for its output, or raise RefusedError if it cannot be run."""
         self._last_number += 1
         self._argv(command)
         try:
@@ -428,7 +428,7 @@ class Shell(Actor):
         return f"Job {job.number} is started. job({job.number}) shows its output, stop_job({job.number}) ends it."
 
     def _forget_some(self) -> None:
-        """Drop the oldest ended jobs beyond `_MOST_ENDED`."""
+        """Remove the oldest ended jobs, so that at most `_MOST_ENDED` ended jobs are left."""
         ended = [job for job in self._jobs.values() if job.ended.is_set()]
         for job in ended[: max(0, len(ended) - _MOST_ENDED)]:
             del self._jobs[job.number]

@@ -22,11 +22,11 @@ from callboard_actors.process._confinement._readable import ways_to_readable
 # File system of the sandbox: mounted paths, and the links that lead to them.
 
 _OWN = ("/proc", "/dev")
-"""Folders that the sandbox has of its own; requests for them or for paths below are granted by these."""
+"""Folders that bubblewrap creates inside the sandbox. They and the paths below them are never mounted from outside."""
 
 
 class OwnPlaceError(ValueError):
-    """Raised for a path to mount that leads to `/` or /tmp: the sandbox has its own."""
+    """Raised for a path that leads to `/` or /tmp, which cannot be mounted: the sandbox has its own `/` and /tmp."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -34,7 +34,7 @@ class OwnPlaceError(ValueError):
 
 
 def mounts(read: Iterable[str], write: Iterable[str]) -> list[str]:
-    """Return the `bwrap` arguments that mount the paths of `read` and `write`, and create the links to them."""
+    """Return the `bwrap` arguments that mount the paths in `read` and `write` and create symbolic links to these."""
     links: dict[str, str] = {}
     kinds: dict[str, str] = {}
     for kind, paths in (("--ro-bind", read), ("--bind", write)):
@@ -58,7 +58,7 @@ def mounts(read: Iterable[str], write: Iterable[str]) -> list[str]:
 
 
 def followed(path: str) -> tuple[str, dict[str, str]]:
-    """Return the real path of an existing path, and a mapping of each symbolic link on the way to its target."""
+    """Return the real path of an existing path, and a mapping from each symbolic link in the path to its target."""
     here, links = "/", dict[str, str]()
     # Resolved by hand, one part at a time: `realpath` does not tell which links it followed.
     rest = deque(Path(path).absolute().parts[1:])
@@ -78,7 +78,7 @@ def followed(path: str) -> tuple[str, dict[str, str]]:
 
 
 def _uncovered(kinds: dict[str, str]) -> dict[str, str]:
-    """Return the mounts without paths below a mounted folder of the same or more rights."""
+    """Remove mounts below another mounted folder that grants the same rights or more; return the other mounts."""
     # Keys are paths, parents first; values are "--ro-bind" or "--bind".
     made: dict[str, str] = {}
     for path in sorted(kinds, key=lambda one: Path(one).parts):
@@ -89,12 +89,12 @@ def _uncovered(kinds: dict[str, str]) -> dict[str, str]:
 
 
 def _above(path: str, made: Container[str]) -> str | None:
-    """Return the nearest folder above `path` that is contained in `made`; `None` if there is none."""
+    """Return the nearest parent folder of `path` that is contained in `made`; `None` if no parent is."""
     return next((str(one) for one in Path(path).parents if str(one) in made), None)
 
 
 def _of_the_root(made: dict[str, str]) -> dict[str, str]:
-    """Return the links in `/` that lead to mounted paths, with their targets."""
+    """Return a mapping from each symbolic link in `/` that leads to a mounted path to the link's target."""
     # Many programs use such links in paths, for example /bin, which leads to /usr/bin.
     links = (path for path in Path("/").iterdir() if path.is_symlink())
     real = ((path, os.path.realpath(path)) for path in links)
@@ -111,7 +111,7 @@ _ALONE = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "
 
 
 def wrapped(command: Sequence[str], confine: Confine) -> list[str]:
-    """Return the `bwrap` command line that runs `command` in the sandbox of `confine`.
+    """Return the `bwrap` command line that runs `command` in a sandbox with the permissions of `confine`.
 
     Raise `CannotConfineError` if `bwrap` is not installed, or if a path cannot be mounted.
     """
@@ -158,7 +158,7 @@ def _still_there(name: str, path: str) -> str:
 
 
 async def why_it_failed(confine: Confine) -> str | None:
-    """Start an interpreter that does nothing in bubblewrap as a test; return an error text, or `None` for success."""
+    """Test bubblewrap: start a Python interpreter in it, with no code. Return an error text, or `None` for success."""
     found = await anyio.run_process(
         wrapped([sys.executable, "-I", "-S", "-c", ""], confine),
         check=False,
@@ -172,7 +172,7 @@ async def why_it_failed(confine: Confine) -> str | None:
 
 
 class Inside:
-    """Running bubblewrap sandbox: kills its processes, and translates their process ids from inside to outside."""
+    """Running bubblewrap sandbox. It can be killed, and translates process ids inside the sandbox to ids outside."""
 
     def __init__(self, bwrap: int) -> None:
         self._bwrap = bwrap
@@ -184,7 +184,7 @@ class Inside:
             os.killpg(self._bwrap, signal.SIGKILL)
 
     def pid(self, own: int) -> int | None:
-        """Return the outer process id of a worker, given its process id in the sandbox; `None` if it has ended."""
+        """Return a worker's process id outside the sandbox, given its id inside; `None` if the worker has ended."""
         # Process tree: bwrap, its init process in the namespace, the program, its children.
         programs = (pid for init in children_of(self._bwrap) for pid in children_of(init))
         return next((pid for program in programs for pid in children_of(program) if _own_number(pid) == own), None)

@@ -19,7 +19,7 @@ INIT: Final = 1
 
 
 class CannotConfineError(Exception):
-    """Raised if this system cannot enforce the confinement; the text names the missing part."""
+    """Raised if this system cannot enforce the confinement of workers; the text says what is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class Confine:
 
     @property
     def in_bubblewrap(self) -> bool:
-        """`True` if workers run in their own namespaces and file system."""
+        """`True` if workers run in a bubblewrap sandbox, which has its own namespaces and file system."""
         return self.isolation == "bubblewrap"
 
 

@@ -19,7 +19,7 @@ _CAPABILITIES: Final = 0x20080522
 """_LINUX_CAPABILITY_VERSION_3, the version of the structures that `capset` reads."""
 _DONE: Final = b"done"
 _MORE_TASKS: Final = 256
-"""Threads and processes that a worker's user may have in addition to the existing ones.
+"""Maximum number of threads and processes that a worker's user may have in addition to those that exist already.
 
 The kernel does not enforce this limit for root.
 """
@@ -130,7 +130,7 @@ def _landlock_for(confine: Confine) -> int:
 
 
 def why_not(confine: Confine, version: int) -> str | None:
-    """Return the reason why a kernel with this Landlock version cannot enforce `confine`; `None` if it can."""
+    """Return the reason why a kernel with this Landlock version cannot enforce `confine`; `None` if the kernel can."""
     if not version:
         return (
             "confine= needs Landlock, which this kernel lacks, or was not told to use (since Linux 5.13; lsm=landlock)"

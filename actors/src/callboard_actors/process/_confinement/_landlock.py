@@ -41,9 +41,9 @@ WRITE: Final = READ | _WRITE_FILE | _REMOVE | _MAKE_DIR | _MAKE_FILE | _MAKE_LIN
 _OF_A_FILE: Final = EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
 
 TRUNCATES: Final = 3
-"""First version that can refuse `truncate`; before it, read access allows emptying a file."""
+"""First Landlock version that can refuse `truncate`. Before it, a process may empty each file that it may read."""
 SIGNALS: Final = 6
-"""First version that confines signals and abstract UNIX sockets to processes of the same sandbox."""
+"""First Landlock version that confines signals and abstract UNIX sockets to processes of the same sandbox."""
 
 # Bind and connect; then scopes: abstract UNIX sockets and signals.
 _TCP: Final = 0b11
@@ -66,7 +66,7 @@ def version() -> int:
 
 
 def rule(path: str, rights: int) -> Rule:
-    """Open a path, and return the rule that grants these access rights to it.
+    """Open a path, and return the rule that grants the access rights `rights` to the path.
 
     Raise `OSError` if the path cannot be opened, or if a part of it has been replaced by a link.
     """
@@ -83,7 +83,7 @@ def rule(path: str, rights: int) -> Rule:
 
 
 def restrict(rules: Iterable[Rule], at_version: int, *, network: bool) -> None:
-    """Permanently refuse this process and its descendants all files without a rule, and TCP without `network`."""
+    """Permanently forbid this process and its descendants files without a rule, and TCP unless `network` is `True`."""
     ruleset = _attributes(at_version, network=network)
     fd = syscall(_NAME, _CREATE_RULESET, ruleset, ctypes.c_size_t(len(ruleset)), ctypes.c_uint(0))
     try:

@@ -63,7 +63,7 @@ def _of_the_interpreter() -> list[str]:
 
 
 def _site_packages() -> list[str]:
-    """Return the folders of installed packages that `site` adds to `sys.path`, the user's own included."""
+    """Return the folders of installed packages that `site` adds to `sys.path`, including the folder of the user."""
     found = [*site.getsitepackages(), site.getusersitepackages()]
     # `getsitepackages` also returns folders that this interpreter does not use.
     here = {os.path.realpath(entry) for entry in sys.path if entry}

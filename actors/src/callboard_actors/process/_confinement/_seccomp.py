@@ -18,7 +18,7 @@ from callboard_actors._engine._libc import prctl
 # System calls that confined workers may make, by name, with their numbers per machine.
 
 MACHINES: Final = ("x86_64", "aarch64")
-"""Machine names as in `os.uname()`, in the order of the number columns below; `-` means there is no such call."""
+"""Machine names as in `os.uname()`, one for each column of numbers below; `-` means that the machine lacks the call."""
 
 _ALWAYS: Final = """
     # files, which Landlock judges
@@ -72,7 +72,7 @@ _CONDITIONAL: Final = """
     setpgid 109 154
 """
 NEWEST: Final = 462
-"""Highest number known to this table. The filter answers ENOSYS for higher ones, EPERM for lower ones."""
+"""Highest system call number known here. The filter refuses higher numbers with ENOSYS, lower numbers with EPERM."""
 
 
 def always(machine: str) -> dict[str, int]:
@@ -119,29 +119,29 @@ _MACHINE_AT: Final = 4
 
 _CLONE_THREAD: Final = 0x10000
 _CLONE_ESCAPES: Final = 0x7E020000 | 0x8000 | 0x2000
-"""New namespaces, CLONE_PARENT, CLONE_PTRACE."""
+"""Forbidden flags of `clone`: new namespaces, CLONE_PARENT, CLONE_PTRACE."""
 
 _FCNTLS: Final = (*range(8), 9, 11, 16, 36, 37, 38, 1030, 1032, 1033, 1034)
-"""Allowed commands.
+"""Allowed commands of `fcntl`.
 
 Not F_SETOWN and F_SETSIG, which can send signals to any process. Not F_SETPIPE_SZ: no limit counts its memory.
 """
 _IOCTLS: Final = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x40049409, 0x4020940D, 0x802C542A)
-"""Allowed requests: terminal queries of `isatty`, FIONREAD, FIONBIO, FIOCLEX, FIONCLEX, copies within a file system."""
+"""Allowed requests of `ioctl`: queries by `isatty`, FIONREAD, FIONBIO, FIOCLEX, FIONCLEX, copies in a file system."""
 _PROTOCOLS: Final = (0, 6, 17, 41)
-"""Protocols IP, TCP, UDP and IPv6, of which every option is allowed; most sockets of them need `network`."""
+"""Protocols whose socket options are all allowed: IP, TCP, UDP and IPv6. Most sockets of these need `network`."""
 _SOCKET_OPTIONS: Final = (2, 5, 6, 9, 10, 12, 13, 15, 16, 18, 19, 20, 21, 29, 35, 37, 46, 49, 63, 64, 65, 66, 67)
-"""Allowed SOL_SOCKET options: addresses, keepalive, linger, timeouts, timestamps.
+"""Allowed socket options of the level SOL_SOCKET: addresses, keepalive, linger, timeouts, timestamps.
 
 Not SO_SNDBUFFORCE, SO_RCVBUFFORCE and filters: no limit counts their memory.
 """
 _BUFFER_SIZES: Final = (7, 8)
-"""SO_SNDBUF and SO_RCVBUF: ignored without an error.
+"""Socket options SO_SNDBUF and SO_RCVBUF. Attempts to set them have no effect and report success.
 
 The kernel, too, silently grants less than requested. trio sets both for its wake-up socket pair.
 """
 _PRCTLS: Final = (2, 3, 15, 16, 21, 23, 38, 39, 41, 42, 50, 51, 54, 55, 56, 0x53564D41)
-"""Allowed options: thread names, queries, settings of pointers and vectors. Above all not PR_SET_PDEATHSIG."""
+"""Allowed options of `prctl`: thread names, queries, settings of pointers and vectors. Never PR_SET_PDEATHSIG."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class Test:
 
 
 _Alternatives = tuple[tuple[Test, ...], ...]
-"""Conditions of a system call: allowed if all tests of at least one alternative hold."""
+"""Conditions of a system call. It is allowed if all tests of at least one alternative hold."""
 
 
 def _only(argument: int, *values: int, mask: int = 0xFFFFFFFF) -> _Alternatives:
@@ -163,7 +163,7 @@ def _only(argument: int, *values: int, mask: int = 0xFFFFFFFF) -> _Alternatives:
 
 _FREELY: Final[_Alternatives] = ((),)
 _PRETENDED: Final[Mapping[str, _Alternatives]] = {"setsockopt": ((Test(1, (1,)), Test(2, _BUFFER_SIZES)),)}
-"""Calls that do nothing and report success."""
+"""System calls that do nothing and report success, with their conditions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,11 +173,11 @@ class Allowed:
     network: bool
     processes: bool
     signals: bool
-    """Signals to any process id, because Landlock restricts them to the sandbox."""
+    """`True` if signals to any process id are allowed, because Landlock restricts signals to the sandbox."""
 
 
 def program(machine: str, pid: int, allowed: Allowed) -> bytes:
-    """Return the filter for the process with this id, encoded as an array of `struct sock_filter`."""
+    """Return the filter for the process with the id `pid`, encoded as an array of `struct sock_filter`."""
     numbers = conditional(machine)
     code = [_beginning(machine)]
     for name, alternatives in _conditions(pid, allowed).items():
@@ -190,7 +190,7 @@ def program(machine: str, pid: int, allowed: Allowed) -> bytes:
 
 @cache
 def _beginning(machine: str) -> bytes:
-    """Return the first instructions of the filter, which are the same for every process and most of the filter."""
+    """Return the first instructions of the filter: its largest part, which is the same for every process."""
     # First the architecture: under another one, the same numbers are other calls. A 32-bit call kills the process.
     code = [_op(_LOAD, _MACHINE_AT), _op(_EQUAL, _AUDIT[machine], 1, 0), _op(_RETURN, _KILL), _op(_LOAD, _NUMBER_AT)]
     if machine == "x86_64":
