@@ -174,7 +174,7 @@ class ActorStartError(CallboardError):
 
 
 class SnapshotError(CallboardError):
-    """The snapshot of an actor cannot be stored in the journal of its thread.
+    """The snapshot of an actor cannot be stored in the journal of its conversation (thread).
 
     The call that led to it fails with this error.
 

@@ -1,4 +1,4 @@
-"""Counts of calls by tool and state, and counts of actors and their asks.
+"""Counts of calls by tool and state, and counts of actors and the asks to them.
 
 The counts are made of live events, or of a recording.
 """
@@ -64,7 +64,7 @@ class ToolRow:
 
 @dataclass(slots=True)
 class ActorRow:
-    """Counts and times of all actors with one name, and of their asks. Durations are in seconds."""
+    """Counts and times of all actors with one name, and of the asks (requests) to them. Durations are in seconds."""
 
     waiting: int = 0
     """Number of asks that wait in mailboxes."""
@@ -142,7 +142,7 @@ def actor_rows(parts: Iterable[Part]) -> Sequence[tuple[str, ActorRow]]:
 
 
 class ActorCounts:
-    """Observer that counts actors and their asks, with a row for each actor name."""
+    """Observer that counts actors and the asks (requests) to actors, with a row for each actor name."""
 
     def __init__(self) -> None:
         self._rows: dict[str, ActorRow] = {}

@@ -123,7 +123,7 @@ def about_part(part: Part) -> str:
 
 
 def about_run(one: RunOfCalls) -> list[str]:
-    """Return short texts about a run: its thread, outcome, error, questions, model requests and tokens."""
+    """Return short texts about a run: its thread id, outcome, error, questions, model requests and tokens."""
     run = one.run
     if run is None:
         return []

@@ -23,7 +23,7 @@ _ACTIVE = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 """JSON escapes for characters that could end the page's script element, or a line of a script."""
 
 _LABEL = 60
-"""Largest width of a call's label in cells. The browser shortens the label further to fit its row."""
+"""Maximum width of a call's label, in terminal cells. The browser shortens the label further to fit its row."""
 
 _SCRIPTS = ("viewer_rows.js", "viewer_time.js", "viewer_details.js", "viewer.js")
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def lanes(items: Iterable[T], span: Callable[[T], tuple[float, float]]) -> list[tuple[int, T]]:
-    """Assign each item to a lane, so that no items overlap in a lane; return pairs (lane, item) in the order of starts.
+    """Assign items to as few lanes as possible, without overlaps in a lane; return pairs (lane, item) by start time.
 
     `span` returns the start and the end of an item. Lanes count from 0.
     """

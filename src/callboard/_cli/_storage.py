@@ -108,7 +108,7 @@ def _quoted(text: str) -> str:
 
 
 def recording_path(options: RunOptions, thread_id: str) -> Path | None:
-    """Return the path of the file to which the calls of a thread are recorded; `None` if the calls are not recorded.
+    """Return the path of the file for the recorded calls of a conversation (thread); `None` if calls are not recorded.
 
     Raises `CommandError` if a recording is wanted, but no directory is known.
     """

@@ -26,7 +26,7 @@ _STYLES = {"done": "green", "failed": "red", "waits": "yellow", "open": "dim"}
 
 
 def list_threads(options: ThreadsOptions) -> int:
-    """Print a table of the threads in a database, latest first; return the exit code."""
+    """Print a table of the conversations (threads) in a database, latest first; return the exit code."""
     with open_database(options.db, must_exist=True) as threads:
 
         async def read() -> list[StoredThread]:
@@ -58,7 +58,7 @@ def show_thread(options: ShowOptions) -> int:
 
 
 def show_history(options: ShowOptions) -> int:
-    """Print a table of the checkpoints in the history of a thread, latest first; return the exit code."""
+    """Print a table of the checkpoints of one conversation (thread), latest first; return the exit code."""
     with open_database(options.db, must_exist=True) as threads:
         places = _read(partial(threads.history, options.thread))
     if not places:
@@ -96,7 +96,7 @@ class _Printer:
         self._length = max(30, (text_width(console) - 16) // 2)
 
     def print(self, last: int | None) -> None:
-        """Print the last messages of the conversation (`None` for all), then open questions and next nodes."""
+        """Print the last `last` messages of the conversation (`None` for all), then open questions and next nodes."""
         one, messages = self._shown, self._shown.messages
         left_out = max(0, len(messages) - (last or len(messages)))
         told = (

@@ -266,7 +266,7 @@ def _row_line(name: str, columns: Sequence[Column[T]], row: T) -> str:
 # Consoles.
 
 _PLAIN_WIDTH = 160
-"""Width of tables in cells if the output is not a terminal."""
+"""Width of tables, in terminal cells, if the output is not a terminal."""
 _WHOLE_LINE = 1000
 
 

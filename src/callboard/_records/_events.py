@@ -13,9 +13,9 @@ _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
 CallPhase = Literal["begun", "queued", "gave_up", "started", "attempt_ended", "noted", "ended"]
-"""Phase of a call. `begun`: the call's task runs. `queued`: the call waits for a permit. `gave_up`: it stopped waiting
-without a permit. `started`: a body starts. `attempt_ended`: the body ended. `noted`: a decision about the call, such as
-a retry. `ended`: the call ended.
+"""Phase of a call. `begun`: the call's task runs. `queued`: the call waits for a permit to start. `gave_up`: the call
+stopped waiting without a permit. `started`: an attempt runs the tool's function. `attempt_ended`: the attempt ended.
+`noted`: a decision about the call, such as a retry. `ended`: the call ended.
 
 Observers are called in the task of the call or of the attempt. A progress report that was held back, or that came from
 another thread, is sent from a separate task of the batch."""
@@ -128,8 +128,8 @@ RunObserver = Callable[[RunEvent], None]
 
 
 AskPhase = Literal["begun", "taken", "ended"]
-"""Phase of an ask. `begun`: the ask is in the mailbox. `taken`: its handler starts. `ended`: the caller has the reply,
-or an error."""
+"""Phase of an ask, which is a request to an actor. `begun`: the ask is in the mailbox. `taken`: its handler starts.
+`ended`: the caller has the reply, or an error."""
 
 ActorPhase = Literal["started", "restarted", "failed", "died", "stopped", "evicted"]
 """Phase of an actor's life cycle. `started`: the actor runs. `restarted`: it runs again, after it died or was replaced.
@@ -138,7 +138,7 @@ because it was idle or because another actor needs its place."""
 
 
 class AskEvent(NamedTuple):
-    """Event of one ask of an actor.
+    """Event of one ask, which is a request with a reply to an actor.
 
     Observers are called in the event loop of the caller; times are seconds on that loop's clock. Construct it with
     keyword arguments only: fields may be added.
@@ -146,7 +146,7 @@ class AskEvent(NamedTuple):
 
     phase: AskPhase
     actor: str
-    """Name of the actor as a child of its supervisor. All keyed actors of one child share it."""
+    """Name of the actor as a child of its supervisor. All keyed actors of one child share this name."""
     handler: str
     time: float
     number: int
@@ -174,7 +174,7 @@ class ActorEvent(NamedTuple):
 
     phase: ActorPhase
     actor: str
-    """Name of the actor as a child of its supervisor. All keyed actors of one child share it."""
+    """Name of the actor as a child of its supervisor. All keyed actors of one child share this name."""
     time: float
     number: int = 0
     """Number of the incarnation (one life between two restarts), unique in this process."""
@@ -184,8 +184,8 @@ class ActorEvent(NamedTuple):
     error: BaseException | None = None
     """Cause of the death or of the failed start. In `restarted`, the cause of the death of the previous incarnation."""
     asks: tuple[int, ...] = ()
-    """Numbers of the asks that wait for this actor, or for a free place to start it. Asks without an observer are not
-    listed."""
+    """Numbers of the asks that wait for this actor, or until there is room to start the actor. Asks without an observer
+    are not listed."""
 
 
 ActorObserver = Callable[[AskEvent | ActorEvent], None]

@@ -210,7 +210,7 @@ class Body:
 
 
 class Seat(Protocol):
-    """Dedicated worker of one owner, such as an actor. Modules in the worker keep their state between bodies."""
+    """Dedicated worker of one owner, such as an actor. Modules in the worker keep their state between calls."""
 
     async def run_body(self, body: Body, /) -> Any:
         """Run an async function in the worker, concurrently with other calls; return its result or raise its error.
@@ -231,7 +231,7 @@ class Seat(Protocol):
 
 @runtime_checkable
 class Engine(Protocol):
-    """Place where bodies run outside of this process's event loop: other processes or other machines.
+    """Place where functions run outside of this process's event loop: other processes or other machines.
 
     Open it with `async with`, in each event loop that uses it. Several blocks may be open at once: the engine starts
     with the first block and ends with the last.

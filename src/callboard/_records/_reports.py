@@ -28,7 +28,7 @@ class UnknownCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
-    """Counts of finished and ended work after a drain.
+    """Counts of the work that finished by itself during a drain, and of the work that the drain ended.
 
     The unit is a run of an agent or a node, a message of an actor, or a body of an engine. Two results can be added.
 

@@ -11,7 +11,7 @@ from callboard._web._domains import TOP_LEVEL
 # Resolution of host names.
 
 Resolver = Callable[[str, int], Awaitable[Collection[str]]]
-"""Async function from a host name and a port to IP addresses, as strings."""
+"""Async function that takes a host name and a port, and returns IP addresses as strings."""
 
 
 async def system_resolver(host: str, port: int) -> Collection[str]:

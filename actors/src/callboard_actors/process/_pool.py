@@ -106,7 +106,7 @@ class Processes(OpenedEngine[Crew]):
         self._numbers = itertools.count(1)
 
     async def __aenter__(self) -> Self:
-        """Start the workers of this event loop, or share the running ones.
+        """Start the workers of the pool in this event loop, unless another `async with` block has started them already.
 
         Raises:
             callboard.ActorStartError: if it has no workers; with `never` if trying again is of no use.
@@ -253,7 +253,7 @@ class Processes(OpenedEngine[Crew]):
     async def _death(
         self, worker: WorkerProxy, crew: Crew, body: Body, number: int, reason: str | None
     ) -> WorkerDiedError:
-        """Wait until a worker that broke off its call has ended; return the error of the call, with the reason."""
+        """Wait until a worker that cannot finish its call has ended; return the error of the call, with the reason."""
         recurs = reason is not None
         with anyio.CancelScope(shield=True):
             # The socket was closed. The zygote's report with the exit code usually follows within milliseconds.

@@ -18,7 +18,7 @@ from callboard_actors.process._worker import end_after, flush, load, reason_of, 
 
 
 class Spawns:
-    """Starter of workers as new interpreters."""
+    """Starter of workers that are new Python interpreters."""
 
     def __init__(self) -> None:
         self._lifeline, _ = os.pipe()

@@ -178,7 +178,7 @@ class WorkerProxy:
         return terms.serves_once or (terms.max_calls is not None and self.calls >= terms.max_calls)
 
     def has_begun(self, number: int) -> bool:
-        """Return whether the call with this number has or may have begun. May be called after the worker's end."""
+        """Return whether the call `number` has begun or may have begun. May be called after the worker's end."""
         return self.last_begun() == number
 
     def last_begun(self) -> int:

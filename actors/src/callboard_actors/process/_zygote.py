@@ -95,7 +95,7 @@ class _Child:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """Worker that has ended and was reaped. Its end is reported when its children have ended, or else at `tell_at`."""
+    """Worker that has ended and was reaped. Its end is reported at `tell_at`, or earlier if its children have ended."""
 
     number: int
     exitcode: int
@@ -119,7 +119,7 @@ def _confinement(settings: Settings) -> "Confinement | None":
 
 
 class _Forks:
-    """Starter of workers as forks of the zygote."""
+    """Starter of workers that are forks of the zygote."""
 
     def __init__(self, settings: Settings, confinement: "Confinement | None", own: Sequence[socket]) -> None:
         self._settings = settings

@@ -131,7 +131,7 @@ def _unnamed_file(size: int) -> int:
 
 
 def signal_all(group: int | None, number: int) -> int:
-    """Send a signal to the process group `group`, then to all descendants of this process; return how many there are.
+    """Send a signal to a process group, then to all descendants of this process; return the number of descendants.
 
     The leader of the group must not have been reaped; `None` for no group.
     """

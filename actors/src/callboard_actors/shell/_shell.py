@@ -172,7 +172,7 @@ _AT_BEGIN = frozenset("~#")
 
 
 def found_programs(allow: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
-    """Return the path of each allowed program, by its name; raise ValueError if a program does not exist."""
+    """Return a mapping from the name of each allowed program to its path; raise ValueError if a program is missing."""
     found: dict[str, str] = {}
     for name in allow:
         path = shutil.which(name, path=env.get("PATH"))
@@ -478,7 +478,7 @@ class Shell(Actor):
 
     @handler(group="commands")
     async def jobs(self) -> str:
-        """List the jobs, and how far each of them is."""
+        """List the jobs, with the state of each job."""
         now = anyio.current_time()
         lines = [f"{job.number} ({job.title}): {job.state(now)}" for job in self._jobs.values()]
         return "\n".join(lines) or "There are no jobs. start_job(command) starts one."

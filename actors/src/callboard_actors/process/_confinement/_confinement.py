@@ -16,7 +16,7 @@ from callboard_actors.process._confinement._readable import always_readable
 
 _CAPSET: Final = {"x86_64": 126, "aarch64": 91}
 _CAPABILITIES: Final = 0x20080522
-"""_LINUX_CAPABILITY_VERSION_3, the version of the structures that `capset` reads."""
+"""Version of the structures that `capset` reads: the constant _LINUX_CAPABILITY_VERSION_3."""
 _DONE: Final = b"done"
 _MORE_TASKS: Final = 256
 """Maximum number of threads and processes that a worker's user may have in addition to those that exist already.

@@ -76,13 +76,13 @@ NEWEST: Final = 462
 
 
 def always(machine: str) -> dict[str, int]:
-    """Return the names and numbers of the system calls that the filter always allows."""
+    """Return the numbers, by name, of the system calls that the filter always allows."""
     # The objects of these calls are protected by Landlock or by the filtering of other calls.
     return _parsed(_ALWAYS, machine)
 
 
 def conditional(machine: str) -> dict[str, int]:
-    """Return the names and numbers of the system calls whose permission depends on arguments or on `Confine`."""
+    """Return the numbers, by name, of the system calls that the filter allows depending on arguments or `Confine`."""
     return _parsed(_CONDITIONAL, machine)
 
 
