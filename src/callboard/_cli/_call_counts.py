@@ -1,4 +1,4 @@
-"""Counts of calls by tool and state, and counts of actors and the asks to them.
+"""Counts of calls by tool and state, and counts of actors and their asks.
 
 The counts are made of live events, or of a recording.
 """

@@ -252,7 +252,7 @@ class Engine(Protocol):
         ...
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
-        """Raise TypeError if it is known before the first call that the engine cannot run a function.
+        """Raise TypeError if the engine cannot run a function, as far as this is known before the first call.
 
         Args:
             fn: the function.

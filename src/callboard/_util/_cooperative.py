@@ -18,7 +18,7 @@ PORTION = 1000
 
 
 async def in_portions(steps: Steps[R]) -> R:
-    """Run a computation that is a generator, let other tasks run after each of its portions, and return its result."""
+    """Run a generator to its end and return its result; let other tasks run each time that the generator yields."""
     while True:
         try:
             next(steps)
@@ -28,7 +28,7 @@ async def in_portions(steps: Steps[R]) -> R:
 
 
 def at_once(steps: Steps[R]) -> R:
-    """Run a computation that is a generator without a break, and return its result. For callers that cannot await."""
+    """Run a generator to its end without a break, and return its result. For callers that cannot await."""
     while True:
         try:
             next(steps)
@@ -37,7 +37,7 @@ def at_once(steps: Steps[R]) -> R:
 
 
 def each(fn: Callable[[T], R], items: Sequence[T]) -> Steps[list[R]]:
-    """Return the list of a function's results for all items, computed in portions."""
+    """Return a list with the result of a function for each item, computed in portions."""
     found = [*map(fn, items[:PORTION])]
     for start in range(PORTION, len(items), PORTION):
         yield

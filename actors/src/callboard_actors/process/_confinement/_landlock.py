@@ -83,7 +83,7 @@ def rule(path: str, rights: int) -> Rule:
 
 
 def restrict(rules: Iterable[Rule], at_version: int, *, network: bool) -> None:
-    """Permanently forbid this process and its descendants files without a rule, and TCP unless `network` is `True`."""
+    """Permanently deny this process and its descendants all files without a rule, and TCP unless `network` is true."""
     ruleset = _attributes(at_version, network=network)
     fd = syscall(_NAME, _CREATE_RULESET, ruleset, ctypes.c_size_t(len(ruleset)), ctypes.c_uint(0))
     try:
