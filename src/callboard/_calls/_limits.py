@@ -161,7 +161,7 @@ class Loan:
             self.leave()
 
     def leave(self) -> None:
-        """Give the permit to the next borrower; if none waits, to the lender, or to the gate if the lender has left."""
+        """Pass the borrowed permit to the next waiting borrower, or give it back to the lender or its gate."""
         with self._lock:
             turn = next(iter(self._waiting), None)
             if turn is not None:

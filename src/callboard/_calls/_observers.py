@@ -242,7 +242,7 @@ class CarefulObserver(Generic[E]):
         return self._paused_until is not None
 
     def _is_to_blame(self, looks_before: int | None) -> bool:
-        """Return whether only the observer was slow, and not the whole process: the watchdog could run meanwhile."""
+        """Return whether only the observer was slow: the thread of the watchdog was not held up meanwhile."""
         looks = self._looks()
         return looks_before is None or looks is None or looks - looks_before >= _LOOKS
 

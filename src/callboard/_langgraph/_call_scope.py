@@ -99,7 +99,7 @@ class GraphNames:
             self._names.setdefault(lasting, without_ids(self._task) + name.removeprefix(self._task))
 
     def of(self, namespace: str) -> str:
-        """Return the namespace that LangGraph would use in place of a namespace inside a call.
+        """Convert the namespace of a graph inside a call to the one that LangGraph would use for this graph.
 
         A namespace below a registered graph is translated too. Any other namespace is returned unchanged.
         """

@@ -159,7 +159,7 @@ idle_scope: ContextVar[IdleScope | None] = ContextVar("callboard_idle", default=
 
 
 def report_activity() -> None:
-    """Report activity for all enclosing idle scopes; may be called from any thread."""
+    """Report activity, so that the idle timeouts of all enclosing blocks start again; may be called from any thread."""
     scope = idle_scope.get()
     while scope is not None:
         scope.alive()

@@ -120,7 +120,7 @@ class SharedDocuments(Protocol):
         ...
 
     def mark(self, shelf: str, name: str, /) -> None:
-        """Increase a counter (mark) of a collection, now or after an outage. Later changes of all processes see it.
+        """Increase a counter (mark) of a collection, now or after an outage of the store, for all processes.
 
         Args:
             shelf: name of the collection.

@@ -118,7 +118,7 @@ class Incarnation:
         return self._crash is not None or self._killed is not None
 
     def _is_over(self) -> bool:
-        """Return whether an ending actor takes no more messages: at once if its stop is urgent, else when none runs."""
+        """Return whether an ending actor takes no more messages: its stop is urgent, or no handler runs any more."""
         return self._is_ending and (self._is_hurried or not self._cell.mailbox.running)
 
     def _is_broken(self) -> bool:

@@ -690,7 +690,7 @@ class _Served:
             await before._is_taken.wait()
 
     def taken(self) -> None:
-        """Report that this call is in the mailbox, or never will be. May be called again."""
+        """Let the next remote call of the key go on, because this one is in the mailbox or was given up."""
         self._is_taken.set()
         if self._last.get(self._key) is self:
             del self._last[self._key]

@@ -232,7 +232,7 @@ class Message:
         return self.target.settle(self, value, error)
 
     def end(self, value: object, error: BaseException | None) -> None:
-        """Store the outcome, drop all other references, and wake the caller. Call it under the target's lock."""
+        """Store the outcome of a message, drop its arguments, and wake the caller; call it under the target's lock."""
         self.state, self.value, self.error = "ended", value, error
         # Only the outcome is kept: arguments, context and chain may be large, and would form reference cycles.
         self.scope = self.asked_by = None

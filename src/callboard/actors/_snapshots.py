@@ -118,7 +118,7 @@ class JournalSnapshots:
         self._versions.pop(key, None)
 
     def open(self, journal: Journal) -> None:
-        """Use a journal for the states of its conversation thread, until `close`."""
+        """Store the states of the actors of a conversation thread in its journal from now on, until `close`."""
         if journal.identity in self._open:
             raise ThreadBusyError(journal.thread_id, "another run, which uses the same actors")
         self._open[journal.identity] = journal

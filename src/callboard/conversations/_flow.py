@@ -278,7 +278,7 @@ def _drawn_only(state: Any) -> Any:
 
 
 def _route(_: Any) -> str:
-    """Return `END`; stands for the function of a conditional edge in the drawing, instead of `Flow.following`."""
+    """Return `END`; placeholder for `Flow.following` as the function of a conditional edge in a drawn graph."""
     return END
 
 

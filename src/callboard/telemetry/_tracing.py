@@ -133,7 +133,7 @@ class ForeignSpanProcessor:
         self._key = context.create_key("callboard-model-request")
 
     def following(self, request: _Request) -> Context:
-        """Return the current context with a model request attached; spans that begin in this context are inspected."""
+        """Return the current context with a model request attached, to notice spans of other libraries for it."""
         return context.set_value(self._key, request)
 
     def on_start(self, span: Any, parent_context: Context | None = None) -> None:

@@ -404,7 +404,7 @@ class _Ask:
         return plain if self._config is None or self._config not in plain else {**plain, self._config: config}
 
     async def _once_open(self, session: ActorSession, engine: Engine, asked: Callable[[], Awaitable[Any]]) -> Any:
-        """Open the engine of the actor, which stays open when the actor is restarted, and then ask the actor."""
+        """Open the actor's engine, which stays open while the actor is restarted; then ask the actor."""
         await session.hold(engine, self.name)
         return await asked()
 

@@ -42,7 +42,7 @@ def parse_input(value: Any, messages_key: str) -> Requested:
 
 
 def reading(value: Any, messages_key: str) -> Steps[Requested]:
-    """Return the tool calls of a node's input. This is a generator, which `in_portions` or `at_once` runs.
+    """Read the tool calls of a node's input, in portions; `in_portions` or `at_once` runs this generator.
 
     Raises ValueError if the input contains nothing that can be run.
     """

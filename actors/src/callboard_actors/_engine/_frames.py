@@ -26,7 +26,7 @@ MAX_TOLD: Final = 64 * 1024
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of callboard and Python, which must be equal on both sides."""
+    """Return the versions of callboard and Python, which must be equal in this process and in a worker."""
     return {"callboard": version("callboard"), "python": "{}.{}".format(*sys.version_info)}
 
 

@@ -244,7 +244,7 @@ class DocumentsClient(BackgroundClient[DocumentsTransport]):
             self._changes.extendleft(reversed([one for one in undone if not one.is_over]))
 
     async def _round(self, line: DocumentsTransport, wanted: list[ChangeGroup]) -> list[PendingChange]:
-        """Read documents and write the results of the rules; return the changes that must be repeated."""
+        """Apply changes to their documents; return those that must be repeated, because another process wrote first."""
         found = await line.read([group.document for group in wanted])
         swaps: dict[ChangeGroup, Swap] = {}
         for group, stored in zip(wanted, found, strict=True):

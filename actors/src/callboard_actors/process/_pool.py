@@ -210,7 +210,7 @@ class Processes(OpenedEngine[Crew]):
     async def _exchange(
         self, worker: WorkerProxy, crew: Crew, body: Body, data: bytes, file: int | None
     ) -> tuple[Kind, bytes | bytearray, str] | WorkerDiedError:
-        """Run a body in a worker; return the kind of the reply, the encoded reply, and, for an error, the output."""
+        """Run a body in a worker; return the kind of reply, the encoded reply, and the output of a failed body."""
         # If the worker dies, its error is returned: a `WorkerDiedError` that is raised here may be an observer's,
         # about another pool.
         number = next(self._numbers)

@@ -1,4 +1,4 @@
-"""Zygote, on the pool's side: starts the process, sends it commands, and receives its reports."""
+"""Proxy of the zygote in the process of the pool: starts it, sends it commands, and receives its reports."""
 
 import fcntl
 import os

@@ -287,7 +287,7 @@ class Gate:
         self._owes_word = False
 
     def is_over(self, now: float) -> bool:
-        """Return whether this object can be dropped: no permits are left, and the server has forgotten this process."""
+        """Return whether this gate can be dropped: no call has a permit, and nothing is left to send to the server."""
         has_more = self.stays or self._ops or self._owes_word or self._look_at < math.inf
         return not has_more and now > self._over_at
 
