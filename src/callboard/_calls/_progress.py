@@ -94,7 +94,7 @@ _lock = threading.Lock()
 
 
 class Host(Protocol):
-    """Protocol of a batch: the part that its calls and the throttles of their progress reports use."""
+    """Protocol of a batch, as used by its calls and by `Throttle`: whether it is closed, and additional tasks."""
 
     @property
     def closed(self) -> bool:

@@ -346,7 +346,7 @@ class Needs:
         return tuple(one for way in self.ways for one in way)
 
     def are_met(self, ended: Container[Message]) -> bool:
-        """Return whether the waiting message can go on once these messages have ended."""
+        """Return whether the message need not wait any more, given that the messages in `ended` have ended."""
         return any(all(one in ended for one in way) for way in self.ways)
 
 

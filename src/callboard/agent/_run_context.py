@@ -29,7 +29,7 @@ def first_config(config: RunnableConfig, name: str, place: NodePlace) -> Runnabl
 
 
 class _Unasked:
-    """Owner of LangGraph's scratchpad, which `interrupt()` reads, for a node that has asked no question yet."""
+    """Owner of a `CallScratchpad` for a node that has not called `interrupt()` yet: there is nothing to store."""
 
     __slots__ = ("_conf",)
 

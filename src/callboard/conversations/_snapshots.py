@@ -1,4 +1,4 @@
-"""Snapshots of a thread for users, its history, and changes of a thread from outside of a run."""
+"""State and history of a conversation thread for users, and changes of its state outside of a run."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress

@@ -53,7 +53,7 @@ class CallRecord(NamedTuple):
         return self.output is not NOT_YET or self.parent is not None
 
     def accepted(self) -> "CallRecord":
-        """Return a record that has only the accepted answers, their digests and `mark`.
+        """Return a copy of the record without anything but the accepted answers, their digests and the observer's mark.
 
         It is for a call that runs again from its beginning, and gets the answers again.
         """

@@ -373,7 +373,7 @@ class ToolFacts(Generic[T]):
         return sum(one.tool() is not None for known in list(self._known.values()) for one in known)
 
     def of(self, tool: BaseTool) -> T:
-        """Return the facts about a tool in its present state. Errors of `find_out` are raised and not cached."""
+        """Return the cached facts about a tool, or read them again if the tool has changed; errors are not cached."""
         # No lock: each update stores a new tuple. Two threads may read the same tool at once, which only costs time.
         known, made_of = self._known.get(tool.name, ()), _made_of(tool)
         for one in known:

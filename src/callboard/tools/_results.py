@@ -261,7 +261,7 @@ class ResultRules(NamedTuple):
     messages_key: str
 
     def checked(self, response: object, call: ToolCall) -> Output:
-        """Return a tool's response as the output of its call.
+        """Check that a tool's response is a valid output of its call, and return the output.
 
         Raises TypeError or ValueError for a response that is no valid output of this call.
         """

@@ -144,7 +144,7 @@ _CALLS, _ANSWERS = attrgetter("tool_calls"), attrgetter("tool_call_id")
 
 
 def _is_whole_in_any_order(messages: Sequence[BaseMessage], answers: Collection[type[BaseMessage]]) -> bool:
-    """Return the result of `is_whole` for answers that are not in the order of the calls."""
+    """Return whether each reply is followed by the answers to all its calls, which may be in any order."""
     for place, message in enumerate(messages):
         if not (calls := calls_in(message)):
             continue
