@@ -15,6 +15,7 @@ from langchain_core.tools import InjectedToolCallId
 from langgraph.types import Command
 
 from callboard import CallPolicy, DuplicateCallIdWarning, Limit, ToolNode, create_react_agent
+from callboard.exceptions import CallCancelledError
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 from tests.helpers import BrokenError, ended, make
 
@@ -352,3 +353,18 @@ async def test_a_call_id_that_the_model_uses_again_in_a_later_turn_is_a_new_call
     result = await ToolNode([recorder.tool("work")]).ainvoke(alone)
 
     assert [message.content for message in result["messages"]] == ["again"]
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_call_whose_task_other_code_cancels_before_it_begins_is_an_error_and_never_nothing() -> None:
+    """A tool may cancel all tasks that it finds; asyncio never runs the first line of those that have not begun."""
+    before = asyncio.all_tasks()
+
+    async def cancels_others() -> str:
+        for task in asyncio.all_tasks() - before - {asyncio.current_task()}:
+            task.cancel()
+        return "done"
+
+    asked = calls("cancels_others", "cancels_others", "cancels_others")
+    with pytest.raises(CallCancelledError):
+        await ToolNode([make(cancels_others)]).ainvoke([asked])

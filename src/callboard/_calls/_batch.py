@@ -16,7 +16,7 @@ from callboard._loops._left_tasks import LeftTasks
 from callboard._loops._protocol import ChildFn, Nursery, Scope
 from callboard._loops._watchdog import mark
 from callboard._records._policies import OnError
-from callboard.exceptions import AbandonedTaskWarning, CallError
+from callboard.exceptions import AbandonedTaskWarning, CallCancelledError, CallError
 
 T = TypeVar("T")
 
@@ -81,6 +81,8 @@ class Batch(Generic[T]):
                         nursery.start(self._run_next, call.grace)
                         if number % PORTION == 0:
                             await checkpoint()  # may be cancelled: the nursery ends the calls that were started
+            if not nursery.cancel_called:
+                self._refuse_rest()
         except loop.cancelled_class:
             if not self._failed:
                 raise  # otherwise the error of the call replaces the cancellation, as in any `finally`
@@ -95,6 +97,12 @@ class Batch(Generic[T]):
             self._raise_failures(count)
         if left is not None and left.may_exist:
             _warn_about_left_tasks(left)
+
+    def _refuse_rest(self) -> None:
+        """Record an error for each call that never began, because other code had cancelled its task before."""
+        for call in self._next:
+            call.error, call.ended = CallCancelledError(call.name, call.id), True
+            self._failed.append(call)
 
     def start_beside(self, child: ChildFn, grace: float) -> None:
         """Start an additional task that has to end before the batch ends; do nothing if the batch is closed."""

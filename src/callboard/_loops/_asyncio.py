@@ -57,13 +57,13 @@ class AsyncioNursery:
             return
         scope.task = task
         self._children[task] = scope
-        if self._empty is not None:
+        if self._empty is not None:  # the owner waits already, and no `_look` comes after this child
             self._loop.call_soon(self._look)
 
     def _left(self, scope: AsyncioScope, expected: bool) -> None:
-        # A child awaits nothing after it has left its scope (`ChildFn`): it ends in this step of its task, and the
-        # owner goes on in a later one. A callback of the task would cost each child a turn of the loop and a tenth of
-        # the time of a call, so only a child that ends with an error has one.
+        # A child awaits nothing after its scope (`ChildFn`), so it ends in this step, before the owner's next one. It
+        # has no done callback: that would wake the owner one turn of the loop later, and cost each child time. A child
+        # whose scope did not swallow its error or cancellation gets one, because `_ended` has to read the error.
         task = scope.task
         assert task is not None
         if not expected:
@@ -82,8 +82,9 @@ class AsyncioNursery:
             scope.task = None  # the task's error refers to the scope: a reference cycle
 
     def _look(self) -> None:
-        # Other code may cancel a child that has not begun, such as all tasks of the loop. It never enters its scope.
-        # This runs after the first step of each child.
+        # A child that ends before it enters its scope never calls `_left`: a tool may cancel all tasks that it finds,
+        # and Ctrl-C may come before the first line. Scheduled after the children were started, so each had its first
+        # step.
         for task in [task for task in self._children if task.done()]:
             self._ended(task)
 

@@ -101,7 +101,7 @@ class AsyncioScope:
         "_timer",  # for the deadline; after `cancel`, for the end of the grace
         "begun",  # True from the beginning of the block on; before, a cancellation of the task must not use this scope
         "cancel_called",  # True once requested, even if a shield still holds the cancellation back
-        "on_exit",  # only in the scope of a nursery's child: tells the nursery that the child ends, see `on_exit` there
+        "on_exit",  # only in the scope of a nursery's child: `AsyncioNursery._left`
         "task",  # the task of the block; a nursery sets it before the task has begun
     )
 

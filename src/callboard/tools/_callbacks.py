@@ -147,8 +147,8 @@ async def _in_thread_as_here(fn: Callable[[], object]) -> None:
 def manager_of_tool(tool: BaseTool, config: RunnableConfig) -> AsyncCallbackManager:
     """Return LangChain's callback manager for the runs of a tool, as `AsyncCallbackManager.configure` makes it.
 
-    That takes a fifth of the time of a single call, mostly to find that nothing is traced. The shortcut asks the same
-    sources, and makes an empty manager if none of them has anything to add.
+    `configure` takes a fifth of the time of a batch with one call, mostly to find that nothing is traced. The shortcut
+    asks the same sources, and makes a manager without handlers if none of them has anything to add.
     """
     callbacks, tags, metadata = config.get("callbacks"), config.get("tags"), config.get("metadata")
     if callbacks or tool.callbacks or tool.verbose or tags or tool.tags or tool.metadata or _is_traced():
@@ -158,15 +158,16 @@ def manager_of_tool(tool: BaseTool, config: RunnableConfig) -> AsyncCallbackMana
     return AsyncCallbackManager([], metadata={**(metadata or {})}, inheritable_metadata={**(metadata or {})})
 
 
-# All that `_configure` uses. In a release of langchain-core that asks another source it uses other names; then there is
-# no shortcut. It refuses the two variables of the environment, which are read once.
+# Names that `_configure` uses in the releases that were read, on all Pythons. With another name, it may ask another
+# source: then there is no shortcut. LANGCHAIN_TRACING and LANGCHAIN_HANDLER make it raise an error; they are looked up
+# once, at import.
 _NAMES = """
     ConsoleCallbackHandler Exception LangChainTracer RuntimeError StdOutCallbackHandler _configure_hooks
-    _external_run_ids _get_debug _get_tracer_kwargs _tracing_v2_is_enabled add_handler add_metadata add_tags any cast
-    copy dotted_order env_var_is_set get get_tracing_context handlers id inheritable_handlers inheritable_metadata
-    inheritable_tags isinstance langchain_core.tracers.context langchain_core.tracers.langchain
-    langchain_core.tracers.stdout langsmith.run_helpers list logger metadata order_map parent_run_id repr run_map
-    setdefault str tags trace_id tracing_v2_callback_var warning
+    _external_run_ids _get_debug _get_tracer_kwargs _tracing_v2_is_enabled add_handler add_metadata add_tags any
+    cast copy copy_with_metadata_defaults dotted_order env_var_is_set get get_tracing_context handlers id
+    inheritable_handlers inheritable_metadata inheritable_tags isinstance langchain_core.tracers.context
+    langchain_core.tracers.langchain langchain_core.tracers.stdout langsmith.run_helpers list logger metadata
+    order_map parent_run_id repr run_map setdefault str tags trace_id tracing_v2_callback_var warning
 """
 _is_known = set(_NAMES.split()).issuperset(_configure.__code__.co_names) and os.environ.keys().isdisjoint(
     ("LANGCHAIN_TRACING", "LANGCHAIN_HANDLER")

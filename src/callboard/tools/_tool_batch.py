@@ -417,7 +417,7 @@ class _BatchCall(SupervisedCall[Output]):
             if batch.overrides is not None:
                 output = await self._overridden(batch.overrides)
             else:
-                # As `run_judged` does, without its frame, which each waiting call would keep.
+                # The body of `run_judged`, written out: its frame would stay in memory while the call waits.
                 try:
                     if self.policy.budget is not None:
                         output = await self.within_budget(self._execute if setup.chain is None else self._through_chain)
@@ -481,9 +481,11 @@ class _BatchCall(SupervisedCall[Output]):
 
         Without a request, the call runs as the model wrote it.
         """
-        batch, setup = self.of, self.of.setup  # each local name costs 8 bytes per waiting call
+        # Few local names: this frame lives as long as the call, and thousands may wait.
+        batch, setup = self.of, self.of.setup
         if request is None:
             call, config = self.call, self._config
+            # Without middleware no user's code runs between two attempts, so the facts need no check.
             known = batch.ready_tools.get(call["name"])
             if known is None or batch.overrides is not None or config.get("callbacks") is not batch.callbacks:
                 if (tool := setup.tools.get(call["name"])) is None:
@@ -500,7 +502,7 @@ class _BatchCall(SupervisedCall[Output]):
             runtime = batch.runtime_for(call, self._config) if request is None else request.runtime
             ready = inject(call, known.plan.injected, runtime, setup.messages_key)
         terms = None
-        # A middleware may have changed the arguments, the tool, or the context of key functions.
+        # A middleware may have changed the call, whose name decides policy and limits, or the context of key functions.
         if request is not None and (call is not self.call or setup.supervision.takes_context):
             terms = batch.terms(request)
         try:
@@ -516,7 +518,7 @@ class _BatchCall(SupervisedCall[Output]):
             except ValidationError as error:
                 raise_invalid_arguments(error, call, filled_in(known.plan, ready, call))
             self.handled = None  # an earlier attempt may have set it
-            # The usual case is tested here, without a call.
+            # The usual case is tested here, without a call of `checked`.
             if type(response) is ToolMessage and response.tool_call_id == call["id"] and type(response.content) is str:
                 return response
             return batch.rules.checked(response, call)
