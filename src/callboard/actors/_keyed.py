@@ -239,17 +239,13 @@ class KeyedActors:
                 self._leave(min(idle, key=lambda one: one.cell.asked))
 
     def _makes_room(self) -> bool:
-        """Return whether an actor that has no running calls is being stopped, so that another actor can soon start.
-
-        An ending actor with running calls does not count, because it may itself wait for another actor to start.
-        """
+        """Return whether an actor that has no running calls is being stopped, so that another actor can soon start."""
+        # An ending actor with running calls does not count, because it may itself wait for another actor to start.
         return any(one.is_leaving and not one.cell.in_hand() for one in self._alive.values())
 
     def _room_for(self, cell: Cell) -> tuple[Sequence[Cell], str]:
-        """Return the actors of which one must end before the actor of `cell` can start, and the reason.
-
-        Return `(), ""` if `cap` allows the start. Any thread may call this.
-        """
+        """Return the actors of which one must end before that of `cell` can start, and the reason; else `(), ""`."""
+        # Any thread may call this.
         alive, cap = list(self._alive.values()), self.spec.cap
         if cap is None or len(alive) < cap or any(one.cell is cell for one in alive):
             return (), ""
@@ -486,10 +482,7 @@ class FleetCell(Cell):
 
 
 class _HandedOn(threading.local):
-    """Thread-local slot in which `ask` or `answer` passes a call's delivery to `_put`, which follows without an await.
-
-    No other task of the thread comes in between. Other threads, which may ask the same cell, have their own.
-    """
+    """Thread-local slot in which `ask` or `answer` passes a delivery to `_put`, which follows without an await."""
 
     posting: "Delivery | _Served | None" = None
 
@@ -573,10 +566,8 @@ class FleetActors(KeyedActors):
         return await cell.answer(handler, ask, served)
 
     async def _until_handed_over(self, key: Hashable) -> None:
-        """Wait until this process has given back the key of a drained actor, then raise `KeyMovedError`.
-
-        Before that, the caller would find this process as the owner again.
-        """
+        """Wait until this process has given back the key of a drained actor, then raise `KeyMovedError`."""
+        # Before that, the caller would find this process as the owner again.
         while self.membership.owned(key) is not None:
             # Asked again and again: the key can be returned only after the actor and its last call have ended.
             self.rests(key)
