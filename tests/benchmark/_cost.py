@@ -35,8 +35,8 @@ def calls(*, sizes: tuple[int, ...], repetitions: int) -> Table:
         table.budgets += [
             Budget(f"{size} calls, a fifth of LangGraph, both in a graph", 0.20, cost.ratio(IN_GRAPH, LANGGRAPH)),
             Budget(f"{size} calls, a fifth of LangGraph, directly", 0.20, cost.ratio(DIRECT, LANGGRAPH)),
-            Budget(f"{size} calls, 1.5 x the floor, asyncio (an aim)", 1.5, cost.ratio(DIRECT, FLOOR)),
-            Budget(f"{size} calls, 1.5 x the floor, trio (an aim)", 1.5, cost.ratio(TRIO_DIRECT, TRIO_FLOOR)),
+            Budget(f"{size} calls, 1.2 x the floor, asyncio", 1.2, cost.ratio(DIRECT, FLOOR)),
+            Budget(f"{size} calls, 1.4 x the floor, trio", 1.4, cost.ratio(TRIO_DIRECT, TRIO_FLOOR)),
         ]
     return table
 
