@@ -45,10 +45,10 @@ VARIANTS = 2
 
 Of a test with more, only the first runs on asyncio and the last on trio; CI runs all.
 """
-CROSSED = {"server", "mcp", "mcp_service", "http", "remote", "sql"}
+CROSSED = {"agent", "server", "mcp", "mcp_service", "http", "remote", "sql"}
 """Packages in which already two variants of an async test are too many.
 
-What varies, such as the server or the version of the protocol, does not depend on the backend there.
+What varies, such as the server, the database or the version of a protocol, does not depend on the backend there.
 """
 
 

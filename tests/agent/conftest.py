@@ -1,7 +1,6 @@
 """Checkpointers for tests of agents, and a PostgreSQL server, if one is installed."""
 
 import gc
-from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,24 +10,6 @@ import pytest
 from ._forks import Forks
 from ._postgres import Server, programs
 from ._savers import SAVERS, saver_of
-
-HERE = Path(__file__).parent
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of a test with two variants, run the first one on asyncio and the second one on trio; CI runs both on both."""
-    if any("::" in argument for argument in config.args):
-        return  # the command line names the tests to run
-    variants: dict[tuple[Path, str, str], list[pytest.Item]] = defaultdict(list)
-    for item in items:
-        if HERE in item.path.parents and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
-            if item.get_closest_marker("exhaustive") is None and "anyio_backend" in item.callspec.params:
-                backend, _ = item.callspec.params["anyio_backend"]
-                variants[item.path, item.originalname, backend].append(item)
-    for (_, _, backend), alike in variants.items():
-        if len(alike) == 2:
-            alike[0 if backend == "trio" else 1].add_marker(pytest.mark.exhaustive)
 
 
 @pytest.fixture(autouse=True, scope="session")
