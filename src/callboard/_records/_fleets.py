@@ -64,7 +64,7 @@ class Delivery(Protocol):
         ...
 
     def taken(self) -> None:
-        """Tell the fleet that the ask was put into the actor's mailbox, or that it never will be.
+        """Tell the fleet that the ask is in the actor's mailbox, or was given up.
 
         The fleet sends the next ask of the key only after this.
         """

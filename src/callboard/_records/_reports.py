@@ -82,7 +82,7 @@ class Statistics:
     """Statistics of a node's calls at one moment."""
 
     running: int
-    """Number of calls whose function runs, except calls whose thread was abandoned."""
+    """Number of running calls, without those that have abandoned their thread."""
     waiting: int
     """Number of calls that wait for a permit."""
     abandoned_threads: int
