@@ -17,6 +17,7 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -24,6 +25,7 @@ from uuid import uuid4
 from anyio import sleep
 
 from callboard._calls._observers import current_mark
+from callboard._loops._forks import after_fork_in_child
 
 _log = logging.getLogger("callboard")
 
@@ -57,10 +59,10 @@ def new_holder(now: float | None = None) -> dict[str, Any]:
     # Before the entry is stored: a run of this process that reads an unknown token takes its holder for dead.
     _here.add(token)
     pid = os.getpid()
-    host = {"host": socket.gethostname(), "boot": _boot()}
+    host = {"host": socket.gethostname(), "boot": _BOOT}
     mark = current_mark()
     marked = {} if mark is None else {"mark": mark}
-    return {"token": token, **host, "pid": pid, "born": _stat(pid)[1], "until": _until(now), **marked}
+    return {"token": token, **host, "pid": pid, "born": _birth(), "until": _until(now), **marked}
 
 
 def prolonged(holder: Mapping[str, Any], now: float | None = None) -> dict[str, Any]:
@@ -127,7 +129,7 @@ def _is_elsewhere(holder: Mapping[str, Any]) -> bool:
 
     It is then on another machine, or of an earlier boot of this one.
     """
-    return (holder["host"], holder["boot"]) != (socket.gethostname(), _boot())
+    return (holder["host"], holder["boot"]) != (socket.gethostname(), _BOOT)
 
 
 def is_alive(holder: Mapping[str, Any], now: float | None = None) -> bool:
@@ -183,12 +185,22 @@ def _stat(pid: int) -> tuple[str, str]:
         return "", ""
 
 
-def _boot() -> str:
-    """Return the id of the current boot of the machine; an empty text if the system has none.
-
-    Process ids of an earlier boot mean nothing.
-    """
+def _boot_id() -> str:
+    """Return the id of the current boot of the machine; an empty text if the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
+
+
+@cache
+def _birth() -> str:
+    """Return the start time of this process, as `_stat` does."""
+    return _stat(os.getpid())[1]
+
+
+# Read when the module is imported, because a run that reads a file blocks its event loop.
+_BOOT = _boot_id()
+"""Id of the current boot: process ids of an earlier boot mean nothing."""
+_birth()
+after_fork_in_child(_birth.cache_clear)
