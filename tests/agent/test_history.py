@@ -24,7 +24,7 @@ from langgraph.types import Overwrite, interrupt
 
 from callboard import AgentState
 from callboard.conversations._channels import Schema, State
-from callboard.conversations._flow import Flow, drawing
+from callboard.conversations._flow import ReactFlow, drawing
 from callboard.conversations._history import repaired
 from callboard.testing import calls, tool_call
 
@@ -154,7 +154,7 @@ WRITES = st.one_of(
 
 def state() -> State:
     """Return the state of an agent that has not spoken yet."""
-    flow = Flow(tools=True, before=False, after=False, response=False, direct=frozenset())
+    flow = ReactFlow(tools=True, before=False, after=False, response=False, direct=frozenset())
     return State(Schema(drawing(flow, AgentState, None, {}), flow), {})
 
 

@@ -11,7 +11,7 @@ from langgraph.types import Command, Send
 
 from callboard import AgentState, create_react_agent
 from callboard.conversations._channels import Schema
-from callboard.conversations._flow import Flow, drawing
+from callboard.conversations._flow import ReactFlow, drawing
 from callboard.conversations._storage import Amended, Finished
 from callboard.conversations._stored_types import tracked_entry
 from callboard.testing import ScriptedModel, calls
@@ -92,7 +92,7 @@ async def test_untracked_values_are_given_and_never_stored(tmp_path: Path, durab
 
 def test_commands_and_sends_carry_no_untracked_value_into_the_journal() -> None:
     """This holds for each form in which a node can write the value."""
-    flow = Flow(tools=True, before=False, after=False, response=False, direct=frozenset())
+    flow = ReactFlow(tools=True, before=False, after=False, response=False, direct=frozenset())
     schema = Schema(drawing(flow, Connected, None, {}), flow.entry)
     secret = {"connection": "canary", "messages": []}
     outputs = [

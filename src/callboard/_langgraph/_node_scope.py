@@ -21,6 +21,7 @@ from langgraph._internal._constants import (
     CONFIG_KEY_SCRATCHPAD,
     CONFIG_KEY_SEND,
     CONFIG_KEY_STREAM,
+    CONFIG_KEY_STREAM_MESSAGES_V2,
     CONFIG_KEY_TASK_ID,
     CONFIG_KEY_THREAD_ID,
 )
@@ -30,11 +31,12 @@ from langgraph._internal._constants import PULL as PULL
 from langgraph._internal._constants import PUSH as PUSH
 from langgraph._internal._constants import RESUME as RESUME
 from langgraph._internal._constants import TASKS as TASKS
-from langgraph._internal._runnable import coerce_to_runnable
+from langgraph._internal._runnable import _trace_payload, coerce_to_runnable
 from langgraph._internal._typing import MISSING as MISSING
 from langgraph.errors import ParentCommand
 from langgraph.pregel._algo import _xxhash_str
 from langgraph.pregel._messages import StreamMessagesHandler as StreamMessagesHandler
+from langgraph.pregel._messages import StreamMessagesHandlerV2 as StreamMessagesHandlerV2
 from langgraph.pregel._tools import StreamToolCallHandler as StreamToolCallHandler
 from langgraph.pregel.protocol import StreamProtocol
 from langgraph.runtime import ExecutionInfo, Runtime
@@ -123,8 +125,17 @@ class Outer:
         return {} if plain is None else {pending[0]: plain}
 
 
+traced_payload = _trace_payload
+"""Function that returns what callback handlers see of a node's input or output, by the node's trace policy."""
+
+
 def with_stream(config: RunnableConfig, put: Callable[[Any], None], modes: frozenset[str]) -> RunnableConfig:
     return with_key(config, CONFIG_KEY_STREAM, StreamProtocol(put, cast("Any", set(modes))))
+
+
+def wants_message_events(config: RunnableConfig) -> bool:
+    """Return whether LangGraph's `stream_events(version="v3")` reads a stream: it takes events in place of chunks."""
+    return bool(config.get(CONF, {}).get(CONFIG_KEY_STREAM_MESSAGES_V2))
 
 
 def checkpointer_in(config: RunnableConfig) -> Any:

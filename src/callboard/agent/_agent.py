@@ -16,7 +16,7 @@ from langgraph.types import GraphOutput, StateSnapshot, StateUpdate
 
 from callboard._calls._draining import PATIENCE
 from callboard._langgraph import run_config
-from callboard._langgraph._node_scope import checkpointer_in, for_all_visits, is_nested
+from callboard._langgraph._node_scope import checkpointer_in, for_all_visits, is_nested, wants_message_events
 from callboard._loops._bridge import pulled, run_from_sync
 from callboard._loops._current import current_loop
 from callboard._loops._entry_mode import Door, entered_from
@@ -263,7 +263,9 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
         request = self._request(input, config, stream_mode, output_keys, **options)
         modes = stream_mode or ("values" if is_nested(request.config) else "updates")
         wanted, shape = checked_modes(modes), self._runner.plan.schema.shaped
-        request = replace(request, modes=request.modes | wanted)
+        # A stream of version "v1" within such a reader has chunks, as in LangGraph.
+        events = version == "v2" and wants_message_events(request.config)
+        request = replace(request, modes=request.modes | wanted, message_events=events)
         # `aclosing`, because a bare `async for` that is left early would leave the run to the garbage collector.
         async with aclosing(chunks_of(partial(self._runner.run, self.checkpointer, request))) as chunks:
             async for chunk in chunks:
@@ -301,21 +303,35 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
         """Yield the chunks of a run as `astream` does, from sync code."""
         return pulled(Agent.astream(self._from_sync(), input, config, **options))
 
-    async def astream_events(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+    def astream_events(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, input: Any, config: Config = None, **options: Any
-    ) -> AsyncIterator[StreamEvent]:
+    ) -> Any:
         """Yield LangChain's events of a run; options are those of LangChain's `astream_events` and of `astream`.
 
-        Raises RuntimeError on trio, where LangChain's implementation does not run.
+        With `version="v3"`, the result has to be awaited, and is LangGraph's `AsyncGraphRunStream`. Raises RuntimeError
+        on trio, where the implementations of LangChain and LangGraph do not run.
         """
-        if current_loop().name == "trio":
-            raise RuntimeError(
-                "astream_events is LangChain's and needs asyncio; on trio, read "
-                'agent.astream(stream_mode=["updates", "messages", "custom"]) or observe()'
-            )
+        if options.get("version") == "v3":
+            return self._streams_of(input, config, options)
+        return self._langchain_events(input, config, options)
+
+    async def _langchain_events(
+        self, input: Any, config: Config, options: dict[str, Any]
+    ) -> AsyncIterator[StreamEvent]:
+        _check_asyncio("astream_events")
         async with aclosing(super().astream_events(input, config, **options)) as events:
             async for event in events:
                 yield event
+
+    async def _streams_of(self, input: Any, config: Config, options: dict[str, Any]) -> Any:
+        _check_asyncio('astream_events(version="v3")')
+        return await self.as_graph().astream_events(input, config, **options)
+
+    def stream_events(self, input: Any, config: Config = None, **options: Any) -> Any:
+        """Return LangGraph's streams of a run for `version="v3"`, from sync code; LangChain has no other version."""
+        if options.get("version") != "v3":
+            return super().stream_events(input, config, **options)
+        return self.as_graph().stream_events(input, config, **options)
 
     def _request(
         self,
@@ -358,6 +374,7 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
             modes=prints | checked_modes(modes) if modes else prints,
             door=self._door,
             subgraphs=subgraphs,
+            message_events=False,
             prints=prints,
             output_keys=output_keys,
         )
@@ -549,6 +566,14 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
             raise ValueError("No checkpointer set")
         with entered_from(self._door):
             return cast("SavedThread", await opened(self._runner.plan, saver, config, None, "async", looks=looks))
+
+
+def _check_asyncio(method: str) -> None:
+    if current_loop().name == "trio":
+        raise RuntimeError(
+            f"{method} is LangChain's and needs asyncio; on trio, read "
+            'agent.astream(stream_mode=["updates", "messages", "custom"]) or observe()'
+        )
 
 
 def _result(run: Run, output_keys: Keys | None, version: str, schema: Schema) -> Any:

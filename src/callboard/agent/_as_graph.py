@@ -156,6 +156,8 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
         self._stops = stops
         self.checkpointer = checkpointer
         self.config: RunnableConfig | None = None
+        self.stream_transformers: Sequence[Any] = ()
+        """LangGraph's transformers of the streams that `stream_events(version="v3")` returns."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("cache", "cache_policy", "retry_policy") and value:
@@ -284,6 +286,7 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
             interrupt_after=cast("Any", self._stops.after),
             debug=self.debug,
             name=self.name,
+            transformers=self.stream_transformers or None,
         )
         graph.config = self.config
         return graph

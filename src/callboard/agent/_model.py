@@ -26,7 +26,7 @@ from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.tools import BaseTool
 
 from callboard._langgraph import runtime_of
-from callboard._langgraph._node_scope import graph_runnable
+from callboard._langgraph._node_scope import MISSING, graph_runnable
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
 from callboard._loops._entry_mode import is_missing, is_sync_entry
@@ -54,7 +54,7 @@ def model_with_tools(
     TypeError if `model` is no chat model, and NotImplementedError if it cannot bind tools.
     """
     if isinstance(model, str):
-        model = _init_chat_model(model)
+        model = init_chat_model(model)
     given: object = model
     if isinstance(given, type):
         raise TypeError(f"A model is a chat model, and {given.__name__} is a class: write {given.__name__}(...)")
@@ -77,15 +77,16 @@ def model_with_tools(
         ) from error
 
 
-def _init_chat_model(name: str) -> BaseChatModel:
+def init_chat_model(name: str) -> BaseChatModel:
+    """Return the chat model of a name `provider:model`, made by langchain; raise ImportError without langchain."""
     try:
-        from langchain.chat_models import init_chat_model
+        from langchain.chat_models import init_chat_model as from_name
     except ImportError:
         raise ImportError(
             "Please install langchain (`pip install langchain`) to use '<provider>:<model>' string syntax for "
             "`model` parameter."
         ) from None
-    return init_chat_model(name)
+    return from_name(name)
 
 
 def _has_tools(model: Runnable[Any, Any], tools: Sequence[BaseTool], at_provider: int) -> bool:
@@ -125,7 +126,7 @@ class FixedModel:
         provider_tools: Sequence[dict[str, Any]],
         prompt: Prompt | None,
     ) -> None:
-        self._model = _init_chat_model(model) if isinstance(model, str) else model
+        self._model = init_chat_model(model) if isinstance(model, str) else model
         self._tools = tools
         self._provider_tools = provider_tools
         self._prompt = _Prompt(prompt)
@@ -271,9 +272,10 @@ T = TypeVar("T")
 def run_user_code(leaf: Runnable[Any, T], given: Any, config: RunnableConfig, name: str) -> Awaitable[T]:
     """Run a Runnable of the user, and return its result.
 
-    In a sync run it runs in a worker thread, which warnings call `name`. In an async run it runs on asyncio.
+    In a sync run it runs in a worker thread, which warnings call `name`. In an async run it runs on asyncio, or in a
+    worker thread if LangGraph would run its sync function on the event loop.
     """
-    if is_sync_entry() and has_sync_half(leaf):
+    if (is_sync_entry() and has_sync_half(leaf)) or _blocks(leaf):
         return run_function(partial(leaf.invoke, given, config), name)
     return run_on_asyncio(partial(leaf.ainvoke, given, config))
 
@@ -317,6 +319,11 @@ def has_sync_half(leaf: Runnable[Any, Any]) -> bool:
         if own.get(awaited) is not None and own.get(sync) is None:
             return False
     return not any(is_missing(getattr(cls, name, None)) for name in ("invoke", "_generate"))
+
+
+def _blocks(leaf: Any) -> bool:
+    """Return whether a Runnable of LangGraph has a sync function alone: its `ainvoke` calls it on the event loop."""
+    return getattr(leaf, "func", None) is not None and getattr(leaf, "afunc", MISSING) is None
 
 
 _HALVES = (("func", "afunc"), ("_transform", "_atransform"))

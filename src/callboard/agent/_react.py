@@ -22,6 +22,7 @@ from callboard.actors._actor import Actor
 from callboard.actors._child import ChildSpec
 from callboard.agent._agent import Agent as Agent
 from callboard.agent._model import ChosenModel, FixedModel, ModelChoice, Prompt
+from callboard.agent._react_nodes import ReactNodes, ReactParts
 from callboard.agent._run_context import AgentPlan, Breakpoints
 from callboard.agent._runner import Runner
 from callboard.conversations._channels import Schema
@@ -32,7 +33,7 @@ from callboard.conversations._flow import (
     AgentState,
     AgentStateWithStructuredResponse,
     Builder,
-    Flow,
+    ReactFlow,
     drawing,
 )
 from callboard.conversations._stored_types import checked_types, named_types
@@ -126,21 +127,23 @@ def create_react_agent(
     schemas: Any = (schema, context_schema)  # hashable, which mypy does not know of a type
     builder = draw() if flow.before or flow.after else _shared_drawing(flow, *schemas)
     builder.validate(interrupt=[name for name in (*stops.before, *stops.after) if name != "*"])
+    asked = _asks(model, node, provider_tools, prompt)
     plan = AgentPlan(
         name=name,
         flow=flow,
         schema=Schema(builder, flow),
-        model=_asks(model, node, provider_tools, prompt),
+        chat_model=asked.chat_model,
+        bodies=partial(ReactNodes, ReactParts(flow=flow, model=asked, response_format=response_format)),
         tools=node,
         access=NodeAccess(node),
         hooks={key: cast("Runnable[Any, Any]", builder.nodes[key].runnable) for key in hooks if key in builder.nodes},
-        response_format=response_format,
+        trace_policies={},
         version=version,
     )
-    types = partial(_types_in, given_types, [*builder.schemas, context_schema, response_format])
+    types = partial(stored_types_of, given_types, [*builder.schemas, context_schema, response_format])
     saver, shared = saver_of(checkpointer, types), store_of(store)
     if saver is None:
-        _tell_unkept_questions(node)
+        tell_unkept_questions(node)
     runner = Runner(
         plan=plan,
         name=name or "LangGraph",
@@ -152,7 +155,7 @@ def create_react_agent(
     return Agent(runner, draw, checkpointer=saver, stops=stops, budget=budget, stored_types=types)
 
 
-def _types_in(given: Iterable[type], schemas: Iterable[Any]) -> frozenset[type]:
+def stored_types_of(given: Iterable[type], schemas: Iterable[Any]) -> frozenset[type]:
     return frozenset({*given, *named_types(*schemas)})
 
 
@@ -177,8 +180,8 @@ def _check_version(version: str) -> None:
         raise ValueError(f"Invalid version {version}. Supported versions are 'v1' and 'v2'.")
 
 
-def _flow_of(node: ToolNode, hooks: Mapping[str, object], response_format: object) -> Flow:
-    return Flow(
+def _flow_of(node: ToolNode, hooks: Mapping[str, object], response_format: object) -> ReactFlow:
+    return ReactFlow(
         tools=bool(node.tools_by_name),
         before=hooks[BEFORE] is not None,
         after=hooks[AFTER] is not None,
@@ -188,7 +191,7 @@ def _flow_of(node: ToolNode, hooks: Mapping[str, object], response_format: objec
 
 
 @lru_cache(maxsize=64)
-def _shared_drawing(flow: Flow, schema: type[Any], context_schema: type[Any] | None) -> Builder:
+def _shared_drawing(flow: ReactFlow, schema: type[Any], context_schema: type[Any] | None) -> Builder:
     """Return a LangGraph builder that all agents without hooks and with equal nodes and schemas share; it has no tools.
 
     LangGraph reads the type hints of a schema anew for each graph, which takes half of the time to make an agent.
@@ -262,12 +265,7 @@ def _tool_node(
     if not isinstance(tools, ToolNode) and isinstance(tools, LangGraphToolNode):
         tools, on_unknown = ToolNode(**arguments_of(tools, only_invalid_arguments), on_unknown=on_unknown), None
     if not isinstance(tools, ToolNode):
-        given: object = tools
-        if isinstance(given, (BaseTool, str, Mapping)) or not isinstance(given, Iterable):
-            name = given.name if isinstance(given, BaseTool) else getattr(given, "__name__", None)
-            hint = f"; write [{name}]" if name else ""
-            raise TypeError(f"tools is a sequence of tools, or a ToolNode, got {given!r}{hint}")
-        tools = list(tools)
+        tools = listed_tools("create_react_agent", tools)
         here = [tool for tool in tools if not isinstance(tool, dict)]
         node = ToolNode(here, middleware=middleware, max_calls=max_calls, on_unknown=on_unknown)
         return node, [tool for tool in tools if isinstance(tool, dict)]
@@ -280,7 +278,16 @@ def _tool_node(
     return tools, []
 
 
-def _tell_unkept_questions(node: ToolNode) -> None:
+def listed_tools(function: str, given: object) -> list[Any]:
+    """Return the tools of an agent as a list; raise TypeError for a single tool, a text, a mapping or a node."""
+    if isinstance(given, (BaseTool, str, Mapping)) or not isinstance(given, Iterable):
+        name = given.name if isinstance(given, BaseTool) else getattr(given, "__name__", None)
+        hint = f"; write [{name}]" if name else ""
+        raise TypeError(f"{function}(tools=...) is a sequence of tools, got {given!r}{hint}")
+    return list(given)
+
+
+def tell_unkept_questions(node: ToolNode) -> None:
     """Warn if middleware asks people and the agent has no checkpointer that stores the waiting calls."""
     if asking := NodeAccess(node).needs_checkpointer:
         warnings.warn(

@@ -17,26 +17,19 @@ from langgraph.types import Interrupt, Send
 
 from callboard._langgraph._node_scope import NodePlace
 from callboard._loops._deadline import DEFAULT_GRACE
-from callboard.agent._model import lending, run_user_code
+from callboard.agent._model import lending
 from callboard.agent._run_context import RunContext, first_config, meets
-from callboard.agent._run_events import RunReporter
 from callboard.agent._tools_step import answer_open_calls, run_calls, run_sent_calls
-from callboard.conversations._channels import State, goto_of
+from callboard.conversations._channels import MESSAGES, State, goto_of
 from callboard.conversations._flow import (
-    AGENT,
-    RESPONSE,
     TOOLS,
     Sent,
     Target,
     check_sends,
-    for_model,
     parted,
-    value_in,
 )
-from callboard.conversations._history import complete_calls, keepable, repaired
 from callboard.conversations._journal import SavedThread
 from callboard.conversations._snapshots import finished_writes, snapshot_of
-from callboard.conversations._storage import MESSAGES
 from callboard.conversations._thread import Thread
 from callboard.tools._errors import is_control_flow
 from callboard.tools._ledger import CallsInterrupted, Ledger
@@ -68,14 +61,13 @@ def transitions(thread: Thread, ran: Sequence[Ran], before: State | None, *, by_
     `Send` ran in it, and otherwise `None`. With it, the edge of each node is decided from the writes of that node
     alone. With `by_call`, the calls of a reply that is not the last one run, too: each is returned as a send.
     """
-    flow, messages = thread.schema.flow, thread.state.get(MESSAGES) or []
-    targets: list[Target] = []
+    flow = thread.schema.flow
+    if before is None:
+        return [flow.following(one.node, thread.state) for one in ran]
+    messages, targets = thread.state.get(MESSAGES) or [], list[Target]()
     for one in ran:
-        if before is None:
-            targets.append(flow.following(one.node, messages))
-            continue
-        seen = before.with_writes(thread.written(one.tasks)).get(MESSAGES) or []
-        edge = flow.following(one.node, seen)
+        state = before.with_writes(thread.written(one.tasks))
+        edge, seen = flow.following(one.node, state), state.get(MESSAGES) or []
         if edge == TOOLS and by_call and _reply_id(seen) != _reply_id(messages):
             targets += [Send(TOOLS, [call]) for call in flow.open_calls(seen)]
         else:
@@ -97,9 +89,6 @@ def _reply_id(messages: Sequence[BaseMessage]) -> str | None:
     return reply.id if isinstance(reply, AIMessage) else None
 
 
-NEEDS_MORE_STEPS = "Sorry, need more steps to process this request."
-
-
 class Run:
     """Run of an agent on a thread, from its input until the agent is done or waits for a person."""
 
@@ -107,9 +96,8 @@ class Run:
         self.context = context
         self.thread = context.thread
         self.tell = context.tell
-        self.reporter: RunReporter | None = None
-        """Object that reports the run to observers, set before `go` is called; `None` without observers."""
         self._plan = context.plan
+        self._bodies = context.plan.bodies(context)
         self._stops = context.stops
         self._resumed = context.resumed
         self.interrupts: list[Interrupt] = []
@@ -118,10 +106,6 @@ class Run:
         """Values of the state for the caller; empty while the run is not at its end."""
         self._has_stopped = False
         """`True` if the run stopped at a breakpoint or at a question, and waits for a person."""
-        self._whole: list[BaseMessage] = []
-        """Conversation as it was after its last repair, or after the last check that found nothing to repair."""
-        self._is_in_order = False
-        """`True` if the conversation of the thread itself is in an order that providers accept."""
 
     async def go(self, config: RunnableConfig) -> dict[str, Any]:
         """Run until the agent is done or waits for a person; return the values of the state for the caller.
@@ -161,13 +145,13 @@ class Run:
             self._tell_place(self.thread)
 
     def _ended(self) -> dict[str, Any]:
-        if self.reporter is not None:
-            self.reporter.questions = len(self.interrupts)
+        if self.context.reporter is not None:
+            self.context.reporter.questions = len(self.interrupts)
         if self.context.outer is not None and self._has_stopped:
             raise GraphInterrupt(tuple(self.interrupts))
         self.result = self._values()
-        if self.reporter is not None:
-            self.reporter.result = self.result
+        if self.context.reporter is not None:
+            self.context.reporter.result = self.result
         return self.result
 
     def _may_begin(self, nodes: Sequence[str]) -> bool:
@@ -263,7 +247,7 @@ class Run:
         return self._node(task, None, ends_step=ends_step)
 
     async def _calls(self, work: Awaitable[list[str]], *, is_sent: bool = False) -> Sequence[Ran]:
-        with lending(self._plan.model.chat_model):
+        with lending(self._plan.chat_model):
             return [Ran(TOOLS, await work, is_sent)]
 
     async def _node(self, node: str, send: Sent | None, *, ends_step: bool) -> Sequence[Ran]:
@@ -275,8 +259,8 @@ class Run:
             # Stored by an earlier run of this step: it is not run again.
             self.tell.cached(place, [record.output])
             return ran
-        if node == AGENT and send is None:
-            await self._repair()
+        if send is None:
+            await self._bodies.prepare(node)
         given = self.context.given(node) if send is None else send.payload
         if self.tell.is_heard:
             self.tell.started(place, given)
@@ -331,65 +315,9 @@ class Run:
         token = var_child_runnable_config.set(config)
         try:
             with self.context.loop.enforce_cancellation(DEFAULT_GRACE):
-                if node == AGENT:
-                    return self._update(await self._ask(given, config, is_sent), given, is_sent)
-                if node == RESPONSE:
-                    return {"structured_response": await self._respond(given, config)}
-                return await run_user_code(self._plan.hooks[node], given, config, node)
+                return await self._bodies.output(node, given, config, is_sent=is_sent)
         finally:
             var_child_runnable_config.reset(token)
-
-    def _ask(self, state: Any, config: RunnableConfig, is_sent: bool) -> Awaitable[BaseMessage]:
-        """Send the state to the model, and return its reply."""
-        plan = self._plan
-        if is_sent:
-            seen = for_model(state, before=plan.flow.before)
-        else:
-            seen = state if self._is_in_order and not plan.flow.before else self._for_model(state)
-        if self.reporter is None:
-            return plan.model.reply(seen, config, plan.tools.offered_tools())
-        ask = partial(plan.model.reply, seen, config, plan.tools.offered_tools())
-        return self.reporter.ask(plan.model.known, seen, ask)
-
-    def _respond(self, state: Any, config: RunnableConfig) -> Awaitable[object]:
-        model = self._plan.model
-        ask = partial(model.respond, state, config, self._plan.response_format)
-        return ask() if self.reporter is None else self.reporter.ask(model.known, state, ask)
-
-    def _update(self, reply: BaseMessage, state: Any, is_sent: bool) -> dict[str, Any]:
-        """Return the update of the state for a reply of the model, in a form that can be stored."""
-        if reply.name != self._plan.name:
-            reply.name = self._plan.name
-        complete_calls(reply)
-        remaining = value_in(state, "remaining_steps") if is_sent else self.context.stop - (self.thread.step + 1)
-        if remaining is not None and remaining < 2 and isinstance(reply, AIMessage) and self._lacks(reply, remaining):
-            reply = AIMessage(id=reply.id, content=NEEDS_MORE_STEPS)
-        return {"messages": keepable(reply)}
-
-    def _for_model(self, state: Any) -> Any:
-        """Return the state with its messages in an order that providers accept.
-
-        If a hook before the model wrote `llm_input_messages`, these are the messages.
-        """
-        given = self.thread.state.get("llm_input_messages") if self._plan.flow.before else None
-        if given is None and self._is_in_order:
-            return state
-        whole = self._whole if given is None else repaired(given)
-        if isinstance(state, dict):
-            return {**state, "messages": whole}
-        state.messages = whole
-        return state
-
-    def _lacks(self, reply: AIMessage, remaining: int) -> bool:
-        all_direct = all(call["name"] in self._plan.flow.direct for call in reply.tool_calls)
-        return (remaining < 1 and all_direct) or bool(reply.tool_calls)
-
-    async def _repair(self) -> None:
-        messages = self.thread.state.get(MESSAGES) or []
-        self._whole = whole = repaired(messages, self._whole)
-        self._is_in_order = whole == messages
-        if len(whole) != len(messages):
-            await self.thread.amend([self.thread.state.replacing("messages", whole)], None, "repair")
 
     def _values(self) -> dict[str, Any]:
         """Return the values of the state for the caller, including the results of an unfinished step's tasks."""

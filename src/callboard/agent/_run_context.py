@@ -4,17 +4,19 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime
+from langgraph.types import TracePolicy
 
 from callboard._langgraph._call_scope import CallScratchpad, call_config, name_of_run
 from callboard._langgraph._node_scope import NS_SEP, PULL, PUSH, NodePlace, Outer, config_at, task_id_of
 from callboard._loops._current import current_loop
-from callboard.agent._model import ChosenModel, FixedModel
-from callboard.agent._run_events import Body, traced_node
+from callboard.agent._model import run_user_code
+from callboard.agent._run_events import Body, RunReporter, traced_node
 from callboard.agent._stream import Teller
-from callboard.conversations._channels import Clock, Schema
-from callboard.conversations._flow import TOOLS, Flow
+from callboard.conversations._channels import Clock, Flow, Schema
+from callboard.conversations._flow import TOOLS
 from callboard.conversations._thread import Thread
 from callboard.tools._node import NodeAccess, ToolNode
 
@@ -73,12 +75,16 @@ class AgentPlan:
     """Name of the agent, which is set on the messages of its model; `None` for no name."""
     flow: Flow
     schema: Schema
-    model: FixedModel | ChosenModel
+    chat_model: BaseChatModel | None
+    """Chat model that tools may use, see `agent_model`; `None` if there is none, or it is chosen for each request."""
+    bodies: "Callable[[RunContext], NodeBodies]"
+    """Function that returns the bodies of the nodes for a run."""
     tools: ToolNode
     access: NodeAccess
     """Access to the internal parts of `tools`."""
     hooks: Mapping[str, Runnable[Any, Any]]
-    response_format: Any
+    trace_policies: Mapping[str, TracePolicy]
+    """Policies of nodes for what callback handlers see of their input and output; a node without one shows all."""
     version: Literal["v1", "v2"]
 
 
@@ -116,6 +122,8 @@ class RunContext:
         self.stops = stops
         self.resumed = resumed
         self.outer = outer
+        self.reporter: RunReporter | None = None
+        """Object that reports the run to observers, set before the run starts; `None` without observers."""
         self._answers = answers
         self._checkpointer = checkpointer
         self.goes_on = resumed
@@ -132,6 +140,11 @@ class RunContext:
         self.is_traced = config is not self.config
         self.is_watched = self.is_traced or self.tell.is_heard
         self.config = config
+
+    @property
+    def steps_left(self) -> int:
+        """Number of steps that the recursion limit leaves after the next one."""
+        return self.stop - (self.thread.step + 1)
 
     def given(self, node: str) -> Any:
         sent = node == TOOLS and self.by_call
@@ -180,10 +193,32 @@ class RunContext:
         )
 
     def traced(
-        self, config: RunnableConfig, body: Body, given: Any, name: str, shown: Callable[[Any], Any] | None = None
+        self,
+        config: RunnableConfig,
+        body: Body,
+        given: Any,
+        name: str,
+        shown: Callable[[Any], Any] | None = None,
     ) -> Awaitable[Any]:
         """Run the body of a node and return its result.
 
         If callback handlers listen, they see it as a chain run; see `traced_node` for the parameters.
         """
-        return traced_node(body, given, config, name, shown) if self.is_traced else body(config)
+        if not self.is_traced:
+            return body(config)
+        policy = self.plan.trace_policies.get(name)
+        return traced_node(body, given, config, name, shown=shown, policy=policy)
+
+
+class NodeBodies:
+    """Bodies of an agent's nodes in one run, except the tools node: each is the Runnable of `AgentPlan.hooks`."""
+
+    def __init__(self, context: RunContext) -> None:
+        self.context = context
+
+    async def prepare(self, node: str) -> None:
+        """Change the state, if `node` needs that, before the node reads it."""
+
+    def output(self, node: str, given: Any, config: RunnableConfig, *, is_sent: bool) -> Awaitable[Any]:
+        """Run a node and return its output; `is_sent` is `True` if a LangGraph `Send` gave it its input."""
+        return run_user_code(self.context.plan.hooks[node], given, config, node)

@@ -15,8 +15,10 @@ from langchain_core.runnables.config import patch_config
 from langchain_core.tracers._streaming import _StreamingCallbackHandler
 from langchain_core.utils.uuid import uuid7
 from langgraph.errors import GraphInterrupt
+from langgraph.types import TracePolicy
 
 from callboard._calls._observers import current_run, numbers
+from callboard._langgraph._node_scope import traced_payload
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import cleanup
@@ -122,15 +124,21 @@ def traced_node(
     given: Any,
     config: RunnableConfig,
     name: str,
+    *,
     shown: Callable[[Any], Any] | None = None,
+    policy: TracePolicy | None = None,
 ) -> Awaitable[Any]:
     """Run a node and return its result; callback handlers see it as a chain run of its own.
 
-    `shown` converts the result to the output that handlers see; by default they see the result itself.
+    `shown` converts the result to the output that handlers see; by default they see the result itself. `policy`
+    decides which part of input and output they see.
     """
     manager = _manager(config, [f"graph:step:{config['metadata']['langgraph_step']}"])
     if not manager.handlers:
         return run(config)
+    if policy is not None:
+        given = traced_payload(given, policy.process_inputs)
+        shown = partial(traced_payload, transform=policy.process_outputs)
     return _in_chain_run(run, given, config, name, manager, shown=shown, streams=True)
 
 

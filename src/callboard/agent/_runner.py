@@ -30,11 +30,12 @@ from callboard.agent._run_context import AgentPlan, Breakpoints, RunContext
 from callboard.agent._run_events import reported, traced
 from callboard.agent._stream import Chunk, Keys, Reader, Teller, handlers_for, printing
 from callboard.conversations._actor_states import ActorJournal
-from callboard.conversations._flow import END, Flow, check_sends, parted
+from callboard.conversations._channels import MESSAGES, Flow
+from callboard.conversations._flow import END, check_sends, parted
 from callboard.conversations._journal import Durability, SavedThread
 from callboard.conversations._saver import Saver
 from callboard.conversations._snapshots import finished_writes
-from callboard.conversations._storage import MESSAGES, Source
+from callboard.conversations._storage import Source
 from callboard.conversations._thread import START, Thread
 from callboard.exceptions import RunDeadlineExceededError
 from callboard.tools._errors import is_control_flow
@@ -58,7 +59,7 @@ async def apply_input(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, 
         return {}, True
     if not isinstance(given, dict):
         _check_form(given)
-    writes = thread.schema.writes_of(given)
+    writes = thread.schema.writes_of_input(given)
     if not writes:
         raise _nothing(given)
     if thread.records:
@@ -142,6 +143,8 @@ class Request:
     modes: frozenset[str]
     door: Door
     subgraphs: bool
+    message_events: bool
+    """`True` if the stream mode "messages" has the events of each message's parts; see `wants_message_events`."""
     prints: frozenset[str]
     output_keys: Keys | None
 
@@ -199,8 +202,8 @@ class Runner:
                 await thread.hold(repeats=request.input is None or isinstance(request.input, Command))
             try:
                 run = await self._begun(thread, saver, request, put, outer)
-                run.reporter = reporter
-                handlers = [] if put is None else handlers_for(request.modes, put, path, subgraphs=request.subgraphs)
+                run.context.reporter = reporter
+                handlers = [] if put is None else _handlers(request, put, path)
                 go = run.go if request.budget is None else partial(_within, request.budget, run)
                 work = partial(traced, go, request.input, config, self.name, handlers=handlers, metadata=_ABOUT)
                 needs_support = thread.is_kept or self.plan.access.actors.is_needed
@@ -274,6 +277,10 @@ class Runner:
         elif outer is not None and outer.stream is None:
             given["stream_writer"] = write_nothing  # the outer stream was opened without nested graphs
         return around.merge(Runtime(**given))
+
+
+def _handlers(request: Request, put: Put, path: tuple[str, ...]) -> list[Any]:
+    return handlers_for(request.modes, put, path, subgraphs=request.subgraphs, events=request.message_events)
 
 
 def _readers(request: Request, put: Put | None, outer: Outer | None) -> list[Reader]:

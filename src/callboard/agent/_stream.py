@@ -11,7 +11,12 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import EXCLUDED_METADATA_KEYS
 from langgraph.types import Interrupt, PregelTask, StateSnapshot
 
-from callboard._langgraph._node_scope import NodePlace, StreamMessagesHandler, StreamToolCallHandler
+from callboard._langgraph._node_scope import (
+    NodePlace,
+    StreamMessagesHandler,
+    StreamMessagesHandlerV2,
+    StreamToolCallHandler,
+)
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._protocol import Scope
@@ -118,12 +123,16 @@ async def chunks_of(run: Callable[[Callable[[Chunk], None]], Awaitable[object]])
 
 
 def handlers_for(
-    modes: Collection[str], put: Callable[[Chunk], None], namespace: tuple[str, ...], *, subgraphs: bool
+    modes: Collection[str], put: Callable[[Chunk], None], namespace: tuple[str, ...], *, subgraphs: bool, events: bool
 ) -> list[Any]:
-    """Return LangGraph's callback handlers that produce the chunks of the stream modes "messages" and "tools"."""
+    """Return LangGraph's callback handlers that produce the chunks of the stream modes "messages" and "tools".
+
+    With `events`, the mode "messages" has the events of each message's parts in place of chunks of the message.
+    """
     handlers: list[Any] = []
     if "messages" in modes:
-        handlers.append(StreamMessagesHandler(put, subgraphs, parent_ns=namespace))
+        kind = StreamMessagesHandlerV2 if events else StreamMessagesHandler
+        handlers.append(kind(put, subgraphs, parent_ns=namespace))
     if "tools" in modes:
         handlers.append(StreamToolCallHandler(put, subgraphs, parent_ns=namespace))
     return handlers

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from langchain_core.messages import (
     AIMessage,
@@ -13,6 +13,7 @@ from langchain_core.messages import (
     HumanMessage,
     RemoveMessage,
     SystemMessage,
+    ToolCall,
     ToolMessage,
 )
 from langgraph.channels import BinaryOperatorAggregate, UntrackedValue
@@ -24,7 +25,8 @@ from langgraph.types import Command, Overwrite
 from pydantic import BaseModel
 
 from callboard._langgraph._node_scope import MISSING, command_writes
-from callboard.conversations._flow import Flow
+
+MESSAGES = "messages"
 
 Write = tuple[str, Any]
 """Name of a channel, and the value that is written to it."""
@@ -39,6 +41,42 @@ class Clock:
     """Number of the step at which the recursion limit of the run is reached."""
 
 
+class Flow(Protocol):
+    """Nodes of an agent, and the rules that decide which node runs next."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of the agent's nodes."""
+        ...
+
+    @property
+    def entry(self) -> str:
+        """Name of the node that runs first when input arrives."""
+        ...
+
+    @property
+    def turn_entry(self) -> str:
+        """Name of the node that runs first in each turn of the model: after input, and after the results of calls."""
+        ...
+
+    @property
+    def reply_node(self) -> str:
+        """Name of the node after which a reply of the model is complete: the model, or the last hook after it."""
+        ...
+
+    def following(self, node: str, state: "State") -> str:
+        """Return the name of the node that runs after `node`, for the given state; `__end__` if the run is over."""
+        ...
+
+    def open_calls(self, messages: Sequence[BaseMessage]) -> list[ToolCall]:
+        """Return the calls of the last reply that have no result yet and have to run."""
+        ...
+
+    def aliases(self, node: str) -> Sequence[str]:
+        """Return further names of a node, under which other agents of LangGraph resume a thread at this node."""
+        ...
+
+
 class Schema:
     """Keys of an agent's state, and the keys that each node of the agent reads, taken from LangGraph's builder."""
 
@@ -50,7 +88,14 @@ class Schema:
         self.conversations = frozenset(name for name in self.specs if self.adds_messages(name))
         self.untracked = frozenset(name for name, spec in self.specs.items() if isinstance(spec, UntrackedValue))
         """Keys of the state that are never stored: their channel is LangGraph's `UntrackedValue`."""
-        self.output: tuple[str, ...] = tuple(key for key in self._keys[builder.state_schema] if key in self.specs)
+        self.values = self._stored_keys(builder.state_schema)
+        """Keys of the state that snapshots and streams show: all keys that nodes can write."""
+        self.output = self._stored_keys(builder.output_schema)
+        """Keys of the state that the result of a run has."""
+        self._input = frozenset(self._stored_keys(builder.input_schema))
+
+    def _stored_keys(self, schema: type[Any]) -> tuple[str, ...]:
+        return tuple(key for key in self._keys[schema] if key in self.specs)
 
     @property
     def nodes(self) -> Collection[str]:
@@ -76,7 +121,11 @@ class Schema:
         """Convert a dict of state values to an instance of the state's schema; return the dict for a TypedDict."""
         schema: Any = self._builder.state_schema
         is_dict = not (isinstance(schema, type) and (issubclass(schema, BaseModel) or is_dataclass(schema)))
-        return values if is_dict else schema(**{key: values[key] for key in self.output if key in values})
+        return values if is_dict else schema(**{key: values[key] for key in self.values if key in values})
+
+    def writes_of_input(self, given: dict[str, Any]) -> list[Write]:
+        """Convert the input of a run to writes; keys that no input may set are left out, as in LangGraph."""
+        return [(key, value) for key, value in given.items() if key in self._input]
 
     def writes_of(self, output: object) -> list[Write]:
         """Convert a node's output (a dict, a command, a list of commands) to writes; unknown keys are left out.

@@ -20,6 +20,7 @@ from typing_extensions import TypedDict
 
 from callboard._langgraph._node_scope import graph_runnable
 from callboard._util._suggestions import did_you_mean
+from callboard.conversations._channels import MESSAGES, State
 from callboard.conversations._history import is_repair, repaired
 from callboard.tools._bounds import is_unkept
 from callboard.tools._call_record import keys_of
@@ -57,12 +58,14 @@ TOOLS = "tools"
 BEFORE = "pre_model_hook"
 AFTER = "post_model_hook"
 RESPONSE = "generate_structured_response"
+MODEL = "model"
+"""Name of the model's node in `langchain.agents`."""
 END = "__end__"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flow:
-    """Nodes that an agent has, and the rules that decide which node runs next."""
+class ReactFlow:
+    """Nodes of an agent of `create_react_agent`, and the rules that decide which node runs next."""
 
     tools: bool
     """`True` if the agent has tools, so that there is a tools node."""
@@ -86,8 +89,21 @@ class Flow:
     def entry(self) -> str:
         return BEFORE if self.before else AGENT
 
-    def following(self, node: str, messages: Sequence[BaseMessage]) -> str:
-        """Return the name of the node that runs after `node`, for the given conversation; `END` if the run is over."""
+    @property
+    def turn_entry(self) -> str:
+        return self.entry
+
+    @property
+    def reply_node(self) -> str:
+        return AFTER if self.after else AGENT
+
+    def aliases(self, node: str) -> Sequence[str]:
+        """Return the name of the model's node in LangChain's agents, for the node with which a turn begins."""
+        return (MODEL,) if node == self.entry else ()
+
+    def following(self, node: str, state: State) -> str:
+        """Return the name of the node that runs after `node`, for the given state; `END` if the run is over."""
+        messages = state.get(MESSAGES) or []
         if node == BEFORE:
             return AGENT
         if node == AGENT:
@@ -278,7 +294,7 @@ def _drawn_only(state: Any) -> Any:
 
 
 def _route(_: Any) -> str:
-    """Return `END`; placeholder for `Flow.following` as the function of a conditional edge in a drawn graph."""
+    """Return `END`; placeholder for `ReactFlow.following` as the function of a conditional edge in a drawn graph."""
     return END
 
 
@@ -288,7 +304,7 @@ _ROUTE = graph_runnable(_route, _route.__name__, traced=True)
 
 
 def drawing(
-    flow: Flow,
+    flow: ReactFlow,
     schema: type[Any],
     context_schema: type[Any] | None,
     hooks: dict[str, Any],
@@ -312,7 +328,7 @@ def drawing(
     return builder
 
 
-def _draw_edges(builder: Builder, flow: Flow) -> None:
+def _draw_edges(builder: Builder, flow: ReactFlow) -> None:
     if flow.before:
         builder.add_edge(BEFORE, AGENT)
     end = RESPONSE if flow.response else END

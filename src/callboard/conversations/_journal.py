@@ -21,7 +21,7 @@ from callboard._calls._observers import current_mark
 from callboard._langgraph._node_scope import PUSH
 from callboard._langgraph._serializers import MEND
 from callboard.conversations._actor_states import ActorStates
-from callboard.conversations._channels import Schema, State, Write
+from callboard.conversations._channels import MESSAGES, Schema, State, Write
 from callboard.conversations._langgraph_threads import (
     kept_records,
     merged_records,
@@ -34,7 +34,6 @@ from callboard.conversations._saver import Saver
 from callboard.conversations._storage import (
     CHANNEL,
     FIRST_ID,
-    MESSAGES,
     NEXT,
     PARENT,
     Amended,

@@ -12,15 +12,13 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.types import Interrupt, Send
 
 from callboard._langgraph._node_scope import INTERRUPT, PULL, PUSH, RESUME, TASKS, task_id_of
-from callboard.conversations._flow import AFTER, AGENT, BEFORE, TOOLS, Sent, numbered
-from callboard.conversations._storage import BRANCH, MESSAGES, SENDS, Asked, Base, Entry, Finished, notes_of
+from callboard.conversations._channels import MESSAGES
+from callboard.conversations._flow import AFTER, AGENT, BEFORE, MODEL, TOOLS, Sent, numbered
+from callboard.conversations._storage import BRANCH, SENDS, Asked, Base, Entry, Finished, notes_of
 from callboard.conversations._stored_types import tracked_send
 from callboard.conversations._thread import START, Thread
 from callboard.tools._call_record import NOTHING_KNOWN, CallRecord, keys_of
 from callboard.tools._unanswered import answers_to, id_of
-
-MODEL = "model"
-"""Name of the model's node in `langchain.agents`."""
 
 
 def open_calls(thread: Thread) -> list[tuple[str, ToolCall]]:
@@ -32,15 +30,18 @@ def open_calls(thread: Thread) -> list[tuple[str, ToolCall]]:
 def next_nodes(thread: Thread) -> dict[str, Any]:
     if START in thread.next:
         return {START: thread.records[START].output}
-    channels: dict[str, Any] = {BRANCH + node: None for node in thread.next if node != TOOLS}
+    channels: dict[str, Any] = {BRANCH + name: None for node in thread.next for name in _names(thread, node)}
     sends: list[Send] = [tracked_send(one.send, thread.schema) for one in thread.sends]
-    if thread.schema.flow.entry in thread.next:
-        channels[BRANCH + MODEL] = None  # the name in `langchain.agents`; other agents ignore it
     if TOOLS in thread.next:
         sends += [Send(TOOLS, [call]) for _, call in open_calls(thread)]
     if TOOLS in thread.next or sends:
         channels[TASKS] = sends
     return channels
+
+
+def _names(thread: Thread, node: str) -> Sequence[str]:
+    """Return the names under which agents of LangGraph know a next node; none for the tools node, which gets sends."""
+    return () if node == TOOLS else (node, *thread.schema.flow.aliases(node))
 
 
 def kept_records(records: Mapping[str, CallRecord]) -> list[Entry]:
@@ -62,7 +63,8 @@ def writes_for_langgraph(thread: Thread, base: Base) -> Iterator[tuple[str, list
     tasks = _call_tasks(thread)
     # If LangGraph still has a call to run, that call's task leads on to the model by itself.
     nothing_left = all(thread.known_of(key).is_finished for _, keys in tasks for key in keys)
-    onward: list[tuple[str, Any]] = [(BRANCH + AGENT, None), (BRANCH + MODEL, None)] if nothing_left else []
+    after = _names(thread, thread.schema.flow.turn_entry) if nothing_left else ()
+    onward: list[tuple[str, Any]] = [(BRANCH + name, None) for name in after]
     for number, keys in tasks:
         records = [thread.known_of(key) for key in keys]
         task_id = task_id_of(base.id, thread.namespace, thread.step + 1, TOOLS, PUSH, str(number))
@@ -102,7 +104,9 @@ def read_next_nodes(thread: Thread, found: CheckpointTuple) -> None:
 def _node_here(thread: Thread, name: str) -> str | None:
     if name in thread.schema.nodes:
         return name
-    if name in (MODEL, AGENT, BEFORE) or name.endswith((".before_agent", ".before_model")):
+    if name in (MODEL, AGENT, BEFORE) or name.endswith(".before_model"):
+        return thread.schema.flow.turn_entry
+    if name.endswith(".before_agent"):
         return thread.schema.flow.entry
     if (name == AFTER or name.endswith(".after_model")) and open_calls(thread):
         return TOOLS

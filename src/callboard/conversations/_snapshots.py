@@ -11,11 +11,11 @@ from langgraph.errors import InvalidUpdateError
 from langgraph.types import Interrupt, PregelTask, StateSnapshot
 
 from callboard._langgraph._node_scope import PULL, PUSH, task_id_of
-from callboard.conversations._channels import Write
-from callboard.conversations._flow import AFTER, AGENT, END, TOOLS, Flow
+from callboard.conversations._channels import MESSAGES, Flow, Write
+from callboard.conversations._flow import END, TOOLS
 from callboard.conversations._journal import SavedThread, whole
 from callboard.conversations._langgraph_threads import open_calls
-from callboard.conversations._storage import FIRST_ID, MESSAGES, Move, entries_of, input_in, reading_stored_data
+from callboard.conversations._storage import FIRST_ID, Move, entries_of, input_in, reading_stored_data
 from callboard.conversations._thread import START, Thread
 
 COPY = "__copy__"
@@ -46,7 +46,7 @@ def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> St
     shows_finished = by_call and not past and bool(thread.records)
     state = thread.state.with_writes(finished_writes(thread)) if shows_finished else thread.state
     return StateSnapshot(
-        values=state.read(thread.schema.output),
+        values=state.read(thread.schema.values),
         # All tasks may have finished without the end of the step, which follows when the thread is resumed.
         next=tuple(task.name for task in tasks if past or not task.result) or thread.coming,
         config=thread.config,
@@ -181,7 +181,7 @@ def _after(thread: Thread, flow: Flow, node: str, given: Sequence[Write]) -> lis
     if node == END:
         unseen = messages and not isinstance(messages[-1], AIMessage)
         return [flow.entry] if unseen and any(name == MESSAGES for name, _ in given) else []
-    following = flow.following(node, messages)
+    following = flow.following(node, thread.state)
     return [] if following == END else [following]
 
 
@@ -192,7 +192,7 @@ def _last_node(thread: Thread, flow: Flow) -> str:
         return START
     if isinstance(messages[-1], ToolMessage):
         return TOOLS
-    return AFTER if flow.after else AGENT
+    return flow.reply_node
 
 
 def finished_writes(thread: Thread) -> list[tuple[str, Any]]:

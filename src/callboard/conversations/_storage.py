@@ -26,7 +26,7 @@ from pydantic import BeforeValidator, ConfigDict, InstanceOf, PlainValidator, St
 from typing_extensions import TypedDict
 
 from callboard._langgraph._serializers import MEND, described
-from callboard.conversations._channels import Write
+from callboard.conversations._channels import MESSAGES, Write
 from callboard.exceptions import StorageError
 from callboard.tools._call_record import CallRecord
 
@@ -305,8 +305,6 @@ CHANNEL = "__callboard__"
 
 BRANCH = "branch:to:"
 """Prefix of the channels in which LangGraph stores the next nodes: `branch:to:<node>`."""
-
-MESSAGES = "messages"
 
 NOTES = "__callboard__"
 """Key of callboard's notes in `versions_seen` of a checkpoint, a dict that every copy of the checkpoint keeps.

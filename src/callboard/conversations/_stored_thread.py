@@ -21,7 +21,7 @@ from callboard._langgraph._node_scope import INTERRUPT
 from callboard._langgraph._serializers import StrictSerializer
 from callboard.conversations._channels import Schema
 from callboard.conversations._database import LazySaver, masked, saver_of
-from callboard.conversations._flow import AgentState, Flow, drawing
+from callboard.conversations._flow import AgentState, ReactFlow, drawing
 from callboard.conversations._journal import SavedThread
 from callboard.conversations._langgraph_threads import open_calls
 from callboard.conversations._saver import Saver
@@ -91,7 +91,7 @@ class _AnyThread(SavedThread):
 
 
 def _thread(saver: "BaseCheckpointSaver[Any]", thread_id: str) -> _AnyThread:
-    flow = Flow(tools=True, before=False, after=False, response=False, direct=frozenset())
+    flow = ReactFlow(tools=True, before=False, after=False, response=False, direct=frozenset())
     return _AnyThread(Schema(drawing(flow, AgentState, None, {}), flow), Saver(saver, thread_id, ""), "exit")
 
 

@@ -13,10 +13,9 @@ from langgraph.types import Command, Interrupt, Overwrite
 
 from callboard._calls._observers import current_mark
 from callboard.conversations._actor_states import ActorStates, KeptStates
-from callboard.conversations._channels import Schema, State, Write
+from callboard.conversations._channels import MESSAGES, Schema, State, Write
 from callboard.conversations._flow import Sent, Target, numbered, parted
 from callboard.conversations._storage import (
-    MESSAGES,
     ActorState,
     Amended,
     Asked,

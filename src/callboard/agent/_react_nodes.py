@@ -1,0 +1,100 @@
+"""Nodes of an agent of `create_react_agent`: requests to its model, its structured response, and its hooks."""
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.runnables import RunnableConfig
+
+from callboard.agent._model import ChosenModel, FixedModel
+from callboard.agent._run_context import NodeBodies, RunContext
+from callboard.conversations._channels import MESSAGES
+from callboard.conversations._flow import AGENT, RESPONSE, ReactFlow, for_model, value_in
+from callboard.conversations._history import complete_calls, keepable, repaired
+
+NEEDS_MORE_STEPS = "Sorry, need more steps to process this request."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReactParts:
+    """Parts of an agent of `create_react_agent` that its nodes use, and that do not change between runs."""
+
+    flow: ReactFlow
+    model: FixedModel | ChosenModel
+    response_format: Any
+
+
+class ReactNodes(NodeBodies):
+    """Bodies of the nodes of an agent of `create_react_agent` in one run."""
+
+    def __init__(self, parts: ReactParts, context: RunContext) -> None:
+        super().__init__(context)
+        self._parts = parts
+        self._whole: list[BaseMessage] = []
+        """Conversation as it was after its last repair, or after the last check that found nothing to repair."""
+        self._is_in_order = False
+        """`True` if the conversation of the thread itself is in an order that providers accept."""
+
+    async def prepare(self, node: str) -> None:
+        """Repair the conversation before the model sees it."""
+        if node != AGENT:
+            return
+        thread = self.context.thread
+        messages = thread.state.get(MESSAGES) or []
+        self._whole = whole = repaired(messages, self._whole)
+        self._is_in_order = whole == messages
+        if len(whole) != len(messages):
+            await thread.amend([thread.state.replacing("messages", whole)], None, "repair")
+
+    def output(self, node: str, given: Any, config: RunnableConfig, *, is_sent: bool) -> Awaitable[Any]:
+        if node == AGENT:
+            return self._reply(given, config, is_sent)
+        if node == RESPONSE:
+            return self._response(given, config)
+        return super().output(node, given, config, is_sent=is_sent)
+
+    async def _reply(self, state: Any, config: RunnableConfig, is_sent: bool) -> dict[str, Any]:
+        """Send the state to the model, and return the update for its reply, in a form that can be stored."""
+        reply = await self._ask(state, config, is_sent)
+        if reply.name != self.context.plan.name:
+            reply.name = self.context.plan.name
+        complete_calls(reply)
+        remaining = value_in(state, "remaining_steps") if is_sent else self.context.steps_left
+        if remaining is not None and remaining < 2 and isinstance(reply, AIMessage) and self._lacks(reply, remaining):
+            reply = AIMessage(id=reply.id, content=NEEDS_MORE_STEPS)
+        return {"messages": keepable(reply)}
+
+    def _ask(self, state: Any, config: RunnableConfig, is_sent: bool) -> Awaitable[BaseMessage]:
+        model, before, tools = self._parts.model, self._parts.flow.before, self.context.plan.tools
+        if is_sent:
+            seen = for_model(state, before=before)
+        else:
+            seen = state if self._is_in_order and not before else self._in_order(state)
+        if (reporter := self.context.reporter) is None:
+            return model.reply(seen, config, tools.offered_tools())
+        return reporter.ask(model.known, seen, partial(model.reply, seen, config, tools.offered_tools()))
+
+    async def _response(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
+        model, reporter = self._parts.model, self.context.reporter
+        ask = partial(model.respond, state, config, self._parts.response_format)
+        return {"structured_response": await (ask() if reporter is None else reporter.ask(model.known, state, ask))}
+
+    def _in_order(self, state: Any) -> Any:
+        """Return the state with its messages in an order that providers accept.
+
+        If a hook before the model wrote `llm_input_messages`, these are the messages.
+        """
+        given = self.context.thread.state.get("llm_input_messages") if self._parts.flow.before else None
+        if given is None and self._is_in_order:
+            return state
+        whole = self._whole if given is None else repaired(given)
+        if isinstance(state, dict):
+            return {**state, "messages": whole}
+        state.messages = whole
+        return state
+
+    def _lacks(self, reply: AIMessage, remaining: int) -> bool:
+        all_direct = all(call["name"] in self._parts.flow.direct for call in reply.tool_calls)
+        return (remaining < 1 and all_direct) or bool(reply.tool_calls)
