@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from callboard.actors._snapshots import InMemorySnapshots as InMemorySnapshots
     from callboard.actors._supervisor import Supervisor as Supervisor
     from callboard.actors._supervisor import running as running
+    from callboard.agent._create_agent import create_agent as create_agent
 
     # 4: the agent
     from callboard.agent._model import agent_model as agent_model
@@ -206,6 +207,7 @@ _HOMES = {
     "callboard.tools._node": ("ToolNode",),
     "callboard.tools._validation": ("ValidationNode",),
     "callboard.agent._model": ("agent_model",),
+    "callboard.agent._create_agent": ("create_agent",),
     "callboard.agent._react": ("Agent", "create_react_agent"),
     "callboard.conversations._flow": (
         "AgentState",

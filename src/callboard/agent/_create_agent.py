@@ -1,0 +1,301 @@
+"""`create_agent`: LangChain's agent, run by callboard.
+
+LangChain's own factory builds the graph: nodes for the model and for the hooks of middleware, and the functions of its
+edges. A run executes these nodes on callboard's loop, and the calls in a supervised `ToolNode`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage, SystemMessage, ToolCall
+from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool
+from langgraph.cache.base import BaseCache
+from langgraph.graph import StateGraph
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.prebuilt import ToolNode as LangGraphToolNode
+from langgraph.store.base import BaseStore
+
+from callboard._calls._draining import InFlight
+from callboard._calls._durations import warn_about_milliseconds
+from callboard._calls._sync_middleware import AsyncioMiddleware, SyncMiddleware, TwoHalves
+from callboard._langgraph import arguments_of
+from callboard._loops._deadline import DEFAULT_GRACE
+from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown, check_seconds
+from callboard._util._suggestions import suggests_keywords
+from callboard.actors._actor import Actor
+from callboard.actors._child import ChildSpec
+from callboard.agent._agent import Agent
+from callboard.agent._model import init_chat_model
+from callboard.agent._react import listed_tools, stored_types_of, tell_unkept_questions
+from callboard.agent._run_context import AgentPlan, Breakpoints, NodeBodies
+from callboard.agent._runner import Runner
+from callboard.conversations._channels import Schema, State
+from callboard.conversations._database import saver_of, store_of
+from callboard.conversations._flow import END, MODEL, TOOLS
+from callboard.conversations._stored_types import checked_types
+from callboard.conversations._thread import START
+from callboard.tools._actor_tools import Toolkit, unpacked
+from callboard.tools._errors import ErrorHandling, only_invalid_arguments
+from callboard.tools._middleware import tools_of
+from callboard.tools._middleware_hooks import langchain_base
+from callboard.tools._node import NodeAccess, ToolNode
+from callboard.tools._unanswered import unanswered
+
+if TYPE_CHECKING:
+    from langchain.agents.middleware import AgentMiddleware
+
+Graph = CompiledStateGraph[Any, Any, Any, Any]
+Tools = Sequence[BaseTool | Callable[..., Any] | dict[str, Any] | Actor | ChildSpec[Any] | Toolkit]
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltFlow:
+    """Nodes of an agent that LangChain has built, and the functions of its edges, which decide what runs next."""
+
+    builder: StateGraph[Any, Any, Any, Any]
+    nodes: tuple[str, ...]
+    entry: str
+    turn_entry: str
+    reply_node: str
+
+    def following(self, node: str, state: State) -> str:
+        """Return the name of the node that runs after `node`, for the given state; `END` if the run is over."""
+        for branch in self.builder.branches.get(node, {}).values():
+            found = cast("Any", branch.path).func(state.read(state.channels))
+            # A list of sends: one for each call that is open, which `open_calls` finds as well.
+            return found if isinstance(found, str) else TOOLS
+        return next((after for before, after in self.builder.edges if before == node), END)
+
+    def open_calls(self, messages: Sequence[BaseMessage]) -> list[ToolCall]:
+        # LangChain's model node has answered the calls of structured output itself.
+        return unanswered(messages)
+
+    def aliases(self, node: str) -> Sequence[str]:
+        return ()
+
+
+def flow_of(builder: StateGraph[Any, Any, Any, Any]) -> BuiltFlow:
+    """Return the flow of an agent from LangChain's builder."""
+    nodes = tuple(builder.nodes)
+    after = dict(builder.edges)
+    turn = [node for node in nodes if node.endswith(".before_model")]
+    reply = MODEL
+    while (following := after.get(reply, END)).endswith(".after_model"):
+        reply = following
+    return BuiltFlow(builder, nodes, after[START], turn[0] if turn else MODEL, reply)
+
+
+@suggests_keywords
+def create_agent(
+    model: str | BaseChatModel,
+    tools: Tools | None = None,
+    *,
+    system_prompt: str | SystemMessage | None = None,
+    middleware: Sequence[object] = (),
+    response_format: Any = None,
+    state_schema: type[Any] | None = None,
+    context_schema: type[Any] | None = None,
+    checkpointer: Any = None,
+    store: BaseStore | str | None = None,
+    interrupt_before: list[str] | None = None,
+    interrupt_after: list[str] | None = None,
+    debug: bool = False,
+    name: str | None = None,
+    cache: BaseCache[Any] | None = None,
+    transformers: Sequence[Any] | None = None,
+    timeout: float | None = None,
+    limit: Limit | None = None,
+    policies: Mapping[str, CallPolicy] | None = None,
+    handle_tool_errors: ErrorHandling = only_invalid_arguments,
+    on_error: OnError = "cancel",
+    grace: float = DEFAULT_GRACE,
+    max_calls: int | None = None,
+    on_unknown: OnUnknown | None = None,
+    budget: float | None = None,
+    stored_types: Sequence[type[Any]] = (),
+) -> Agent:
+    """Return the agent of `langchain.agents.create_agent`, run by callboard.
+
+    All options of LangChain have LangChain's meaning; the others are callboard's. The agent runs on asyncio and trio:
+    code of LangChain that needs asyncio runs there in a thread beside trio, and sync hooks run in worker threads.
+
+    Args:
+        model: chat model, or `provider:name` for langchain's `init_chat_model`.
+        tools: LangChain tools, functions, actors, toolkits, and descriptions of tools that run at the provider.
+        system_prompt: text or message before the conversation of each request.
+        middleware: middleware of LangChain and of callboard in one list, the outermost first. Middleware of callboard
+            runs around tool calls.
+        response_format: schema or strategy of the answer in `structured_response`.
+        state_schema: TypedDict that extends LangChain's `AgentState`.
+        context_schema: type of the runs' `context`.
+        checkpointer: stores conversations by `thread_id`: a LangGraph saver or a URL, see `create_react_agent`.
+        store: store for tools and hooks: a LangGraph store or a URL.
+        interrupt_before: nodes before which every run stops, such as `["tools"]` or `["Name.after_model"]`.
+        interrupt_after: nodes after which every run stops.
+        debug: print each step.
+        name: name of the agent and of its messages.
+        cache: accepted for compatibility with LangChain, whose nodes cache nothing; see `callboard.middleware.Cache`.
+        transformers: LangGraph's transformers of the streams of `stream_events(version="v3")`.
+        timeout: seconds for one attempt of every tool whose policy sets no timeout.
+        limit: limit for all tool calls of the agent together, across its runs.
+        policies: policies by tool name.
+        handle_tool_errors: tool errors that become messages, see `ToolNode`; by default those of invalid arguments.
+        on_error: effect of an unhandled error on the other calls of a reply, see `ToolNode`.
+        grace: seconds of clean-up after a cancel.
+        max_calls: largest number of calls of one reply that run; each further call gets an error message.
+        on_unknown: action for a call whose body began and whose result is unknown, see `create_react_agent`.
+        budget: seconds for each run; `None` for no limit.
+        stored_types: types that a database by URL may contain, see `create_react_agent`.
+
+    Raises:
+        ImportError: if langchain is missing, or the driver is missing for a database URL.
+        AssertionError: for two middlewares of LangChain with the same name.
+        TypeError: if a model, a tool, a middleware or an option has the wrong type.
+        ValueError: if a number is out of range, a node or the tool of a policy is unknown, or `stored_types` is given
+            with a saver that has its own serializer.
+    """
+    check_seconds("create_agent(budget=...)", budget, zero=False)
+    warn_about_milliseconds("create_agent(budget=...)", budget)
+    given_types = checked_types(stored_types, checkpointer)
+    factory = _langchains_factory()
+    chat_model = _checked_model(model)
+    if isinstance(tools, ToolNode | LangGraphToolNode):
+        raise TypeError(
+            "'ToolNode' object is not iterable: create_agent makes the node itself; give it the tools, and the options "
+            "of the node, such as timeout and policies"
+        )
+    parts = _Parts(() if tools is None else listed_tools("create_agent", tools), middleware)
+    built: Graph = factory(
+        chat_model,
+        parts.for_langchain(),
+        system_prompt=system_prompt,
+        middleware=parts.hooks,
+        response_format=response_format,
+        state_schema=state_schema,
+        context_schema=context_schema,
+        interrupt_before=interrupt_before,
+        interrupt_after=interrupt_after,
+        name=name,
+        cache=cache,
+        transformers=transformers,
+    )
+    node = parts.node(
+        built,
+        timeout=timeout,
+        limit=limit,
+        policies=policies,
+        handle_tool_errors=handle_tool_errors,
+        on_error=on_error,
+        grace=grace,
+        max_calls=max_calls,
+        on_unknown=on_unknown,
+    )
+    builder = built.builder
+    flow = flow_of(builder)
+    plan = AgentPlan(
+        name=name,
+        flow=flow,
+        schema=Schema(builder, flow),
+        chat_model=chat_model,
+        bodies=NodeBodies,
+        tools=node,
+        access=NodeAccess(node),
+        hooks={key: cast("Runnable[Any, Any]", builder.nodes[key].runnable) for key in flow.nodes if key != TOOLS},
+        trace_policies={key: spec.trace_policy for key, spec in builder.nodes.items() if spec.trace_policy},
+        version="v2",
+    )
+    types = partial(stored_types_of, given_types, [*builder.schemas, context_schema, response_format])
+    saver, shared = saver_of(checkpointer, types), store_of(store)
+    if saver is None:
+        tell_unkept_questions(node)
+    runner = Runner(
+        plan=plan,
+        name=name or "LangGraph",
+        store=shared,
+        context_schema=context_schema,
+        debug=debug,
+        in_flight=InFlight(f"the agent {name or 'LangGraph'!r}"),
+    )
+    stops = Breakpoints(before=interrupt_before or (), after=interrupt_after or ())
+    agent = Agent(runner, lambda: builder, checkpointer=saver, stops=stops, budget=budget, stored_types=types)
+    agent.config, agent.stream_transformers = built.config, built.stream_transformers
+    return agent
+
+
+@cache
+def _langchains_factory() -> Callable[..., Graph]:
+    try:
+        from langchain.agents import create_agent as factory
+    except ImportError as error:
+        raise ImportError("create_agent runs LangChain's agent: pip install 'callboard[langchain]'") from error
+    return factory
+
+
+def _checked_model(model: object) -> BaseChatModel:
+    if isinstance(model, str):
+        return init_chat_model(model)
+    if isinstance(model, BaseChatModel):
+        return model
+    raise TypeError(
+        f"create_agent takes a chat model or 'provider:name', got {model!r}; to choose a model for each request, use "
+        "LangChain's wrap_model_call, or give a function to create_react_agent"
+    )
+
+
+class _Parts:
+    """Tools and middleware of an agent, separated into those of LangChain's graph and those of callboard's node."""
+
+    def __init__(self, tools: Iterable[Any], middleware: Sequence[object]) -> None:
+        self._tools = unpacked(tools)
+        self._middleware = middleware
+        self.hooks = [one for one in middleware if _is_langchains(one)]
+        self._own = [one for one in middleware if not _is_langchains(one)]
+        # LangChain gets the tools of actors and of callboard's middleware only to offer them to the model: callboard's
+        # node makes its own of them, which know their actor.
+        self._hosted = [tool for tool in self._tools if isinstance(tool, (Actor, ChildSpec))]
+        self._names = {tool.name for tool in tools_of(self._own)}
+
+    def for_langchain(self) -> list[Any]:
+        """Return the tools in the form that LangChain's factory takes."""
+        found: list[Any] = [*tools_of(self._own)]
+        for tool in self._tools:
+            if isinstance(tool, (Actor, ChildSpec)):
+                shown = ToolNode([tool]).tools_by_name
+                self._names.update(shown)
+                found += shown.values()
+            else:
+                found.append(tool)
+        return found
+
+    def node(self, built: Graph, **options: Any) -> ToolNode:
+        """Return the node that runs the calls: LangChain's tools and wrappers, with callboard's options."""
+        spec = built.builder.nodes.get(TOOLS)
+        if spec is None:
+            return ToolNode([], middleware=self._own, **options)
+        theirs = arguments_of(cast("LangGraphToolNode", spec.runnable), only_invalid_arguments)
+        tools = [tool for tool in theirs["tools"] if tool.name not in self._names]
+        around: dict[str, Any] = {
+            "middleware": [one for one in map(_around_calls, self._middleware) if one is not None]
+        }
+        if not self._own and (awrap := theirs["awrap_tool_call"]) is not None:
+            # LangChain's own chain has its spans.
+            around = {"wrap_tool_call": theirs["wrap_tool_call"], "awrap_tool_call": AsyncioMiddleware(awrap)}
+        return ToolNode([*tools, *self._hosted], **around, **options)
+
+
+def _is_langchains(one: object) -> "TypeGuard[AgentMiddleware[Any, Any, Any]]":
+    return langchain_base(type(one)) is not None
+
+
+def _around_calls(one: object) -> object | None:
+    """Return a middleware as a `ToolNode` takes it; `None` if it has no part in tool calls."""
+    if not _is_langchains(one):
+        return one
+    base: Any = langchain_base(type(one))
+    if all(getattr(type(one), hook) is getattr(base, hook) for hook in ("wrap_tool_call", "awrap_tool_call")):
+        return None
+    return TwoHalves(SyncMiddleware(one.wrap_tool_call), AsyncioMiddleware(one.awrap_tool_call))

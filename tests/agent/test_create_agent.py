@@ -1,0 +1,301 @@
+"""`callboard.create_agent`: LangChain's agent on callboard's loop, on asyncio and on trio."""
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import current_token
+from langchain.agents import create_agent as langchains_agent
+from langchain.agents.middleware import (
+    AgentMiddleware,
+    AgentState,
+    HumanInTheLoopMiddleware,
+    ToolRetryMiddleware,
+    hook_config,
+)
+from langchain.agents.structured_output import ToolStrategy
+from langchain_core.messages import AIMessage, SystemMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.types import Command
+from pydantic import BaseModel
+
+from callboard import Actor, CallPolicy, Limit, ToolNode, create_agent, handler
+from callboard.middleware import Retry
+from callboard.testing import ScriptedModel, calls, tool_call
+
+# Code of LangChain runs on a loop in another thread, which a virtual clock would not wait for.
+pytestmark = pytest.mark.real_clock
+
+WAIT = 10
+GO = {"messages": [("user", "go")]}
+THREAD: RunnableConfig = {"configurable": {"thread_id": "1"}}
+
+
+class Told(AgentMiddleware[Any, Any, Any]):
+    """Middleware that notes each of its hooks in a list."""
+
+    def __init__(self, label: str, notes: list[str]) -> None:
+        super().__init__()
+        self._label, self._notes = label, notes
+
+    @property
+    def name(self) -> str:
+        return self._label
+
+    def _note(self, hook: str) -> None:
+        self._notes.append(f"{self._label}.{hook}")
+
+    def before_agent(self, state: Any, runtime: Any) -> None:
+        self._note("before_agent")
+
+    def before_model(self, state: Any, runtime: Any) -> None:
+        self._note("before_model")
+
+    def after_model(self, state: Any, runtime: Any) -> None:
+        self._note("after_model")
+
+    def after_agent(self, state: Any, runtime: Any) -> None:
+        self._note("after_agent")
+
+    async def awrap_model_call(self, request: Any, handler: Any) -> Any:
+        self._note("wrap_model_call")
+        return await handler(request)
+
+    async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+        self._note("wrap_tool_call")
+        return await handler(request)
+
+
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def texts(state: dict[str, Any]) -> list[Any]:
+    return [message.content for message in state["messages"]]
+
+
+def scripted(*asks: Any) -> ScriptedModel:
+    return ScriptedModel([calls(*asks), "done"])
+
+
+async def run(agent: Any, given: Any = GO, config: RunnableConfig | None = None) -> Any:
+    with anyio.fail_after(WAIT):
+        return await agent.ainvoke(given, config)
+
+
+def test_langchains_hooks_run_in_langchains_order() -> None:
+    """The expected list is what LangChain's own agent runs."""
+
+    def order(factory: Callable[..., Any], backend: str) -> list[str]:
+        notes: list[str] = []
+        model = scripted(tool_call("add", a=1, b=2))
+        agent = factory(model, [add], middleware=[Told("one", notes), Told("two", notes)])
+        anyio.run(run, agent, backend=backend)
+        return notes
+
+    expected = order(langchains_agent, "asyncio")
+    assert order(create_agent, "asyncio") == expected
+    assert order(create_agent, "trio") == expected
+
+
+async def test_middleware_of_both_kinds_mixes_in_one_list() -> None:
+    notes: list[str] = []
+
+    async def ours(request: Any, call_next: Any) -> Any:
+        notes.append("ours")
+        return await call_next(request)
+
+    agent = create_agent(
+        scripted(tool_call("add", a=1, b=2)), [add], middleware=[Told("a", notes), ours, Told("b", notes)]
+    )
+    result = await run(agent)
+    assert texts(result) == ["go", "", "3", "done"]
+    assert [note for note in notes if "tool" in note or note == "ours"] == [
+        "a.wrap_tool_call",
+        "ours",
+        "b.wrap_tool_call",
+    ]
+
+
+async def test_a_callboard_retry_works_beside_a_langchain_middleware() -> None:
+    tries: list[int] = []
+
+    async def flaky() -> str:
+        """Fail once."""
+        tries.append(1)
+        if len(tries) == 1:
+            raise ConnectionError("lost")
+        return "found"
+
+    middleware = [ToolRetryMiddleware(max_retries=0, on_failure="error"), Retry(attempts=2, initial=0, any_tool=True)]
+    agent = create_agent(scripted(tool_call("flaky")), [flaky], middleware=middleware)
+    assert texts(await run(agent)) == ["go", "", "found", "done"]
+
+
+async def test_a_call_has_a_timeout_and_a_policy() -> None:
+    async def slow() -> str:
+        """Wait for ever."""
+        await anyio.sleep_forever()
+        return "never"
+
+    agent = create_agent(scripted(tool_call("slow")), [slow], policies={"slow": CallPolicy(timeout=0.01)})
+    result = await run(agent)
+    assert result["messages"][2].status == "error"
+    assert "0.01" in result["messages"][2].content
+
+
+async def test_a_limit_holds_for_all_calls_of_the_agent() -> None:
+    running = most = 0
+
+    async def work() -> str:
+        """Count the calls that run."""
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await anyio.lowlevel.checkpoint()
+        running -= 1
+        return "ok"
+
+    asks = [tool_call("work", str(number)) for number in range(5)]
+    await run(create_agent(scripted(*asks), [work], limit=Limit(2)))
+    assert most == 2
+
+
+async def test_an_actor_is_a_tool_of_the_agent() -> None:
+    class Counter(Actor):
+        def __init__(self) -> None:
+            self._count = 0
+
+        @handler
+        async def count(self) -> int:
+            """Count one more."""
+            self._count += 1
+            return self._count
+
+    asks = [tool_call("count", "1"), tool_call("count", "2")]
+    model = scripted(*asks)
+    agent = create_agent(model, [Counter()])
+    async with agent:
+        assert texts(await run(agent)) == ["go", "", "1", "2", "done"]
+
+
+async def test_a_person_is_asked_for_each_call_and_for_the_whole_turn() -> None:
+    for mode in ("batched", "per_call"):
+        human = HumanInTheLoopMiddleware(interrupt_on={"add": True}, interrupt_mode=mode)
+        agent = create_agent(scripted(tool_call("add", a=1, b=2)), [add], middleware=[human], checkpointer="memory")
+        stopped = await run(agent, config=THREAD)
+        (question,) = stopped["__interrupt__"]
+        assert texts(stopped) == ["go", ""]
+        decision = {"type": "approve"}
+        answer = {"decisions": [decision]} if mode == "batched" else decision
+        done = await run(agent, Command(resume={question.id: answer}), THREAD)
+        assert texts(done) == ["go", "", "3", "done"]
+
+
+async def test_a_hook_that_jumps_ends_the_agent() -> None:
+    class Ends(AgentMiddleware[Any, Any, Any]):
+        @hook_config(can_jump_to=["end"])
+        def before_model(self, state: Any, runtime: Any) -> dict[str, Any]:
+            return {"jump_to": "end"}
+
+    result = await run(create_agent(ScriptedModel(["never asked"]), [add], middleware=[Ends()]))
+    assert texts(result) == ["go"]
+
+
+async def test_the_answer_has_the_form_of_the_response_format() -> None:
+    class Answer(BaseModel):
+        value: int
+
+    model = ScriptedModel([calls(tool_call("add", a=1, b=2)), calls(tool_call("Answer", value=3))])
+    result = await run(create_agent(model, [add], response_format=ToolStrategy(Answer)))
+    assert result["structured_response"] == Answer(value=3)
+
+
+async def test_the_schema_decides_what_goes_in_and_out() -> None:
+    class Kept(AgentState[Any]):
+        topic: str
+
+    class Reads(AgentMiddleware[Any, Any, Any]):
+        def before_model(self, state: Any, runtime: Any) -> dict[str, Any]:
+            return {"topic": state["topic"] + "!"}
+
+    agent = create_agent(ScriptedModel(["done"]), [], state_schema=Kept, middleware=[Reads()])
+    result = await run(agent, {**GO, "topic": "tea", "structured_response": "forged", "jump_to": "end"})
+    assert result["topic"] == "tea!"
+    assert texts(result) == ["go", "done"]
+    assert "structured_response" not in result
+
+
+async def test_a_resumed_run_repeats_no_finished_call() -> None:
+    runs: list[int] = []
+    fails = True
+
+    async def once() -> str:
+        """Note each run."""
+        runs.append(1)
+        return "3"
+
+    async def twice() -> str:
+        """Fail in the first run."""
+        if fails:
+            raise ConnectionError("lost")
+        return "ok"
+
+    asks = [tool_call("once", "1"), tool_call("twice", "2")]
+    agent = create_agent(scripted(*asks), [once, twice], checkpointer="memory", on_error="finish")
+    with pytest.raises(ConnectionError):
+        await run(agent, config=THREAD)
+    fails = False
+    assert texts(await run(agent, None, THREAD)) == ["go", "", "3", "ok", "done"]
+    assert runs == [1]
+
+
+async def test_a_sync_hook_does_not_run_on_the_event_loop() -> None:
+    found: list[bool] = []
+
+    class Blocks(AgentMiddleware[Any, Any, Any]):
+        def before_model(self, state: Any, runtime: Any) -> None:
+            try:
+                current_token()
+            except RuntimeError:
+                found.append(False)
+            else:
+                found.append(True)
+
+    await run(create_agent(ScriptedModel(["done"]), [], middleware=[Blocks()]))
+    assert found == [False]
+
+
+def test_the_system_prompt_and_the_name_are_langchains() -> None:
+    model = ScriptedModel(["done"])
+    result = create_agent(model, [], system_prompt="Be brief.", name="ann").invoke(GO)
+    assert result["messages"][-1].name == "ann"
+    assert isinstance(model.requests[0][0], SystemMessage)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "told"),
+    [
+        ({"tools": ToolNode([add])}, TypeError, "'ToolNode' object is not iterable"),
+        ({"tools": add}, TypeError, r"write \[add\]"),
+        ({"model": lambda state, runtime: None}, TypeError, "wrap_model_call"),
+        ({"policies": {"ad": CallPolicy(timeout=1)}}, ValueError, "'add'"),
+        ({"interrupt_before": ["tool"]}, ValueError, "tool"),
+        ({"budget": -1}, ValueError, "budget"),
+        ({"midleware": []}, TypeError, "middleware"),
+    ],
+)
+def test_a_wrong_argument_is_named(options: dict[str, Any], error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=told):
+        create_agent(**{"model": ScriptedModel(["done"]), "tools": [add], **options})
+
+
+async def test_messages_and_updates_have_langchains_node_names() -> None:
+    agent = create_agent(scripted(tool_call("add", a=1, b=2)), [add], middleware=[])
+    with anyio.fail_after(WAIT):
+        chunks = [chunk async for chunk in agent.astream(GO, stream_mode="updates")]
+    assert [next(iter(chunk)) for chunk in chunks] == ["model", "tools", "model"]
+    assert isinstance(chunks[1]["tools"]["messages"][0], ToolMessage)
+    assert isinstance(chunks[2]["model"]["messages"][0], AIMessage)
