@@ -20,7 +20,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
 from pydantic import BaseModel
 
-from callboard import Actor, CallPolicy, Limit, ToolNode, create_agent, handler
+from callboard import Actor, CallPolicy, Limit, RunEvent, ToolNode, create_agent, handler, observe
 from callboard.middleware import Retry
 from callboard.testing import ScriptedModel, calls, tool_call
 
@@ -299,3 +299,13 @@ async def test_messages_and_updates_have_langchains_node_names() -> None:
     assert [next(iter(chunk)) for chunk in chunks] == ["model", "tools", "model"]
     assert isinstance(chunks[1]["tools"]["messages"][0], ToolMessage)
     assert isinstance(chunks[2]["model"]["messages"][0], AIMessage)
+
+
+async def test_observers_hear_of_each_request_to_the_model() -> None:
+    events: list[RunEvent] = []
+    agent = create_agent(scripted(tool_call("add", a=1, b=2)), [add])
+    with observe(lambda _: None, runs=events.append):
+        await run(agent)
+    assert [event.phase for event in events] == ["begun", "asked", "answered", "asked", "answered", "ended"]
+    replies = [event.result for event in events if event.phase == "answered"]
+    assert [reply.content for reply in replies if isinstance(reply, AIMessage)] == ["", "done"]

@@ -4,27 +4,29 @@ LangChain's own factory builds the graph: nodes for the model and for the hooks 
 edges. A run executes these nodes on callboard's loop, and the calls in a supervised `ToolNode`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import BaseMessage, SystemMessage, ToolCall
-from langchain_core.runnables import Runnable
+from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolCall
+from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.tools import BaseTool
 from langgraph.cache.base import BaseCache
 from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.store.base import BaseStore
+from langgraph.types import Send
 
 from callboard._calls._draining import InFlight
 from callboard._calls._durations import warn_about_milliseconds
 from callboard._calls._sync_middleware import AsyncioMiddleware, SyncMiddleware, TwoHalves
 from callboard._langgraph import arguments_of
 from callboard._loops._deadline import DEFAULT_GRACE
-from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown, check_seconds
+from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown, check_seconds, check_type
 from callboard._util._suggestions import suggests_keywords
 from callboard.actors._actor import Actor
 from callboard.actors._child import ChildSpec
@@ -33,7 +35,7 @@ from callboard.agent._model import init_chat_model
 from callboard.agent._react import listed_tools, stored_types_of, tell_unkept_questions
 from callboard.agent._run_context import AgentPlan, Breakpoints, NodeBodies
 from callboard.agent._runner import Runner
-from callboard.conversations._channels import Schema, State
+from callboard.conversations._channels import MESSAGES, Schema, State
 from callboard.conversations._database import saver_of, store_of
 from callboard.conversations._flow import END, MODEL, TOOLS
 from callboard.conversations._stored_types import checked_types
@@ -52,11 +54,14 @@ Graph = CompiledStateGraph[Any, Any, Any, Any]
 Tools = Sequence[BaseTool | Callable[..., Any] | dict[str, Any] | Actor | ChildSpec[Any] | Toolkit]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltFlow:
     """Nodes of an agent that LangChain has built, and the functions of its edges, which decide what runs next."""
 
-    builder: StateGraph[Any, Any, Any, Any]
+    branches: Mapping[str, Callable[[dict[str, Any]], str | list[Send]]]
+    """Functions of the edges that have one, by the node that they start from."""
+    edges: Mapping[str, str]
+    """Next node of each other node."""
     nodes: tuple[str, ...]
     entry: str
     turn_entry: str
@@ -64,11 +69,11 @@ class BuiltFlow:
 
     def following(self, node: str, state: State) -> str:
         """Return the name of the node that runs after `node`, for the given state; `END` if the run is over."""
-        for branch in self.builder.branches.get(node, {}).values():
-            found = cast("Any", branch.path).func(state.read(state.channels))
-            # A list of sends: one for each call that is open, which `open_calls` finds as well.
-            return found if isinstance(found, str) else TOOLS
-        return next((after for before, after in self.builder.edges if before == node), END)
+        if (branch := self.branches.get(node)) is None:
+            return self.edges.get(node, END)
+        found = branch(state.read(state.channels))
+        # A list has a send for each call that is open, which `open_calls` finds as well.
+        return found if isinstance(found, str) else TOOLS
 
     def open_calls(self, messages: Sequence[BaseMessage]) -> list[ToolCall]:
         # LangChain's model node has answered the calls of structured output itself.
@@ -78,15 +83,41 @@ class BuiltFlow:
         return ()
 
 
+class BuiltBodies(NodeBodies):
+    """Bodies of the nodes of LangChain's agent in one run."""
+
+    def output(self, node: str, given: Any, config: RunnableConfig, *, is_sent: bool) -> Awaitable[Any]:
+        """Run a node and return its output; report the requests to the model to observers."""
+        reporter = self.context.reporter
+        ask = partial(super().output, node, given, config, is_sent=is_sent)
+        if reporter is None or node != MODEL:
+            return ask()
+        return reporter.ask(self.context.plan.chat_model, given, ask, self._reply_in)
+
+    def _reply_in(self, output: Any) -> AIMessage | None:
+        """Return the reply in the output of the model's node, which may contain messages for structured output, too."""
+        writes = self.context.plan.schema.writes_of(output)
+        messages = [message for key, value in writes if key == MESSAGES for message in value]
+        return next((message for message in messages if isinstance(message, AIMessage)), None)
+
+
 def flow_of(builder: StateGraph[Any, Any, Any, Any]) -> BuiltFlow:
     """Return the flow of an agent from LangChain's builder."""
     nodes = tuple(builder.nodes)
-    after = dict(builder.edges)
+    edges = dict(builder.edges)
+    branches: dict[str, Any] = {node: next(iter(some.values())).path for node, some in builder.branches.items()}
     turn = [node for node in nodes if node.endswith(".before_model")]
     reply = MODEL
-    while (following := after.get(reply, END)).endswith(".after_model"):
+    while (following := edges.get(reply, END)).endswith(".after_model"):
         reply = following
-    return BuiltFlow(builder, nodes, after[START], turn[0] if turn else MODEL, reply)
+    return BuiltFlow(
+        branches={node: path.func for node, path in branches.items()},
+        edges=edges,
+        nodes=nodes,
+        entry=edges[START],
+        turn_entry=turn[0] if turn else MODEL,
+        reply_node=reply,
+    )
 
 
 @suggests_keywords
@@ -110,6 +141,7 @@ def create_agent(
     timeout: float | None = None,
     limit: Limit | None = None,
     policies: Mapping[str, CallPolicy] | None = None,
+    model_policy: CallPolicy | None = None,
     handle_tool_errors: ErrorHandling = only_invalid_arguments,
     on_error: OnError = "cancel",
     grace: float = DEFAULT_GRACE,
@@ -128,7 +160,7 @@ def create_agent(
         tools: LangChain tools, functions, actors, toolkits, and descriptions of tools that run at the provider.
         system_prompt: text or message before the conversation of each request.
         middleware: middleware of LangChain and of callboard in one list, the outermost first. Middleware of callboard
-            runs around tool calls.
+            runs around tool calls; one with `awrap_model_call`, such as `Retry`, around model requests as well.
         response_format: schema or strategy of the answer in `structured_response`.
         state_schema: TypedDict that extends LangChain's `AgentState`.
         context_schema: type of the runs' `context`.
@@ -143,6 +175,8 @@ def create_agent(
         timeout: seconds for one attempt of every tool whose policy sets no timeout.
         limit: limit for all tool calls of the agent together, across its runs.
         policies: policies by tool name.
+        model_policy: timeout, idle timeout, budget, limit and grace of each request to a model. The idle timeout makes
+            a model stream its reply; each token is a sign of life.
         handle_tool_errors: tool errors that become messages, see `ToolNode`; by default those of invalid arguments.
         on_error: effect of an unhandled error on the other calls of a reply, see `ToolNode`.
         grace: seconds of clean-up after a cancel.
@@ -168,12 +202,12 @@ def create_agent(
             "'ToolNode' object is not iterable: create_agent makes the node itself; give it the tools, and the options "
             "of the node, such as timeout and policies"
         )
-    parts = _Parts(() if tools is None else listed_tools("create_agent", tools), middleware)
+    parts = _Parts(() if tools is None else listed_tools("create_agent", tools), middleware, model_policy)
     built: Graph = factory(
         chat_model,
         parts.for_langchain(),
         system_prompt=system_prompt,
-        middleware=parts.hooks,
+        middleware=parts.for_models(),
         response_format=response_format,
         state_schema=state_schema,
         context_schema=context_schema,
@@ -201,7 +235,7 @@ def create_agent(
         flow=flow,
         schema=Schema(builder, flow),
         chat_model=chat_model,
-        bodies=NodeBodies,
+        bodies=BuiltBodies,
         tools=node,
         access=NodeAccess(node),
         hooks={key: cast("Runnable[Any, Any]", builder.nodes[key].runnable) for key in flow.nodes if key != TOOLS},
@@ -249,15 +283,30 @@ def _checked_model(model: object) -> BaseChatModel:
 class _Parts:
     """Tools and middleware of an agent, separated into those of LangChain's graph and those of callboard's node."""
 
-    def __init__(self, tools: Iterable[Any], middleware: Sequence[object]) -> None:
+    def __init__(self, tools: Iterable[Any], middleware: Sequence[object], model_policy: CallPolicy | None) -> None:
+        check_type("create_agent(model_policy=...)", model_policy, CallPolicy, "CallPolicy(timeout=60.0)")
         self._tools = unpacked(tools)
         self._middleware = middleware
-        self.hooks = [one for one in middleware if _is_langchains(one)]
+        self._model_policy = model_policy
         self._own = [one for one in middleware if not _is_langchains(one)]
         # LangChain gets the tools of actors and of callboard's middleware only to offer them to the model: callboard's
         # node makes its own of them, which know their actor.
         self._hosted = [tool for tool in self._tools if isinstance(tool, (Actor, ChildSpec))]
         self._names = {tool.name for tool in tools_of(self._own)}
+
+    def for_models(self) -> "list[AgentMiddleware[Any, Any, Any]]":
+        """Return the middleware that LangChain's factory takes, in the order of the list, supervision innermost."""
+        from callboard.agent._model_calls import ModelSupervision, OnModels
+
+        found: list[AgentMiddleware[Any, Any, Any]] = []
+        numbers: Counter[str] = Counter()
+        for one in self._middleware:
+            if _is_langchains(one):
+                found.append(one)
+            elif hasattr(one, "awrap_model_call"):
+                numbers[name := type(one).__name__] += 1
+                found.append(OnModels(one, name if numbers[name] == 1 else f"{name} {numbers[name]}"))
+        return found if self._model_policy is None else [*found, ModelSupervision(self._model_policy)]
 
     def for_langchain(self) -> list[Any]:
         """Return the tools in the form that LangChain's factory takes."""

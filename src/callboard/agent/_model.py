@@ -286,7 +286,7 @@ def run_model(model: Runnable[Any, T], given: Any, config: RunnableConfig) -> Aw
     In a sync run, the worker thread of a cancelled request stops at the model's next token.
     """
     if is_sync_entry():
-        return run_user_code(model, given, _with_handler(config, _StopsAtToken()), "the model")
+        return run_user_code(model, given, with_handler(config, _StopsAtToken()), "the model")
     ask = _request_of(model, given, config)
     # No bridge on asyncio: its coroutine would be resumed as often as the request, for nothing.
     return ask() if current_loop().name == "asyncio" else run_on_asyncio(ask)
@@ -370,7 +370,8 @@ class _StopsAtToken(BaseCallbackHandler):
             check_cancelled()
 
 
-def _with_handler(config: RunnableConfig, handler: BaseCallbackHandler) -> RunnableConfig:
+def with_handler(config: RunnableConfig, handler: BaseCallbackHandler) -> RunnableConfig:
+    """Return a copy of a config with one callback handler more."""
     callbacks: Any = config.get("callbacks")
     if callbacks is None or isinstance(callbacks, list):
         return {**config, "callbacks": [*(callbacks or ()), handler]}

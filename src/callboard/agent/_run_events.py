@@ -48,15 +48,24 @@ class RunReporter:
         for observer in self._observers:
             observer(event)
 
-    async def ask(self, model: object, given: object, ask: Callable[[], Awaitable[R]]) -> R:
-        """Call `ask`, which sends a request to the model, and return the reply; report both messages to observers."""
+    async def ask(
+        self,
+        model: object,
+        given: object,
+        ask: Callable[[], Awaitable[R]],
+        reply_in: Callable[[R], object] | None = None,
+    ) -> R:
+        """Call `ask`, which sends a request to the model, and return its result; report request and reply to observers.
+
+        `reply_in` finds the reply in the result, if the result is not the reply itself.
+        """
         self.tell("asked", model=model, given=given)
         try:
             reply = await ask()
         except BaseException as error:
             self.tell("answered", model=model, error=error)
             raise
-        self.tell("answered", model=model, result=reply)
+        self.tell("answered", model=model, result=reply if reply_in is None else reply_in(reply))
         return reply
 
 

@@ -3,13 +3,13 @@
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import anyio
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 
 from callboard._calls._call import note
@@ -24,6 +24,8 @@ from callboard.middleware._retry import When, check_on_message, check_when, matc
 from callboard.tools._errors import is_control_flow
 from callboard.tools._middleware import Middleware, Order, RunningCall, running_call
 from callboard.tools._results import CallNext, Output
+
+T = TypeVar("T")
 
 # State machine
 
@@ -467,11 +469,23 @@ class CircuitBreaker(Middleware):
             CircuitOpenError: if the circuit is open, or half-open with all trial calls in use.
             StorageError: if the store of a shared circuit cannot be used.
         """
-        admission = await self._enter(request)
+        return await self._counted(request, self._key_of(request), partial(call_next, request))
+
+    async def awrap_model_call(self, request: Any, call_next: Callable[[Any], Awaitable[T]]) -> T:
+        """Admit a model request of `create_agent` and count its outcome, or refuse it; each model has a circuit.
+
+        Raises the errors of `awrap_tool_call`.
+        """
+        name = _name_of(request.model)
+        call = ToolCallRequest(ToolCall(name=name, args={}, id=None), None, request.state, request.runtime)
+        return await self._counted(call, name, partial(call_next, request))
+
+    async def _counted(self, request: ToolCallRequest, key: Hashable, run: Callable[[], Awaitable[T]]) -> T:
+        admission = await self._enter(request, key)
         body = _BodyRun(running_call())
         failed: bool | None = None
         try:
-            output = await call_next(request)
+            output = await run()
             failed = self._has_failed(output)
             return output
         except Exception as error:
@@ -486,9 +500,9 @@ class CircuitBreaker(Middleware):
             # count this call as a running probe for ever.
             self._tell(self._circuits.leave(admission, failed), request, self._rules.open_for)
 
-    async def _enter(self, request: ToolCallRequest) -> Admission:
+    async def _enter(self, request: ToolCallRequest, key: Hashable) -> Admission:
         call = request.tool_call
-        admission = await self._circuits.enter(self._key_of(request), request)
+        admission = await self._circuits.enter(key, request)
         self._tell(admission.news, request, admission.wait)
         if admission.ticket is None:
             note("breaker_refused", tool=call["name"], retry_after=admission.wait)
@@ -515,7 +529,7 @@ class CircuitBreaker(Middleware):
             note("breaker_no_key", tool=call["name"], error=type(error).__name__)
             return str(call["name"])
 
-    def _has_failed(self, output: Output) -> bool | None:
+    def _has_failed(self, output: object) -> bool | None:
         """Return whether the output of a call counts as a failure; `None` if it is neither a failure nor a success."""
         if not isinstance(output, ToolMessage):
             return False
@@ -529,6 +543,12 @@ class CircuitBreaker(Middleware):
             return None
         # `or None`: an error that `on` does not name is no success either, so it must not close a half-open circuit.
         return matches(self._on, error) or None
+
+
+def _name_of(model: Any) -> str:
+    """Return the name of a chat model at its provider, or the name of its class."""
+    names = (getattr(model, attribute, None) for attribute in ("model_name", "model"))
+    return next((name for name in names if isinstance(name, str)), type(model).__name__)
 
 
 class _BodyRun:

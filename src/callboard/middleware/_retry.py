@@ -4,7 +4,8 @@ import inspect
 import math
 import random
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import TypeVar
 
 import anyio
 from langchain_core.messages import ToolMessage
@@ -26,6 +27,9 @@ from callboard.exceptions import (
 from callboard.tools._errors import is_control_flow
 from callboard.tools._middleware import Middleware, Order, running_call
 from callboard.tools._results import CallNext, Output
+
+R = TypeVar("R")
+T = TypeVar("T")
 
 When = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
 """Option for the errors that a middleware handles: an exception type, a tuple of types, or a predicate of the error."""
@@ -130,6 +134,21 @@ class Retry(Middleware):
             with waiting():
                 # The pause does not count towards the call's timeout, only towards its budget.
                 await anyio.sleep(pause)
+        return await call_next(request)
+
+    async def awrap_model_call(self, request: R, call_next: Callable[[R], Awaitable[T]]) -> T:
+        """Send a model request of `create_agent` until it succeeds, its failure is final, or attempts or time run out.
+
+        Every failed request is sent again if `on` matches its error: asking a model twice does no harm.
+        """
+        for attempt in range(1, self._attempts):
+            try:
+                return await call_next(request)
+            except Exception as error:
+                pause = self._pause(attempt, retry_after(error))
+                if is_control_flow(error) or not matches(self._on, error) or pause >= remaining():
+                    raise
+            await anyio.sleep(pause)
         return await call_next(request)
 
     def _pause(self, attempt: int, at_least: float) -> float:

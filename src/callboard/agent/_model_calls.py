@@ -1,0 +1,169 @@
+"""Model requests of LangChain's agent under supervision: timeouts, limits and a budget, and callboard's middleware.
+
+LangChain asks its model on asyncio, or in a thread if the run was started by sync code. So does this module: on trio, a
+request and its supervision run on the asyncio loop beside it, and a cancelled request closes its connection there.
+"""
+
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, cast
+
+from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.runnables.config import ensure_config, var_child_runnable_config
+from langchain_core.tracers._streaming import _StreamingCallbackHandler
+
+from callboard._calls._batch import Batch
+from callboard._calls._batch_context import batch_context
+from callboard._calls._call import Attempt, SupervisedCall
+from callboard._calls._observers import Observers
+from callboard._loops._bridge import run_from_sync
+from callboard._loops._deadline import DEFAULT_GRACE
+from callboard._loops._entry_mode import entered_from
+from callboard._loops._idle import report_activity
+from callboard._records._policies import CallContext, CallPolicy, ToolCallLike
+from callboard.agent._model import run_function, with_handler
+from callboard.conversations._flow import MODEL
+from callboard.exceptions import CallError
+from callboard.tools._supervision import Supervision, run_judged
+
+Request = ModelRequest[Any]
+Response = ModelResponse[Any]
+Body = Callable[[Attempt], Coroutine[Any, Any, Response]]
+
+
+class ModelSupervision(AgentMiddleware[Any, Any, Any]):
+    """Innermost middleware of an agent: supervises each request to a model by a policy."""
+
+    def __init__(self, policy: CallPolicy) -> None:
+        super().__init__()
+        for option in ("runs_in", "idempotent", "on_unknown"):
+            if (value := getattr(policy, option)) is not None:
+                raise ValueError(f"create_agent(model_policy=...): {option} is for calls of tools, got {value!r}")
+        self._supervision = Supervision(
+            "create_agent", "the model", timeout=None, limit=None, policies={MODEL: policy}, grace=DEFAULT_GRACE
+        )
+
+    async def awrap_model_call(self, request: Request, handler: Callable[[Request], Awaitable[Response]]) -> Response:
+        """Send a request of a run in an event loop."""
+
+        async def body(_: Attempt) -> Response:
+            return await handler(request)
+
+        with entered_from("async"):
+            return await self._supervise(request, body, takes_thread=False)
+
+    def wrap_model_call(self, request: Request, handler: Callable[[Request], Response]) -> Response:
+        """Send a request of a run that sync code has started."""
+
+        async def body(attempt: Attempt) -> Response:
+            return await attempt.run_in_thread(partial(handler, request))
+
+        with entered_from("sync"):
+            return run_from_sync(partial(self._supervise, request, body, takes_thread=True))
+
+    async def _supervise(self, request: Request, body: Body, *, takes_thread: bool) -> Response:
+        call = _ModelCall(self._supervision, request, body, takes_thread=takes_thread)
+        with _about_models():
+            await Batch([call], on_error="cancel", live=self._supervision.batches).run()
+        return cast("Response", call.result)
+
+
+@contextmanager
+def _about_models() -> Generator[None]:
+    """Name the model in the text of errors, which name a tool otherwise."""
+    try:
+        yield
+    except CallError as error:
+        name = "" if error.tool == MODEL else f" {error.tool!r}"
+        error.args = (str(error).replace(f"Tool {error.tool!r}", f"The model{name}", 1),)
+        raise
+
+
+class _ModelCall(SupervisedCall[Response]):
+    """Supervised request to a model. Its identity for limits is a call of a tool named `model` without arguments."""
+
+    __slots__ = ("_body", "_threads")
+
+    def __init__(self, supervision: Supervision, request: Request, body: Body, *, takes_thread: bool) -> None:
+        config = ensure_config()
+        context = partial(CallContext, config, request.state, getattr(request.runtime, "context", None))
+        call: ToolCallLike = {"name": MODEL, "args": {}, "id": None}
+        # Observers hear of requests from the run: for them, a call is a call of a tool.
+        around = batch_context()._replace(observers=Observers())
+        super().__init__(*supervision.terms(call, context=context), around)
+        self._threads = supervision.threads if takes_thread else None
+        self._body = body if self.policy.idle_timeout is None else partial(_reporting_tokens, body)
+
+    async def run(self) -> Response:
+        response = await run_judged(self, partial(self.attempt, self._threads, self._body), _no_message, _unchanged)
+        return cast("Response", response)
+
+
+def _no_message(_: Exception) -> None:
+    """Return `None`: an error of a request is raised, and becomes no message."""
+
+
+async def _unchanged(message: Any, _: object) -> Any:
+    return message
+
+
+async def _reporting_tokens(body: Body, attempt: Attempt) -> Response:
+    """Run the body of a request; each token of the reply is a sign of life for the idle timeout."""
+    token = var_child_runnable_config.set(with_handler(ensure_config(), _Tokens()))
+    try:
+        return await body(attempt)
+    finally:
+        var_child_runnable_config.reset(token)
+
+
+class _Tokens(BaseCallbackHandler, _StreamingCallbackHandler[Any]):
+    """Callback handler that reports tokens. Its second base class tells LangChain to stream the reply."""
+
+    # In the context of the request, by which the idle timeout is found.
+    run_inline = True
+
+    @property
+    def ignore_chat_model(self) -> bool:
+        """`True`: LangChain must not report the start of a request to this handler, only the tokens of the reply."""
+        return True
+
+    def on_llm_new_token(self, *_: Any, **__: Any) -> None:
+        report_activity()
+
+    def on_stream_event(self, *_: Any, **__: Any) -> None:
+        report_activity()
+
+    def tap_output_aiter(self, run_id: Any, output: Any) -> Any:
+        return output
+
+    def tap_output_iter(self, run_id: Any, output: Any) -> Any:
+        return output
+
+
+class OnModels(AgentMiddleware[Any, Any, Any]):
+    """Middleware of callboard, such as `Retry`, around the model requests of LangChain's agent."""
+
+    def __init__(self, one: Any, name: str) -> None:
+        super().__init__()
+        self._one = one
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def awrap_model_call(self, request: Request, handler: Callable[[Request], Awaitable[Response]]) -> Response:
+        """Pass a request of a run in an event loop to the middleware."""
+        with _about_models():
+            return cast("Response", await self._one.awrap_model_call(request, handler))
+
+    def wrap_model_call(self, request: Request, handler: Callable[[Request], Response]) -> Response:
+        """Pass a request of a run that sync code has started to the middleware."""
+
+        async def call_next(request: Request) -> Response:
+            return await run_function(partial(handler, request), "the model")
+
+        with _about_models():
+            return cast("Response", run_from_sync(partial(self._one.awrap_model_call, request, call_next)))
