@@ -1,13 +1,14 @@
 """Model requests of `create_agent` under supervision, on asyncio, on trio, and from sync code."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 from anyio.to_thread import run_sync
-from langchain.agents.middleware import AgentMiddleware, ModelFallbackMiddleware
+from langchain.agents.middleware import ModelFallbackMiddleware
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
@@ -167,40 +168,36 @@ async def test_a_fallback_of_langchain_stands_outside_of_supervision() -> None:
     assert (await run(agent))["messages"][-1].content == "from the other"
 
 
+class Counted(ScriptedModel):
+    """Model that counts its requests that run at once."""
+
+    _running: list[int] = PrivateAttr(default_factory=lambda: [0, 0])
+
+    def _generate(self, *args: Any, **options: Any) -> ChatResult:
+        with self._counted():
+            return super()._generate(*args, **options)
+
+    async def _agenerate(self, *args: Any, **options: Any) -> ChatResult:
+        with self._counted():
+            await anyio.sleep(0.01)
+            return await super()._agenerate(*args, **options)
+
+    @contextmanager
+    def _counted(self) -> Generator[None]:
+        self._running[0] += 1
+        self._running[1] = max(self._running)
+        yield
+        self._running[0] -= 1
+
+
 @both_doors
-async def test_a_limit_holds_for_all_runs_of_an_agent(door: str) -> None:
-    running = most = 0
-
-    class Counts(AgentMiddleware[Any, Any, Any]):
-        """Stands outside: a rejected request does not reach the model."""
-
-    class Counted(ScriptedModel):
-        def _generate(self, *args: Any, **options: Any) -> ChatResult:
-            nonlocal running, most
-            running += 1
-            most = max(most, running)
-            try:
-                return super()._generate(*args, **options)
-            finally:
-                running -= 1
-
-        async def _agenerate(self, *args: Any, **options: Any) -> ChatResult:
-            nonlocal running, most
-            running += 1
-            most = max(most, running)
-            try:
-                await anyio.sleep(0.01)
-                return await super()._agenerate(*args, **options)
-            finally:
-                running -= 1
-
-    agent = create_agent(
-        Counted(["done"], loop=True), [], middleware=[Counts()], model_policy=CallPolicy(limit=Limit(concurrency=1))
-    )
+async def test_a_limit_holds_for_all_agents_that_have_the_policy(door: str) -> None:
+    model, policy = Counted(["done"], loop=True), CallPolicy(limit=Limit(concurrency=1))
+    agents = [create_agent(model, [], model_policy=policy) for _ in range(2)]
     async with anyio.create_task_group() as tasks:
-        for _ in range(4):
+        for agent in agents * 2:
             tasks.start_soon(run, agent, door)
-    assert most == 1
+    assert model._running == [0, 1]
 
 
 async def test_a_request_is_rejected_when_the_queue_is_full() -> None:

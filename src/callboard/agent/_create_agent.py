@@ -41,6 +41,7 @@ from callboard.conversations._flow import END, MODEL, TOOLS
 from callboard.conversations._stored_types import checked_types
 from callboard.conversations._thread import START
 from callboard.tools._actor_tools import Toolkit, unpacked
+from callboard.tools._chain import middleware_in
 from callboard.tools._errors import ErrorHandling, only_invalid_arguments
 from callboard.tools._middleware import tools_of
 from callboard.tools._middleware_hooks import langchain_base
@@ -286,9 +287,9 @@ class _Parts:
     def __init__(self, tools: Iterable[Any], middleware: Sequence[object], model_policy: CallPolicy | None) -> None:
         check_type("create_agent(model_policy=...)", model_policy, CallPolicy, "CallPolicy(timeout=60.0)")
         self._tools = unpacked(tools)
-        self._middleware = middleware
+        self._middleware = middleware_in("create_agent(middleware=...)", middleware)
         self._model_policy = model_policy
-        self._own = [one for one in middleware if not _is_langchains(one)]
+        self._own = [one for one in self._middleware if not _is_langchains(one) and _is_around_calls(one)]
         # LangChain gets the tools of actors and of callboard's middleware only to offer them to the model: callboard's
         # node makes its own of them, which know their actor.
         self._hosted = [tool for tool in self._tools if isinstance(tool, (Actor, ChildSpec))]
@@ -340,10 +341,15 @@ def _is_langchains(one: object) -> "TypeGuard[AgentMiddleware[Any, Any, Any]]":
     return langchain_base(type(one)) is not None
 
 
+def _is_around_calls(one: object) -> bool:
+    """Return whether a middleware of callboard has a part in tool calls; it may work around model requests alone."""
+    return not hasattr(one, "awrap_model_call") or hasattr(one, "awrap_tool_call") or hasattr(one, "wrap_tool_call")
+
+
 def _around_calls(one: object) -> object | None:
     """Return a middleware as a `ToolNode` takes it; `None` if it has no part in tool calls."""
     if not _is_langchains(one):
-        return one
+        return one if _is_around_calls(one) else None
     base: Any = langchain_base(type(one))
     if all(getattr(type(one), hook) is getattr(base, hook) for hook in ("wrap_tool_call", "awrap_tool_call")):
         return None

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
 from langchain_core.callbacks import BaseCallbackHandler
@@ -41,9 +42,9 @@ class ModelSupervision(AgentMiddleware[Any, Any, Any]):
         for option in ("runs_in", "idempotent", "on_unknown"):
             if (value := getattr(policy, option)) is not None:
                 raise ValueError(f"create_agent(model_policy=...): {option} is for calls of tools, got {value!r}")
-        self._supervision = Supervision(
-            "create_agent", "the model", timeout=None, limit=None, policies={MODEL: policy}, grace=DEFAULT_GRACE
-        )
+        # Held here, because `_shared` does not: a policy has its supervision as long as an agent uses it.
+        self._shared = _shared_by(policy)
+        self._supervision = self._shared.supervision
 
     async def awrap_model_call(self, request: Request, handler: Callable[[Request], Awaitable[Response]]) -> Response:
         """Send a request of a run in an event loop."""
@@ -68,6 +69,27 @@ class ModelSupervision(AgentMiddleware[Any, Any, Any]):
         with _about_models():
             await Batch([call], on_error="cancel", live=self._supervision.batches).run()
         return cast("Response", call.result)
+
+
+class _Shared:
+    """Supervision by one policy object. Agents that are given the same object share it, and so its limit."""
+
+    def __init__(self, policy: CallPolicy) -> None:
+        self.policy = policy
+        policies = {MODEL: policy}
+        self.supervision = Supervision(
+            "create_agent", "the model", timeout=None, limit=None, policies=policies, grace=DEFAULT_GRACE
+        )
+
+
+# By the identity of the policy, which the value keeps alive: equal policies of two agents are two limits.
+_shared: WeakValueDictionary[int, _Shared] = WeakValueDictionary()
+
+
+def _shared_by(policy: CallPolicy) -> _Shared:
+    if (found := _shared.get(id(policy))) is None:
+        found = _shared[id(policy)] = _Shared(policy)
+    return found
 
 
 @contextmanager

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from callboard.middleware._output_budget import OutputBudget as OutputBudget
     from callboard.middleware._retry import Retry as Retry
     from callboard.middleware._supervise import Supervise as Supervise
+    from callboard.middleware._token_limit import TokenLimit as TokenLimit
     from callboard.tools._errors import error_message as error_message
     from callboard.tools._errors import is_control_flow as is_control_flow
     from callboard.tools._large_values import run_if_long as run_if_long
@@ -46,6 +47,7 @@ _HOMES = {
     "callboard.middleware._output_budget": ("OutputBudget",),
     "callboard.middleware._retry": ("Retry",),
     "callboard.middleware._supervise": ("Supervise",),
+    "callboard.middleware._token_limit": ("TokenLimit",),
     "callboard.tools._errors": ("error_message", "is_control_flow"),
     "callboard.tools._large_values": ("run_if_long",),
     "callboard.tools._middleware": (

@@ -1,0 +1,98 @@
+"""`TokenLimit`: middleware that limits the tokens that the model requests of an agent use in a time window."""
+
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import anyio
+from langchain_core.runnables.config import ensure_config
+
+from callboard._langgraph._vocabulary import call_context
+from callboard._loops._current import common_time
+from callboard._records._policies import CallContext, check_count, check_seconds
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Use:
+    """Tokens of one request, which count from its start."""
+
+    start: float
+    tokens: int
+
+
+class TokenLimit:
+    """Middleware of `create_agent` that limits the tokens of model requests in any window of `per` seconds.
+
+    A request waits while the requests of the window have used `tokens` or more. The number of tokens is the
+    `usage_metadata` of the replies. A request in flight counts as many as `reserve`, because its number is not known
+    yet. One object may be given to several agents, which then share the limit.
+
+    Args:
+        tokens: number of tokens, at least 1.
+        per: length of the window in seconds, more than 0.
+        reserve: number of tokens as which a request counts until its reply arrives, and after a failure; at least 0.
+        key: function from a `CallContext` to a key, such as a user. Each key has this limit separately.
+
+    Raises:
+        ValueError: for a number out of range.
+        TypeError: for an option of the wrong type.
+    """
+
+    def __init__(
+        self,
+        tokens: int,
+        *,
+        per: float = 60.0,
+        reserve: int = 0,
+        key: Callable[[CallContext], Hashable] | None = None,
+    ) -> None:
+        check_count("TokenLimit(tokens=...)", tokens, least=1)
+        check_count("TokenLimit(reserve=...)", reserve, least=0)
+        check_seconds("TokenLimit(per=...)", per, zero=False)
+        if key is not None and not callable(key):
+            raise TypeError(f"TokenLimit(key=...) takes a function of a CallContext, got {key!r}")
+        self._tokens = tokens
+        self._per = per
+        self._reserve = reserve
+        self._key = key
+        # Guards the windows: agents of several event loops and threads share them.
+        self._lock = threading.Lock()
+        self._windows: dict[Hashable, deque[_Use]] = {}
+
+    async def awrap_model_call(self, request: Any, call_next: Callable[[Any], Awaitable[T]]) -> T:
+        """Wait until the window has room, send the request, and count the tokens of its replies."""
+        key = None
+        if self._key is not None:
+            key = self._key(call_context(ensure_config(), request.state, getattr(request.runtime, "context", None)))
+        while not isinstance(use := self._entered(key, common_time()), _Use):
+            await anyio.sleep(use)
+        response = await call_next(request)
+        used = [getattr(message, "usage_metadata", None) for message in getattr(response, "result", [response])]
+        with self._lock:
+            use.tokens = sum(one["total_tokens"] for one in used if one)
+        return response
+
+    def _entered(self, key: Hashable, now: float) -> _Use | float:
+        """Return the entry of a request that may start now, or the seconds until the window may have room."""
+        with self._lock:
+            window = self._windows.setdefault(key, deque())
+            while window and window[0].start <= now - self._per:
+                window.popleft()
+            if sum(use.tokens for use in window) < self._tokens:
+                self._forget_idle(key, now)
+                window.append(use := _Use(now, self._reserve))
+                return use
+            # The oldest use leaves next. Zero would be a loop without a pause, as sums of times are not exact.
+            return max(1e-3, window[0].start + self._per - now)
+
+    def _forget_idle(self, key: Hashable, now: float) -> None:
+        # Keys may be as many as users. One idle window is dropped for each request, so that they stay few.
+        other = next(iter(self._windows))
+        if other != key and (not (window := self._windows[other]) or window[-1].start <= now - self._per):
+            del self._windows[other]
+        elif other != key:
+            self._windows[other] = self._windows.pop(other)
