@@ -25,13 +25,15 @@ ALL_NAMES = [name for names in NAMES.values() for name in names.split()]
 
 
 def reference() -> Any:
-    """Return langgraph.prebuilt, from the modules that define the names."""
+    """Return langgraph.prebuilt, from the modules that define the names, and LangChain's `create_agent`."""
     found = {
         name: getattr(importlib.import_module(module), name)
         for module, names in NAMES.items()
         for name in names.split()
     }
-    return SimpleNamespace(side="langgraph", **found)
+    from langchain.agents import create_agent
+
+    return SimpleNamespace(side="langgraph", create_agent=create_agent, **found)
 
 
 def candidate() -> Any:
@@ -40,4 +42,4 @@ def candidate() -> Any:
         return reference()
     callboard = importlib.import_module("callboard")
     found = {name: getattr(callboard, name) for name in ALL_NAMES}
-    return SimpleNamespace(side="callboard", **found)
+    return SimpleNamespace(side="callboard", create_agent=callboard.create_agent, **found)

@@ -67,6 +67,7 @@ class BuiltFlow:
     entry: str
     turn_entry: str
     reply_node: str
+    sends_state: bool = False
 
     def following(self, node: str, state: State) -> str:
         """Return the name of the node that runs after `node`, for the given state; `END` if the run is over."""

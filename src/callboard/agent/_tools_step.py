@@ -151,7 +151,7 @@ class CallStep:
         """
         tell = self._run.tell
         for key, call in zip(self.tasks, self._requested.calls, strict=True):
-            tell.started(self._places[key], sent(call, self._requested.state))
+            tell.started(self._places[key], self._shown_input(call))
         for key, task in self.tasks.items():
             if self._run.thread.known_of(task).is_finished:
                 tell.cached(self._places[key], [self._written_by(key)])
@@ -306,7 +306,7 @@ class CallStep:
         run, key, call = self._run, self._keys[index], self._requested.calls[index]
         place = self._places[key]
         try:
-            given = sent(call, self._requested.state)
+            given = self._shown_input(call)
             output = await run.traced(run.config_at(place), body, given, place.node, self._shown)
         except GraphInterrupt:
             run.tell.asked(place, ledger.records[key].pending, run.thread.state)
@@ -318,6 +318,10 @@ class CallStep:
         if not (isinstance(output, Command) and output.graph is not None):
             run.tell.ended(place, [self._written_by(key)])
         return output
+
+    def _shown_input(self, call: ToolCall) -> Any:
+        """Return the input of a call's task as streams and callback handlers see it."""
+        return sent(call, self._requested.state) if self._run.plan.flow.sends_state else [call]
 
     def _shown(self, output: Any) -> Any:
         """Return the output of a call as callback handlers see it: as the output of a node with only this call."""

@@ -64,6 +64,11 @@ class Flow(Protocol):
         """Name of the node after which a reply of the model is complete: the model, or the last hook after it."""
         ...
 
+    @property
+    def sends_state(self) -> bool:
+        """`True` if the task of a call gets the state together with the call, as LangGraph's agent sends it."""
+        ...
+
     def following(self, node: str, state: "State") -> str:
         """Return the name of the node that runs after `node`, for the given state; `__end__` if the run is over."""
         ...

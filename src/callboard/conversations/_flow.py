@@ -90,6 +90,10 @@ class ReactFlow:
         return BEFORE if self.before else AGENT
 
     @property
+    def sends_state(self) -> bool:
+        return True
+
+    @property
     def turn_entry(self) -> str:
         return self.entry
 

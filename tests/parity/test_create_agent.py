@@ -1,0 +1,312 @@
+"""`create_agent`: results, streams and threads equal those of LangChain's agent.
+
+Intended differences: a result has its id as soon as it is streamed; an empty input is refused; input takes one step in
+callboard, so that the numbers of steps differ. A jump from `before_model` to "model" works (LangChain: KeyError).
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
+
+import pytest
+from langchain.agents.middleware import (
+    AgentMiddleware,
+    AgentState,
+    HumanInTheLoopMiddleware,
+    ModelCallLimitMiddleware,
+    ModelResponse,
+    TodoListMiddleware,
+    ToolCallLimitMiddleware,
+    hook_config,
+)
+from langchain.agents.middleware.types import ExtendedModelResponse, OmitFromInput, PrivateStateAttr
+from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.tools import InjectedToolCallId, tool
+from langgraph.channels import UntrackedValue
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_stream_writer
+from langgraph.types import Command, interrupt
+from pydantic import BaseModel
+from typing_extensions import NotRequired
+
+from ._dump import dump
+from ._harness import DIRECT_MODES, QUESTION, THREAD, Case, call, double, tabled
+from ._model import ReplayModel
+from ._prebuilt import candidate, reference
+
+MODES: list[Any] = ["values", "updates", "messages", "custom", "tasks", ["updates", "custom"]]
+
+
+@tool
+def ask(what: str) -> str:
+    """Ask a person."""
+    return f"{what}: {interrupt(what)}"
+
+
+@tool(return_direct=True)
+def final(x: int) -> str:
+    """The last word."""
+    return f"final {x}"
+
+
+@tool
+def fails(x: int) -> str:
+    """Fail."""
+    raise ValueError("bad")
+
+
+@tool
+def cheer(tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
+    """Cheer."""
+    return Command(update={"mood": "good", "messages": [ToolMessage("ok", tool_call_id=tool_call_id, id="t")]})
+
+
+TOOLS = [double, ask, final, fails, cheer]
+
+
+def turn(n: int, *calls: dict[str, Any]) -> AIMessage:
+    return AIMessage("", tool_calls=list(calls), id=f"ai-{n}")
+
+
+DONE = AIMessage("done", id="ai-9")
+ONE = (turn(1, call("double", {"x": 1}, "a")), DONE)
+TWO = (turn(1, call("double", {"x": 1}, "a"), call("double", {"x": 2}, "b")), DONE)
+ASKS = (turn(1, call("double", {"x": 1}, "a"), call("ask", {"what": "why"}, "b")), DONE)
+FOREVER = tuple(turn(n, call("double", {"x": n}, f"c{n}")) for n in range(30))
+DIRECT = (turn(1, call("final", {"x": 1}, "a")), DONE)
+MIXED = (turn(1, call("final", {"x": 1}, "a"), call("double", {"x": 1}, "b")), DONE)
+
+
+class Moody(AgentState[Any]):
+    mood: NotRequired[str]
+
+
+class Hooks(AgentMiddleware[Any, Any, Any]):
+    """All node hooks, with a private key, a key that no input sets, and a value that is never stored."""
+
+    class State(AgentState[Any]):
+        seen: NotRequired[Annotated[list[str], lambda old, new: [*old, *new]]]
+        secret: NotRequired[Annotated[str, PrivateStateAttr]]
+        given: NotRequired[Annotated[str, OmitFromInput]]
+        loose: NotRequired[Annotated[Any, UntrackedValue, PrivateStateAttr]]
+
+    state_schema = State
+
+    def before_agent(self, state: Any, runtime: Any) -> dict[str, Any]:
+        return {"seen": ["before_agent"], "secret": "s", "loose": 1}
+
+    def before_model(self, state: Any, runtime: Any) -> dict[str, Any]:
+        get_stream_writer()("before")
+        return {"seen": [f"before_model {state.get('secret')} {state.get('loose')}"]}
+
+    def after_model(self, state: Any, runtime: Any) -> None:
+        return None
+
+    def after_agent(self, state: Any, runtime: Any) -> dict[str, Any]:
+        return {"seen": ["after_agent"], "given": "kept"}
+
+
+class Jumps(AgentMiddleware[Any, Any, Any]):
+    """Jumps once from a hook to a target."""
+
+    def __init__(self, hook: str, target: str, *, declared: bool = True) -> None:
+        super().__init__()
+        self.done = False
+
+        def jump(middleware: "Jumps", state: Any, runtime: Any) -> Any:
+            if middleware.done:
+                return None
+            middleware.done = True
+            return {"jump_to": target, "messages": [AIMessage("jumped", id="j")] if target != "tools" else []}
+
+        self.__class__ = type("Jumps", (Jumps,), {hook: hook_config(can_jump_to=[target])(jump) if declared else jump})  # type: ignore[assignment]
+
+
+class Wraps(AgentMiddleware[Any, Any, Any]):
+    """Wraps the model and the tools from sync and from async code."""
+
+    def __init__(self, log: list[Any]) -> None:
+        super().__init__()
+        self.log = log
+
+    def wrap_model_call(self, request: Any, handler: Any) -> Any:
+        self.log.append(("model", [message.content for message in request.messages], request.system_message))
+        response = handler(request.override(system_message=SystemMessage("wrapped")))
+        return ExtendedModelResponse(model_response=response, command=Command(update={"mood": "wrapped"}))
+
+    async def awrap_model_call(self, request: Any, handler: Any) -> Any:
+        self.log.append(("model", [message.content for message in request.messages], request.system_message))
+        response = await handler(request.override(system_message=SystemMessage("wrapped")))
+        return ExtendedModelResponse(model_response=response, command=Command(update={"mood": "wrapped"}))
+
+    def wrap_tool_call(self, request: Any, handler: Any) -> Any:
+        self.log.append(("tool", request.tool_call["id"], len(request.state["messages"])))
+        return handler(request)
+
+    async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+        self.log.append(("tool", request.tool_call["id"], len(request.state["messages"])))
+        return await handler(request)
+
+
+class Answers(AgentMiddleware[Any, Any, Any]):
+    """Answers in place of the model."""
+
+    def wrap_model_call(self, request: Any, handler: Any) -> Any:
+        return ModelResponse(result=[AIMessage("from the middleware", id="m")])
+
+    async def awrap_model_call(self, request: Any, handler: Any) -> Any:
+        return AIMessage("from the middleware", id="m")
+
+
+class Answer(BaseModel):
+    """The answer."""
+
+    number: int
+
+
+Middlewares = Callable[[list[Any]], list[Any]]
+
+
+class Scene(NamedTuple):
+    """Replies of the model, middleware, and options of an agent."""
+
+    replies: Any
+    middleware: Middlewares = lambda log: []
+    options: dict[str, Any] = {}
+    input: Any = QUESTION
+    config: Any = {}
+
+    def agent(self, ns: Any, log: list[Any], **options: Any) -> Any:
+        model = ReplayModel(*self.replies, log=log)
+        given = {"state_schema": Moody, **self.options, **options}
+        return ns.create_agent(model, TOOLS, middleware=self.middleware(log), **given)
+
+    def case(self, ns: Any) -> Case:
+        log: list[Any] = []
+        return Case(self.agent(ns, log), self.input, config=self.config, own_runtime=True, log=log)
+
+
+STRUCTURED = (*ONE[:1], turn(2, call("Answer", {"number": 2}, "s")))
+WRONG = (turn(1, call("Answer", {"number": "no"}, "s")), turn(2, call("Answer", {"number": 2}, "s2")))
+
+SCENES: dict[str, Scene] = {
+    "an answer": Scene((DONE,)),
+    "one call": Scene(ONE),
+    "two calls at once": Scene(TWO),
+    "a command from a tool": Scene((turn(1, call("cheer", {}, "a")), DONE)),
+    "a tool that ends the run": Scene(DIRECT),
+    "one of two tools ends the run": Scene(MIXED),
+    "an unknown tool": Scene((turn(1, call("nope", {}, "a")), DONE)),
+    "wrong arguments": Scene((turn(1, call("double", {"x": "no"}, "a")), DONE)),
+    "a system prompt and a name": Scene(ONE, options={"system_prompt": "Be brief.", "name": "ann"}),
+    "hooks and private keys": Scene(ONE, lambda log: [Hooks()], input={**QUESTION, "given": "x", "secret": "y"}),
+    "wrappers": Scene(ONE, lambda log: [Wraps(log)]),
+    "wrappers and hooks": Scene(ONE, lambda log: [Hooks(), Wraps(log), TodoListMiddleware()]),
+    "a middleware that answers": Scene((DONE,), lambda log: [Answers()]),
+    **{
+        f"a jump from {hook} to {target}{'' if declared else ', not declared'}": Scene(
+            ONE, lambda log, hook=hook, target=target, declared=declared: [Jumps(hook, target, declared=declared)]
+        )
+        for hook in ("before_agent", "before_model", "after_model", "after_agent")
+        for target in ("end", "model")
+        for declared in (True, False)
+        if (hook, target, declared) != ("before_model", "model", True)
+    },
+    "a structured answer by a tool": Scene(STRUCTURED, options={"response_format": ToolStrategy(Answer)}),
+    "a structured answer that is wrong at first": Scene(WRONG, options={"response_format": ToolStrategy(Answer)}),
+    "a structured answer by the provider": Scene(
+        (AIMessage('{"number": 2}', id="p"),), options={"response_format": ProviderStrategy(Answer)}
+    ),
+    "a limit of requests": Scene(FOREVER, lambda log: [ModelCallLimitMiddleware(run_limit=2)]),
+    "a limit of calls": Scene(FOREVER, lambda log: [ToolCallLimitMiddleware(run_limit=2, exit_behavior="end")]),
+}
+
+RAISES: dict[str, tuple[Scene, str]] = {
+    "an error of a tool": (Scene((turn(1, call("fails", {"x": 1}, "a")), DONE)), "ValueError"),
+    "the recursion limit": (Scene(FOREVER, config={"recursion_limit": 7}), "GraphRecursionError"),
+}
+
+test_a_run_has_the_same_result_and_asks_the_same = tabled(
+    {
+        **{label: scene.case for label, scene in SCENES.items()},
+        **{label: (scene.case, error) for label, (scene, error) in RAISES.items()},
+    },
+    modes=DIRECT_MODES,
+)
+
+
+async def chunks(ns: Any, scene: Scene, mode: Any) -> list[Any]:
+    made = scene.agent(ns, [], checkpointer=InMemorySaver())
+    config: Any = {**THREAD, **scene.config}
+    return [_told(dump(chunk)) async for chunk in made.astream(scene.input, config, stream_mode=mode)]
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_told(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if value.get("message") == "ToolMessage" and value["id"] is None:
+        value = {**value, "id": "<random>"}
+    return {key: _told(item) for key, item in value.items()}
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize("label", SCENES)
+def test_a_stream_tells_the_same(label: str, mode: Any) -> None:
+    expected = asyncio.run(chunks(reference(), SCENES[label], mode))
+    assert asyncio.run(chunks(candidate(), SCENES[label], mode)) == expected
+
+
+class Talk(NamedTuple):
+    """Inputs of runs on one thread."""
+
+    scene: Scene
+    inputs: tuple[Any, ...]
+
+
+AGAIN = {"messages": [HumanMessage("more", id="h2")]}
+HUMAN = HumanInTheLoopMiddleware(interrupt_on={"double": True})
+APPROVE, REJECT = {"type": "approve"}, {"type": "reject", "message": "no"}
+EDIT = {"type": "edit", "edited_action": {"name": "double", "args": {"x": 5}}}
+
+TALKS: dict[str, Talk] = {
+    "a second run": Talk(Scene(ONE), (QUESTION, AGAIN)),
+    "a second run with hooks": Talk(Scene(ONE, lambda log: [Hooks()]), (QUESTION, AGAIN)),
+    "a question of a tool": Talk(Scene(ASKS), (QUESTION, Command(resume="because"))),
+    **{
+        f"an approval: {decision['type']}": Talk(
+            Scene(ONE, lambda log: [HUMAN]), (QUESTION, Command(resume={"decisions": [decision]}))
+        )
+        for decision in (APPROVE, REJECT, EDIT)
+    },
+    "two approvals at once": Talk(
+        Scene(TWO, lambda log: [HUMAN]), (QUESTION, Command(resume={"decisions": [APPROVE, REJECT]}))
+    ),
+    "a stop before the tools": Talk(Scene(TWO, options={"interrupt_before": ["tools"]}), (QUESTION, None)),
+    "a stop after a hook": Talk(
+        Scene(ONE, lambda log: [Hooks()], options={"interrupt_after": ["Hooks.before_model"]}), (QUESTION, None, None)
+    ),
+    "a structured answer of each run": Talk(
+        Scene((*STRUCTURED, DONE), options={"response_format": ToolStrategy(Answer)}), (QUESTION, AGAIN)
+    ),
+}
+
+
+def places(ns: Any, talk: Talk) -> list[Any]:
+    """Return the result of each run, and the place where its thread then stands."""
+    found: list[Any] = []
+    made = talk.scene.agent(ns, [], checkpointer=InMemorySaver())
+    for given in talk.inputs:
+        result = made.invoke(given, THREAD)
+        place = made.get_state(THREAD)
+        questions = [question.value for question in place.interrupts]
+        values = dict(place.values)
+        found.append(_told(dump([{**result, "__interrupt__": questions}, values, sorted(set(place.next)), questions])))
+    return found
+
+
+@pytest.mark.parametrize("label", TALKS)
+def test_a_thread_stands_at_the_same_place(label: str) -> None:
+    assert places(candidate(), TALKS[label]) == places(reference(), TALKS[label])
