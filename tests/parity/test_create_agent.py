@@ -6,6 +6,7 @@ callboard, so that the numbers of steps differ. A jump from `before_model` to "m
 
 import asyncio
 from collections.abc import Callable
+from itertools import cycle
 from typing import Annotated, Any, NamedTuple
 
 import pytest
@@ -177,8 +178,8 @@ class Scene(NamedTuple):
     input: Any = QUESTION
     config: Any = {}
 
-    def agent(self, ns: Any, log: list[Any], **options: Any) -> Any:
-        model = ReplayModel(*self.replies, log=log)
+    def agent(self, ns: Any, log: list[Any], *, model: Any = None, **options: Any) -> Any:
+        model = model or ReplayModel(*self.replies, log=log)
         given = {"state_schema": Moody, **self.options, **options}
         return ns.create_agent(model, TOOLS, middleware=self.middleware(log), **given)
 
@@ -247,7 +248,7 @@ def _told(value: Any) -> Any:
         return [_told(item) for item in value]
     if not isinstance(value, dict):
         return value
-    if value.get("message") == "ToolMessage" and value["id"] is None:
+    if value.get("message") in ("ToolMessage", "AIMessage") and value["id"] is None:
         value = {**value, "id": "<random>"}
     return {key: _told(item) for key, item in value.items()}
 
@@ -294,11 +295,12 @@ TALKS: dict[str, Talk] = {
 }
 
 
-def places(ns: Any, talk: Talk) -> list[Any]:
-    """Return the result of each run, and the place where its thread then stands."""
+def places(talk: Talk, *namespaces: Any) -> list[Any]:
+    """Return the result of each run, and the place where its thread then stands; runs take the namespaces in turns."""
     found: list[Any] = []
-    made = talk.scene.agent(ns, [], checkpointer=InMemorySaver())
-    for given in talk.inputs:
+    saver, model = InMemorySaver(), ReplayModel(*talk.scene.replies)
+    for given, ns in zip(talk.inputs, cycle(namespaces), strict=False):
+        made = talk.scene.agent(ns, [], model=model, checkpointer=saver)
         result = made.invoke(given, THREAD)
         place = made.get_state(THREAD)
         questions = [question.value for question in place.interrupts]
@@ -309,4 +311,11 @@ def places(ns: Any, talk: Talk) -> list[Any]:
 
 @pytest.mark.parametrize("label", TALKS)
 def test_a_thread_stands_at_the_same_place(label: str) -> None:
-    assert places(candidate(), TALKS[label]) == places(reference(), TALKS[label])
+    assert places(TALKS[label], candidate()) == places(TALKS[label], reference())
+
+
+@pytest.mark.parametrize("label", TALKS)
+def test_each_agent_resumes_the_threads_of_the_other(label: str) -> None:
+    expected = places(TALKS[label], reference())
+    assert places(TALKS[label], reference(), candidate()) == expected
+    assert places(TALKS[label], candidate(), reference()) == expected

@@ -99,6 +99,9 @@ def read_next_nodes(thread: Thread, found: CheckpointTuple) -> None:
         _read_calls(thread, found, calls)
     elif TOOLS in thread.next:
         _read_batch(thread, found)
+    for node in branches:
+        if node != TOOLS and (record := _asked_in(_writes_of_node(thread, found, node))) != NOTHING_KNOWN:
+            thread.records[node] = record
 
 
 def _node_here(thread: Thread, name: str) -> str | None:
@@ -131,8 +134,7 @@ def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
     Such writes do not name their call. With several calls, only the fact that one of them asks a question is set.
     """
     calls = open_calls(thread)
-    task_id = task_id_of(found.checkpoint["id"], thread.namespace, thread.step + 1, TOOLS, PULL, f"{BRANCH}{TOOLS}")
-    writes = [(channel, value) for task, channel, value in found.pending_writes or () if task == task_id]
+    writes = _writes_of_node(thread, found, TOOLS)
     if len(calls) != 1:
         thread.has_unattributed_questions = any(channel == INTERRUPT for channel, _ in writes)
         return
@@ -210,6 +212,11 @@ def _call_in(send: Send) -> ToolCall | None:
     return cast("ToolCall", arg) if isinstance(arg, dict) and "name" in arg else None
 
 
+def _writes_of_node(thread: Thread, found: CheckpointTuple, node: str) -> list[tuple[str, Any]]:
+    task_id = task_id_of(found.checkpoint["id"], thread.namespace, thread.step + 1, node, PULL, f"{BRANCH}{node}")
+    return [(channel, value) for task, channel, value in found.pending_writes or () if task == task_id]
+
+
 def _writes(thread: Thread, found: CheckpointTuple, node: str, number: int) -> list[tuple[str, Any]]:
     task_id = task_id_of(found.checkpoint["id"], thread.namespace, thread.step + 1, node, PUSH, str(number))
     return [(channel, value) for task, channel, value in found.pending_writes or () if task == task_id]
@@ -229,14 +236,20 @@ def _read_calls(thread: Thread, found: CheckpointTuple, sends: Numbered) -> None
 
 def _record_of(writes: Sequence[tuple[str, Any]], call: ToolCall) -> CallRecord | None:
     """Return the record of a call (result, questions, answers) from LangGraph's writes; `None` if it would be empty."""
+    for channel, value in writes:
+        if channel == MESSAGES and (own := answers_to(call, value if isinstance(value, list) else [value])):
+            return CallRecord(output=own[0])
+    record = _asked_in(writes)
+    return None if record == NOTHING_KNOWN else record
+
+
+def _asked_in(writes: Sequence[tuple[str, Any]]) -> CallRecord:
+    """Return a record with the questions and answers in LangGraph's writes of a task."""
     record = NOTHING_KNOWN
     for channel, value in writes:
-        if channel == MESSAGES:
-            if own := answers_to(call, value if isinstance(value, list) else [value]):
-                return CallRecord(output=own[0])
-        elif channel == INTERRUPT:
+        if channel == INTERRUPT:
             pending: Sequence[Interrupt] = value if isinstance(value, (list, tuple)) else [value]
             record = record._replace(pending=tuple(pending), own=True)
         elif channel == RESUME:
             record = record._replace(answers=tuple(value) if isinstance(value, list) else (value,))
-    return None if record == NOTHING_KNOWN else record
+    return record
