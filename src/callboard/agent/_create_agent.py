@@ -20,6 +20,7 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.store.base import BaseStore
 from langgraph.types import Send
+from langsmith.utils import tracing_is_enabled
 
 from callboard._calls._draining import InFlight
 from callboard._calls._durations import warn_about_milliseconds
@@ -332,14 +333,36 @@ class _Parts:
         around: dict[str, Any] = {
             "middleware": [one for one in map(_around_calls, self._middleware) if one is not None]
         }
-        if not self._own and (awrap := theirs["awrap_tool_call"]) is not None:
-            # LangChain's own chain has its spans.
-            around = {"wrap_tool_call": theirs["wrap_tool_call"], "awrap_tool_call": AsyncioMiddleware(awrap)}
+        if not self._own and theirs["awrap_tool_call"] is not None:
+            wrapping: list[Any] = [one for one in self._middleware if _around_calls(one) is not None]
+            wrap = _nested(theirs["wrap_tool_call"], [one.wrap_tool_call for one in wrapping])
+            awrap = _nested(theirs["awrap_tool_call"], [one.awrap_tool_call for one in wrapping])
+            around = {"wrap_tool_call": wrap, "awrap_tool_call": AsyncioMiddleware(awrap)}
         return ToolNode([*tools, *self._hosted], **around, **options)
 
 
 def _is_langchains(one: object) -> "TypeGuard[AgentMiddleware[Any, Any, Any]]":
     return langchain_base(type(one)) is not None
+
+
+def _nested(langchains: Any, hooks: Sequence[Callable[[Any, Any], Any]]) -> Callable[[Any, Any], Any]:
+    """Return LangChain's chain of hooks around a call, with its spans only while LangSmith traces.
+
+    A span of LangSmith takes a worker thread for each hook, also if nobody traces.
+    """
+
+    def wrap(request: Any, handler: Any) -> Any:
+        if tracing_is_enabled():
+            return langchains(request, handler)
+        for hook in reversed(hooks[1:]):
+            handler = partial(_inside, hook, handler)
+        return hooks[0](request, handler)
+
+    return wrap
+
+
+def _inside(hook: Callable[[Any, Any], Any], handler: Any, request: Any) -> Any:
+    return hook(request, handler)
 
 
 def _is_around_calls(one: object) -> bool:
