@@ -67,7 +67,7 @@ from callboard.conversations._storage import (
     unknown_values,
 )
 from callboard.conversations._stored_types import tracked_entry, tracked_writes
-from callboard.conversations._thread import START, Following, Thread
+from callboard.conversations._thread import START, Following, RecordedThread
 from callboard.exceptions import StorageError, ThreadBusyError
 from callboard.tools._call_record import NOTHING_KNOWN, CallRecord
 
@@ -76,7 +76,7 @@ _log = logging.getLogger("callboard")
 Durability = Literal["sync", "async", "exit"]
 
 
-class SavedThread(Thread):
+class SavedThread(RecordedThread):
     """Thread of conversation that is stored in a checkpointer, with its journal.
 
     The durability decides when entries are stored: at once ("sync"), in the background ("async"), or at the end of the
@@ -247,7 +247,7 @@ class SavedThread(Thread):
             self._ahead.clear()  # models reuse call ids: a later call must not pass for claimed
         # The thread changes first, the journal afterwards. If the process dies in between, the next run finds the
         # thread as it was before.
-        await super().record(entry, live=live)
+        self.take(entry, live=live)
         # A copy without untracked keys; the thread itself keeps their values.
         self._entries.append(tracked_entry(entry, self.schema))
         if isinstance(entry, Claimed):

@@ -1,6 +1,6 @@
 """Current position of a thread of conversation: its state, the next nodes, and the results of the next step's tasks.
 
-Every change of a thread is an entry, so that a journal can store the changes and replay them.
+Every change of a thread that is stored is an entry, so that a journal can store the changes and replay them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self, assert_never
 from uuid import uuid4
 
 from langchain_core.messages import BaseMessage, ToolMessage, convert_to_messages
-from langgraph.types import Command, Interrupt, Overwrite
+from langgraph.types import Command, Interrupt, Overwrite, Send
 
 from callboard._calls._observers import current_mark
 from callboard.conversations._actor_states import ActorStates, KeptStates
@@ -53,7 +53,8 @@ LangGraph, too, calls the step that applies input a "loop" step.
 class Thread:
     """Thread of conversation in memory: its state, its next nodes, and the results of their tasks.
 
-    `namespace` is the namespace of the agent within the graphs that run it; empty without such graphs.
+    Only the run that made it can use it, so it has no history: changes have no time and no id. `namespace` is the
+    namespace of the agent within the graphs that run it; empty without such graphs.
     """
 
     is_kept: ClassVar[bool] = False
@@ -70,28 +71,12 @@ class Thread:
         """Sends of the next step: nodes that get an input other than the state (LangGraph's `Send`)."""
         self.records: dict[str, CallRecord] = {}
         """Records of the next step's tasks (start, questions, result), by the name of a node or the key of a call."""
-        self.asked_here: dict[str, Sequence[Interrupt]] = {}
-        """All questions that tasks of the next step have asked, by task; including answered questions."""
         self.has_unattributed_questions = False
         """`True` if another agent stored questions of this step without naming the calls that asked them."""
-        self.source: Source = "input"
-        """Source of the change that led to the current position."""
         self.checkpoint_id = new_id(self.step)
-        self.parent_id: str | None = None
-        self.ts = now()
-        # Replaced, never changed: `copy(self)` shares it, and so do earlier positions of the thread.
-        self.actor_states = ActorStates()
-        self.kept_by_actors = KeptStates()
-        """States of actors after calls whose results are not stored yet."""
-        self.holder: Mapping[str, Any] | None = None
-        """Holder entry of the run that alone may change the thread, as last read; `None` if there is no such run."""
+        """Id of the current position. In memory it does not change: ids of tasks differ by the number of the step."""
         self.namespace = namespace
-        self._has_ids = schema.adds_messages(MESSAGES)
-        self._arrival: Mapping[str, Any] = {}
-        """Values of the thread's attributes at the position where the input of this run had arrived.
-
-        The input was not applied to the state at this position. Empty if the run has no input.
-        """
+        self._has_ids = MESSAGES in schema.conversations
 
     @property
     def exists(self) -> bool:
@@ -121,89 +106,44 @@ class Thread:
     @property
     def mark(self) -> str | None:
         """Mark that an observer left on the interrupted run, or on one of its calls; `None` for no mark."""
-        left = (record.mark for record in self.records.values() if record.mark is not None)
-        return next(left, (self.holder or {}).get("mark"))
+        return None
 
     async def amend(self, writes: Iterable[Write], following: Following | None, source: Source) -> None:
         """Apply writes to the state outside of a step, and record the change.
 
         `following` returns the next nodes once the state has changed; `None` keeps the current next nodes.
         """
-        await self.prepare()
-        before: Thread | None = None
-        if source == "input" and self.is_kept:
-            # Streams show the position where the input arrived; the entry covers both positions in one write.
-            before = copy(self)
-            before.state = self.state.copy()
-        entry = self._amended(writes, following, source)
-        if before is not None:
-            before.receive(entry)
-            self._arrival = {name: getattr(before, name) for name in _OF_AN_ARRIVAL}
-        await self.record(entry, live=True)
+        self.state.apply(self.with_ids(writes))
+        self.step += _STEPS[source]
+        if following is not None:
+            self._go_to(*parted(following()))
+
+    def with_ids(self, writes: Iterable[Write]) -> Sequence[Write]:
+        """Return writes to the state, and give ids to their messages that have none."""
+        if not self._has_ids:
+            return [*writes]
+        return [(name, _with_ids(value) if name == MESSAGES else value) for name, value in writes]
 
     def arrival(self) -> Self | None:
         """Return a copy of the thread at the position where the input of this run had arrived.
 
-        Returns `None` if the run has no input.
+        Returns `None` if the run has no input, or the thread has no history.
         """
-        if not self._arrival:
-            return None
-        place = copy(self)
-        # A shallow copy: fresh dicts for the tasks, so that changes of the run do not show in the earlier position.
-        place.__dict__.update(self._arrival, records={}, asked_here={})
-        return place
-
-    async def update(self, writes: Iterable[Write], following: Following) -> None:
-        """Apply writes to the state between runs, as `amend` does.
-
-        Raises `ThreadBusyError` while a run holds the thread.
-        """
-        # Held for the change, though it is one entry: a run that starts meanwhile would not see it.
-        await self.hold()
-        try:
-            await self.amend(writes, following, "update")
-        finally:
-            await self.stop()
-
-    def _amended(self, writes: Iterable[Write], following: Following | None, source: Source) -> Amended:
-        """Apply writes to the state, and return the journal entry of this change without recording it."""
-        has_ids = self._has_ids
-        named = [(name, _with_ids(value) if has_ids and name == MESSAGES else value) for name, value in writes]
-        # Before `following()`, which looks at the changed state; the entry is then recorded as `live`.
-        self.state.apply(named)
-        targets = None if following is None else following()
-        steps, received = _STEPS[source], None
-        if source == "input" and (self.step >= 0 or START in self.next):
-            # Stamps in this order: ids of checkpoints grow with time, and the arrival comes before the change.
-            received = self._stamp(steps)
-            steps += 1
-        stamp = self._stamp(steps)
-        nodes, sends = parted(targets or ())
-        return Amended(
-            writes=named,
-            source=source,
-            received=received,
-            next=None if targets is None else nodes,
-            sends=sends,
-            id=stamp.id,
-            ts=stamp.ts,
-        )
+        return None
 
     async def finished(self, task: str, output: object, *, later: bool = False) -> None:
         """Record the result of a task; with `later`, it may be stored together with the next journal entry."""
-        await self.record(Finished(task, self.identified(output)), later=later)
+        self.records[task] = CallRecord(output=self.identified(output))
 
     async def asked(self, records: Mapping[str, CallRecord]) -> None:
-        await self.record(Asked(dict(records)))
+        """Record questions and accepted answers of tasks."""
+        self.records.update(records)
 
     async def claimed(self, task: str, known: CallRecord) -> None:
         """Record that the body of a call is about to start, with the accepted answers that the body gets.
 
-        The entry is stored before the body starts.
+        A stored thread stores this before the body starts.
         """
-        mark = current_mark()
-        accepted = known.accepted()
-        await self.record(Claimed(task, accepted if mark is None else accepted._replace(mark=mark)))
 
     async def claim(self, tasks: Sequence[str]) -> None:
         """Record that the bodies of several calls are about to start.
@@ -214,7 +154,7 @@ class Thread:
 
     async def failed(self, task: str, error: str) -> None:
         """Record the error of a task; the task runs again when the thread is resumed."""
-        await self.record(Failed(task, error))
+        self.records[task] = self.known_of(task)._replace(error=error, claimed=False)
 
     def apply_outputs(self, order: Sequence[str]) -> list[Write]:
         """Apply the outputs of finished tasks to the state, in the given order of tasks; return their writes."""
@@ -235,9 +175,30 @@ class Thread:
 
         With `claims`, the entry is stored together with the claims of the next step's calls.
         """
-        stamp, (coming, sends) = self._stamp(_STEPS["loop"]), parted(following)
-        entry = Stepped(order=list(order), next=coming, sends=sends, id=stamp.id, ts=stamp.ts)
-        await self.record(entry, live=True, later=claims)
+        self.step += _STEPS["loop"]
+        self._go_to(*parted(following))
+
+    def _go_to(self, nodes: Sequence[str], sends: Sequence[Send]) -> None:
+        """Set the nodes and the LangGraph sends of the next step, of which no task has run."""
+        self.next, self.sends, self.records = tuple(nodes), numbered(sends) if sends else (), {}
+        self.has_unattributed_questions = False
+
+    def identified(self, output: Any) -> Any:
+        """Return the output of a task, and give ids to its messages that have none.
+
+        With stored ids, each replay yields the same messages.
+        """
+        if not self._has_ids:
+            return output
+        if isinstance(output, BaseMessage):
+            return _with_ids([output])[0]
+        if isinstance(output, list):
+            return [self.identified(item) for item in output]
+        if isinstance(output, Command) and isinstance(output.update, dict):
+            self.identified(output.update)
+        elif isinstance(output, dict) and MESSAGES in output:
+            output[MESSAGES] = _with_ids(output[MESSAGES])
+        return output
 
     @property
     def claims_ahead(self) -> bool:
@@ -267,12 +228,116 @@ class Thread:
     async def stop(self) -> None:
         """Store the remaining changes of the run and release the thread; called after every end of a run."""
 
+
+class RecordedThread(Thread):
+    """Thread of conversation whose changes are journal entries, which can be stored and applied again."""
+
+    def __init__(self, schema: Schema, *, namespace: str = "") -> None:
+        super().__init__(schema, namespace=namespace)
+        self.asked_here: dict[str, Sequence[Interrupt]] = {}
+        """All questions that tasks of the next step have asked, by task; including answered questions."""
+        self.source: Source = "input"
+        """Source of the change that led to the current position."""
+        self.parent_id: str | None = None
+        self.ts = now()
+        # Replaced, never changed: `copy(self)` shares it, and so do earlier positions of the thread.
+        self.actor_states = ActorStates()
+        self.kept_by_actors = KeptStates()
+        """States of actors after calls whose results are not stored yet."""
+        self.holder: Mapping[str, Any] | None = None
+        """Holder entry of the run that alone may change the thread, as last read; `None` if there is no such run."""
+        self._arrival: Mapping[str, Any] = {}
+        """Values of the thread's attributes at the position where the input of this run had arrived.
+
+        The input was not applied to the state at this position. Empty if the run has no input.
+        """
+
+    @property
+    def mark(self) -> str | None:
+        left = (record.mark for record in self.records.values() if record.mark is not None)
+        return next(left, (self.holder or {}).get("mark"))
+
+    async def amend(self, writes: Iterable[Write], following: Following | None, source: Source) -> None:
+        await self.prepare()
+        before: RecordedThread | None = None
+        if source == "input":
+            # Streams show the position where the input arrived; the entry covers both positions in one write.
+            before = copy(self)
+            before.state = self.state.copy()
+        entry = self._amended(writes, following, source)
+        if before is not None:
+            before.receive(entry)
+            self._arrival = {name: getattr(before, name) for name in _OF_AN_ARRIVAL}
+        await self.record(entry, live=True)
+
+    def arrival(self) -> Self | None:
+        if not self._arrival:
+            return None
+        place = copy(self)
+        # A shallow copy: fresh dicts for the tasks, so that changes of the run do not show in the earlier position.
+        place.__dict__.update(self._arrival, records={}, asked_here={})
+        return place
+
+    async def update(self, writes: Iterable[Write], following: Following) -> None:
+        """Apply writes to the state between runs, as `amend` does.
+
+        Raises `ThreadBusyError` while a run holds the thread.
+        """
+        # Held for the change, though it is one entry: a run that starts meanwhile would not see it.
+        await self.hold()
+        try:
+            await self.amend(writes, following, "update")
+        finally:
+            await self.stop()
+
+    def _amended(self, writes: Iterable[Write], following: Following | None, source: Source) -> Amended:
+        """Apply writes to the state, and return the journal entry of this change without recording it."""
+        named = self.with_ids(writes)
+        # Before `following()`, which looks at the changed state; the entry is then recorded as `live`.
+        self.state.apply(named)
+        targets = None if following is None else following()
+        steps, received = _STEPS[source], None
+        if source == "input" and (self.step >= 0 or START in self.next):
+            # Stamps in this order: ids of checkpoints grow with time, and the arrival comes before the change.
+            received = self._stamp(steps)
+            steps += 1
+        stamp = self._stamp(steps)
+        nodes, sends = parted(targets or ())
+        return Amended(
+            writes=named,
+            source=source,
+            received=received,
+            next=None if targets is None else nodes,
+            sends=sends,
+            id=stamp.id,
+            ts=stamp.ts,
+        )
+
+    async def finished(self, task: str, output: object, *, later: bool = False) -> None:
+        await self.record(Finished(task, self.identified(output)), later=later)
+
+    async def asked(self, records: Mapping[str, CallRecord]) -> None:
+        await self.record(Asked(dict(records)))
+
+    async def claimed(self, task: str, known: CallRecord) -> None:
+        mark = current_mark()
+        accepted = known.accepted()
+        await self.record(Claimed(task, accepted if mark is None else accepted._replace(mark=mark)))
+
+    async def failed(self, task: str, error: str) -> None:
+        await self.record(Failed(task, error))
+
+    async def stepped(self, order: Sequence[str], following: Sequence[Target], *, claims: bool = False) -> None:
+        stamp, (coming, sends) = self._stamp(_STEPS["loop"]), parted(following)
+        entry = Stepped(order=list(order), next=coming, sends=sends, id=stamp.id, ts=stamp.ts)
+        await self.record(entry, live=True, later=claims)
+
     async def record(self, entry: Entry, *, live: bool = False, later: bool = False) -> None:
-        """Apply a journal entry to the thread; a stored thread stores it at once, or with the next entry if `later`.
+        """Apply a journal entry to the thread, and store it at once, or with the next entry if `later`.
 
         With `live`, the entry's writes are in the state already and are not applied again.
         """
-        self.take(entry, live=live)
+        raise NotImplementedError
 
     def take(self, entry: Entry, *, live: bool = False) -> None:
         """Apply a journal entry, which is new or was read from storage, to the thread, without storing the entry.
@@ -333,30 +398,12 @@ class Thread:
             # At an arrival, earlier results count only if that input is applied, not if other input replaces it.
             counts, states = START not in self.next or source == "loop", self.actor_states
             self.actor_states = states.at_next() if counts else states.before_calls()
-            self.next, self.records, self.asked_here = tuple(entry.next), {}, {}
-            self.sends = numbered(entry.sends) if entry.sends else ()
-            self.has_unattributed_questions = False
+            self.asked_here = {}
+            self._go_to(entry.next, entry.sends)
 
     def _stamp(self, steps: int) -> Stamp:
         """Return a new id and the current time for a position that is `steps` steps after the current one."""
         return Stamp(new_id(self.step + steps), now())
-
-    def identified(self, output: Any) -> Any:
-        """Return the output of a task, and give ids to its messages that have none.
-
-        With stored ids, each replay yields the same messages.
-        """
-        if not self._has_ids:
-            return output
-        if isinstance(output, BaseMessage):
-            return _with_ids([output])[0]
-        if isinstance(output, list):
-            return [self.identified(item) for item in output]
-        if isinstance(output, Command) and isinstance(output.update, dict):
-            self.identified(output.update)
-        elif isinstance(output, dict) and MESSAGES in output:
-            output[MESSAGES] = _with_ids(output[MESSAGES])
-        return output
 
 
 # Attributes that differ between the arrival of input and the position after it.
