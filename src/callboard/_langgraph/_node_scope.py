@@ -1,7 +1,7 @@
 """Config, task ids and stream namespaces for the nodes of callboard's agent, as LangGraph would make them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -42,7 +42,7 @@ from langgraph.pregel.protocol import StreamProtocol
 from langgraph.runtime import ExecutionInfo, Runtime
 from langgraph.types import Command, StreamWriter
 
-from callboard._langgraph._call_scope import without_ids
+from callboard._langgraph._call_scope import CallScratchpad, without_ids
 from callboard._langgraph._outer_task import with_key
 
 
@@ -169,47 +169,67 @@ def outer_of(config: RunnableConfig) -> Outer | None:
     return Outer(conf, f"{namespace}{NS_SEP}{number}" if number else namespace)
 
 
-def config_at(
-    place: NodePlace, config: RunnableConfig, *, runtime: Runtime[Any], channels: Any, checkpointer: Any, resuming: bool
-) -> RunnableConfig:
-    """Return the config that LangGraph would give to a node, but without a scratchpad.
+class NodeConfigs:
+    """Configs of an agent's nodes in one run; the parts that all nodes share are computed once.
 
-    `checkpointer` and `resuming` are for graphs inside of the node.
+    `config` and `runtime` are those of the run. `checkpointer` is for graphs inside of the nodes.
     """
-    conf = config.get(CONF, {})
-    info = ExecutionInfo(
-        checkpoint_id=place.checkpoint_id,
-        checkpoint_ns=place.namespace,
-        task_id=place.task_id,
-        thread_id=conf.get(CONFIG_KEY_THREAD_ID),
-        run_id=str(run_id) if (run_id := config.get("run_id")) else None,
-    )
-    metadata = {
-        **(config.get("metadata") or {}),
-        "langgraph_step": place.step,
-        "langgraph_node": place.node,
-        "langgraph_triggers": place.triggers,
-        "langgraph_path": place.path,
-        "langgraph_checkpoint_ns": place.namespace,
-    }
-    inner = {
-        **conf,
-        CONFIG_KEY_TASK_ID: place.task_id,
-        CONFIG_KEY_READ: partial(_read_channels, None, channels),
-        CONFIG_KEY_CHECKPOINT_MAP: {**conf.get(CONFIG_KEY_CHECKPOINT_MAP, {}), place.graph_ns: place.checkpoint_id},
-        CONFIG_KEY_CHECKPOINT_ID: None,
-        CONFIG_KEY_CHECKPOINT_NS: place.namespace,
-        CONFIG_KEY_CHECKPOINTER: checkpointer,
-        CONFIG_KEY_RESUMING: resuming,
-        CONFIG_KEY_RUNTIME: runtime.override(execution_info=info),
-    }
-    for key in _OF_THE_TASK_AROUND:
-        inner.pop(key, None)
-    own = {**config, "metadata": metadata, CONF: inner}
-    for key in ("run_id", "run_name"):  # those of the agent's own run
-        own.pop(key, None)
-    return cast("RunnableConfig", own)
 
+    def __init__(self, config: RunnableConfig, *, runtime: Runtime[Any], channels: Any, checkpointer: Any) -> None:
+        conf = config.get(CONF, {})
+        self.conf: Mapping[str, Any] = {
+            **{key: value for key, value in conf.items() if key not in _OF_THE_TASK_AROUND},
+            CONFIG_KEY_READ: partial(_read_channels, None, channels),
+            CONFIG_KEY_CHECKPOINT_ID: None,
+            CONFIG_KEY_CHECKPOINTER: checkpointer,
+        }
+        """Entries of `configurable` that all nodes share."""
+        # Without the id and the name of the agent's own run.
+        self._config = {key: value for key, value in config.items() if key not in ("run_id", "run_name")}
+        self._metadata = config.get("metadata") or {}
+        self._checkpoints = conf.get(CONFIG_KEY_CHECKPOINT_MAP, {})
+        self._thread_id = conf.get(CONFIG_KEY_THREAD_ID)
+        self._run_id = str(run_id) if (run_id := config.get("run_id")) else None
+        # `Runtime.override` would look up all fields for each node.
+        shared = {name: getattr(runtime, name) for name in _SHARED}
+        self._runtime: Callable[..., Runtime[Any]] = partial(Runtime, **shared)
+
+    def at(self, place: NodePlace, *, resuming: bool, scope: CallScratchpad | None = None) -> RunnableConfig:
+        """Return the config that LangGraph would give to a node; without `scope`, it has no scratchpad.
+
+        `resuming` is for graphs inside of the node.
+        """
+        info = ExecutionInfo(
+            checkpoint_id=place.checkpoint_id,
+            checkpoint_ns=place.namespace,
+            task_id=place.task_id,
+            thread_id=self._thread_id,
+            run_id=self._run_id,
+        )
+        inner = {
+            **self.conf,
+            CONFIG_KEY_TASK_ID: place.task_id,
+            CONFIG_KEY_CHECKPOINT_MAP: {**self._checkpoints, place.graph_ns: place.checkpoint_id},
+            CONFIG_KEY_CHECKPOINT_NS: place.namespace,
+            CONFIG_KEY_RESUMING: resuming,
+            CONFIG_KEY_RUNTIME: self._runtime(execution_info=info),
+        }
+        if scope is not None:
+            inner[CONFIG_KEY_SCRATCHPAD] = inner[CONFIG_KEY_SEND] = scope
+        metadata = {
+            **self._metadata,
+            "langgraph_step": place.step,
+            "langgraph_node": place.node,
+            "langgraph_triggers": place.triggers,
+            "langgraph_path": place.path,
+            "langgraph_checkpoint_ns": place.namespace,
+        }
+        own: Any = {**self._config, "metadata": metadata, CONF: inner}
+        return own  # type: ignore[no-any-return]  # `cast` would be one more function for each node
+
+
+_SHARED = tuple(one.name for one in fields(Runtime) if one.name != "execution_info")
+"""Names of the fields of a runtime that are equal for all nodes of a run."""
 
 # Keys that belong to the outer task. Inherited by a node, they would count and send its interrupts in the outer task.
 _OF_THE_TASK_AROUND = (CONFIG_KEY_SCRATCHPAD, CONFIG_KEY_SEND, CONFIG_KEY_RESUME_MAP)

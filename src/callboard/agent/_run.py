@@ -18,7 +18,7 @@ from langgraph.types import Interrupt, Send
 from callboard._langgraph._node_scope import NodePlace
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard.agent._model import lending
-from callboard.agent._run_context import RunContext, first_config, meets
+from callboard.agent._run_context import RunContext, meets
 from callboard.agent._tools_step import answer_open_calls, run_calls, run_sent_calls
 from callboard.conversations._channels import MESSAGES, State, goto_of
 from callboard.conversations._flow import (
@@ -264,14 +264,13 @@ class Run:
         given = self.context.given(node) if send is None else send.payload
         if self.tell.is_heard:
             self.tell.started(place, given)
-        config = self.context.config_at(place)
         # A node may ask a person, like a call. Most nodes never do: a ledger is made for earlier questions, or for one.
-        ledger = None if record is None else self._ledger(name, config, place)
-        own = first_config(config, name, place) if ledger is None else self._answered(name, config, place, ledger)
+        ledger = None if record is None else self._ledger(name, place)
+        own = self.context.first_config(name, place) if ledger is None else self._answered(name, place, ledger)
         try:
             output = await self.context.traced(own, partial(self._output, node, given, is_sent), given, node)
         except GraphInterrupt as interrupt:
-            ledger = ledger or self._ledger(name, config, place)
+            ledger = ledger or self._ledger(name, place)
             ledger.asked(name, interrupt)
             await self.thread.asked(ledger.records)
             raise self._asked(place, ledger) from None
@@ -284,11 +283,11 @@ class Run:
             self.tell.ended(place, [output])
         return ran
 
-    def _answered(self, name: str, config: RunnableConfig, place: NodePlace, ledger: Ledger) -> RunnableConfig:
+    def _answered(self, name: str, place: NodePlace, ledger: Ledger) -> RunnableConfig:
         """Return the config of a node with the answers to its questions; raise `CallsInterrupted` if one is missing."""
         if ledger.waits(name):
             raise self._asked(place, ledger)
-        return ledger.config_of_call(name, config)
+        return ledger.config_of_call(name, self.context.config_at(place))
 
     async def _failed(self, name: str, place: NodePlace, error: Exception) -> None:
         if not is_control_flow(error):
@@ -299,11 +298,12 @@ class Run:
         self.tell.asked(place, ledger.pending, self.thread.state)
         return CallsInterrupted(ledger.pending, ledger.dump())
 
-    def _ledger(self, name: str, config: RunnableConfig, place: NodePlace) -> Ledger:
+    def _ledger(self, name: str, place: NodePlace) -> Ledger:
         """Return the ledger of a node: its open questions and its answers. A node may ask a person, like a call."""
         record, answers = self.thread.records.get(name), self.context.answers_for([name])
         records = {} if record is None else {name: record}
         namespaces = {name: place.namespace}
+        config = self.context.config_at(place)
         return Ledger(config, name, [name], records=records, answers=answers or None, namespaces=namespaces)
 
     async def _output(self, node: str, given: Any, is_sent: bool, config: RunnableConfig) -> Any:

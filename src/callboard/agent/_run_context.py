@@ -9,8 +9,8 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import TracePolicy
 
-from callboard._langgraph._call_scope import CallScratchpad, call_config, name_of_run
-from callboard._langgraph._node_scope import NS_SEP, PULL, PUSH, NodePlace, Outer, config_at, task_id_of
+from callboard._langgraph._call_scope import CallScratchpad, name_of_run
+from callboard._langgraph._node_scope import NS_SEP, PULL, PUSH, NodeConfigs, NodePlace, Outer, task_id_of
 from callboard._loops._current import current_loop
 from callboard.agent._model import run_user_code
 from callboard.agent._run_events import Body, RunReporter, traced_node
@@ -19,15 +19,6 @@ from callboard.conversations._channels import Clock, Flow, Schema
 from callboard.conversations._flow import TOOLS
 from callboard.conversations._thread import Thread
 from callboard.tools._node import NodeAccess, ToolNode
-
-
-def first_config(config: RunnableConfig, name: str, place: NodePlace) -> RunnableConfig:
-    """Return the config of a node that has asked no question yet, with the entries that `interrupt()` needs.
-
-    It equals `Ledger.config_of_call` of an empty ledger, which the node does not need before its first question.
-    """
-    conf = config["configurable"]
-    return call_config(config, conf, CallScratchpad(_Unasked(conf), name, place.namespace))
 
 
 class _Unasked:
@@ -140,6 +131,9 @@ class RunContext:
         self.is_traced = config is not self.config
         self.is_watched = self.is_traced or self.tell.is_heard
         self.config = config
+        self._configs = NodeConfigs(
+            config, runtime=self.runtime, channels=self.thread.state.channels, checkpointer=self._checkpointer
+        )
 
     @property
     def steps_left(self) -> int:
@@ -183,14 +177,15 @@ class RunContext:
         )
 
     def config_at(self, place: NodePlace) -> RunnableConfig:
-        return config_at(
-            place,
-            self.config,
-            runtime=self.runtime,
-            channels=self.thread.state.channels,
-            checkpointer=self._checkpointer,
-            resuming=self.goes_on,
-        )
+        return self._configs.at(place, resuming=self.goes_on)
+
+    def first_config(self, name: str, place: NodePlace) -> RunnableConfig:
+        """Return the config of a node that has asked no question yet, with the entries that `interrupt()` needs.
+
+        It equals `Ledger.config_of_call` of an empty ledger, which the node does not need before its first question.
+        """
+        scope = CallScratchpad(_Unasked(self._configs.conf), name, place.namespace)
+        return self._configs.at(place, resuming=self.goes_on, scope=scope)
 
     def traced(
         self,
