@@ -30,7 +30,7 @@ from langgraph.pregel._tools import StreamToolCallHandler
 from langgraph.pregel.protocol import StreamProtocol
 from langgraph.types import Interrupt, StreamWriter, _interrupt_id
 
-from callboard._langgraph._outer_task import Send, Writes, graph_task, runtime_in, with_key, with_runtime
+from callboard._langgraph._outer_task import NO_RUNTIME, Send, Writes, graph_task, runtime_in, with_key, with_runtime
 
 PLACEHOLDER_ID = Interrupt(value=None).id
 """Id of an `Interrupt` that was created without an id."""
@@ -415,8 +415,8 @@ def _with_writer(config: RunnableConfig, graphs: GraphNames | None) -> RunnableC
     # LangGraph's writer drops the last segment of the namespace to get the graph. Within a call there is one segment
     # more, so the writer would name the task as the graph.
     runtime = runtime_in(config.get(CONF, {}))
-    if runtime is None:
-        return config
+    if runtime is None or runtime.stream_writer is NO_RUNTIME.stream_writer:
+        return config  # nobody reads the chunks
     write, namespace = runtime.stream_writer, config[CONF].get(CONFIG_KEY_CHECKPOINT_NS, "")
 
     def write_named(chunk: Any) -> None:

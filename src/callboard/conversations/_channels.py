@@ -1,7 +1,7 @@
 """State of an agent in LangGraph's channels, which are read and written without LangGraph's engine."""
 
 import copy
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from operator import attrgetter
 from typing import Any, Protocol, cast
@@ -16,7 +16,7 @@ from langchain_core.messages import (
     ToolCall,
     ToolMessage,
 )
-from langgraph.channels import BinaryOperatorAggregate, UntrackedValue
+from langgraph.channels import BinaryOperatorAggregate, LastValue, UntrackedValue
 from langgraph.channels.base import BaseChannel
 from langgraph.errors import EmptyChannelError, ErrorCode, InvalidUpdateError, create_error_message
 from langgraph.graph import StateGraph
@@ -88,19 +88,22 @@ class Schema:
     def __init__(self, builder: "StateGraph[Any, Any, Any, Any]", flow: Flow) -> None:
         self._builder = builder
         self.flow = flow
-        self._keys = {schema: tuple(parts) for schema, parts in builder.schemas.items()}
         self.specs = cast("Mapping[str, BaseChannel[Any, Any, Any]]", builder.channels)
         self.conversations = frozenset(name for name in self.specs if self.adds_messages(name))
         self.untracked = frozenset(name for name, spec in self.specs.items() if isinstance(spec, UntrackedValue))
         """Keys of the state that are never stored: their channel is LangGraph's `UntrackedValue`."""
+        self.fading = [name for name, spec in self.specs.items() if type(spec) not in _LASTING]
+        """Keys that may lose their value in a step without a write, as with LangGraph's `EphemeralValue`."""
         self.values = self._stored_keys(builder.state_schema)
         """Keys of the state that snapshots and streams show: all keys that nodes can write."""
         self.output = self._stored_keys(builder.output_schema)
         """Keys of the state that the result of a run has."""
-        self._input = frozenset(self._stored_keys(builder.input_schema))
+        self._settable = frozenset(self._stored_keys(builder.input_schema))
+        self._input = _Input(builder, builder.state_schema)
+        self._inputs = {name: _Input(builder, spec.input_schema) for name, spec in builder.nodes.items()}
 
     def _stored_keys(self, schema: type[Any]) -> tuple[str, ...]:
-        return tuple(key for key in self._keys[schema] if key in self.specs)
+        return tuple(key for key in self._builder.schemas[schema] if key in self.specs)
 
     @property
     def nodes(self) -> Collection[str]:
@@ -112,25 +115,20 @@ class Schema:
 
     def given_to(self, node: str, state: "State", clock: Clock) -> Any:
         """Return the state as the input of a node: a dict, or an instance of the node's schema."""
-        spec = self._builder.nodes.get(node)
-        schema: Any = self._builder.state_schema if spec is None else spec.input_schema
-        values = state.read(self._keys[schema])
-        for key in self._keys[schema]:
-            if key in self._builder.managed:
-                values[key] = cast("Any", self._builder.managed[key]).get(clock)
-        if isinstance(schema, type) and (issubclass(schema, BaseModel) or is_dataclass(schema)):
-            return schema(**values)
-        return values
+        given = self._inputs.get(node, self._input)
+        values = state.read(given.keys)
+        for key, managed in given.managed:
+            values[key] = managed.get(clock)
+        return values if given.made is None else given.made(**values)
 
     def shaped(self, values: dict[str, Any]) -> Any:
         """Convert a dict of state values to an instance of the state's schema; return the dict for a TypedDict."""
-        schema: Any = self._builder.state_schema
-        is_dict = not (isinstance(schema, type) and (issubclass(schema, BaseModel) or is_dataclass(schema)))
-        return values if is_dict else schema(**{key: values[key] for key in self.values if key in values})
+        made = self._input.made
+        return values if made is None else made(**{key: values[key] for key in self.values if key in values})
 
     def writes_of_input(self, given: dict[str, Any]) -> list[Write]:
         """Convert the input of a run to writes; keys that no input may set are left out, as in LangGraph."""
-        return [(key, value) for key, value in given.items() if key in self._input]
+        return [(key, value) for key, value in given.items() if key in self._settable]
 
     def writes_of(self, output: object) -> list[Write]:
         """Convert a node's output (a dict, a command, a list of commands) to writes; unknown keys are left out.
@@ -161,48 +159,59 @@ class Schema:
         return [(key, value) for key, value in writes if key in self.specs]
 
 
+class _Input:
+    """Parts of a node's input, which has the form of a schema."""
+
+    def __init__(self, builder: "StateGraph[Any, Any, Any, Any]", schema: Any) -> None:
+        self.keys = tuple(builder.schemas[schema])
+        self.managed: list[tuple[str, Any]] = [
+            (key, builder.managed[key]) for key in self.keys if key in builder.managed
+        ]
+        """Keys that LangGraph computes, each with its `ManagedValue`."""
+        is_made = isinstance(schema, type) and (issubclass(schema, BaseModel) or is_dataclass(schema))
+        self.made: Callable[..., Any] | None = schema if is_made else None
+        """Class of the input; `None` if the input is a dict."""
+
+
 class State:
     """Values of an agent's state, each in a LangGraph channel; `stored` are values that `snapshot` has returned."""
 
     def __init__(self, schema: Schema, stored: Mapping[str, Any]) -> None:
-        self._channels: dict[str, BaseChannel[Any, Any, Any]] = {
-            name: spec.from_checkpoint(stored.get(name, MISSING)) for name, spec in schema.specs.items()
-        }
-        for name, channel in self._channels.items():
+        self.channels: dict[str, BaseChannel[Any, Any, Any]] = {}
+        for name, spec in schema.specs.items():
+            channel = self.channels[name] = spec.from_checkpoint(stored.get(name, MISSING))
             channel.key = name
         self._conversations = schema.conversations
-
-    @property
-    def channels(self) -> Mapping[str, BaseChannel[Any, Any, Any]]:
-        return self._channels
+        self._fading = schema.fading
 
     def replacing(self, name: str, value: object) -> Write:
         """Return the write that sets a channel to `value` without its reducer, which would merge old and new value."""
-        reduced = isinstance(self._channels[name], BinaryOperatorAggregate)
+        reduced = isinstance(self.channels[name], BinaryOperatorAggregate)
         return name, Overwrite(value) if reduced else value
 
     def apply(self, writes: Sequence[Write]) -> None:
         """Apply the writes of one step; raise InvalidUpdateError if a channel without a reducer is written twice."""
         by_channel: dict[str, list[Any]] = {}
         for name, value in writes:
-            if name not in self._channels:
+            if name not in self.channels:
                 raise KeyError(name)
             by_channel.setdefault(name, []).append(value)
-        # Channels without writes are updated, too: some, such as ephemeral ones, lose their value after a step.
-        for name, channel in self._channels.items():
-            values = by_channel.get(name, [])
-            is_conversation = bool(values) and name in self._conversations
-            channel.update(_longer(channel, _joined(values)) if is_conversation else values)
+        for name, values in by_channel.items():
+            channel = self.channels[name]
+            channel.update(_longer(channel, values) if name in self._conversations else values)
+        for name in self._fading:
+            if name not in by_channel:
+                self.channels[name].update([])
 
     def get(self, name: str) -> Any:
         """Return the value of a channel, or `None` if it has no value or does not exist."""
-        channel = self._channels.get(name)
+        channel = self.channels.get(name)
         return channel.get() if channel is not None and channel.is_available() else None
 
     def read(self, names: Iterable[str]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for name in names:
-            channel = self._channels.get(name)
+            channel = self.channels.get(name)
             if channel is not None and channel.is_available():
                 found[name] = channel.get()
         return found
@@ -215,13 +224,13 @@ class State:
     def copy(self) -> "State":
         """Return a copy of the state; writes to the copy do not change the original."""
         other = copy.copy(self)
-        other._channels = {name: channel.copy() for name, channel in self._channels.items()}
+        other.channels = {name: channel.copy() for name, channel in self.channels.items()}
         return other
 
     def snapshot(self) -> dict[str, Any]:
         """Return the values of all channels in their stored form, from which a new `State` can be made."""
         values: dict[str, Any] = {}
-        for name, channel in self._channels.items():
+        for name, channel in self.channels.items():
             try:
                 value = channel.checkpoint()
             except EmptyChannelError:
@@ -231,12 +240,16 @@ class State:
         return values
 
 
+_LASTING = (BinaryOperatorAggregate, LastValue)
+"""Most frequent classes of channels; a step without a write does not change their value."""
+
+
 def _joined(values: list[Any]) -> list[Any]:
     """Join several lists of messages to one list, returned as the only item of a list; return other values unchanged.
 
     One list is faster: `add_messages` walks the whole conversation once for each list.
     """
-    if len(values) < 2 or not all(isinstance(value, list) for value in values):
+    if not all(isinstance(value, list) for value in values):
         return values
     return [[message for value in values for message in value]]
 
@@ -244,9 +257,11 @@ def _joined(values: list[Any]) -> list[Any]:
 def _longer(conversation: BaseChannel[Any, Any, Any], values: list[Any]) -> list[Any]:
     """Replace values that only append messages to a conversation by one value: the whole new conversation.
 
-    Otherwise the values are returned unchanged. `add_messages` looks for replaced messages in a slow Python loop. One
-    set operation here does the same for all messages.
+    Other values are returned, several lists as one. `add_messages` looks for replaced messages in a slow Python loop.
+    One set operation here does the same for all messages.
     """
+    if len(values) > 1:
+        values = _joined(values)
     if len(values) != 1 or not conversation.is_available():
         return values
     before, new = conversation.get(), values[0]

@@ -184,8 +184,8 @@ def check_policies(middleware: Iterable[object], policies: Mapping[str, CallPoli
             check(policies)
 
 
-def offers_of(middleware: Sequence[object]) -> Callable[[Any], bool]:
-    """Return a function that returns whether the model may be offered a tool now.
+def offers_of(middleware: Sequence[object]) -> Callable[[Any], bool] | None:
+    """Return a function that returns whether the model may be offered a tool now; `None` if no middleware decides it.
 
     It asks the middleware from the outermost to the innermost; the first one that decides wins.
     """
@@ -200,7 +200,7 @@ def offers_of(middleware: Sequence[object]) -> Callable[[Any], bool]:
                 return False
         return True
 
-    return may_offer
+    return may_offer if asked else None
 
 
 def shown_by(middleware: Sequence[object]) -> Callable[[ToolCallLike, RunInfo | None], ToolCallLike]:

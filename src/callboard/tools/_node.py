@@ -282,7 +282,8 @@ class ToolNode(ManyInputs):
         A middleware withholds a tool by a method `offers(tool) -> bool`, as an open `CircuitBreaker` does. A middleware
         further outside can overrule this by `covers(tool) -> bool`, as a `Fallback` does.
         """
-        return [tool for tool in self._setup.tools.values() if self._setup.offers(tool)]
+        offers, tools = self._setup.offers, self._setup.tools.values()
+        return [*tools] if offers is None else [tool for tool in tools if offers(tool)]
 
     def statistics(self) -> Statistics:
         """Return the present numbers of running and waiting calls, of abandoned threads, and of the node's actors."""

@@ -39,8 +39,8 @@ class Setup:
     supervision: Supervision
     messages_key: str
     chain: Chain | None
-    offers: Callable[[BaseTool], bool]
-    """Function that returns whether the model may be offered a tool now, as the middleware decides."""
+    offers: Callable[[BaseTool], bool] | None
+    """Function that returns whether the model may be offered a tool now; `None` if no middleware decides it."""
     shown: Callable[[ToolCallLike, RunInfo | None], ToolCallLike]
     """Function that returns the copy of a call that observers see, redacted by the middleware."""
     at_tool: Judge
