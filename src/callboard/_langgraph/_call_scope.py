@@ -332,7 +332,8 @@ def config_for_calls(config: RunnableConfig) -> tuple[RunnableConfig, GraphNames
     conf = config.get(CONF, {})
     if CONFIG_KEY_CHECKPOINT_NS not in conf and CONFIG_KEY_SCRATCHPAD not in conf:
         return config, None  # outside of a graph
-    graphs, is_ours = _graphs_of(config)
+    # A node of callboard's agent has a namespace, but no scratchpad around its calls.
+    graphs, is_ours = _graphs_of(config) if CONFIG_KEY_SCRATCHPAD in conf else (None, False)
     if graphs is not None and is_ours:
         config = _with_stream(_with_handlers(config, graphs), graphs)
     return _with_writer(config, graphs if is_ours else None), graphs

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -177,21 +178,24 @@ class NodeConfigs:
 
     def __init__(self, config: RunnableConfig, *, runtime: Runtime[Any], channels: Any, checkpointer: Any) -> None:
         conf = config.get(CONF, {})
-        self.conf: Mapping[str, Any] = {
-            **{key: value for key, value in conf.items() if key not in _OF_THE_TASK_AROUND},
+        self.conf: dict[str, Any] = {
+            **conf,
             CONFIG_KEY_READ: partial(_read_channels, None, channels),
             CONFIG_KEY_CHECKPOINT_ID: None,
             CONFIG_KEY_CHECKPOINTER: checkpointer,
         }
         """Entries of `configurable` that all nodes share."""
-        # Without the id and the name of the agent's own run.
-        self._config = {key: value for key, value in config.items() if key not in ("run_id", "run_name")}
+        for key in _OF_THE_TASK_AROUND:
+            self.conf.pop(key, None)
+        self._config: dict[str, Any] = {**config}
+        for key in ("run_id", "run_name"):  # those of the agent's own run
+            self._config.pop(key, None)
         self._metadata = config.get("metadata") or {}
         self._checkpoints = conf.get(CONFIG_KEY_CHECKPOINT_MAP, {})
         self._thread_id = conf.get(CONFIG_KEY_THREAD_ID)
         self._run_id = str(run_id) if (run_id := config.get("run_id")) else None
         # `Runtime.override` would look up all fields for each node.
-        shared = {name: getattr(runtime, name) for name in _SHARED}
+        shared = dict(zip(_SHARED, attrgetter(*_SHARED)(runtime), strict=True))
         self._runtime: Callable[..., Runtime[Any]] = partial(Runtime, **shared)
 
     def at(self, place: NodePlace, *, resuming: bool, scope: CallScratchpad | None = None) -> RunnableConfig:

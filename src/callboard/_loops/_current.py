@@ -20,6 +20,11 @@ def current_loop() -> EventLoop:
         return loop
 
 
+def is_on_asyncio() -> bool:
+    """Return whether the calling task runs on asyncio; faster than a look at `current_loop()`."""
+    return sniffio.current_async_library() == "asyncio"
+
+
 def wakeup() -> Wakeup:
     """Return a single-use event for the calling task; the task awaits the event, and any thread may set it."""
     return current_loop().wakeup()

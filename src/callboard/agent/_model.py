@@ -28,7 +28,7 @@ from langchain_core.tools import BaseTool
 from callboard._langgraph import runtime_of
 from callboard._langgraph._node_scope import MISSING, graph_runnable
 from callboard._loops._bridge import run_on_asyncio
-from callboard._loops._current import current_loop
+from callboard._loops._current import current_loop, is_on_asyncio
 from callboard._loops._entry_mode import is_missing, is_sync_entry
 from callboard._loops._threads import run_in_thread
 from callboard.conversations._flow import value_in
@@ -205,7 +205,8 @@ class _Prompt:
         if self._make is not None:
             return self._make | model, state
         # A plain list: a `RunnableSequence` would take as long as the rest of the turn.
-        return model, [*self._messages, *messages_of(state)]
+        messages = messages_of(state)
+        return model, [*self._messages, *messages] if self._messages else messages
 
 
 async def structured(model: Model, state: Any, config: RunnableConfig, response_format: Any) -> object:
@@ -289,7 +290,7 @@ def run_model(model: Runnable[Any, T], given: Any, config: RunnableConfig) -> Aw
         return run_user_code(model, given, with_handler(config, _StopsAtToken()), "the model")
     ask = _request_of(model, given, config)
     # No bridge on asyncio: its coroutine would be resumed as often as the request, for nothing.
-    return ask() if current_loop().name == "asyncio" else run_on_asyncio(ask)
+    return ask() if is_on_asyncio() else run_on_asyncio(ask)
 
 
 def _request_of(model: Runnable[Any, T], given: Any, config: RunnableConfig) -> Callable[[], Awaitable[T]]:

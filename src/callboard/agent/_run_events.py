@@ -25,7 +25,7 @@ from callboard._loops._deadline import cleanup
 from callboard._loops._protocol import EventLoop
 from callboard._records._events import RunEvent, RunInfo, RunObserver, RunPhase
 from callboard.conversations._thread import Thread
-from callboard.tools._callbacks import manager_of_run, own_span, tell
+from callboard.tools._callbacks import is_traced, manager_of_run, own_span, tell
 from callboard.tools._ledger import CallsInterrupted
 
 R = TypeVar("R")
@@ -121,6 +121,8 @@ def traced(
 
     `handlers` receive the events of nested runs only. `metadata` is added to the run; equal keys of the config win.
     """
+    if not handlers and not config.get("callbacks") and not is_traced():
+        return run(config)
     manager = _manager(config, ())
     if not manager.handlers and not handlers:
         return run(config)

@@ -262,6 +262,7 @@ class CallStep:
             config,
             records={key: thread.records[task] for key, task in self.tasks.items() if task in thread.records},
             answers=self._answers,
+            keys=self._keys,
             namespaces={key: self._places[key].namespace for key in self.tasks} if is_named else None,
             on_finish=self._finished,
             on_claim=self._claimed if thread.is_kept else None,

@@ -135,18 +135,18 @@ class Schema:
 
         Raises InvalidUpdateError for an output of another type.
         """
-        if output is None:
-            return []
-        if isinstance(output, (list, tuple)) and any(isinstance(item, Command) for item in output):
-            return [write for item in output for write in self.writes_of(item)]
-        if isinstance(output, Command):
-            return [] if output.graph == Command.PARENT else self._known(command_writes(output))
         if isinstance(output, dict):
             known: list[Write] = []
             for key, value in output.items():
                 if key in self.specs:
                     known.append((key, value))
             return known
+        if output is None:
+            return []
+        if isinstance(output, (list, tuple)) and any(isinstance(item, Command) for item in output):
+            return [write for item in output for write in self.writes_of(item)]
+        if isinstance(output, Command):
+            return [] if output.graph == Command.PARENT else self._known(command_writes(output))
         if isinstance(output, BaseModel) or is_dataclass(output):
             return self._known(command_writes(Command(update=output)))
         raise InvalidUpdateError(

@@ -151,7 +151,7 @@ def manager_of_tool(tool: BaseTool, config: RunnableConfig) -> AsyncCallbackMana
     asks the same sources, and makes a manager without handlers if none of them has anything to add.
     """
     callbacks, tags, metadata = config.get("callbacks"), config.get("tags"), config.get("metadata")
-    if callbacks or tool.callbacks or tool.verbose or tags or tool.tags or tool.metadata or _is_traced():
+    if callbacks or tool.callbacks or tool.verbose or tags or tool.tags or tool.metadata or is_traced():
         return AsyncCallbackManager.configure(
             callbacks, tool.callbacks, tool.verbose, tags, tool.tags, metadata, tool.metadata
         )
@@ -174,7 +174,7 @@ _is_known = set(_NAMES.split()).issuperset(_configure.__code__.co_names) and os.
 )
 
 
-def _is_traced() -> bool:
+def is_traced() -> bool:
     """Return whether LangChain may add handlers, tags or a parent run that are in neither the config nor the tool."""
     if not _is_known or get_debug():
         return True

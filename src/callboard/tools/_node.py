@@ -476,15 +476,16 @@ class NodeAccess:
         *,
         records: Mapping[str, CallRecord],
         answers: Mapping[str, Any],
+        keys: Sequence[str],
         namespaces: Mapping[str, str] | None,
         **reports: Unpack[Reports],
     ) -> ToolBatch:
         """Return a batch of calls that is ready to run. The caller stores the records of the calls.
 
         `records`, `answers` and `namespaces` are those of an earlier run; without namespaces, the config determines
-        them.
+        them. `keys` are the keys of the calls.
         """
         ledger = partial(Ledger, records=records, answers=answers or None, namespaces=namespaces)
-        batch = ToolBatch(self._node._setup, requested, config, ledger, **reports)
+        batch = ToolBatch(self._node._setup, requested, config, ledger, keys=keys, **reports)
         await in_portions(batch.preparing())
         return batch

@@ -108,7 +108,8 @@ class Reports(TypedDict, total=False):
 class ToolBatch:
     """Run of a node's calls for one input.
 
-    `ledger` makes the ledger, with the records that the caller has kept from an earlier run.
+    `ledger` makes the ledger, with the records that the caller has kept from an earlier run. `keys` are the keys of the
+    requested calls, if the caller has computed them.
     """
 
     def __init__(
@@ -117,6 +118,8 @@ class ToolBatch:
         requested: Requested,
         config: RunnableConfig,
         ledger: Callable[..., Ledger],
+        *,
+        keys: Sequence[str] | None = None,
         **reports: Unpack[Reports],
     ) -> None:
         self._on_finish, self._on_ask = reports.get("on_finish"), reports.get("on_ask")
@@ -133,6 +136,7 @@ class ToolBatch:
         config, self._graphs = config_for_calls(config)
         self.config = config
         self._requested = requested
+        self._known_keys = keys
         self._ledger = ledger
         self._runtime = runtime_of(config)
         no_state = requested.kind == "tool_calls" and requested.state is None
@@ -162,7 +166,8 @@ class ToolBatch:
             calls, reply = yield from left
         # Keys come from the ids that the model wrote, before `admission` shortens them: two long ids must not become
         # equal.
-        self._keys = yield from naming(calls)
+        keys = self._known_keys if calls is self._requested.calls else None
+        self._keys = (yield from naming(calls)) if keys is None else keys
         self._calls, self.refused = yield from admission(calls, reply, setup.tools, setup.max_calls)
         self.ledger = self._ledger(self.config, setup.name, self._keys, graphs=self._graphs)
         self.keeps = self._on_finish is not None or self.ledger.is_kept
