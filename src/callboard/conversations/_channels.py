@@ -197,8 +197,10 @@ class State:
                 raise KeyError(name)
             by_channel.setdefault(name, []).append(value)
         for name, values in by_channel.items():
-            channel = self.channels[name]
-            channel.update(_longer(channel, values) if name in self._conversations else values)
+            if name in self._conversations:
+                _write(self.channels[name], values)
+            else:
+                self.channels[name].update(values)
         for name in self._fading:
             if name not in by_channel:
                 self.channels[name].update([])
@@ -244,28 +246,18 @@ _LASTING = (BinaryOperatorAggregate, LastValue)
 """Most frequent classes of channels; a step without a write does not change their value."""
 
 
-def _joined(values: list[Any]) -> list[Any]:
-    """Join several lists of messages to one list, returned as the only item of a list; return other values unchanged.
+def _write(conversation: Any, values: list[Any]) -> None:
+    """Write values to the channel of a conversation, several lists of messages as one.
 
-    One list is faster: `add_messages` walks the whole conversation once for each list.
+    `add_messages` walks the whole conversation for each value, and looks for replaced messages in a slow Python loop.
+    If all messages are new, one set operation here does the same.
     """
-    if not all(isinstance(value, list) for value in values):
-        return values
-    return [[message for value in values for message in value]]
-
-
-def _longer(conversation: BaseChannel[Any, Any, Any], values: list[Any]) -> list[Any]:
-    """Replace values that only append messages to a conversation by one value: the whole new conversation.
-
-    Other values are returned, several lists as one. `add_messages` looks for replaced messages in a slow Python loop.
-    One set operation here does the same for all messages.
-    """
-    if len(values) > 1:
-        values = _joined(values)
-    if len(values) != 1 or not conversation.is_available():
-        return values
-    before, new = conversation.get(), values[0]
-    return [Overwrite([*before, *new])] if _only_adds(before, new) else values
+    if len(values) > 1 and all(isinstance(value, list) for value in values):
+        values = [[message for value in values for message in value]]
+    if len(values) == 1 and _only_adds(before := conversation.value, new := values[0]):
+        conversation.value = [*before, *new]
+    else:
+        conversation.update(values)
 
 
 def _only_adds(before: Any, new: Any) -> bool:

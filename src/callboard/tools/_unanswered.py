@@ -1,10 +1,10 @@
 """Functions that match tool calls and their answers in a conversation."""
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
@@ -123,35 +123,17 @@ def answered_ids(messages: Iterable[Any]) -> set[str]:
 
 def is_whole(messages: Sequence[BaseMessage]) -> bool:
     """Return whether each reply of a conversation is followed directly by the answers to all its calls."""
-    # In bulk: reading fields of pydantic messages one by one is slow, and this runs at every turn.
-    kinds = [*map(type, messages)]
-    different = {*kinds}
-    answers = {kind for kind in different if issubclass(kind, ToolMessage)}
-    asks = [*map({kind for kind in different if issubclass(kind, AIMessage)}.__contains__, kinds)]
-    calls: list[list[ToolCall]] = [*map(_CALLS, compress(messages, asks))]
-    asking = compress(zip(compress(range(len(kinds)), asks), calls, strict=True), calls)
-    behind = [(place + number, call) for place, several in asking for number, call in enumerate(several, 1)]
-    if not behind:
-        return True
-    places, owed = zip(*behind, strict=True)
-    if places[-1] >= len(kinds) or not answers.issuperset(map(kinds.__getitem__, places)):
-        return False
-    given: list[str] = [*map(_ANSWERS, map(messages.__getitem__, places))]
-    return given == [call["id"] or "" for call in owed] or _is_whole_in_any_order(messages, answers)
-
-
-_CALLS, _ANSWERS = attrgetter("tool_calls"), attrgetter("tool_call_id")
-
-
-def _is_whole_in_any_order(messages: Sequence[BaseMessage], answers: Collection[type[BaseMessage]]) -> bool:
-    """Return whether each reply is followed by the answers to all its calls, which may be in any order."""
-    for place, message in enumerate(messages):
-        if not (calls := calls_in(message)):
+    for behind, message in enumerate(messages, 1):
+        if not isinstance(message, AIMessage) or not (calls := message.tool_calls):
             continue
-        behind: list[Any] = [one for one in messages[place + 1 : place + 1 + len(calls)] if type(one) in answers]
-        if Counter(map(id_of, calls)) != Counter(one.tool_call_id for one in behind):
+        given = [one.tool_call_id for one in messages[behind : behind + len(calls)] if isinstance(one, ToolMessage)]
+        # Usually in call order. Providers accept any order, and only then the ids are counted.
+        if given != [*map(_ID, calls)] and Counter(given) != Counter(map(id_of, calls)):
             return False
     return True
+
+
+_ID = itemgetter("id")
 
 
 @dataclass(slots=True)
