@@ -45,14 +45,11 @@ class SwallowedCancellation:
         for _ in range(self._sent):
             self._task.uncancel()
         # The block returned normally although its task was cancelled: the cancellation was swallowed.
-        if exc_type is None and self._is_cancelled(0):
+        if exc_type is None and self._task.cancelling() > self._before:
             raise asyncio.CancelledError
 
-    def _is_cancelled(self, sent: int) -> bool:
-        return self._task.cancelling() - sent > self._before
-
     def _look(self) -> None:
-        was_seen, self._seen = self._seen, self._is_cancelled(self._sent)
+        was_seen, self._seen = self._seen, self._task.cancelling() - self._sent > self._before
         # Only a cancellation that two checks have seen was swallowed: a new one may still be in a clean-up.
         if was_seen and self._seen:
             self._task.cancel()

@@ -288,22 +288,15 @@ def run_model(model: Runnable[Any, T], given: Any, config: RunnableConfig) -> Aw
     """
     if is_sync_entry():
         return run_user_code(model, given, with_handler(config, _StopsAtToken()), "the model")
-    ask = _request_of(model, given, config)
+    ask: Callable[[], Awaitable[T]] = partial(model.ainvoke, given, config)
+    if isinstance(model, RunnableBinding) and type(model).ainvoke is RunnableBinding.ainvoke:
+        bound: Any = model.bound
+        if isinstance(bound, BaseChatModel) and not model.config and not model.config_factories:
+            # A chat model with bound tools gets its request directly. Its binding would only merge the config with an
+            # empty one, which takes as long as a tenth of the request.
+            ask = partial(cast("Any", bound).ainvoke, given, config, **model.kwargs)
     # No bridge on asyncio: its coroutine would be resumed as often as the request, for nothing.
     return ask() if is_on_asyncio() else run_on_asyncio(ask)
-
-
-def _request_of(model: Runnable[Any, T], given: Any, config: RunnableConfig) -> Callable[[], Awaitable[T]]:
-    """Return a function that sends a request to a model.
-
-    A chat model with bound tools gets its request directly. Its binding would only merge the config with an empty one,
-    which takes as long as a tenth of the request.
-    """
-    if isinstance(model, RunnableBinding) and type(model).ainvoke is RunnableBinding.ainvoke:
-        bound: Runnable[Any, Any] = model.bound
-        if isinstance(bound, BaseChatModel) and not model.config and not model.config_factories:
-            return partial(cast("Any", bound).ainvoke, given, config, **model.kwargs)
-    return partial(model.ainvoke, given, config)
 
 
 async def run_function(fn: Callable[[], T], name: str) -> T:

@@ -22,7 +22,7 @@ from callboard.tools._node import NodeAccess, ToolNode
 
 
 class _Unasked:
-    """Owner of a `CallScratchpad` for a node that has not called `interrupt()` yet: there is nothing to store."""
+    """Owner of the scratchpads of a run's nodes that have not called `interrupt()` yet: there is nothing to store."""
 
     __slots__ = ("_conf",)
 
@@ -135,6 +135,8 @@ class RunContext:
             config, runtime=self.runtime, channels=self.thread.state.channels, checkpointer=self._checkpointer
         )
 
+        self._unasked = _Unasked(self._configs.conf)
+
     @property
     def steps_left(self) -> int:
         """Number of steps that the recursion limit leaves after the next one."""
@@ -184,7 +186,7 @@ class RunContext:
 
         It equals `Ledger.config_of_call` of an empty ledger, which the node does not need before its first question.
         """
-        scope = CallScratchpad(_Unasked(self._configs.conf), name, place.namespace)
+        scope = CallScratchpad(self._unasked, name, place.namespace)
         return self._configs.at(place, resuming=self.goes_on, scope=scope)
 
     def traced(

@@ -253,20 +253,20 @@ class CallStep:
             await thread.failed(self.tasks[key], error)
 
     async def _batch(self, config: RunnableConfig) -> ToolBatch:
-        run, thread = self._run, self._run.thread
+        run, thread, known = self._run, self._run.thread, self._run.thread.records
         entries = run.tools.entries if self._by_call else None
         # A stored thread needs LangGraph's namespaces for its calls, because LangGraph may resume it.
         is_named = thread.is_kept or run.is_watched
         return await run.tools.batch(
             self._requested,
             config,
-            records={key: thread.records[task] for key, task in self.tasks.items() if task in thread.records},
+            records={key: known[task] for key, task in self.tasks.items() if task in known} if known else {},
             answers=self._answers,
             keys=self._keys,
             namespaces={key: self._places[key].namespace for key in self.tasks} if is_named else None,
             on_finish=self._finished,
             on_claim=self._claimed if thread.is_kept else None,
-            claims_only_said=not thread.claims_ahead,
+            claims_only_said=thread.is_kept and not thread.claims_ahead,
             on_ask=self._asked,
             around=self._call if self._tells_each else None,
             entries=None if entries is None else around_call(entries, run.tools.messages_key),

@@ -32,7 +32,7 @@ from callboard.conversations._storage import (
     new_id,
     now,
 )
-from callboard.tools._call_record import NOTHING_KNOWN, CallRecord
+from callboard.tools._call_record import NOT_YET, NOTHING_KNOWN, CallRecord
 
 Following = Callable[[], Sequence[Target]]
 """Function that returns the next nodes and LangGraph sends; called after the state has changed."""
@@ -165,9 +165,9 @@ class Thread:
     def written(self, order: Iterable[str]) -> list[Write]:
         writes: list[Write] = []
         for task in order:
-            record = self.records.get(task)
-            if record is not None and record.is_finished:
-                writes += self.schema.writes_of(as_update(record.output, MESSAGES))
+            output = self.records.get(task, NOTHING_KNOWN).output
+            if output is not NOT_YET:
+                writes += self.schema.writes_of(as_update(output, MESSAGES))
         return writes
 
     async def stepped(self, order: Sequence[str], following: Sequence[Target], *, claims: bool = False) -> None:
