@@ -157,7 +157,9 @@ class InFlight:
         `around` are the enclosing operations. An operation within a running operation of the same object is always
         admitted, and needs no registration.
         """
-        inside = bool(around) and any(outer.whole is self and not outer.is_over for outer in around)
+        inside = False
+        for outer in around:
+            inside |= outer.whole is self and not outer.is_over
         # Check and registration under one lock: otherwise a drain could start in between and miss the operation.
         with self._lock:
             if self.is_draining and not inside:

@@ -61,15 +61,12 @@ def transitions(thread: Thread, ran: Sequence[Ran], before: State | None, *, by_
     `Send` ran in it, and otherwise `None`. With it, the edge of each node is decided from the writes of that node
     alone. With `by_call`, the calls of a reply that is not the last one run, too: each is returned as a send.
     """
-    flow = thread.schema.flow
-    if before is None:
-        return [flow.following(one.node, thread.state) for one in ran]
-    messages, targets = thread.state.get(MESSAGES) or [], list[Target]()
+    flow, targets = thread.schema.flow, list[Target]()
     for one in ran:
-        state = before.with_writes(thread.written(one.tasks))
-        edge, seen = flow.following(one.node, state), state.get(MESSAGES) or []
-        if edge == TOOLS and by_call and _reply_id(seen) != _reply_id(messages):
-            targets += [Send(TOOLS, [call]) for call in flow.open_calls(seen)]
+        state = thread.state if before is None else before.with_writes(thread.written(one.tasks))
+        edge = flow.following(one.node, state)
+        if before is not None and edge == TOOLS and by_call and _reply_id(state) != _reply_id(thread.state):
+            targets += [Send(TOOLS, [call]) for call in flow.open_calls(state.get(MESSAGES) or [])]
         else:
             targets.append(edge)
     return targets
@@ -83,7 +80,8 @@ def distinct(targets: Sequence[Target], known: Sequence[str]) -> tuple[Target, .
     return (*dict.fromkeys(filter(known.__contains__, nodes)), *sends)
 
 
-def _reply_id(messages: Sequence[BaseMessage]) -> str | None:
+def _reply_id(state: State) -> str | None:
+    messages: Sequence[BaseMessage] = state.get(MESSAGES) or []
     place = last_reply(messages)
     reply = None if place is None else messages[place]
     return reply.id if isinstance(reply, AIMessage) else None

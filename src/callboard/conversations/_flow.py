@@ -79,15 +79,14 @@ class ReactFlow:
     """Names of the tools with `return_direct`: a result of such a tool ends the run."""
     nodes: tuple[str, ...] = field(init=False)
     """Names of the agent's nodes; computed once, because each step of a run reads them."""
+    entry: str = field(init=False)
+    """Name of the first node of a run."""
 
     def __post_init__(self) -> None:
         optional = ((BEFORE, self.before), (AGENT, True), (TOOLS, self.tools), (AFTER, self.after))
         nodes = tuple(name for name, there in (*optional, (RESPONSE, self.response)) if there)
         object.__setattr__(self, "nodes", nodes)
-
-    @property
-    def entry(self) -> str:
-        return BEFORE if self.before else AGENT
+        object.__setattr__(self, "entry", BEFORE if self.before else AGENT)
 
     @property
     def sends_state(self) -> bool:
@@ -157,7 +156,9 @@ def _asks(messages: Sequence[BaseMessage], call: ToolCall) -> bool:
 
 def _goes_on(messages: Sequence[BaseMessage]) -> bool:
     place = last_reply(messages)
-    return place is not None and all(isinstance(message, ToolMessage) for message in messages[place + 1 :])
+    if place is None or place + 1 == len(messages):
+        return place is not None
+    return all(isinstance(message, ToolMessage) for message in messages[place + 1 :])
 
 
 _SENT = "%send:"
