@@ -6,6 +6,7 @@ import pytest
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import InjectedToolCallId, tool
+from langchain_core.tracers.context import collect_runs
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config
 from langgraph.errors import EmptyInputError, GraphRecursionError, InvalidUpdateError, ParentCommand
@@ -189,6 +190,31 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "a hook after": {"post_model_hook": lambda _: {}},
     "a response": {"response_format": Answer},
 }
+
+
+async def test_every_step_without_a_checkpointer_has_a_task_of_its_own() -> None:
+    """Ids of questions, and namespaces of nested graphs, follow from the id of the task."""
+    seen: list[str] = []
+
+    @tool
+    def look() -> str:
+        """Look."""
+        seen.append(get_config()["metadata"]["langgraph_checkpoint_ns"])
+        return "looked"
+
+    agent = scripted([calls("look"), calls("look"), "done"], [look], loop=True)
+    await run(agent)
+    await run(agent)
+
+    assert len({*seen}) == 4
+
+
+async def test_a_tracer_that_only_a_context_variable_names_sees_the_run() -> None:
+    """A run without callbacks in its config makes no callback manager, unless LangChain would find a tracer."""
+    with collect_runs() as found:
+        await run(scripted([calls("work"), "done"], [Recorder().tool("work")]))
+
+    assert [[child.name for child in one.child_runs] for one in found.traced_runs] == [["agent", "tools", "agent"]]
 
 
 @pytest.mark.parametrize("label", OPTIONS)
