@@ -26,7 +26,7 @@ from callboard.agent._run_context import RunContext
 from callboard.conversations._flow import TOOLS, Sent
 from callboard.conversations._thread import as_update
 from callboard.tools._call_record import CallRecord, keys_of, naming
-from callboard.tools._chain import Chain, Named, Next, Wrapper
+from callboard.tools._chain import Chain, Link, Next, named
 from callboard.tools._errors import UNKNOWN, error_message, is_control_flow, question_about, runs_again, unknown_text
 from callboard.tools._ledger import CallsInterrupted, Ledger
 from callboard.tools._plan import injected_args, written_args
@@ -351,7 +351,7 @@ def sent(call: ToolCall, state: Any) -> ToolCallWithContext:
     return ToolCallWithContext(__type="tool_call_with_context", tool_call=call, state=state)
 
 
-def around_call(entries: Entries, messages_key: str) -> Wrapper:
+def around_call(entries: Entries, messages_key: str) -> Link:
     """Return middleware that runs each single call inside the method that a subclass of the tools node overrides."""
 
     async def around(request: ToolCallRequest, call_next: Next) -> Output:
@@ -366,7 +366,7 @@ def around_call(entries: Entries, messages_key: str) -> Wrapper:
         result = await entries(entry, inner)
         return outputs_of(result, [request.tool_call], messages_key, entries.name)[0]
 
-    return Named(entries.name, around)
+    return named(entries.name, around)
 
 
 async def around_all(
@@ -385,7 +385,7 @@ async def around_all(
             parse_input(within.input, messages_key), _config(within, cast("RunnableConfig", entry.config))
         )
 
-    result = await Chain([around], [])(entry, inner)
+    result = await Chain([Link(around)])(entry, inner)
     return outputs_of(result, calls, messages_key, entries.name)
 
 

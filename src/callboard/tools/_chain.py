@@ -5,7 +5,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from langchain_core.messages import RemoveMessage, ToolMessage
 from langgraph.errors import GraphBubbleUp
@@ -68,24 +68,7 @@ def wrapper_middleware(wrap: Callable[..., Any] | None, awrap: Callable[..., Any
             raise TypeError(f"{name} takes a function of a request and what executes it, got {value!r}")
     if wrap is not None and is_async(wrap):
         raise TypeError(f"wrap_tool_call takes a plain function; give {wrap!r} as awrap_tool_call=")
-    either = _either(wrap, awrap)
-    return None if either is None else _Answering(either)
-
-
-class _Answering:
-    """Wrapper in LangGraph's style: an output `None` is passed on, as in LangGraph, with a warning in the log."""
-
-    __slots__ = ("_wrapper",)
-
-    def __init__(self, wrapper: Wrapper) -> None:
-        self._wrapper = wrapper
-
-    async def __call__(self, request: Any, call_next: Next) -> Any:
-        output = await self._wrapper(request, call_next)
-        if output is None:
-            told = _no_result("wrapper", "wrap_tool_call or awrap_tool_call", output, request.tool_call["id"])
-            _log.warning("%s", told)
-        return output
+    return _either(wrap, awrap)
 
 
 def _no_result(kind: str, name: str, output: object, call_id: str | None) -> TypeError:
@@ -100,12 +83,12 @@ def chain_of(middleware: Sequence[object], wrapper: Wrapper | None) -> "Chain | 
     if not middleware and wrapper is None:
         return None
     warn_of_wrong_order(middleware)
-    chained: list[Wrapper] = [Named(middleware_name(one), as_middleware(one)) for one in middleware]
+    links = [named(middleware_name(one), as_middleware(one)) for one in middleware]
     warn_of_ignored_hooks(middleware)
     if wrapper is not None:
-        chained.append(wrapper)
+        links.append(Link(wrapper, _warn_of_none))
     reworks = [(middleware_name(one), rework) for one in middleware if (rework := hook(one, "aerror_message"))]
-    return Chain(chained, reworks)
+    return Chain(links, reworks)
 
 
 def as_middleware(one: object) -> Wrapper:
@@ -166,38 +149,46 @@ def _method(one: object, name: str) -> Callable[..., Any] | None:
     return None if getattr(type(one), name, None) is None else hook(one, name)
 
 
-class Named:
-    """Middleware whose output is checked; the error for an invalid output names the middleware."""
+class Link(NamedTuple):
+    """Middleware of a chain, with the check of its output."""
 
-    __slots__ = ("_middleware", "_name")
+    middleware: Wrapper
+    check: Callable[[object, str | None], None] | None = None
+    """Function of an output and the id of its call; it raises an error for an invalid output.
 
-    def __init__(self, name: str, middleware: Wrapper) -> None:
-        self._name = name
-        self._middleware = middleware
+    The chain does not call it for the usual output, a `ToolMessage` with the id of the call: that would be one more
+    function for each middleware and attempt.
+    """
 
-    async def __call__(self, request: Any, call_next: Next) -> Any:
-        output = await self._middleware(request, call_next)
-        # The usual case is tested here, without a call: this line runs once per middleware and attempt.
-        if type(output) is not ToolMessage or output.tool_call_id != request.tool_call["id"]:
-            self._check(output, request.tool_call["id"])
-        return output
 
-    def _check(self, output: object, call_id: str | None) -> None:
-        if not is_output(output):
-            raise _no_result("middleware", self._name, output, call_id)
-        if isinstance(output, ToolMessage) and output.tool_call_id != call_id:
-            raise ValueError(
-                f"The middleware {self._name} returned a message with tool_call_id {output.tool_call_id!r} for "
-                f"call {call_id!r}; give it tool_call_id=request.tool_call['id']"
-            )
-        answers = [_answers_in(cast("Item", item), call_id) for item in items_in(output)]
-        total = sum(answers)
-        # A command that the tool itself returned may contain several answers, as in LangGraph.
-        if total < 1 or (total > 1 and isinstance(output, list)):
-            raise ValueError(
-                f"The middleware {self._name} returned {total or 'no'} messages for call {call_id!r} in {output!r}; a "
-                "call has one, in a ToolMessage of its own or in the update of a Command"
-            )
+def named(name: str, middleware: Wrapper) -> Link:
+    """Return a link that checks the output of a middleware; the error for an invalid output names the middleware."""
+    return Link(middleware, partial(_check, name))
+
+
+def _check(name: str, output: object, call_id: str | None) -> None:
+    if not is_output(output):
+        raise _no_result("middleware", name, output, call_id)
+    if isinstance(output, ToolMessage) and output.tool_call_id != call_id:
+        raise ValueError(
+            f"The middleware {name} returned a message with tool_call_id {output.tool_call_id!r} for "
+            f"call {call_id!r}; give it tool_call_id=request.tool_call['id']"
+        )
+    answers = [_answers_in(cast("Item", item), call_id) for item in items_in(output)]
+    total = sum(answers)
+    # A command that the tool itself returned may contain several answers, as in LangGraph.
+    if total < 1 or (total > 1 and isinstance(output, list)):
+        raise ValueError(
+            f"The middleware {name} returned {total or 'no'} messages for call {call_id!r} in {output!r}; a "
+            "call has one, in a ToolMessage of its own or in the update of a Command"
+        )
+
+
+def _warn_of_none(output: object, call_id: str | None) -> None:
+    """Log a warning for a wrapper in LangGraph's style that returned `None`, which is passed on, as in LangGraph."""
+    if output is None:
+        told = _no_result("wrapper", "wrap_tool_call or awrap_tool_call", output, call_id)
+        _log.warning("%s", told)
 
 
 def _answers_in(item: Item, call_id: str | None) -> float:
@@ -225,10 +216,10 @@ class Chain:
     Interrupts and parent commands from inside always leave the chain, even if a middleware catches them.
     """
 
-    __slots__ = ("_middleware", "_reworks")
+    __slots__ = ("_links", "_reworks")
 
-    def __init__(self, middleware: Sequence[Wrapper], reworks: Sequence[tuple[str, Rework]]) -> None:
-        self._middleware = middleware[::-1]
+    def __init__(self, links: Sequence[Link], reworks: Sequence[tuple[str, Rework]] = ()) -> None:
+        self._links = links
         self._reworks = reworks[::-1]
 
     async def rework(
@@ -254,13 +245,13 @@ class Chain:
         timeout error; without it, nothing bounds the time of the chain.
         """
         signals: list[Exception] = []
-        step = _guarded(call_next, signals)
-        for middleware in self._middleware[:-1]:
-            step = _guarded(_around(middleware, step), signals)
+        outermost, check = self._links[0]
+        step = partial(self._step, signals, call_next, 1)
         output: object = None
         try:
-            outermost = self._middleware[-1]
             output = await (outermost(request, step) if bounded is None else bounded(partial(outermost, request, step)))
+            if check and (type(output) is not ToolMessage or output.tool_call_id != request.tool_call["id"]):
+                check(output, request.tool_call["id"])
         except Exception:
             # A middleware may catch control flow, retry after it or raise an error of its own: the recorded signal
             # wins.
@@ -275,6 +266,27 @@ class Chain:
             finally:
                 del signal
         return output
+
+    async def _step(self, signals: list[Exception], call_next: Next, place: int, request: Any) -> Any:
+        """Run the middleware at a place of the chain with all that is inside of it; after the last, run `call_next`.
+
+        An interrupt or another control flow error is added to `signals`. After it, no step starts anything.
+        """
+        # After an interrupt no body may start: its effect would come before the person's answer.
+        if signals:
+            raise signals[0]
+        try:
+            if place == len(self._links):
+                return await call_next(request)
+            middleware, check = self._links[place]
+            output = await middleware(request, partial(self._step, signals, call_next, place + 1))
+            if check and (type(output) is not ToolMessage or output.tool_call_id != request.tool_call["id"]):
+                check(output, request.tool_call["id"])
+            return output
+        except Exception as error:
+            if is_control_flow(error):
+                signals.append(error)
+            raise
 
     def around_attempts(self, supervised: SupervisedCall[Any], request: Any, attempt: Next) -> Awaitable[Any]:
         """Run the middleware around the attempts of a call, and return the output.
@@ -298,27 +310,3 @@ def _message_of(name: str, message: object, call_id: str | None) -> ToolMessage:
             "ToolMessage that it was given, or another one for the same call"
         )
     return message
-
-
-def _around(middleware: Wrapper, call_next: Next) -> Next:
-    return lambda request: middleware(request, call_next)
-
-
-def _guarded(call_next: Next, signals: list[Exception]) -> Next:
-    """Return `call_next`, wrapped so that an interrupt or another control flow error from it is added to `signals`.
-
-    After such an error, no step of the chain starts anything.
-    """
-
-    async def step(request: Any) -> Any:
-        # After an interrupt no body may start: its effect would come before the person's answer.
-        if signals:
-            raise signals[0]
-        try:
-            return await call_next(request)
-        except Exception as error:
-            if is_control_flow(error):
-                signals.append(error)
-            raise
-
-    return step

@@ -23,7 +23,7 @@ from callboard._langgraph import runtime_of, with_runtime
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolRuntime
 from callboard._loops._bridge import run_from_sync
 from callboard._loops._entry_mode import entered_from, is_sync_entry
-from callboard.tools._chain import Named, Wrapper
+from callboard.tools._chain import Link, named
 
 _ONE = "use middleware=[...], awrap_tool_call= or wrap_tool_call=, or override _arun_one or _run_one"
 _RUNTIME = "override _arun_one or _run_one, and pass a runtime with another state or store on"
@@ -355,19 +355,19 @@ def entries_of(node: object) -> Entries | None:
 # Overrides around one call
 
 
-def one_call_middleware(node: object) -> Callable[[str], Wrapper] | None:
+def one_call_middleware(node: object) -> Callable[[str], Link] | None:
     """Return the node's override of `_run_one` or `_arun_one` as middleware; `None` if there is no override.
 
     More exactly: a function that returns the middleware for the form of an input, which the override gets as an
     argument.
     """
 
-    def of_kind(kind: str) -> Wrapper:
+    def of_kind(kind: str) -> Link:
         def arguments(request: ToolCallRequest) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
             return (request.tool_call, kind, request.runtime), {}
 
         override = _Override(node, CALLS, arguments, _changed)
-        return Named(override.name, override)
+        return named(override.name, override)
 
     return of_kind if overrides(node, CALLS[0]) or overrides(node, CALLS[1]) else None
 

@@ -36,7 +36,7 @@ from callboard._util._cooperative import PORTION, Steps
 from callboard.tools._bounds import admission
 from callboard.tools._call_record import CallRecord, naming
 from callboard.tools._callbacks import manager_of_tool
-from callboard.tools._chain import Chain, Wrapper
+from callboard.tools._chain import Chain, Link
 from callboard.tools._errors import error_message, is_control_flow, raise_invalid_arguments, runs_again, unknown_tool
 from callboard.tools._invoke import filled_in, invoke, own_copy, raise_without_key
 from callboard.tools._ledger import CallsInterrupted, Ledger
@@ -100,7 +100,7 @@ class Reports(TypedDict, total=False):
     """Called when a call asks a question."""
     around: Around | None
     """Function that runs each call, for a caller that observes the call from its beginning to its end."""
-    entries: Wrapper | None
+    entries: Link | None
     """The node's own `invoke` or `ainvoke` override as a middleware around each call, if each call is a task of its
     own."""
 
