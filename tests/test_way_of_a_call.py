@@ -22,7 +22,7 @@ async def passing(request: Any, call_next: Any) -> Any:
     ("options", "first", "further"),
     [
         pytest.param({}, 101, 26, id="plain"),
-        pytest.param({"timeout": 60.0}, 112, 37, id="with a timeout"),
+        pytest.param({"timeout": 60.0}, 107, 32, id="with a timeout"),
         pytest.param({"middleware": [passing]}, 110, 39, id="with a wrapper"),
     ],
 )

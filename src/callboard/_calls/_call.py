@@ -35,7 +35,6 @@ from callboard._loops._deadline import (
     DEFAULT_GRACE,
     INSTANT,
     AttemptClock,
-    OutOfTime,
     Timed,
     TimeLimit,
     Turn,
@@ -134,17 +133,26 @@ class Attempt:
         if number := self.number:  # read once: the loop may set it to 0 meanwhile
             self.owner.report(progress, number)
 
-    async def in_time(self, body: Callable[[], Awaitable[T]], policy: CallPolicy) -> T:
+    async def in_time(self, running: Coroutine[Any, Any, T], policy: CallPolicy) -> T:
         """Run the body; raise `CallTimeoutError` when the timeout or the idle timeout of the policy is over."""
         owner = self.owner
         clock = self.clock = AttemptClock(
             owner.loop, timeout=policy.timeout, idle=policy.idle_timeout, until=owner.until, grace=owner.grace
         )
-        found = await clock.run(body)
-        if not isinstance(found, OutOfTime):
-            return found
-        name, seconds = self._call["name"], found.seconds
-        raise CallTimeoutError(name, owner.id, seconds, held=found.held, idle=found.is_idle) from found.cause
+        token = current_timed.set(clock)
+        cause: Exception | None = None
+        try:
+            with clock.scope:  # a `TimeLimit`, written out: it would be one more object and three more functions
+                return await running
+        except Exception as error:
+            if not clock.scope.cancel_called:
+                raise
+            cause = error  # of the clean-up after a timeout, which it must not hide
+        finally:
+            current_timed.reset(token)
+        # Reached only if a timeout ended the block.
+        seconds, is_idle, held = clock.out_of_time()
+        raise CallTimeoutError(self._call["name"], owner.id, seconds, held=held, idle=is_idle) from cause
 
     def suspend_timeouts(self) -> Turn | None:
         """Suspend the body's timeouts until the engine starts the body; return the `Turn` that restarts the timeouts.
@@ -526,10 +534,9 @@ class SupervisedCall(Timed, Generic[T]):
                     report_activity()  # the start and the end of a nested call are activity of the enclosing blocks
                 attempt.number = self.attempts
                 reporter.set(attempt)
-                if policy.timeout is None and policy.idle_timeout is None:
-                    running = body(attempt, *args)
-                else:
-                    running = attempt.in_time(partial(body, attempt, *args), policy)
+                running = body(attempt, *args)
+                if policy.timeout is not None or policy.idle_timeout is not None:
+                    running = attempt.in_time(running, policy)
                 del args  # the coroutine has its own reference; thousands of frames wait here
                 return await (self._observed(attempt, running, call["name"], waited) if self._observers else running)
             finally:

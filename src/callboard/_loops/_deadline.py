@@ -2,20 +2,18 @@
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import monotonic
 from types import TracebackType
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from anyio import current_effective_deadline
 
 from callboard._loops._current import current_loop, run_there
 from callboard._loops._idle import IdleScope, until_idle
 from callboard._loops._protocol import EventLoop, Scope
-
-T = TypeVar("T")
 
 _log = logging.getLogger("callboard")
 
@@ -97,40 +95,36 @@ class OutOfTime(NamedTuple):
     """True if the idle timeout ended the attempt, false if the timeout of the whole body did."""
     held: str | None
     """Description of the code that blocked the event loop during the attempt; `None` without one."""
-    cause: Exception | None
-    """Error that the clean-up of the body raised; `None` without one."""
 
 
 class AttemptClock(Timed):
     """Timeout and idle timeout of one body, with methods that suspend and restart both."""
 
-    __slots__ = ("_around", "_began", "_idle", "_scope", "_timeout")
+    __slots__ = ("_around", "_began", "_idle", "_timeout", "scope")
 
     def __init__(
         self, loop: EventLoop, *, timeout: float | None, idle: float | None, until: float, grace: float
     ) -> None:
         deadline = math.inf if timeout is None else loop.now() + timeout
-        super().__init__(loop, min(until, deadline), grace)
+        # The fields of `Timed`, without its constructor: one is made for each attempt.
+        self.loop = loop
+        self.until = min(until, deadline)
+        self.grace = grace
+        self._cleanup_until = None
         self._timeout = timeout
         self._around = until  # deadline of the code around the body
         self._began = monotonic()
         self._idle = None if idle is None else IdleScope(loop, idle, deadline, grace)
-        self._scope: Scope = loop.scope(deadline, grace) if self._idle is None else self._idle
+        self.scope: Scope = loop.scope(deadline, grace) if self._idle is None else self._idle
+        """Scope that cancels the body when one of the timeouts is over."""
 
-    async def run(self, body: Callable[[], Awaitable[T]]) -> "T | OutOfTime":
-        """Run the body; return its result, or an `OutOfTime` if a timeout ended it."""
-        token = current_timed.set(self)
-        try:
-            with (limit := TimeLimit(self._scope)):
-                return await body()
-        finally:
-            current_timed.reset(token)
-        # Reached only if a timeout ended the block.
-        idle = self._idle
+    def out_of_time(self) -> OutOfTime:
+        """Return the details of the timeout that has ended the body."""
+        idle, pulse = self._idle, self.loop.pulse
         if idle is not None and idle.was_idle:
-            return OutOfTime(idle.seconds, True, self.loop.pulse.held_since(idle.since), limit.cause)
+            return OutOfTime(idle.seconds, True, pulse.held_since(idle.since))
         assert self._timeout is not None
-        return OutOfTime(self._timeout, False, self.loop.pulse.held_since(self._began), limit.cause)
+        return OutOfTime(self._timeout, False, pulse.held_since(self._began))
 
     def hold(self) -> None:
         """Suspend both timeouts until the engine starts the body; call this only in the event loop's thread."""
@@ -138,7 +132,7 @@ class AttemptClock(Timed):
         if self._idle is not None:
             self._idle.hold()
         else:
-            self._scope.move(math.inf)
+            self.scope.move(math.inf)
 
     def go_on(self) -> None:
         """Restart both timeouts from zero, because the body begins; may be called from any thread."""
@@ -151,7 +145,7 @@ class AttemptClock(Timed):
         if self._idle is not None:
             self._idle.go_on(deadline)
         else:
-            self._scope.move(deadline)
+            self.scope.move(deadline)
 
 
 class Turn:
