@@ -1,6 +1,8 @@
-"""Nurseries on each event loop, without calls."""
+"""Nurseries and scopes on each event loop, without calls."""
 
 import asyncio
+import math
+import time
 from functools import partial
 
 import anyio
@@ -98,3 +100,45 @@ async def test_no_child_is_alive_when_the_owner_goes_on() -> None:
                 nursery.start(partial(child, number), 1.0)
     assert sorted(after) == list(range(50))
     assert tasks() == before
+
+
+@pytest.mark.parametrize(
+    ("first", "moves", "end"),
+    [
+        (2.0, [5.0], 5.0),
+        (5.0, [2.0], 2.0),
+        (2.0, [6.0, 4.0], 4.0),
+        (4.0, [6.0, 2.0, 5.0], 5.0),
+        (2.0, [math.inf, 3.0], 3.0),
+        (2.0, [math.inf], 9.0),
+        (math.inf, [4.0], 4.0),
+    ],
+)
+@pytest.mark.parametrize("pause", [0.0, 0.5, 1.5])
+async def test_a_scope_ends_at_the_deadline_that_it_was_moved_to_last(
+    first: float, moves: list[float], end: float, pause: float
+) -> None:
+    """Promise 6: each report of activity and each attempt moves a deadline, and only the last one counts."""
+    loop = current_loop()
+    start = loop.now()
+    with loop.scope(start + first, 1.0) as scope:
+        for deadline in moves:
+            await anyio.sleep(pause / len(moves))
+            scope.move(start + deadline)
+        await anyio.sleep(start + 9.0 - loop.now())
+    assert loop.now() - start == pytest.approx(end)
+    assert scope.cancel_called == (end < 9.0)
+
+
+@pytest.mark.backends("asyncio")
+@pytest.mark.real_clock
+async def test_a_scope_that_is_moved_after_its_loop_was_blocked_is_not_cancelled() -> None:
+    """Promise 8: results that are ready after a block are processed first, and such a result may move the deadline."""
+    loop = current_loop()
+    with loop.scope(loop.now() + 0.01, 1.0) as scope:
+        time.sleep(0.15)  # longer than a deadline may be late
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        scope.move(loop.now() + 60.0)
+        await asyncio.sleep(0.05)
+    assert not scope.cancel_called

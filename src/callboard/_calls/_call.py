@@ -434,14 +434,14 @@ class SupervisedCall(Timed, Generic[T]):
         if timeout is None or not self.times_middleware:
             return await middleware()
         began, timeout = monotonic(), max(timeout, at_least)
-        scope = self._middleware_scope = self.loop.scope(math.inf, self.grace)
+        deadline = self.loop.now() + timeout
+        scope = self._middleware_scope = self.loop.scope(deadline, self.grace)
+        self.until = min(self._around.until, deadline)  # `remaining()` reads it
         try:
             with (limit := TimeLimit(scope)):
-                self._move_deadline(self.loop.now() + timeout)
                 return await middleware()
         finally:
-            self._move_deadline(math.inf)  # also restores `until`, which `remaining()` reads
-            self._middleware_scope = None
+            self.until, self._middleware_scope = self._around.until, None
         held = self.loop.pulse.held_since(began)
         raise CallTimeoutError(self.name, self.id, timeout, held=held, by_middleware=True) from limit.cause
 
@@ -458,9 +458,9 @@ class SupervisedCall(Timed, Generic[T]):
                 self._move_deadline(self.loop.now() + self.policy.timeout)
 
     def _move_deadline(self, deadline: float) -> None:
-        if self._middleware_scope is not None:
+        if self._middleware_scope is not None:  # so the call has no budget, whose end `until` would have to be
             self._middleware_scope.move(deadline)
-            self.until = min(_end(self.policy, self._around), deadline)
+            self.until = min(self._around.until, deadline)
 
     def run(self) -> Coroutine[Any, Any, T]:
         """Run the call in its own task, and return its result; each subclass overrides this."""

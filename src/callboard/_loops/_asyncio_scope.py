@@ -96,6 +96,7 @@ class AsyncioScope:
         "_sent",  # the invariant above
         "_shields",  # only in the outermost scope of a task: number of open shields; a shield protects the whole task
         "_timer",  # for the deadline; after `cancel`, for the end of the grace
+        "_timer_at",  # deadline for which the timer was set; the block's deadline may be later now, see `move`
         "begun",  # True from the beginning of the block on; before, a cancellation of the task must not use this scope
         "cancel_called",  # True once requested, even if a shield still holds the cancellation back
         "on_exit",  # only in the scope of a nursery's child: `AsyncioNursery._left`
@@ -127,6 +128,7 @@ class AsyncioScope:
         self._around = outer
         innermost.set(self)
         if self._deadline != math.inf:
+            self._timer_at = self._deadline
             self._timer = task.get_loop().call_at(self._deadline, self._expire)
         return self
 
@@ -181,17 +183,25 @@ class AsyncioScope:
             return
         if grace is not None:
             self._grace = grace
+        self._deadline = deadline
+        # A timer that is early by now stays: it costs less than a new one for each move, and looks at the deadline.
+        if self._timer is None or deadline < self._timer_at:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._deadline = deadline
-        self._timer = None if deadline == math.inf else self._loop.call_at(deadline, self._expire)
+        self._timer_at = self._deadline
+        self._timer = None if self._deadline == math.inf else self._loop.call_at(self._deadline, self._expire)
 
-    def _expire(self) -> None:
-        if self._loop.time() - self._deadline < _LATE:
+    def _expire(self, is_last: bool = False) -> None:
+        if self._deadline > self._timer_at:
+            self._set_timer()
+        elif is_last or self._loop.time() - self._deadline < _LATE:
             self.cancel()
         else:
             # Other code blocked the loop: results that became ready meanwhile are processed before the cancellation.
-            self._timer = self._loop.call_later(_CATCH_UP, self.cancel)
+            self._timer = self._loop.call_later(_CATCH_UP, self._expire, True)
 
     @contextmanager
     def shield(self) -> Generator[None]:
