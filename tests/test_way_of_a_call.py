@@ -23,7 +23,7 @@ async def passing(request: Any, call_next: Any) -> Any:
     [
         pytest.param({}, 101, 26, id="plain"),
         pytest.param({"timeout": 60.0}, 107, 32, id="with a timeout"),
-        pytest.param({"middleware": [passing]}, 110, 39, id="with a wrapper"),
+        pytest.param({"middleware": [passing]}, 108, 38, id="with a wrapper"),
         pytest.param({"middleware": [passing], "timeout": 60.0}, 132, 61, id="with a wrapper and a timeout"),
     ],
 )

@@ -11,9 +11,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import is_
 from types import FunctionType
-from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary, ref
 
 from langchain_core.messages import ToolCall
@@ -346,15 +345,37 @@ _ALIKE = 4
 request."""
 
 
-_Parts = tuple[object, object, object, object, object, object, object]
-
-
-class _Known(NamedTuple, Generic[T]):
+class _Known(Generic[T]):
     """Cached facts about a tool, with the functions and the schema from which they were read."""
 
-    tool: "ref[BaseTool]"
-    made_of: _Parts
-    facts: T
+    __slots__ = ("_ainvoke", "_arun", "_coroutine", "_func", "_invoke", "_run", "_schema", "facts", "tool")
+
+    def __init__(self, tool: BaseTool, find_out: Callable[[BaseTool], T]) -> None:
+        cls: Any = tool.__class__
+        self.tool = ref(tool)
+        self._coroutine, self._func = getattr(tool, "coroutine", None), getattr(tool, "func", None)
+        self._schema = getattr(tool, "args_schema", None)
+        self._run, self._arun, self._invoke, self._ainvoke = cls._run, cls._arun, cls.invoke, cls.ainvoke
+        self.facts = find_out(tool)  # last: if another thread replaces a function meanwhile, the facts are read again
+
+    def are_of(self, tool: BaseTool) -> bool:
+        """Return whether the facts were read from this tool, and from the functions and the schema that it has now.
+
+        A user's test may replace a tool's fields, or its class's methods, by mocks.
+        """
+        cls: Any = tool.__class__
+        # By identity: callable objects may be equal and behave differently. Written out, because with middleware this
+        # runs for each attempt.
+        return (
+            self.tool() is tool
+            and getattr(tool, "coroutine", None) is self._coroutine
+            and getattr(tool, "func", None) is self._func
+            and getattr(tool, "args_schema", None) is self._schema
+            and cls._run is self._run
+            and cls._arun is self._arun
+            and cls.invoke is self._invoke
+            and cls.ainvoke is self._ainvoke
+        )
 
 
 class ToolFacts(Generic[T]):
@@ -375,28 +396,13 @@ class ToolFacts(Generic[T]):
     def of(self, tool: BaseTool) -> T:
         """Return the cached facts about a tool, or read them again if the tool has changed; errors are not cached."""
         # No lock: each update stores a new tuple. Two threads may read the same tool at once, which only costs time.
-        known, made_of = self._known.get(tool.name, ()), _made_of(tool)
+        known = self._known.get(tool.name, ())
         for one in known:
-            # By identity: callable objects may be equal and behave differently.
-            if one.tool() is tool and all(map(is_, one.made_of, made_of)):
+            if one.are_of(tool):
                 return one.facts
-        facts = self._find_out(tool)
+        found = _Known(tool, self._find_out)
         if not known and len(self._known) >= _MOST:
             self._known.pop(next(iter(list(self._known))), None)
         others = tuple(one for one in known if (held := one.tool()) is not None and held is not tool)
-        self._known[tool.name] = (_Known(ref(tool), made_of, facts), *others[: _ALIKE - 1])
-        return facts
-
-
-def _made_of(tool: BaseTool) -> _Parts:
-    # A user's test may replace a tool's fields, or its class's methods, by mocks.
-    cls: Any = tool.__class__
-    return (
-        getattr(tool, "coroutine", None),
-        getattr(tool, "func", None),
-        getattr(tool, "args_schema", None),
-        cls._run,
-        cls._arun,
-        cls.invoke,
-        cls.ainvoke,
-    )
+        self._known[tool.name] = (found, *others[: _ALIKE - 1])
+        return found.facts

@@ -501,7 +501,8 @@ class _BatchCall(SupervisedCall[Output]):
             if request.tool is None:
                 return self._without_tool(call)
             known = batch.ready(request.tool, self._config)
-            config = own_copy(self._config)  # `invoke` modifies it, and middleware may make another attempt
+            # `invoke` modifies the config, and middleware may make another attempt.
+            config = {**self._config, "configurable": self._config["configurable"].copy()}
         ready = call
         if not known.plan.injected.none:
             runtime = batch.runtime_for(call, self._config) if request is None else request.runtime
