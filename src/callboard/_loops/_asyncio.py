@@ -85,8 +85,9 @@ class AsyncioNursery:
         # A child that ends before it enters its scope never calls `_left`: a tool may cancel all tasks that it finds,
         # and Ctrl-C may come before the first line. Scheduled after the children were started, so each had its first
         # step.
-        for task in [task for task in self._children if task.done()]:
-            self._ended(task)
+        for task in list(self._children):
+            if task.done():
+                self._ended(task)
 
     def cancel(self) -> None:
         if self.cancel_called:

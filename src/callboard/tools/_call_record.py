@@ -148,12 +148,9 @@ def naming(calls: Sequence[ToolCall]) -> Steps[list[str]]:
 def _are_keys(ids: Sequence[str]) -> bool:
     """Return whether all call ids of a batch can be used as keys unchanged; a test of all ids together is fast."""
     text = "".join(ids) if None not in ids else "%"
-    return text.isascii() and "%" not in text and "#" not in text and _are_short(ids, text) and NODES.isdisjoint(ids)
-
-
-def _are_short(names: Sequence[str], text: str) -> bool:
-    """Return whether no name is too long for a key; `text` is the concatenation of all names."""
-    return len(text) <= _LONGEST or max(map(len, names)) <= _LONGEST
+    if not text.isascii() or "%" in text or "#" in text or not NODES.isdisjoint(ids):
+        return False
+    return len(text) <= _LONGEST or max(map(len, ids)) <= _LONGEST
 
 
 def _key(call_id: str | None) -> str:
@@ -170,7 +167,7 @@ def _key(call_id: str | None) -> str:
 def are_segments(keys: Sequence[str]) -> bool:
     """Return whether all keys of a batch can be used unchanged as segments of a checkpoint namespace."""
     text = "".join(keys)
-    return _IN_SEGMENTS.search(text) is None and _are_short(keys, text)
+    return _IN_SEGMENTS.search(text) is None and (len(text) <= _LONGEST or max(map(len, keys)) <= _LONGEST)
 
 
 def segment_of(key: str, number: int) -> str:

@@ -184,7 +184,10 @@ def is_traced() -> bool:
         return True
     if tracer.get() is not None or is_enabled(found):
         return True
-    return any(env_var is not None or var.get() is not None for var, _, _, env_var in hooks)
+    for var, _, _, env_var in hooks:  # noqa: SIM110 (`any` would enter a generator for each hook)
+        if env_var is not None or var.get() is not None:
+            return True
+    return False
 
 
 @cache

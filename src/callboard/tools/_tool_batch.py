@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Self, TypedDict, Unpack, cast
+from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
 from anyio.lowlevel import checkpoint
 from langchain_core.callbacks import AsyncCallbackManager
@@ -354,11 +354,14 @@ class ToolBatch:
         They are read once, unless a call has callbacks of its own.
         """
         own = self.overrides is not None or config.get("callbacks") is not self.callbacks
-        known = self.ready_tools.get(tool.name)
-        # Middleware runs users' code between two attempts, and may replace the tool's methods, as mocks do.
-        if known is not None and known.tool is tool and not own and self.setup.plan(tool) is known.plan:
+        # At each attempt: middleware runs users' code between two, and may replace the tool's methods, as mocks do.
+        plan = self.setup.plan(tool)
+        known = None if own else self.ready_tools.get(tool.name)
+        if known is not None and known.tool is tool and known.plan is plan:
             return known
-        known = ReadyTool.of(self, tool, config if own else self.config)
+        # The own `ainvoke` of a foreign tool calls the handlers; here they would be called twice.
+        manager = AsyncCallbackManager([]) if plan.is_foreign else manager_of_tool(tool, config if own else self.config)
+        known = ReadyTool(tool, plan, manager, self.threads if plan.takes_thread else None)
         if not own and self.setup.tools.get(tool.name) is tool:
             self.ready_tools[tool.name] = known
         return known
@@ -386,14 +389,6 @@ class ReadyTool(NamedTuple):
     plan: Plan
     manager: AsyncCallbackManager
     threads: ThreadPermits | None
-
-    @classmethod
-    def of(cls, batch: ToolBatch, tool: BaseTool, config: RunnableConfig) -> Self:
-        plan = batch.setup.plan(tool)
-        threads = batch.threads if plan.takes_thread else None
-        # The own `ainvoke` of a foreign tool calls the handlers; here they would be called twice.
-        manager = AsyncCallbackManager([]) if plan.is_foreign else manager_of_tool(tool, config)
-        return cls(tool, plan, manager, threads)
 
 
 class _BatchCall(SupervisedCall[Output]):
