@@ -1,6 +1,7 @@
 """The middleware chain: functions and objects around a call, in the same order on both event loops."""
 
 import contextvars
+import copy
 import threading
 from typing import Any
 
@@ -8,6 +9,7 @@ import anyio
 import pytest
 from langchain.agents.middleware import AgentMiddleware, ToolRetryMiddleware
 from langchain_core.messages import ToolMessage
+from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from callboard import ToolNode
 from callboard.middleware import RequireApproval, Retry
@@ -49,6 +51,28 @@ async def test_a_middleware_may_call_on_several_times_at_once(recorder: Recorder
 
     assert contents(result) == ["a"]
     assert recorder.peak == 3
+
+
+async def test_the_request_of_a_call_is_langgraphs_in_all_that_code_can_do_with_it() -> None:
+    """Its runtime is made when code reads it, and no code should notice: it may copy, compare or print a request."""
+    seen: list[ToolCallRequest] = []
+
+    async def watch(request: Any, call_next: Any) -> Any:
+        seen.append(request)
+        return await call_next(request)
+
+    await ToolNode([Recorder().tool("work")], middleware=[watch]).ainvoke([tool_call("work", "1")])
+
+    [request] = seen
+    assert isinstance(request, ToolCallRequest)
+    assert request.override().runtime is request.runtime
+    assert request.runtime.tool_call_id == request.tool_call["id"] == "1"
+    assert request.runtime.state is request.state
+    assert copy.copy(request) == ToolCallRequest(request.tool_call, request.tool, request.state, request.runtime)
+    assert request == request.override()
+    assert repr(request) == repr(copy.copy(request))
+    with pytest.raises(AttributeError, match="'ToolCallRequest' object has no attribute 'context'"):
+        request.context  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnusedExpression]  # noqa: B018
 
 
 async def test_middleware_sees_errors_that_the_policy_would_turn_into_messages() -> None:

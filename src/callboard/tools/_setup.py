@@ -6,13 +6,12 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from langchain_core.messages import ToolCall
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as create_tool
 
 from callboard._calls._draining import InFlight
-from callboard._langgraph._vocabulary import AsyncToolCallWrapper, ToolCallRequest, ToolCallWrapper, ToolRuntime
+from callboard._langgraph._vocabulary import AsyncToolCallWrapper, ToolCallWrapper
 from callboard._loops._entry_mode import is_sync_entry
 from callboard._records._events import RunInfo
 from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown, ToolCallLike, check_count
@@ -87,15 +86,6 @@ class Setup:
             return None
         own = None if self.own_call is None else self.own_call(kind)
         return Chain([one for one in (entries, own) if one is not None])
-
-    def request(self, call: ToolCall, runtime: ToolRuntime[Any, Any]) -> ToolCallRequest:
-        """Return the ToolCallRequest for a call.
-
-        Its fields are set without its `__setattr__`, whose check costs more than the rest of a middleware.
-        """
-        request = object.__new__(ToolCallRequest)
-        request.__dict__.update(tool_call=call, tool=self.tools.get(call["name"]), state=runtime.state, runtime=runtime)
-        return request
 
 
 _ON_ERROR = get_args(OnError)

@@ -140,7 +140,7 @@ class ToolBatch:
         self._ledger = ledger
         self._runtime = runtime_of(config)
         no_state = requested.kind == "tool_calls" and requested.state is None
-        self._state = read_state(config) if no_state else requested.state
+        self.state = read_state(config) if no_state else requested.state
         self.rules = ResultRules(requested.kind, setup.messages_key)
         self._due: list[str] = []
         """Keys of the calls without a result, in call order."""
@@ -160,9 +160,9 @@ class ToolBatch:
         A generator computation for `in_portions`.
         """
         setup, calls, reply = self.setup, self._requested.calls, self._requested.reply
-        if self._requested.kind == "tool_calls" and self._state:
+        if self._requested.kind == "tool_calls" and self.state:
             is_counted = setup.max_calls is not None
-            left = left_of(self._requested, self._state, setup.messages_key, is_counted=is_counted)
+            left = left_of(self._requested, self.state, setup.messages_key, is_counted=is_counted)
             calls, reply = yield from left
         # Keys come from the ids that the model wrote, before `admission` shortens them: two long ids must not become
         # equal.
@@ -264,7 +264,7 @@ class ToolBatch:
                 policy = supervision.policies.get(name, supervision.default)
                 limiters: Sequence[AnyLimiter] = supervision.limiters.get(name, supervision.shared)
             else:
-                context = partial(call_context, self.config, self._state, self._runtime.context)
+                context = partial(call_context, self.config, self.state, self._runtime.context)
                 _, policy, limiters = supervision.terms(call, self._wide, context)
             one = kind(call, policy, limiters, around)
             # No constructor of its own: it would be one more function for each call.
@@ -337,7 +337,7 @@ class ToolBatch:
     def runtime_for(self, call: ToolCall, config: RunnableConfig) -> ToolRuntime[Any, Any]:
         runtime = self._runtime
         return ToolRuntime(
-            state=self._state,
+            state=self.state,
             tool_call_id=call["id"],
             config=own_copy(config),
             context=runtime.context,
@@ -380,6 +380,24 @@ class ToolBatch:
         self.ledger.asked(key, interrupt, current_mark())
         if self._on_ask is not None:
             await self._on_ask(key, self.ledger.records[key])
+
+
+class LazyRequest(ToolCallRequest):
+    """Request of a call, whose runtime is made when middleware reads it; most middleware never does."""
+
+    __slots__ = ("make_runtime",)
+    __qualname__ = ToolCallRequest.__qualname__  # the name in its `repr`, as in LangGraph
+
+    make_runtime: Callable[[], ToolRuntime[Any, Any]]
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "runtime":
+            raise AttributeError(f"'ToolCallRequest' object has no attribute {name!r}", name=name, obj=self)
+        # Threads of a middleware that read it at the same time get the same runtime.
+        return self.__dict__.setdefault("runtime", self.make_runtime())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ToolCallRequest, (self.tool_call, self.tool, self.state, self.runtime)
 
 
 class ReadyTool(NamedTuple):
@@ -461,8 +479,9 @@ class _BatchCall(SupervisedCall[Output]):
         Errors become messages at the same places as in LangGraph.
         """
         setup, call = self.of.setup, request.tool_call
-        request = setup.request(call, request.runtime)
-        self._config = request.runtime.config
+        runtime = request.runtime
+        request = ToolCallRequest(call, setup.tools.get(call["name"]), runtime.state, runtime)
+        self._config = runtime.config
         inner = partial(self._execute if setup.chain is None else self._through_chain, request)
         return await run_judged(self, inner, setup.at_end, self._reworked)
 
@@ -474,7 +493,12 @@ class _BatchCall(SupervisedCall[Output]):
         return chain.around_attempts(self, self._request() if request is None else request, self._execute)
 
     def _request(self) -> ToolCallRequest:
-        return self.of.setup.request(self.call, self.of.runtime_for(self.call, self._config))
+        batch, call = self.of, self.call
+        request = object.__new__(LazyRequest)
+        # Without `ToolCallRequest.__setattr__`, whose check costs more than the rest of a middleware.
+        request.__dict__.update(tool_call=call, tool=batch.setup.tools.get(call["name"]), state=batch.state)
+        object.__setattr__(request, "make_runtime", partial(batch.runtime_for, call, self._config))
+        return request
 
     async def _execute(self, request: ToolCallRequest | None = None) -> Output:
         """Make one attempt at the call, and return its output.
@@ -497,7 +521,8 @@ class _BatchCall(SupervisedCall[Output]):
                 return self._without_tool(call)
             known = batch.ready(request.tool, self._config)
             # `invoke` modifies the config, and middleware may make another attempt.
-            config = {**self._config, "configurable": self._config["configurable"].copy()}
+            config = self._config.copy()
+            config["configurable"] = config["configurable"].copy()
         ready = call
         if not known.plan.injected.none:
             runtime = batch.runtime_for(call, self._config) if request is None else request.runtime
