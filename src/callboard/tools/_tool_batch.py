@@ -383,7 +383,7 @@ class ToolBatch:
 
 
 class LazyRequest(ToolCallRequest):
-    """Request of a call, whose runtime is made when middleware reads it; most middleware never does."""
+    """Request of a call for middleware; its runtime is made at the first access, because few middleware read it."""
 
     __slots__ = ("make_runtime",)
     __qualname__ = ToolCallRequest.__qualname__  # the name in its `repr`, as in LangGraph
