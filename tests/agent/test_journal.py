@@ -537,4 +537,6 @@ async def _write(saver: Any, config: Any, entry: Any) -> None:
     from callboard.conversations._storage import CHANNEL
 
     kept = Saver(saver, config["configurable"]["thread_id"], "")
-    await kept.write(config["configurable"]["checkpoint_id"], [(CHANNEL, [entry])], "callboard-00000001", "")
+    await kept.store(
+        kept.writes(config["configurable"]["checkpoint_id"], [(CHANNEL, [entry])], "callboard-00000001", "")
+    )

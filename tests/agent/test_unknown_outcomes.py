@@ -622,7 +622,7 @@ async def test_ten_turns_of_one_call_need_no_commit_for_their_claims(durability:
         agent = create_react_agent(model, [work.tool()], checkpointer=work.saver, on_unknown=on_unknown)  # type: ignore[arg-type]
         await agent.ainvoke(QUESTION, CONFIG, durability=durability)
         commits.append(work.saver.commits)
-    assert commits == ([46, 46] if durability == "sync" else [25, 25])
+    assert commits == ([45, 45] if durability == "sync" else [24, 24])
 
 
 async def test_with_durability_exit_nothing_is_claimed_unless_a_policy_says_so() -> None:

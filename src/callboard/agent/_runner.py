@@ -198,8 +198,10 @@ class Runner:
         reporting = reported(observers, self.name, config, thread, request.input) if observers else nullcontext()
         with reporting as reporter:
             if outer is None and thread.is_kept:
-                # Before the input is applied, and outside of the `try`: `stop` would write to another run's thread.
-                await thread.hold(repeats=request.input is None or isinstance(request.input, Command))
+                # Before the input is applied, and outside of the `try`: `stop` would write to another run's thread. New
+                # input is always stored before the first step, so it shares the write.
+                resumes = request.input is None or isinstance(request.input, Command)
+                await thread.hold(repeats=resumes, later=not resumes)
             try:
                 run = await self._begun(thread, saver, request, put, outer)
                 run.context.reporter = reporter

@@ -41,6 +41,10 @@ class Connections(Protocol[T]):
         """Close the connection of a saver or store that `open` returned."""
         ...
 
+    def joined(self, opened: T) -> AbstractContextManager[None]:
+        """Join the writes of the saver in the block to one transaction, if the database can do that."""
+        ...
+
     def is_lost(self, error: Exception) -> bool:
         """Return whether an error means that the connection was lost, so that a new connection may succeed."""
         ...
@@ -148,6 +152,15 @@ class LazySaver(BaseCheckpointSaver[str]):
         Returns `None` for a database without a server, such as a SQLite file.
         """
         return self._read(lambda saver: clock(saver) if keeps_values(saver) else None)
+
+    def together(self, work: Callable[[], None]) -> None:
+        """Call `work`, which writes with this saver and may be repeated, in one transaction if the database can do that."""
+
+        def joined(saver: Any) -> None:
+            with self.place.joined(saver):
+                work()
+
+        self._lazily.call(joined)
 
     def get_next_version(self, current: str | None, channel: None) -> str:
         return self._next_version(current, channel)

@@ -30,7 +30,7 @@ from callboard.conversations._langgraph_threads import (
     writes_for_langgraph,
 )
 from callboard.conversations._lease import LEASE, OwnLease, described, is_over, new_holder, prolonged, release
-from callboard.conversations._saver import Saver
+from callboard.conversations._saver import Change, Saver
 from callboard.conversations._storage import (
     CHANNEL,
     FIRST_ID,
@@ -102,6 +102,7 @@ class SavedThread(RecordedThread):
         # Set when the current write ends. At most one task writes at a time, so that task ids stay in order.
         self._flushing: Event | None = None
         self._mine: dict[str, Any] | None = None  # this run's holder entry, while it holds the thread
+        self._is_sure = True  # false until the first write with the holder entry has been read back
         self._ahead: set[str] = set()  # claimed calls whose bodies have not started
         self._lease = OwnLease()
         self._is_lost = False  # set if another run has taken the thread: no entry may be written any more
@@ -327,26 +328,41 @@ class SavedThread(RecordedThread):
             self._flushing = None
 
     async def _commit(self) -> None:
-        if self._base is None:
-            await self._begin()
-        assert self._base is not None
         # Directly before the write, with no other wait between: a run that lost the thread must not write.
         await self._check_lease()
+        base, changes = self._pending()
+        try:
+            # If the caller is cancelled here, the write goes on within the grace and the cancellation is raised
+            # afterwards. The entries stay in `_sending`; repeating a stored write changes nothing.
+            await self.saver.store(*changes)
+        except Exception:
+            self._is_lost = not self._is_sure  # a run that could not begin writes nothing more
+            self._drop_unserializable()
+            raise
+        # Only after success: the repetition of a failed write must have the same task id.
+        self._base, self._commits, self._sending = base, self._commits + 1, []
+        if not self._is_sure:
+            await self._confirm_hold()
+
+    def _pending(self) -> tuple[Base, list[Change]]:
+        """Return the changes that store the next journal entries, and the checkpoint on which they are stored.
+
+        A new thread gets an empty checkpoint for them.
+        """
+        base, changes = self._base, []
+        if base is None:
+            # Two runs that begin the same thread write the same id, and then compete for the first entry on it.
+            version = self.saver.next_version
+            base, _ = new_base(None, {}, FIRST_ID, source="input", step=-1, place_before=None, next_version=version)
+            changes.append(self.saver.checkpoint(base, {}))
         # A failed write may have been stored nevertheless, and savers keep the first of two writes with one id. So it
         # is repeated unchanged, and newer entries go into the next write; entries added to it could be dropped.
         if not self._sending:
             self._sending, self._entries = self._entries, []
-        task_id = f"callboard-{self._commits + 1:08}"
-        try:
-            # If the caller is cancelled here, the write goes on within the grace and the cancellation is raised
-            # afterwards. The entries stay in `_sending`; repeating a stored write changes nothing.
-            await self.saver.write(self._base.id, _stored(self._sending), task_id, "~callboard")
-        except Exception:
-            self._drop_unserializable()
-            raise
-        # Only after success: the repetition of a failed write must have the same task id.
-        self._commits += 1
-        self._sending = []
+        if self._sending:
+            task_id = f"callboard-{self._commits + 1:08}"
+            changes.append(self.saver.writes(base.id, _stored(self._sending), task_id, "~callboard"))
+        return base, changes
 
     def _drop_unserializable(self) -> None:
         """Remove from a failed write the journal entries that the serializer refuses.
@@ -361,7 +377,7 @@ class SavedThread(RecordedThread):
         self._sending = [entry for entry in self._sending if entry not in left_out]
 
     async def _check_lease(self) -> None:
-        if self._mine is None or not self._lease.may_be_over:
+        if self._mine is None or not self._is_sure or not self._lease.may_be_over:
             return
         # Another token, or none: this run did not renew in time, and the thread is no longer its own.
         current = await self._holder_now()
@@ -382,7 +398,7 @@ class SavedThread(RecordedThread):
     def is_held(self) -> bool:
         return self._mine is not None
 
-    async def hold(self, *, repeats: bool = False) -> None:
+    async def hold(self, *, repeats: bool = False, later: bool = False) -> None:
         await self._refuse_if_held()
         if self._durability == "exit":
             return  # nothing is written before the end, so no other run could know
@@ -390,32 +406,30 @@ class SavedThread(RecordedThread):
         await self.prepare(repeats=repeats)
         # The clocks of this machine first: others count the lease from the moment at which the database read its own.
         self._lease = OwnLease()
-        since = self._lease.read()
-        self._mine = mine = new_holder(await self.saver.now())
+        self._mine, self._is_sure = new_holder(await self.saver.now()), False
         try:
-            # Savers do not report that they dropped a second write with the same id; only reading it back tells.
-            await self._write_hold(mine, since)
-            found = await self.saver.outline()
+            await self.record(Held(self._mine), later=True)
+            if not later:
+                await self._flush(wait=True)
         except BaseException:
             self._give_up_hold()  # no `stop` follows a failed start: the thread would be busy while the process lives
             raise
+
+    async def _confirm_hold(self) -> None:
+        """Read the thread back, and raise `ThreadBusyError` if another run has taken it at the same time."""
+        # Savers do not report that they dropped a second write with the same id; only reading it back tells.
+        found = await self.saver.outline()
         holders = [entry.holder for entry in holders_of(found) if isinstance(entry, Held)] if found else []
-        if mine not in holders:
-            self._give_up_hold()
-            if self._base is not None and is_damaged(found, self._base.id, self._commits):
-                raise StorageError(
-                    self.saver.described_at(self._base.id), f"does not keep what is written there. {MEND}"
-                )
-            raise ThreadBusyError(self.saver.thread_id, described(holders[-1] if holders else None))
-
-    async def _write_hold(self, mine: dict[str, Any], since: tuple[float, float]) -> None:
-        """Store a journal entry which says that this run holds the thread, and start the run's lease.
-
-        The lease counts from `since`, two clock times that were read before the end of the lease was computed.
-        """
-        await self.record(Held(mine))
-        await self._flush(wait=True)
-        self._lease.renew(since)
+        if self._mine in holders:
+            self._is_sure = True
+            return
+        self._is_lost = True  # no entry of this run is in the journal
+        self._give_up_hold()
+        if self._base is not None and is_damaged(found, self._base.id, self._commits):
+            raise StorageError(
+                self.saver.described_at(self._base.id), f"does not keep what is written there. {MEND}"
+            )
+        raise ThreadBusyError(self.saver.thread_id, described(holders[-1] if holders else None))
 
     async def keep_holding(self) -> None:
         # Cancelled when the run ends. A renewal goes through `_flush`, so it keeps its place among other entries.
@@ -424,7 +438,9 @@ class SavedThread(RecordedThread):
             try:
                 since = self._lease.read()  # before the clock of the database, as in `hold`
                 self._mine = prolonged(self._mine, await self.saver.now())
-                await self._write_hold(self._mine, since)
+                await self.record(Held(self._mine))
+                await self._flush(wait=True)
+                self._lease.renew(since)  # only now: the database has the new end of the lease
             except ThreadBusyError:
                 return  # `_is_lost` is set, and the run's next write raises
             except Exception:
@@ -453,39 +469,57 @@ class SavedThread(RecordedThread):
         if self._mine is not None and self._base is not None and self._base.id == self.checkpoint_id:
             await self.record(Left())
         if self._base is None or self._base.id != self.checkpoint_id:
-            # Entries first: if the process dies before the new checkpoint is stored, replay leads to this position.
-            await self._flush(wait=True)
-            await self._rebase(self.source)
+            await self._rebase(self.source, ends=True)
         await self._flush(wait=True)
         if self.records and self._base is not None:
             # Last: only LangGraph agents need these writes to go on. Replay works without them.
-            for index, (task_id, writes) in enumerate(writes_for_langgraph(self, self._base)):
-                kept = tracked_writes(writes, self.schema.untracked)
-                await self.saver.write(self._base.id, kept, task_id, f"~{PUSH}, {index:010}")
+            changes = [
+                self.saver.writes(
+                    self._base.id, tracked_writes(writes, self.schema.untracked), task_id, f"~{PUSH}, {index:010}"
+                )
+                for index, (task_id, writes) in enumerate(writes_for_langgraph(self, self._base))
+            ]
+            await self.saver.store(*changes)
 
-    async def _begin(self) -> None:
-        """Store an empty checkpoint for a new thread, on which the first journal entries are written."""
-        # Two runs that begin the same thread write the same id, and then compete for the first entry on it.
-        version = self.saver.next_version
-        base, _ = new_base(None, {}, FIRST_ID, source="input", step=-1, place_before=None, next_version=version)
-        await self.saver.put(base, {})
-        self._base = base
-
-    async def _rebase(self, source: Source) -> None:
+    async def _rebase(self, source: Source, *, ends: bool = False) -> None:
         """Store the whole state as a new checkpoint, on which the next journal entries are written.
 
-        The checkpoint before it is then stored again without its messages, if the new one contains them.
+        The checkpoint before it is then stored again without its messages, if the new one contains them. With `ends`,
+        entries that are not stored yet are stored first, in the same transaction if the database can do that.
         """
+        if ends and (self._sending or self._flushing is not None or not self._is_sure):
+            await self._flush(wait=True)
         # A flush without entries has not checked it. The new checkpoint would hide the entries of the run that has the
         # thread now, and they may need what the thin one loses.
         await self._check_lease()
-        before = self._base
-        values = {**unknown_values(before, self.schema.specs), **self.state.snapshot(), **next_nodes(self)}
+        # Entries first: if the process dies before the new checkpoint is stored, replay leads to this position.
+        before, changes = self._pending() if ends and self._entries else (self._base, [])
         # States without a location are in entries on the old checkpoint; the new checkpoint's notes refer to them.
         self.actor_states = self.actor_states.written_at(None if before is None else before.id)
-        base, changed = new_base(
+        base, changed = self._whole(before, source)
+        if kept := [*kept_records(self.records), *self.actor_states.kept()]:
+            # Before the checkpoint: once that exists, entries on the older one are no longer read. A process that is
+            # killed in between leaves this write without a checkpoint, so the task id is unique.
+            task_id = f"callboard-{1:08}-{new_id(self.step)}"
+            tracked = [tracked_entry(entry, self.schema) for entry in kept]
+            changes.append(self.saver.writes(base.id, _stored(tracked), task_id, "~callboard"))
+        changes.append(self.saver.checkpoint(base, changed))
+        if before is not None and (thin := before.thinned(base)) is not None:
+            # Last: the thin checkpoint finds its messages in the new one. A crash before only costs space.
+            changes.append(self.saver.checkpoint(thin, {MESSAGES: thin.checkpoint["channel_versions"][MESSAGES]}))
+        try:
+            await self.saver.store(*changes)
+        except Exception:
+            await self._flush(wait=True)  # a checkpoint that cannot be stored does not take the entries with it
+            raise
+        # Only after the checkpoint is stored. Until then, a failure leaves the entries to be repeated on the old one.
+        self._base, self._commits, self._entries, self._sending, self.holder = base, int(bool(kept)), [], [], None
+
+    def _whole(self, before: Base | None, source: Source) -> tuple[Base, Mapping[str, Any]]:
+        """Return a checkpoint with the whole state, and the new versions of its changed channels."""
+        return new_base(
             before,
-            values,
+            {**unknown_values(before, self.schema.specs), **self.state.snapshot(), **next_nodes(self)},
             self.checkpoint_id,
             source=source,
             step=self.step,
@@ -494,18 +528,6 @@ class SavedThread(RecordedThread):
             actors=self.actor_states.noted(),
             next_version=self.saver.next_version,
         )
-        if kept := [*kept_records(self.records), *self.actor_states.kept()]:
-            # Before the checkpoint: once that exists, entries on the older one are no longer read. A process that is
-            # killed in between leaves this write without a checkpoint, so the task id is unique.
-            task_id = f"callboard-{1:08}-{new_id(self.step)}"
-            tracked = [tracked_entry(entry, self.schema) for entry in kept]
-            await self.saver.write(base.id, _stored(tracked), task_id, "~callboard")
-        await self.saver.put(base, changed)
-        # Only after the checkpoint is stored. Until then, a failure leaves the entries to be repeated on the old one.
-        self._base, self._commits, self._entries, self._sending, self.holder = base, int(bool(kept)), [], [], None
-        # Last: the thin checkpoint finds its messages in the new one. A crash before this line only costs space.
-        if before is not None and (thin := before.thinned(base)) is not None:
-            await self.saver.put(thin, {MESSAGES: thin.checkpoint["channel_versions"][MESSAGES]})
 
 
 def _stored(entries: Iterable[Entry]) -> list[Write]:

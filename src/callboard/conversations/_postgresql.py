@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
@@ -153,6 +153,9 @@ class PostgresServer(Generic[T]):
 
     def close(self, opened: T) -> None:
         cast("Any", opened.conn).close()
+
+    def joined(self, opened: T) -> AbstractContextManager[None]:
+        return nullcontext()  # each operation has a connection of its own
 
     def is_lost(self, error: Exception) -> bool:
         # A new pool would be no faster, so a pool timeout is not a lost connection.

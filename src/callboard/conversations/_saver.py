@@ -1,6 +1,7 @@
 """Access to one thread of conversation in a LangGraph checkpointer, awaited on asyncio and on trio."""
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -12,6 +13,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from callboard._langgraph._message_cache import MessageMemory, StoredConversations
 from callboard._langgraph._savers import (
     AwaitedSaver,
+    Value,
     aclock,
     aforget,
     clock,
@@ -69,12 +71,14 @@ class Saver:
     async def outline(self) -> CheckpointTuple | None:
         """Return the latest checkpoint, in which `None` replaces each object; return `None` if there is no checkpoint.
 
-        Most of the time of a read is spent on making messages, which the caller does not need.
+        Most of the time of a read is spent on making messages, which the caller does not need. Like a change, it goes
+        on within the grace if the caller is cancelled: a run must learn at its end whether it still holds its thread.
         """
-        return self._checked(await self._get(self.config(), partial(_outlined, place=self._place)), outlined=True)
+        seen = partial(_outlined, place=self._place)
+        return self._checked(await self._get(self.config(), seen, self._awaited.store), outlined=True)
 
-    async def _get(self, config: RunnableConfig, seen: Callable[[Any], Any]) -> CheckpointTuple | None:
-        return await self._awaited.call(
+    async def _get(self, config: RunnableConfig, seen: Callable[[Any], Any], call: Any = None) -> CheckpointTuple | None:
+        return await (call or self._awaited.call)(
             "get_tuple",
             lambda saver: cast("CheckpointTuple | None", seen(saver).get_tuple(config)),
             lambda saver: cast("Awaitable[CheckpointTuple | None]", seen(saver).aget_tuple(config)),
@@ -113,8 +117,8 @@ class Saver:
                 self.next_version(max(found.checkpoint["channel_versions"].values(), default=None))
         return found
 
-    async def put(self, base: Base, versions: Mapping[str, Any]) -> None:
-        """Store a checkpoint; a stored checkpoint with the same id is replaced.
+    def checkpoint(self, base: Base, versions: Mapping[str, Any]) -> "Change":
+        """Return the change that stores a checkpoint; a stored checkpoint with the same id is replaced.
 
         `versions` are the new versions of the channels whose values have changed.
         """
@@ -123,15 +127,32 @@ class Saver:
         given = {name: value for name, value in self._about.get("configurable", {}).items() if name not in _PLACE}
         about = {**where, "configurable": {**given, **where["configurable"]}, "metadata": self._about.get("metadata")}
         args = (about, base.checkpoint, base.metadata, dict(versions))
-        await self._write("put", args, partial(_remembering, place=self._place))
-        # After the checkpoint: if the process dies in between, the database only keeps values without use.
         gone = gone_values(self.thread_id, self.namespace, base.checkpoint, dict(versions))
-        if gone and keeps_values(self._saver):
-            await self._awaited.store("put", lambda saver: forget(saver, gone), lambda saver: aforget(saver, gone))
+        return Change("put", args, partial(_remembering, place=self._place), gone if keeps_values(self._saver) else ())
 
-    async def write(self, checkpoint_id: str, writes: Sequence[tuple[str, Any]], task_id: str, path: str) -> None:
-        """Store pending writes on a checkpoint, unless writes with the same task id are stored there already."""
-        await self._write("put_writes", (self.config(checkpoint_id), list(writes), task_id, path))
+    def writes(self, checkpoint_id: str, writes: Sequence[tuple[str, Any]], task_id: str, path: str) -> "Change":
+        """Return the change that stores pending writes on a checkpoint, unless it has writes with the same task id."""
+        return Change("put_writes", (self.config(checkpoint_id), list(writes), task_id, path))
+
+    async def store(self, *changes: "Change") -> None:
+        """Make changes in their order, in one transaction if the database can do that.
+
+        Unlike reads, changes go on within the grace if the caller is cancelled.
+        """
+
+        def work(saver: Any) -> None:
+            for change in changes:
+                change.make(saver)
+
+        def together(saver: Any) -> None:
+            saver.together(partial(work, saver)) if isinstance(saver, LazySaver) and len(changes) > 1 else work(saver)
+
+        async def awork(saver: Any) -> None:
+            for change in changes:
+                await change.amake(saver)
+
+        if changes:
+            await self._awaited.store(changes[0].name, together, awork)
 
     async def now(self) -> float | None:
         """Return the time of the database server in seconds since 1970, or `None` if the checkpointer has no clock."""
@@ -160,13 +181,27 @@ class Saver:
             return False
         return True
 
-    async def _write(self, name: str, args: tuple[Any, ...], seen: Callable[[Any], Any] = lambda saver: saver) -> None:
-        # Unlike reads, writes go through `store`: if the caller is cancelled, they go on within its grace.
-        await self._awaited.store(
-            name,
-            lambda saver: getattr(seen(saver), name)(*args),
-            lambda saver: getattr(seen(saver), f"a{name}")(*args),
-        )
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Change of a thread in a checkpointer: the call of a method that stores something."""
+
+    name: str
+    args: tuple[Any, ...]
+    seen: Callable[[Any], Any] = lambda saver: saver
+    gone: Sequence[Value] = ()
+    """Values in PostgreSQL that the change makes obsolete."""
+
+    def make(self, saver: Any) -> None:
+        getattr(self.seen(saver), self.name)(*self.args)
+        if self.gone:
+            # After the checkpoint: if the process dies in between, the database only keeps values without use.
+            forget(saver, self.gone)
+
+    async def amake(self, saver: Any) -> None:
+        await getattr(self.seen(saver), f"a{self.name}")(*self.args)
+        if self.gone:
+            await aforget(saver, self.gone)
 
 
 _KEPT: WeakKeyDictionary[Any, StoredConversations] = WeakKeyDictionary()

@@ -1,6 +1,7 @@
 """SQLite savers and stores: access to a database file, and explanations of its errors."""
 
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
@@ -23,6 +24,9 @@ PATIENCE = 10.0
 _AGAIN = 0.05
 """Seconds between two attempts to create the tables."""
 
+_LOG = 100
+"""Pages of SQLite's write-ahead log after which its content is moved to the database file, and the log begins anew."""
+
 
 def open_saver(path: str, types: Iterable[type]) -> LazySaver:
     """Return a saver for a SQLite database; it stores values of LangGraph's, LangChain's and the given types only.
@@ -40,12 +44,24 @@ def open_store(path: str) -> LazyStore:
 
 def _saver(path: str) -> SqliteSaver:
     # Used from any worker thread: the saver has a lock of its own around the connection.
-    return SqliteSaver(sqlite3.connect(path, check_same_thread=False, timeout=PATIENCE))
+    saver = SqliteSaver(sqlite3.connect(path, check_same_thread=False, timeout=PATIENCE, factory=_Connection))
+    cast("Any", saver).lock = threading.RLock()  # reentrant: `joined` holds it around several writes
+    return saver
 
 
 def _store(path: str) -> SqliteStore:
     # Autocommit: the store begins and commits its own transactions.
     return SqliteStore(sqlite3.connect(path, check_same_thread=False, timeout=PATIENCE, isolation_level=None))
+
+
+class _Connection(sqlite3.Connection):
+    """Connection whose transaction goes on while `is_joined` is set, whatever the saver commits."""
+
+    is_joined = False
+
+    def commit(self) -> None:
+        if not self.is_joined:
+            super().commit()
 
 
 class SqliteFile(Generic[T]):
@@ -71,6 +87,7 @@ class SqliteFile(Generic[T]):
     def _prepare(self, opened: T) -> None:
         # In WAL mode, readers do not wait for a writer. The file keeps the mode, so all processes use it.
         _patiently(partial(opened.conn.execute, "PRAGMA journal_mode=WAL"))
+        opened.conn.execute(f"PRAGMA wal_autocheckpoint={_LOG}")
         _patiently(opened.setup)
         if isinstance(opened, SqliteStore):
             (version,) = opened.conn.execute("SELECT max(v) FROM store_migrations").fetchone()
@@ -79,6 +96,20 @@ class SqliteFile(Generic[T]):
 
     def close(self, opened: T) -> None:
         opened.conn.close()
+
+    @contextmanager
+    def joined(self, opened: Any) -> Generator[None]:
+        connection = opened.conn
+        with opened.lock:
+            connection.is_joined = True
+            try:
+                yield
+            except BaseException:
+                connection.rollback()
+                raise
+            finally:
+                connection.is_joined = False
+            connection.commit()
 
     def is_lost(self, error: Exception) -> bool:
         return False

@@ -216,10 +216,11 @@ class Thread:
         """`True` if this run holds the thread and has to renew its lease."""
         return False
 
-    async def hold(self, *, repeats: bool = False) -> None:
+    async def hold(self, *, repeats: bool = False, later: bool = False) -> None:
         """Take the thread, so that no other run may change it; raise `ThreadBusyError` if another run holds it.
 
-        With `repeats`, a new branch counts as a step, as in LangGraph.
+        With `repeats`, a new branch counts as a step, as in LangGraph. With `later`, the thread is taken in the same
+        write as the next change, which then raises the error if another run was faster.
         """
 
     async def keep_holding(self) -> None:
@@ -284,7 +285,7 @@ class RecordedThread(Thread):
         Raises `ThreadBusyError` while a run holds the thread.
         """
         # Held for the change, though it is one entry: a run that starts meanwhile would not see it.
-        await self.hold()
+        await self.hold(later=True)
         try:
             await self.amend(writes, following, "update")
         finally:
