@@ -230,7 +230,9 @@ class Run:
         written = thread.apply_outputs(order)
         edges = transitions(thread, ran, before, by_call=self.context.by_call)
         following = distinct([*edges, *gotos], self._plan.flow.nodes)
-        await thread.stepped(order, following, claims=following == (TOOLS,))
+        # The claims of the calls follow at once, or the last checkpoint. A reader of the stream may ask for the place.
+        later = following == (TOOLS,) or not (following or self.tell.is_heard)
+        await thread.stepped(order, following, later=later)
         if self.tell.is_heard:
             self.tell.values(thread.state, written)
 

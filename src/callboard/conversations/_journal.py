@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from anyio import Event, sleep
+from anyio.lowlevel import cancel_shielded_checkpoint
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
@@ -99,6 +100,7 @@ class SavedThread(RecordedThread):
         self._entries: list[Entry] = []
         self._sending: list[Entry] = []
         """Journal entries in the write that is in progress, or in a write that failed and has to be repeated."""
+        self._is_followed = False  # true if an entry that waits for the next one is the last in `_entries`
         # Set when the current write ends. At most one task writes at a time, so that task ids stay in order.
         self._flushing: Event | None = None
         self._mine: dict[str, Any] | None = None  # this run's holder entry, while it holds the thread
@@ -251,6 +253,7 @@ class SavedThread(RecordedThread):
         self.take(entry, live=live)
         # A copy without untracked keys; the thread itself keeps their values.
         self._entries.append(tracked_entry(entry, self.schema))
+        self._is_followed = later
         if isinstance(entry, Claimed):
             # Stored before the body starts. A crash afterwards then leaves "unknown", never "has not begun".
             await self._flush(wait=True)
@@ -277,6 +280,7 @@ class SavedThread(RecordedThread):
             self._entries.append(entry)
         # Until a body starts, its claim may be taken back. Only a killed process leaves such a call as unknown.
         self._ahead.update(tasks)
+        self._is_followed = False  # an entry that waited for these claims waits no longer
         if self._durability != "exit":
             await self._flush(wait=bool(tasks) or self._durability == "sync")
 
@@ -319,6 +323,11 @@ class SavedThread(RecordedThread):
             await self._flushing.wait()  # if that write failed, its entries are still in `_sending`
         self._flushing = Event()
         try:
+            if not wait:
+                # Calls that end in the same turn of the event loop share a write: that of the step, if it ends, too.
+                await cancel_shielded_checkpoint()
+                if self._is_followed:
+                    return
             # A `while`, because tasks that came during a write have returned: this task stores their entries, too.
             while self._sending or self._entries:
                 await self._commit()

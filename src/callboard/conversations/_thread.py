@@ -170,10 +170,10 @@ class Thread:
                 writes += self.schema.writes_of(as_update(output, MESSAGES))
         return writes
 
-    async def stepped(self, order: Sequence[str], following: Sequence[Target], *, claims: bool = False) -> None:
+    async def stepped(self, order: Sequence[str], following: Sequence[Target], *, later: bool = False) -> None:
         """Record the end of the step; `order` are its tasks, `following` the next nodes and sends.
 
-        With `claims`, the entry is stored together with the claims of the next step's calls.
+        With `later`, it may be stored with the claims of the next step's calls, or with the checkpoint of the last step.
         """
         self.step += _STEPS["loop"]
         self._go_to(*parted(following))
@@ -328,10 +328,10 @@ class RecordedThread(Thread):
     async def failed(self, task: str, error: str) -> None:
         await self.record(Failed(task, error))
 
-    async def stepped(self, order: Sequence[str], following: Sequence[Target], *, claims: bool = False) -> None:
+    async def stepped(self, order: Sequence[str], following: Sequence[Target], *, later: bool = False) -> None:
         stamp, (coming, sends) = self._stamp(_STEPS["loop"]), parted(following)
         entry = Stepped(order=list(order), next=coming, sends=sends, id=stamp.id, ts=stamp.ts)
-        await self.record(entry, live=True, later=claims)
+        await self.record(entry, live=True, later=later)
 
     async def record(self, entry: Entry, *, live: bool = False, later: bool = False) -> None:
         """Apply a journal entry to the thread, and store it at once, or with the next entry if `later`.
