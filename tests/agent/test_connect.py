@@ -373,6 +373,56 @@ async def test_tools_use_a_store_on_any_loop(url: str) -> None:
     other.close()
 
 
+async def test_a_turn_makes_two_commits_and_the_log_of_the_file_stays_small(tmp_path: Path, url: str) -> None:
+    """The start of a run and its end are one commit each, with the lease, the input and the checkpoints.
+
+    A commit waits for the disk. The log has a page for each changed page of each commit, until it begins anew.
+    """
+    saver: Any = saver_of(url)
+    log: list[int] = []
+
+    def trace(statement: str) -> None:
+        if statement == "COMMIT":
+            log.append((tmp_path / "agent.db-wal").stat().st_size)
+
+    with opened(saver) as file:
+        file.conn.set_trace_callback(trace)
+        agent = agent_of(*[calls("work")] * 50, "done", url=saver)
+        await agent.ainvoke(QUESTION, {**AT, "recursion_limit": 110})
+
+    assert len(log) == 2 * 50 + 2
+    assert max(log) < 500_000
+
+
+async def test_a_checkpoint_that_cannot_be_stored_does_not_take_the_last_result_with_it(url: str) -> None:
+    """Both belong to one transaction, which is rolled back; then the result is stored alone."""
+    saver: Any = saver_of(url)
+    with opened(saver) as file:
+        make, made = file.put, []
+
+        def put(config: Any, checkpoint: Any, *rest: Any) -> Any:
+            made.append(checkpoint)
+            if len(made) > 1:
+                raise sqlite3.OperationalError("the disk is full")
+            return make(config, checkpoint, *rest)
+
+        file.put = put
+        with pytest.raises(StorageError, match="the disk is full"):
+            await agent_of("done", url=saver).ainvoke(QUESTION, AT)
+        del file.put
+
+        assert contents((await agent_of(url=saver).aget_state(AT)).values) == ["go", "done"]
+
+
+@contextmanager
+def opened(saver: Any) -> Iterator[Any]:
+    """Yield the saver of LangGraph on the opened file, which does not wait for the disk."""
+    file = saver._lazily.call(lambda found: found)
+    file.conn.execute("PRAGMA synchronous=OFF")
+    yield file
+    saver.close()
+
+
 def test_the_saver_serves_a_langgraph_graph(url: str) -> None:
     """The saver is LangGraph's, but opens its file later; `with_allowlist` returns a saver on the same file."""
     saver: Any = saver_of(url)

@@ -17,7 +17,7 @@ from langgraph.errors import EmptyInputError, GraphRecursionError, UnknownInterr
 from langgraph.types import Command
 
 from callboard.conversations import _journal, _lease
-from callboard.conversations._storage import Held, Left, entries_of
+from callboard.conversations._storage import CHANNEL, FIRST_ID, Held, Left, entries_of
 from callboard.exceptions import CallboardError, RunDeadlineExceededError, ThreadBusyError
 from callboard.testing import Recorder, calls
 
@@ -506,3 +506,29 @@ async def test_no_hold_is_kept_in_memory_when_its_run_has_ended() -> None:
         await agent.ainvoke(QUESTION, CONFIG)
 
     assert set(_lease._here) == before
+
+
+class Raced(InMemorySaver):
+    """Another run takes the thread just before the first write of this one; the look at it afterwards fails once."""
+
+    looks = 0
+
+    def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
+        if self.looks < 2:
+            theirs = {"kind": "hold", "holder": {**FAR, "until": time.time() + 3600}}
+            super().put_writes(config, [(CHANNEL, [theirs])], task_id, task_path)
+        super().put_writes(config, writes, task_id, task_path)
+
+    def get_tuple(self, config: Any) -> Any:
+        self.looks += 1
+        if self.looks == 2:
+            raise ConnectionError("cut off")
+        return super().get_tuple(config)
+
+
+async def test_a_run_that_cannot_see_whether_it_holds_the_thread_writes_nothing_more() -> None:
+    """Its last checkpoint would hide the entries of the run that holds the thread."""
+    saver = Raced()
+    with pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
+        await scripted(["done"], [], checkpointer=saver).ainvoke(QUESTION, CONFIG)
+    assert [place.checkpoint["id"] for place in saver.list(CONFIG)] == [FIRST_ID]

@@ -625,6 +625,14 @@ async def test_ten_turns_of_one_call_need_no_commit_for_their_claims(durability:
     assert commits == ([45, 45] if durability == "sync" else [24, 24])
 
 
+async def test_results_of_calls_that_end_together_share_a_commit() -> None:
+    """Ten calls of a reply that end in one turn of the event loop need no more commits than one call."""
+    work = Work()
+    model = ScriptedModel([*[batch(*"abcdefghij")] * 10, "done"])
+    await create_react_agent(model, [work.tool()], checkpointer=work.saver).ainvoke(QUESTION, CONFIG)
+    assert work.saver.commits == 24
+
+
 async def test_with_durability_exit_nothing_is_claimed_unless_a_policy_says_so() -> None:
     """As in LangGraph, a killed run with durability "exit" leaves nothing."""
     commits = []

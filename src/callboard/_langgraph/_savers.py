@@ -19,7 +19,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer, _create_msgp
 from callboard._loops._bridge import run_on_asyncio, stands_still
 from callboard._loops._current import current_loop
 from callboard._loops._entry_mode import is_sync_entry
-from callboard._loops._side_tasks import CutOffError, shielded
+from callboard._loops._side_tasks import CutOffError, shielded, shielded_thread
 from callboard.exceptions import StorageError
 
 T = TypeVar("T")
@@ -73,6 +73,8 @@ class AwaitedSaver:
         saver = self._saver
         if type(saver) is InMemorySaver:
             return work(saver)
+        if is_known(saver) and (self._lacks_async or self._prefers_sync(name)):
+            return await _whole(saver, shielded_thread(partial(work, saver)))
         return await stored(saver, partial(self.call, name, work, awork))
 
     def _prefers_sync(self, name: str) -> bool:
@@ -83,14 +85,26 @@ class AwaitedSaver:
 
 async def stored(saver: object, work: Callable[[], Awaitable[T]]) -> T:
     """Run a function that stores something in a checkpointer, shielded from cancellation; see `AwaitedSaver.store`."""
+    return await _whole(saver, shielded(work))
+
+
+async def _whole(saver: object, work: Awaitable[T]) -> T:
     try:
-        return await shielded(work)
+        return await work
     except CutOffError as error:
         raise StorageError(
             f"The checkpointer, of type {type(saver).__name__},",
             "had not stored what it was given when the run had been cancelled and its grace was over. The thread "
             "may not know the last calls of that run: look what they have done before they are done again",
         ) from error
+
+
+def is_known(saver: object) -> bool:
+    """Return whether a saver may be copied: its class is one of LangGraph's or callboard's.
+
+    A user's class may not support copies.
+    """
+    return type(saver).__module__.partition(".")[0] in ("langgraph", "callboard")
 
 
 def _depth(kind: type, name: str) -> int:

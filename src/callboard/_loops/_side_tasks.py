@@ -4,13 +4,18 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from contextvars import copy_context
+from functools import partial
 from typing import TypeVar
 
+import sniffio
 from anyio import Event, current_effective_deadline
 
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import Timed, current_time_limits
+from callboard._loops._left_tasks import unmarked
 from callboard._loops._protocol import EventLoop, Scope
+from callboard._loops._worker_threads import give_to_worker
 
 T = TypeVar("T")
 
@@ -77,6 +82,32 @@ async def shielded(work: Callable[[], Awaitable[T]]) -> T:
         task.cancel()
         with loop.shield(math.inf):
             await task.wait()  # not `ended.wait()`: a child that never began does not set the event
+    return _outcome(results, errors, cancellation)
+
+
+async def shielded_thread(fn: Callable[[], T]) -> T:
+    """Run the function `fn` in a daemon thread, otherwise like `shielded`; after `CutOffError`, the thread goes on.
+
+    It takes a third of the time of a task that awaits a thread. `anyio.from_thread` does not work inside `fn`.
+    """
+    loop, ended = current_loop(), Event()
+    results: list[T] = []
+    errors: list[BaseException] = []
+    context = unmarked(copy_context())
+    context.run(sniffio.current_async_library_cvar.set, None)  # no event loop runs in the thread
+
+    def job() -> Callable[[], object]:
+        try:
+            results.append(context.run(fn))
+        except BaseException as error:  # raised in the caller below
+            errors.append(error)
+        return partial(loop.post, ended.set)
+
+    give_to_worker(job)
+    return _outcome(results, errors, await _waited(ended, loop))
+
+
+def _outcome(results: list[T], errors: list[BaseException], cancellation: BaseException | None) -> T:
     if errors:
         raise errors.pop()
     if not results:

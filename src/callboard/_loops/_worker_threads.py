@@ -61,11 +61,12 @@ _free: dict[_Worker, _Worker] = {}
 after_fork_in_child(_free.clear)  # a child has the objects, but not the threads
 
 
-def _a_worker() -> _Worker:
+def give_to_worker(job: Job) -> None:
     try:
-        return _free.popitem()[0]
+        worker = _free.popitem()[0]
     except KeyError:
-        return _Worker()
+        worker = _Worker()
+    worker.give(job)
 
 
 async def run_in_worker(fn: Callable[[], T], scope: CancelScope) -> T:
@@ -81,7 +82,7 @@ async def run_in_worker(fn: Callable[[], T], scope: CancelScope) -> T:
         value, error = outcome_in_thread(lambda: context.run(fn), token, scope)
         return lambda: _deliver(loop, future, value, error)
 
-    _a_worker().give(job)
+    give_to_worker(job)
     return await future
 
 

@@ -154,7 +154,7 @@ class LazySaver(BaseCheckpointSaver[str]):
         return self._read(lambda saver: clock(saver) if keeps_values(saver) else None)
 
     def together(self, work: Callable[[], None]) -> None:
-        """Call `work`, which writes with this saver and may be repeated, in one transaction if the database can do that."""
+        """Call `work`, which writes with this saver, in one transaction if the database can do that."""
 
         def joined(saver: Any) -> None:
             with self.place.joined(saver):

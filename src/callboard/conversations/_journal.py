@@ -331,6 +331,8 @@ class SavedThread(RecordedThread):
             # A `while`, because tasks that came during a write have returned: this task stores their entries, too.
             while self._sending or self._entries:
                 await self._commit()
+            if not self._is_sure:
+                await self._confirm_hold()
         finally:
             # Also after an error or a cancellation: a waiting task must wake up and write by itself.
             self._flushing.set()
@@ -345,13 +347,11 @@ class SavedThread(RecordedThread):
             # afterwards. The entries stay in `_sending`; repeating a stored write changes nothing.
             await self.saver.store(*changes)
         except Exception:
-            self._is_lost = not self._is_sure  # a run that could not begin writes nothing more
+            self._is_lost = self._is_lost or not self._is_sure  # a run that could not begin writes nothing more
             self._drop_unserializable()
             raise
         # Only after success: the repetition of a failed write must have the same task id.
         self._base, self._commits, self._sending = base, self._commits + 1, []
-        if not self._is_sure:
-            await self._confirm_hold()
 
     def _pending(self) -> tuple[Base, list[Change]]:
         """Return the changes that store the next journal entries, and the checkpoint on which they are stored.
@@ -417,9 +417,7 @@ class SavedThread(RecordedThread):
         self._lease = OwnLease()
         self._mine, self._is_sure = new_holder(await self.saver.now()), False
         try:
-            await self.record(Held(self._mine), later=True)
-            if not later:
-                await self._flush(wait=True)
+            await self.record(Held(self._mine), later=later)
         except BaseException:
             self._give_up_hold()  # no `stop` follows a failed start: the thread would be busy while the process lives
             raise
@@ -435,9 +433,7 @@ class SavedThread(RecordedThread):
         self._is_lost = True  # no entry of this run is in the journal
         self._give_up_hold()
         if self._base is not None and is_damaged(found, self._base.id, self._commits):
-            raise StorageError(
-                self.saver.described_at(self._base.id), f"does not keep what is written there. {MEND}"
-            )
+            raise StorageError(self.saver.described_at(self._base.id), f"does not keep what is written there. {MEND}")
         raise ThreadBusyError(self.saver.thread_id, described(holders[-1] if holders else None))
 
     async def keep_holding(self) -> None:

@@ -1,7 +1,6 @@
 """Access to one thread of conversation in a LangGraph checkpointer, awaited on asyncio and on trio."""
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -19,6 +18,7 @@ from callboard._langgraph._savers import (
     clock,
     forget,
     gone_values,
+    is_known,
     keeps_values,
     with_serde,
 )
@@ -31,6 +31,9 @@ _PLACE = frozenset(("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_m
 
 Place = tuple[str, str]
 """Id of a thread, and the namespace of a graph within it."""
+
+Change = tuple[str, tuple[Any, ...]]
+"""Name of a checkpointer's method that stores something, and its arguments."""
 
 
 class Saver:
@@ -66,7 +69,7 @@ class Saver:
         Raises StorageError if its data are damaged.
         """
         config, seen = self.config(checkpoint_id), partial(_remembering, place=self._place)
-        return self._checked(await self._get(config, seen))
+        return self._checked(await self._get(self._awaited.call, config, seen))
 
     async def outline(self) -> CheckpointTuple | None:
         """Return the latest checkpoint, in which `None` replaces each object; return `None` if there is no checkpoint.
@@ -75,14 +78,15 @@ class Saver:
         on within the grace if the caller is cancelled: a run must learn at its end whether it still holds its thread.
         """
         seen = partial(_outlined, place=self._place)
-        return self._checked(await self._get(self.config(), seen, self._awaited.store), outlined=True)
+        return self._checked(await self._get(self._awaited.store, self.config(), seen), outlined=True)
 
-    async def _get(self, config: RunnableConfig, seen: Callable[[Any], Any], call: Any = None) -> CheckpointTuple | None:
-        return await (call or self._awaited.call)(
-            "get_tuple",
-            lambda saver: cast("CheckpointTuple | None", seen(saver).get_tuple(config)),
-            lambda saver: cast("Awaitable[CheckpointTuple | None]", seen(saver).aget_tuple(config)),
+    async def _get(
+        self, call: Callable[..., Awaitable[Any]], config: RunnableConfig, seen: Callable[[Any], Any]
+    ) -> CheckpointTuple | None:
+        found = await call(
+            "get_tuple", lambda saver: seen(saver).get_tuple(config), lambda saver: seen(saver).aget_tuple(config)
         )
+        return cast("CheckpointTuple | None", found)
 
     async def before(self, checkpoint_id: str | None, limit: int | None) -> list[CheckpointTuple]:
         """Return the checkpoints of the thread that are older than `checkpoint_id`, the latest first.
@@ -117,7 +121,7 @@ class Saver:
                 self.next_version(max(found.checkpoint["channel_versions"].values(), default=None))
         return found
 
-    def checkpoint(self, base: Base, versions: Mapping[str, Any]) -> "Change":
+    def checkpoint(self, base: Base, versions: Mapping[str, Any]) -> Change:
         """Return the change that stores a checkpoint; a stored checkpoint with the same id is replaced.
 
         `versions` are the new versions of the channels whose values have changed.
@@ -126,33 +130,45 @@ class Saver:
         # Without the location keys of the run's config: savers store a `checkpoint_id` as the id of the parent.
         given = {name: value for name, value in self._about.get("configurable", {}).items() if name not in _PLACE}
         about = {**where, "configurable": {**given, **where["configurable"]}, "metadata": self._about.get("metadata")}
-        args = (about, base.checkpoint, base.metadata, dict(versions))
-        gone = gone_values(self.thread_id, self.namespace, base.checkpoint, dict(versions))
-        return Change("put", args, partial(_remembering, place=self._place), gone if keeps_values(self._saver) else ())
+        return "put", (about, base.checkpoint, base.metadata, dict(versions))
 
-    def writes(self, checkpoint_id: str, writes: Sequence[tuple[str, Any]], task_id: str, path: str) -> "Change":
+    def writes(self, checkpoint_id: str, writes: Sequence[tuple[str, Any]], task_id: str, path: str) -> Change:
         """Return the change that stores pending writes on a checkpoint, unless it has writes with the same task id."""
-        return Change("put_writes", (self.config(checkpoint_id), list(writes), task_id, path))
+        return "put_writes", (self.config(checkpoint_id), list(writes), task_id, path)
 
-    async def store(self, *changes: "Change") -> None:
+    async def store(self, *changes: Change) -> None:
         """Make changes in their order, in one transaction if the database can do that.
 
         Unlike reads, changes go on within the grace if the caller is cancelled.
         """
+        # Of a user's class, each method may have its own preferred version, sync or async.
+        groups = [changes] if changes and is_known(self._saver) else [(change,) for change in changes]
+        for group in groups:
+            await self._awaited.store(group[0][0], partial(self._make, group), partial(self._amake, group))
 
-        def work(saver: Any) -> None:
-            for change in changes:
-                change.make(saver)
+    def _make(self, changes: Sequence[Change], saver: Any) -> None:
+        def make() -> None:
+            for name, args in changes:
+                getattr(self._packing(saver, name), name)(*args)
+                if gone := self._gone(name, args):
+                    forget(saver, gone)
 
-        def together(saver: Any) -> None:
-            saver.together(partial(work, saver)) if isinstance(saver, LazySaver) and len(changes) > 1 else work(saver)
+        saver.together(make) if isinstance(saver, LazySaver) else make()
 
-        async def awork(saver: Any) -> None:
-            for change in changes:
-                await change.amake(saver)
+    async def _amake(self, changes: Sequence[Change], saver: Any) -> None:
+        for name, args in changes:
+            await getattr(self._packing(saver, name), f"a{name}")(*args)
+            if gone := self._gone(name, args):
+                await aforget(saver, gone)
 
-        if changes:
-            await self._awaited.store(changes[0].name, together, awork)
+    def _packing(self, saver: Any, name: str) -> Any:
+        return _remembering(saver, self._place if name == "put" else None)
+
+    def _gone(self, name: str, args: tuple[Any, ...]) -> Sequence[Value]:
+        if name != "put" or not keeps_values(self._saver):
+            return ()
+        # Deleted after the checkpoint: if the process dies in between, the database only keeps values without use.
+        return gone_values(self.thread_id, self.namespace, args[1], args[3])
 
     async def now(self) -> float | None:
         """Return the time of the database server in seconds since 1970, or `None` if the checkpointer has no clock."""
@@ -182,28 +198,6 @@ class Saver:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Change of a thread in a checkpointer: the call of a method that stores something."""
-
-    name: str
-    args: tuple[Any, ...]
-    seen: Callable[[Any], Any] = lambda saver: saver
-    gone: Sequence[Value] = ()
-    """Values in PostgreSQL that the change makes obsolete."""
-
-    def make(self, saver: Any) -> None:
-        getattr(self.seen(saver), self.name)(*self.args)
-        if self.gone:
-            # After the checkpoint: if the process dies in between, the database only keeps values without use.
-            forget(saver, self.gone)
-
-    async def amake(self, saver: Any) -> None:
-        await getattr(self.seen(saver), f"a{self.name}")(*self.args)
-        if self.gone:
-            await aforget(saver, self.gone)
-
-
 _KEPT: WeakKeyDictionary[Any, StoredConversations] = WeakKeyDictionary()
 """Cached checkpoints and messages of each saver, as they were last read or written."""
 
@@ -218,7 +212,7 @@ def _remembering(saver: Any, place: Place | None = None) -> Any:
     `place` names the thread whose latest checkpoint is read or written, and may be cached; `None` for other
     checkpoints.
     """
-    if not _is_known(saver):
+    if not is_known(saver):
         return saver
     kept = _kept(saver)
     serde = remembering(saver.serde, kept.memory, None if place is None else kept.at(place))
@@ -226,14 +220,6 @@ def _remembering(saver: Any, place: Place | None = None) -> Any:
 
 
 def _outlined(saver: Any, place: Place) -> Any:
-    if not _is_known(saver) or not can_be_outlined(saver.serde):
+    if not is_known(saver) or not can_be_outlined(saver.serde):
         return saver
     return with_serde(saver, OutlineSerializer(_kept(saver).at(place)))
-
-
-def _is_known(saver: Any) -> bool:
-    """Return whether a saver may be copied: its class is one of LangGraph's or callboard's.
-
-    A user's class may not support copies.
-    """
-    return type(saver).__module__.partition(".")[0] in ("langgraph", "callboard")

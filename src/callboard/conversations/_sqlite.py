@@ -55,12 +55,25 @@ def _store(path: str) -> SqliteStore:
 
 
 class _Connection(sqlite3.Connection):
-    """Connection whose transaction goes on while `is_joined` is set, whatever the saver commits."""
+    """Connection on which several writes of a saver can share a transaction."""
 
-    is_joined = False
+    _is_joined = False
+
+    @contextmanager
+    def joined(self) -> Generator[None]:
+        """Commit at the end of the block only, whatever the saver commits; roll back after an error."""
+        self._is_joined = True
+        try:
+            yield
+            super().commit()
+        except BaseException:
+            self.rollback()
+            raise
+        finally:
+            self._is_joined = False
 
     def commit(self) -> None:
-        if not self.is_joined:
+        if not self._is_joined:
             super().commit()
 
 
@@ -99,17 +112,8 @@ class SqliteFile(Generic[T]):
 
     @contextmanager
     def joined(self, opened: Any) -> Generator[None]:
-        connection = opened.conn
-        with opened.lock:
-            connection.is_joined = True
-            try:
-                yield
-            except BaseException:
-                connection.rollback()
-                raise
-            finally:
-                connection.is_joined = False
-            connection.commit()
+        with opened.lock, opened.conn.joined():
+            yield
 
     def is_lost(self, error: Exception) -> bool:
         return False

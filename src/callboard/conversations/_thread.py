@@ -173,7 +173,7 @@ class Thread:
     async def stepped(self, order: Sequence[str], following: Sequence[Target], *, later: bool = False) -> None:
         """Record the end of the step; `order` are its tasks, `following` the next nodes and sends.
 
-        With `later`, it may be stored with the claims of the next step's calls, or with the checkpoint of the last step.
+        With `later`, it may be stored with the claims of the next step's calls, or with the last checkpoint.
         """
         self.step += _STEPS["loop"]
         self._go_to(*parted(following))
