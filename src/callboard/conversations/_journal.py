@@ -474,7 +474,7 @@ class SavedThread(RecordedThread):
         if self._mine is not None and self._base is not None and self._base.id == self.checkpoint_id:
             await self.record(Left())
         if self._base is None or self._base.id != self.checkpoint_id:
-            await self._rebase(self.source, ends=True)
+            await self._rebase(self.source)
         await self._flush(wait=True)
         if self.records and self._base is not None:
             # Last: only LangGraph agents need these writes to go on. Replay works without them.
@@ -486,19 +486,19 @@ class SavedThread(RecordedThread):
             ]
             await self.saver.store(*changes)
 
-    async def _rebase(self, source: Source, *, ends: bool = False) -> None:
+    async def _rebase(self, source: Source) -> None:
         """Store the whole state as a new checkpoint, on which the next journal entries are written.
 
-        The checkpoint before it is then stored again without its messages, if the new one contains them. With `ends`,
-        entries that are not stored yet are stored first, in the same transaction if the database can do that.
+        Entries that are not stored yet are stored first, on the checkpoint before it. That is then stored again without
+        its messages, if the new one contains them.
         """
-        if ends and (self._sending or self._flushing is not None or not self._is_sure):
+        if self._sending or self._flushing is not None or not self._is_sure:
             await self._flush(wait=True)
         # A flush without entries has not checked it. The new checkpoint would hide the entries of the run that has the
         # thread now, and they may need what the thin one loses.
         await self._check_lease()
         # Entries first: if the process dies before the new checkpoint is stored, replay leads to this position.
-        before, changes = self._pending() if ends and self._entries else (self._base, [])
+        before, changes = self._pending() if self._entries else (self._base, [])
         # States without a location are in entries on the old checkpoint; the new checkpoint's notes refer to them.
         self.actor_states = self.actor_states.written_at(None if before is None else before.id)
         base, changed = self._whole(before, source)
