@@ -192,7 +192,7 @@ async def finished_and_resumed(saver: Unlucky) -> tuple[list[str], Recorder]:
     return contents(result), recorder
 
 
-@pytest.mark.parametrize(("fails_at", "good_for"), [*((number, 1000) for number in range(2, 7)), (5, 2)])
+@pytest.mark.parametrize(("fails_at", "good_for"), [*((number, 1000) for number in range(2, 6)), (4, 2)])
 async def test_a_write_that_was_stored_and_reported_lost_is_not_done_twice(fails_at: int, good_for: int) -> None:
     """The test covers each write of a turn.
 

@@ -468,6 +468,8 @@ class SavedThread(RecordedThread):
     async def _store_final_state(self) -> None:
         if self._forks or self._is_lost:
             return  # nothing has changed, or another run's writes count
+        if not self._is_sure:
+            await self._flush(wait=True)  # raises if another run holds the thread
         self._take_back_claims()
         self._take_kept(Left())
         # No `Left` entry if a checkpoint follows: holder entries stay on the old one, so the new one frees the thread.
@@ -492,7 +494,7 @@ class SavedThread(RecordedThread):
         Entries that are not stored yet are stored first, on the checkpoint before it. That is then stored again without
         its messages, if the new one contains them.
         """
-        if self._sending or self._flushing is not None or not self._is_sure:
+        if self._sending or self._flushing is not None:
             await self._flush(wait=True)
         # A flush without entries has not checked it. The new checkpoint would hide the entries of the run that has the
         # thread now, and they may need what the thin one loses.
