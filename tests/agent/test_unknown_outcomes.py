@@ -323,8 +323,9 @@ async def test_the_claims_of_a_batch_share_their_writes(kind: str, tmp_path: Pat
         agent = create_react_agent(model, node_of(recorder.tool("pay", seconds=1.0)), checkpointer=saver)
         await agent.ainvoke(QUESTION, CONFIG)
 
-    assert sum(one.count("claim") for one in kinds) == 100
-    assert len(kinds) <= 15
+    assert [one.count("claim") for one in kinds if "claim" in one] == [100]
+    # How many results share a write depends on how fast the disk is: one write for each would be a hundred more.
+    assert len(kinds) <= 30
     assert recorder.peak == 100
 
 

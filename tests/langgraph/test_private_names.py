@@ -32,6 +32,7 @@ VALUES = {
     "INTERRUPT": "__interrupt__",
     "TASKS": "__pregel_tasks",
     "CONFIG_KEY_STREAM": "__pregel_stream",
+    "CONFIG_KEY_STREAM_MESSAGES_V2": "__pregel_stream_messages_v2",
     "PULL": "__pregel_pull",
     "PUSH": "__pregel_push",
     "CONF": "configurable",
