@@ -326,6 +326,24 @@ async def test_a_caller_that_is_cancelled_already_does_not_wait_for_ever() -> No
                 await run_on_asyncio(main)
 
 
+@pytest.mark.backends("trio")
+@pytest.mark.real_clock
+async def test_a_caller_that_is_cancelled_already_begins_nothing_on_the_other_side() -> None:
+    """The other thread is fast: without the check it has run the function before the caller notices."""
+    begun: list[int] = []
+
+    async def main() -> None:
+        begun.append(1)
+
+    with anyio.fail_after(10):
+        for _ in range(20):
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await run_on_asyncio(main)
+        await run_on_asyncio(main)
+    assert begun == [1]
+
+
 class Foreign(StructuredTool):
     """A tool with an `ainvoke` of its own, which callboard leaves to asyncio."""
 

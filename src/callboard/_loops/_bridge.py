@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import anyio
 from anyio.from_thread import BlockingPortal
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE, current_timed
@@ -203,6 +204,8 @@ async def run_on_asyncio(fn: Callable[[], Awaitable[T]]) -> T:
     loop = current_loop()
     if loop.name == "asyncio":
         return await fn()
+    # The other thread would begin at once: a cancelled caller would send a request that nobody reads.
+    await checkpoint_if_cancelled()
     wakeup = loop.wakeup()
     crossing = _BridgedCall(_background(), fn, wakeup.set)
     try:
