@@ -1,6 +1,7 @@
 """`callboard.create_agent`: LangChain's agent on callboard's loop, on asyncio and on trio."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -14,7 +15,7 @@ from langchain.agents.middleware import (
     ToolRetryMiddleware,
     hook_config,
 )
-from langchain.agents.structured_output import ToolStrategy
+from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_core.messages import AIMessage, SystemMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
@@ -211,6 +212,20 @@ async def test_the_answer_has_the_form_of_the_response_format() -> None:
     model = ScriptedModel([calls(tool_call("add", a=1, b=2)), calls(tool_call("Answer", value=3))])
     result = await run(create_agent(model, [add], response_format=ToolStrategy(Answer)))
     assert result["structured_response"] == Answer(value=3)
+
+
+async def test_a_database_keeps_the_answer_of_each_strategy(tmp_path: Path) -> None:
+    class Answer(BaseModel):
+        value: int
+
+    called, told = calls(tool_call("Answer", value=3)), '{"value": 3}'
+    strategies = ((Answer, called), (ToolStrategy(Answer), called), (ProviderStrategy(Answer), told))
+    for number, (strategy, reply) in enumerate(strategies):
+        url = f"sqlite:///{tmp_path / str(number)}"
+        model = ScriptedModel([reply])
+        await run(create_agent(model, [], response_format=strategy, checkpointer=url), config=THREAD)
+        another = create_agent(model, [], response_format=strategy, checkpointer=url)
+        assert (await another.aget_state(THREAD)).values["structured_response"] == Answer(value=3)
 
 
 async def test_the_schema_decides_what_goes_in_and_out() -> None:

@@ -64,7 +64,8 @@ def _within(annotation: Any) -> Iterable[Any]:
         return annotation  # `response_format` as a pair: a system prompt and a schema
     if isinstance(annotation, type):
         return _fields(annotation)
-    return (getattr(annotation, "__value__", None),)  # of an alias made by `type X = ...`
+    # An alias made by `type X = ...`, or LangChain's strategy for a structured response.
+    return (getattr(annotation, "__value__", None), getattr(annotation, "schema", None))
 
 
 def _fields(kind: type) -> Iterable[Any]:
