@@ -1,0 +1,179 @@
+"""The tables of hooks in `docs/reference/middleware.md`, computed from runs of `create_agent`."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import anyio
+import pytest
+import sniffio
+from langchain.agents.middleware import AgentMiddleware, hook_config
+
+from callboard import create_agent
+from callboard.testing import ScriptedModel, calls, tool_call
+
+# Code of LangChain runs on a loop in another thread, which a virtual clock would not wait for.
+pytestmark = pytest.mark.real_clock
+
+WAIT = 10
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "middleware.md"
+SECTION = "## Hooks of LangChain's middleware in `create_agent`"
+HOOKS = ("before_agent", "before_model", "wrap_model_call", "after_model", "wrap_tool_call", "after_agent")
+WRAPPERS = {"wrap_model_call", "wrap_tool_call"}
+ORDERS = {"12": "first to last", "21": "last to first", "1221": "the first is outermost"}
+ADD = tool_call("add", a=1, b=2)
+
+Told: TypeAlias = Callable[[str, str], None]
+"""Function that is told the name of a middleware and of its hook, each time when the hook runs."""
+
+
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def sync_half(hook: str, told: Told) -> Any:
+    def around(self: Any, request: Any, handler: Any) -> Any:
+        told(self.name, hook)
+        answer = handler(request)
+        told(self.name, hook)
+        return answer
+
+    def at(self: Any, state: Any, runtime: Any) -> Any:
+        told(self.name, hook)
+
+    return around if hook in WRAPPERS else at
+
+
+def async_half(hook: str, told: Told, jump: str | None) -> Any:
+    async def around(self: Any, request: Any, handler: Any) -> Any:
+        told(self.name, hook)
+        answer = await handler(request)
+        told(self.name, hook)
+        return answer
+
+    jumps = [] if jump is None else [{"jump_to": jump}]
+
+    async def at(self: Any, state: Any, runtime: Any) -> Any:
+        told(self.name, hook)
+        return jumps.pop() if jumps else None
+
+    found = around if hook in WRAPPERS else at
+    return found if jump is None else hook_config(can_jump_to=[jump])(found)
+
+
+def middleware(
+    name: str,
+    told: Told,
+    halves: tuple[str, ...],
+    *,
+    hooks: tuple[str, ...] = HOOKS,
+    jumps: dict[str, str] | None = None,
+) -> AgentMiddleware[Any, Any, Any]:
+    """Return a middleware that has the given halves of the given hooks."""
+    jumps = jumps or {}
+    made: dict[str, Any] = {"name": name}
+    for hook in hooks:
+        if "sync" in halves:
+            made[hook] = sync_half(hook, told)
+        if "async" in halves:
+            made["a" + hook] = async_half(hook, told, jumps.get(hook))
+    kind: Any = type("Told", (AgentMiddleware,), made)
+    return kind()
+
+
+async def ran(model: ScriptedModel, *middleware: Any, messages: tuple[Any, ...] = ()) -> None:
+    with anyio.fail_after(WAIT):
+        await create_agent(model, [add], middleware=middleware).ainvoke({"messages": [("user", "go"), *messages]})
+
+
+async def order_of_hooks() -> dict[str, tuple[str, str]]:
+    """Return for each hook what it runs for, and the order of two middlewares."""
+    seen: list[tuple[str, str]] = []
+    pair = [middleware(name, lambda *told: seen.append(told), ("async",)) for name in "12"]
+    await ran(ScriptedModel([calls(ADD), "done"]), *pair)
+    order = {hook: "".join(name for name, at in seen if at == hook) for hook in HOOKS}
+    order = {hook: names[: 4 if hook in WRAPPERS else 2] for hook, names in order.items()}
+    seen.clear()
+    await ran(ScriptedModel([calls(ADD, ADD, ADD), "done"]), pair[0])
+    runs = {hook: len([at for _, at in seen if at == hook]) // (1 + (hook in WRAPPERS)) for hook in HOOKS}
+    units = {1: "run", 2: "request", 3: "call"}
+    return {hook: (units[runs[hook]], ORDERS[order[hook]]) for hook in HOOKS}
+
+
+async def jumps_of(hook: str) -> str:
+    """Return the targets to which a hook may jump: after a jump, the run continues elsewhere."""
+
+    async def path(jump: dict[str, str]) -> list[tuple[str, str]]:
+        seen: list[tuple[str, str]] = []
+        pair = [middleware(name, lambda *told: seen.append(told), ("async",), jumps=jump) for name in "12"]
+        await ran(ScriptedModel(["done"], loop=True), *pair, messages=(calls(ADD),))
+        return seen
+
+    usual = await path({})
+    targets = [target for target in ("model", "tools", "end") if await path({hook: target}) != usual]
+    return ", ".join(f"`{target}`" for target in targets)
+
+
+async def place_of(hook: str, halves: tuple[str, ...], *, is_sync: bool) -> str:
+    """Return where a hook runs that has the given halves."""
+    seen: set[str] = set()
+    loop = threading.get_ident()
+
+    def told(*_: str) -> None:
+        if threading.get_ident() == loop:
+            seen.add("event loop")
+        else:
+            seen.add("thread with asyncio" if has_loop() else "worker thread")
+
+    agent = create_agent(
+        ScriptedModel([calls(ADD), "done"]), [add], middleware=[middleware("1", told, halves, hooks=(hook,))]
+    )
+    given = {"messages": [("user", "go")]}
+    with anyio.fail_after(WAIT):
+        try:
+            await (anyio.to_thread.run_sync(agent.invoke, given) if is_sync else agent.ainvoke(given))
+        except NotImplementedError:
+            return "`NotImplementedError`"
+    (place,) = seen
+    return place
+
+
+def has_loop() -> bool:
+    try:
+        return bool(sniffio.current_async_library())
+    except sniffio.AsyncLibraryNotFoundError:
+        return False
+
+
+BOTH = ("sync", "async")
+PLACES = ((BOTH, False), (BOTH, True), (("sync",), False), (("async",), True))
+"""Halves of a hook, and whether the run is `invoke`, for the columns of the second table."""
+
+
+async def test_the_order_of_hooks_is_the_order_in_the_docs() -> None:
+    order = await order_of_hooks()
+    table = [
+        f"| `{hook}` | {unit} | {order} | {'no' if hook in WRAPPERS else await jumps_of(hook)} |"
+        for hook, (unit, order) in order.items()
+    ]
+    print("\n".join(table))
+    assert table == documented(0)
+
+
+async def test_hooks_run_where_the_docs_say() -> None:
+    column = ("asyncio", "trio").index(sniffio.current_async_library())
+    rows = [[await place_of(hook, halves, is_sync=is_sync) for halves, is_sync in PLACES] for hook in HOOKS]
+    print(*rows, sep="\n")
+    expected = [[cell.strip() for cell in row.strip("| ").split("|")] for row in documented(1)]
+    assert [row[0] for row in expected] == [f"`{hook}`" for hook in HOOKS]
+    assert rows == [[row[1 + column], *row[3:]] for row in expected]
+
+
+def documented(number: int) -> list[str]:
+    """Return the rows of a table in the section of the page."""
+    text = PAGE.read_text(encoding="utf-8")
+    section = text.partition(SECTION)[2].partition("\n## ")[0]
+    tables = [part.splitlines() for part in section.split("\n\n") if part.startswith("| hook |")]
+    return tables[number][2:]
