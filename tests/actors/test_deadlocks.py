@@ -116,6 +116,7 @@ async def test_a_call_that_would_wait_for_itself_is_refused_with_its_chain(
 @pytest.mark.parametrize(
     "way",
     [
+        ("A", "A.again"),
         ("A", "B", "A.again"),
         ("A", "B", "A.again", "C", "A.again"),
         ("A.read", "B", "A.read"),

@@ -282,6 +282,17 @@ async def test_a_message_is_taken_only_until_its_handler_has_a_scope() -> None:
     assert not one.is_taken_only
 
 
+async def test_a_message_that_has_ended_keeps_only_its_outcome() -> None:
+    """Arguments and asker may be large, and a context that refers to the message would be a reference cycle."""
+    one = real_message()
+    one.asked_by, one.named_by = real_message(), {"a": 2}
+    one.scope = one.loop.scope(1.0, 1.0)
+    one.end("found", None)
+    assert (one.state, one.outcome()) == ("ended", "found")
+    assert (one.scope, one.asked_by, one.args, one.kwargs, one.named_by) == (None, None, (), {}, None)
+    assert not hasattr(one, "context")
+
+
 async def test_only_another_task_than_that_of_the_handler_runs_beside_it() -> None:
     one = real_message()
     assert not one.runs_beside(5)  # a sync handler has no task, and its caller always waits

@@ -31,7 +31,7 @@ from callboard._cli._view import line, picture
 from callboard.actors._restarts import Backoff
 from callboard.telemetry import Logs, Recorder, read_recording
 from callboard.testing import tool_call
-from tests.helpers import BrokenError
+from tests.helpers import BrokenError, make
 from tests.telemetry._measured import Seen
 from tests.telemetry._traces import Traces, attributes, events, facts, is_child, texts_in, traced
 
@@ -123,11 +123,16 @@ async def test_an_ask_of_a_call_has_the_calls_number() -> None:
         if event.phase == "begun":
             begun.append(event.number)
 
+    async def work_at_desk() -> str:
+        return await desk.work(1.0)
+
     with observe(hear, actors=watcher):
         await ToolNode([Desk()]).ainvoke([tool_call("work", seconds=1.0)])
+        async with running(Desk) as desk:
+            await ToolNode([make(work_at_desk)]).ainvoke([tool_call("work_at_desk")])
 
-    assert [event.call for event in watcher.asks] == begun * 3
-    assert watcher.phases() == ["begun", "taken", "ended"]
+    assert [event.call for event in watcher.asks] == [begun[0]] * 3 + [begun[1]] * 3
+    assert watcher.phases() == ["begun", "taken", "ended"] * 2
 
 
 async def test_an_ask_that_never_began_has_waited_for_all_of_its_time() -> None:
