@@ -8,7 +8,8 @@ import pytest
 
 from callboard import CallContext, Limit, Rate
 from callboard._calls import _limits
-from callboard._calls._limits import Gate, Limiter, LoanTurn, NoKeyError, NoPlaceError
+from callboard._calls._limits import Gate, Limiter, LoanTurn, NoKeyError, NoPlaceError, SharedPermit
+from callboard.extend import PermitRequest
 
 
 @coroutine
@@ -260,10 +261,16 @@ class Store:
     failure: str | None = None
     token, is_lost = 1, False
 
-    def __init__(self) -> None:
+    def __init__(self, name: str | None = None) -> None:
+        self.name = name
         self.log: list[str] = []
+        self.wanted: list[PermitRequest] = []
 
-    def ask(self, _: object, wake: Callable[[], object]) -> "Store":
+    def check(self, limit: Limit) -> None:
+        self.log.append(f"checked {limit.concurrency}")
+
+    def ask(self, wanted: PermitRequest, wake: Callable[[], object]) -> "Store":
+        self.wanted.append(wanted)
         wake()
         return self
 
@@ -276,7 +283,7 @@ class Store:
 
 def test_a_permit_of_a_store_is_held_from_its_grant_to_its_release(loop: Any) -> None:
     store: Any = Store()
-    permit = _limits.SharedPermit(store, store)
+    permit = SharedPermit(store, store)
     assert result_of(permit.enter(loop)) is True
     assert permit.token == 1
     assert result_of(_limits.count_start([permit], loop)) is True
@@ -290,10 +297,10 @@ def test_a_permit_that_a_store_refuses_or_that_a_loan_replaces_is_released(loop:
     borrower: Any = object()
     turn = LoanTurn(borrower)
     turn.is_granted = True
-    assert result_of(_limits.SharedPermit(store, store).enter(loop, turn)) is False
+    assert result_of(SharedPermit(store, store).enter(loop, turn)) is False
     store.failure = "the queue is full"
     with pytest.raises(NoPlaceError, match="the queue is full"):
-        _limits.SharedPermit(store, store).enter(loop).send(None)
+        SharedPermit(store, store).enter(loop).send(None)
     assert store.log == ["left", "left"]
 
 
@@ -334,12 +341,15 @@ def test_a_key_of_the_context_is_not_shown(loop: Any) -> None:
     assert seen.gate(call_of("a"), loop).title == "the queue for calls like this one"
 
 
-def test_a_key_function_that_fails_is_named(loop: Any) -> None:
-    limiter = Limiter(Limit(concurrency=1, key=lambda call: call["args"]["page"]), "the queue of 'fetch'")
+@pytest.mark.parametrize(("option", "shared"), [("key", None), ("key", Store()), ("tenant", Store())])
+def test_a_key_function_that_fails_is_named(loop: Any, option: str, shared: Any) -> None:
+    options: Any = {option: lambda call: call["args"]["page"]}
+    limiter = _limits.limiter_of(Limit(concurrency=1, shared=shared, **options), "fetch", "the queue of 'fetch'")
     with pytest.raises(NoKeyError) as caught:
         limiter.gate(call_of("a"), loop)
-    assert isinstance(caught.value.__cause__, KeyError)
-    assert caught.value.__cause__.__notes__[0].startswith("Raised by Limit(key=...) of 'fetch', asked for the key of")
+    error = caught.value.__cause__
+    assert isinstance(error, KeyError)
+    assert error.__notes__[0].startswith(f"Raised by Limit({option}=...) of 'fetch', asked for the key of")
 
 
 def test_idle_gates_are_dropped_when_there_are_many_and_those_in_use_are_kept(loop: Any) -> None:
@@ -361,3 +371,81 @@ def test_the_next_look_for_idle_gates_comes_when_they_are_twice_as_many(loop: An
     limiter = Limiter(Limit(concurrency=1, key=lambda call: call["args"]["host"]), "the queue")
     gates = [limiter.gate(call_of(f"{number}"), loop) for number in range(65)]
     assert (len({id(one) for one in gates}), limiter._prune_at) == (65, 128)
+
+
+# Limits that processes share
+
+
+def by_host(call: Any) -> Any:
+    return call["args"]["host"]
+
+
+def by_user(_: Any, context: CallContext) -> Any:
+    return context.config["user"]
+
+
+HOST, USER = "ac8d8342bbb2362d13f0a559a3621bb4", "cec78459472eed8b9f4625f155fd705a"
+"""Keys "a" and "ann", as every process of a fleet has to write them, whatever its version."""
+
+
+@pytest.mark.parametrize(
+    ("options", "takes_context", "expected"),
+    [
+        ({}, False, ("", "", "the queue")),
+        ({"key": by_host}, False, (HOST, "", "the queue for calls like this one")),
+        ({"key": by_user}, True, (USER, "", "the queue for calls like this one")),
+        ({"tenant": by_user}, True, ("", USER, "the queue")),
+        ({"key": by_host, "tenant": by_user}, True, (HOST, USER, "the queue for calls like this one")),
+    ],
+)
+def test_a_shared_limit_asks_its_store_with_digests_of_key_and_tenant(
+    loop: Any, options: Any, takes_context: bool, expected: tuple[str, str, str]
+) -> None:
+    """Keys and tenants may be confidential, and the digests of all processes must be equal."""
+    store: Any = Store()
+    limit = Limit(concurrency=2, shared=store, **options)
+    limiter = _limits.limiter_of(limit, "tool:fetch", "the queue")
+    seeing = limiter.seeing(lambda: CallContext(config={"user": "ann"}))
+    assert (limiter.takes_context, seeing is limiter) == (takes_context, not takes_context)
+    assert result_of(seeing.gate(call_of("a"), loop).enter(loop)) is True
+    key, tenant, title = expected
+    assert store.wanted == [PermitRequest(limit=limit, name="tool:fetch", key=key, tenant=tenant, title=title)]
+    assert store.log == ["checked 2"]
+
+
+def shared(store: Any, *, name: str = "tool:fetch", key: str = "", tenant: str = "", **numbers: Any) -> SharedPermit:
+    limit = Limit(**numbers or {"concurrency": 1})
+    return SharedPermit(store, PermitRequest(limit=limit, name=name, key=key, tenant=tenant, title="the queue"))
+
+
+def test_permits_of_one_resource_and_key_are_interchangeable() -> None:
+    """A store with a name of its own has one resource, whatever the names of the limits are."""
+    store, vendor = Store(), Store("vendor")
+    permit = shared(store)
+    assert permit.identity == shared(store, tenant="t").identity
+    others = [shared(Store()), shared(store, name="tool:search"), shared(store, key="b")]
+    assert permit.identity not in [one.identity for one in others]
+    assert shared(vendor).identity == shared(vendor, name="tool:search").identity != permit.identity
+
+
+def test_a_shared_permit_is_lent_if_the_store_need_not_count_nested_starts(loop: Any) -> None:
+    rate = Rate(1, per=1.0)
+    limits: list[dict[str, Any]] = [{"concurrency": 2}, {"concurrency": 2, "rate": rate}, {"rate": rate}]
+    permits = [shared(Store(), **numbers) for numbers in limits]
+    assert [(one.concurrency, one.is_lendable) for one in permits] == [(2, True), (2, False), (None, False)]
+    assert (permits[0].title, permits[0].try_enter(loop)) == ("the queue", False)
+
+
+def test_holders_of_interchangeable_permits_are_listed_together_until_they_leave() -> None:
+    store = Store()
+    one: Any = object()
+    other: Any = object()
+    permit, twin = shared(store), shared(store)
+    permit.note_holder(one, has=True)
+    twin.note_holder(other, has=True)
+    assert permit.holders == {one, other}
+    permit.note_holder(one, has=False)
+    assert permit.holders == twin.holders == {other}
+    twin.note_holder(other, has=False)
+    assert permit.holders == set()
+    assert permit.identity not in _limits._holders  # keys come from the model, in any number
