@@ -54,7 +54,7 @@ class Loop:
 class Call:
     """Call that enters a gate; `step` runs it until it waits, and `result` is what `enter` returned or raised."""
 
-    def __init__(self, gate: Gate, loop: Any, turn: LoanTurn | None = None) -> None:
+    def __init__(self, gate: Gate | SharedPermit, loop: Any, turn: LoanTurn | None = None) -> None:
         self._steps = gate.enter(loop, turn)
         self.result: bool | NoPlaceError | None = None
         self.step()
@@ -256,8 +256,9 @@ def test_a_body_starts_when_the_rate_of_each_permit_allows_it(loop: Any) -> None
 
 
 class Store:
-    """Store of a shared limit that grants each request at once, or refuses it."""
+    """Store of a shared limit that grants each request at once, refuses it, or does not answer."""
 
+    answers = True
     failure: str | None = None
     token, is_lost = 1, False
 
@@ -271,7 +272,8 @@ class Store:
 
     def ask(self, wanted: PermitRequest, wake: Callable[[], object]) -> "Store":
         self.wanted.append(wanted)
-        wake()
+        if self.answers:
+            wake()
         return self
 
     def begin(self) -> None:
@@ -279,6 +281,11 @@ class Store:
 
     def leave(self) -> None:
         self.log.append("left")
+
+
+def shared(store: Any, *, name: str = "tool:fetch", key: str = "", tenant: str = "", **numbers: Any) -> SharedPermit:
+    limit = Limit(**numbers or {"concurrency": 1})
+    return SharedPermit(store, PermitRequest(limit=limit, name=name, key=key, tenant=tenant, title="the queue"))
 
 
 def test_a_permit_of_a_store_is_held_from_its_grant_to_its_release(loop: Any) -> None:
@@ -301,6 +308,20 @@ def test_a_permit_that_a_store_refuses_or_that_a_loan_replaces_is_released(loop:
     store.failure = "the queue is full"
     with pytest.raises(NoPlaceError, match="the queue is full"):
         SharedPermit(store, store).enter(loop).send(None)
+    assert store.log == ["left", "left"]
+
+
+def test_a_wait_for_a_permit_of_a_store_ends_by_a_loan_or_a_cancellation(loop: Any) -> None:
+    store: Any = Store()
+    store.answers = False
+    turn = LoanTurn(store)
+    borrower, cancelled = Call(shared(store), loop, turn), Call(shared(store), loop)
+    assert (borrower.result, cancelled.result) == (None, None)
+    turn.is_granted = True
+    assert turn.wake is not None
+    turn.wake()
+    assert borrower.step() is False
+    cancelled.cancel()
     assert store.log == ["left", "left"]
 
 
@@ -411,11 +432,6 @@ def test_a_shared_limit_asks_its_store_with_digests_of_key_and_tenant(
     key, tenant, title = expected
     assert store.wanted == [PermitRequest(limit=limit, name="tool:fetch", key=key, tenant=tenant, title=title)]
     assert store.log == ["checked 2"]
-
-
-def shared(store: Any, *, name: str = "tool:fetch", key: str = "", tenant: str = "", **numbers: Any) -> SharedPermit:
-    limit = Limit(**numbers or {"concurrency": 1})
-    return SharedPermit(store, PermitRequest(limit=limit, name=name, key=key, tenant=tenant, title="the queue"))
 
 
 def test_permits_of_one_resource_and_key_are_interchangeable() -> None:
