@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader
+from itertools import islice
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -142,16 +143,13 @@ def mutants(source: str) -> Iterator[Mutant]:
     """Yield every mutant of a module."""
     lines = source.splitlines()
     original = ast.parse(source)
-    for number, (node, *_) in enumerate(points(original)):
-        for which in range(9):
+    for number, place in enumerate(points(original)):
+        line = next((one.lineno for one in place[:2] if hasattr(one, "lineno")), 0)
+        for which, (change, _) in enumerate(changes(*place)):
             tree = copy.deepcopy(original)
-            place = next(one for count, one in enumerate(points(tree)) if count == number)
-            found = next((one for count, one in enumerate(changes(*place)) if count == which), None)
-            if found is None:
-                break
-            line = next((n.lineno for n in (node, place[1]) if hasattr(n, "lineno")), 0)
-            found[1]()
-            yield Mutant(line, lines[line - 1].strip(), found[0], ast.fix_missing_locations(tree))
+            found = next(islice(points(tree), number, None))
+            next(islice(changes(*found), which, None))[1]()
+            yield Mutant(line, lines[line - 1].strip(), change, ast.fix_missing_locations(tree))
 
 
 class _Finder:
