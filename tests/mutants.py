@@ -2,7 +2,7 @@
 
 Each mutant is the module with one small change: another operator, another constant, a removed statement. The tests run
 once for each mutant, in a forked process that imports the mutant instead of the module; no file is written. A mutant
-that no test notices is printed with its line. POSIX only.
+that no test notices is printed with its line; so is one that hangs, because its tests may only be slow. POSIX only.
 
 cosmic-ray does the same, but rewrites the files of the checkout, and starts an interpreter for each mutant: with the
 imports of this project that takes longer than the tests of a decision module.
@@ -236,8 +236,8 @@ def main() -> int:
         end = "equivalent" if key in EQUIVALENT else ""
         end = end or run(given.module, compile(mutant.tree, path, "exec"), given.tests, given.timeout)
         counts[end] += 1
-        if end == "survived":
-            print(f"{path}:{mutant.line}: {mutant.change:24} {mutant.source}", flush=True)
+        if end in {"survived", "hung"}:
+            print(f"{path}:{mutant.line}: {end:8}  {mutant.change:24} {mutant.source}", flush=True)
     ended = counts["killed"] + counts["hung"]
     share = ended / max(1, ended + counts["survived"])
     print(f"{given.module}: {', '.join(f'{n} {what}' for what, n in counts.items())}; {share:.0%} noticed")

@@ -8,7 +8,7 @@ import pytest
 
 from callboard import CallContext, Limit, Rate
 from callboard._calls import _limits
-from callboard._calls._limits import Gate, Limiter, LoanTurn, NoKeyError, NoPlaceError, SharedPermit
+from callboard._calls._limits import Gate, Limiter, Loan, LoanTurn, NoKeyError, NoPlaceError, SharedPermit
 from callboard.extend import PermitRequest
 
 
@@ -297,6 +297,17 @@ def test_a_permit_of_a_store_is_held_from_its_grant_to_its_release(loop: Any) ->
     permit.leave()
     permit.leave()
     assert (store.log, permit.token) == (["begun", "left"], None)
+
+
+@pytest.mark.parametrize("held", [lambda permit: permit, lambda permit: Loan(permit, bool)], ids=["held", "borrowed"])
+def test_no_body_starts_with_a_permit_that_was_lost(loop: Any, held: Callable[[SharedPermit], Any]) -> None:
+    """Another process may have it now."""
+    store: Any = Store()
+    other, permit = shared(Store()), shared(store)
+    assert result_of(permit.enter(loop)) is True
+    store.is_lost = True
+    assert result_of(_limits.count_start([other, held(permit)], loop)) is False
+    assert store.log == []
 
 
 def test_a_permit_that_a_store_refuses_or_that_a_loan_replaces_is_released(loop: Any) -> None:
