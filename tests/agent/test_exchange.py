@@ -10,12 +10,14 @@ from typing import Any
 import anyio
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.errors import UnknownInterruptError
 from langgraph.prebuilt import create_react_agent as langgraphs
 from langgraph.types import Command, interrupt
 
+import callboard
 from callboard import AgentState, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
 
@@ -43,7 +45,9 @@ async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 def agent(kind: str, model: Any, tools: list[Any], **options: Any) -> Any:
-    """Return an agent of one of the five kinds."""
+    """Return an agent of one of the six kinds."""
+    if kind == "create_agent":
+        return callboard.create_agent(model, tools, **options)
     if kind == "langchain":
         return create_agent(model, tools, **options)
     version = "v1" if kind.endswith("v1") else "v2"
@@ -322,6 +326,53 @@ async def test_nothing_is_left_to_do_after_a_node_of_another_name() -> None:
         messages = await assert_all_read_the_same([first, second])
 
     assert shape(messages)[-1] == "ai:more"
+
+
+# --- hooks
+
+
+HOOKED = pytest.mark.parametrize("hops", [
+    ("langchain", "create_agent", "langchain"),
+    ("create_agent", "langchain", "create_agent"),
+], ids=" > ".join)  # fmt: skip
+
+
+@HOOKED
+async def test_an_approval_of_a_whole_reply_is_given_under_the_other_agent(saver: Any, hops: tuple[str, ...]) -> None:
+    """LangChain's approval asks in a hook: threads that wait for a person have to survive the change of an import."""
+    desk = Desk()
+    model = ScriptedModel([calls(tool_call("work", "1", query="x")), calls(tool_call("work", "2", query="y")), "done"])
+    human = HumanInTheLoopMiddleware({"work": True})
+    agents = [agent(kind, model, desk.tools(), middleware=[human], checkpointer=saver) for kind in hops]
+    given: Any = QUESTION
+    for one in agents[:2]:
+        [asked] = (await one.ainvoke(given, AT))["__interrupt__"]
+        for other in agents:
+            assert [question.id for question in (await other.aget_state(AT)).interrupts] == [asked.id]
+        given = Command(resume={asked.id: {"decisions": [{"type": "approve"}]}})
+    await agents[2].ainvoke(given, AT)
+    messages = await assert_all_read_the_same(agents)
+
+    assert shape(messages)[2:] == ["tool:did x", "ai:", "tool:did y", "ai:done"]
+    assert desk.log == ["work x", "work y"]
+
+
+@HOOKED
+async def test_the_second_question_of_a_hook_gets_the_second_answer(saver: Any, hops: tuple[str, ...]) -> None:
+    answers: list[str] = []
+
+    class Asks(AgentMiddleware[Any, Any, Any]):
+        def before_model(self, state: Any, runtime: Any) -> None:
+            answers.append(f"{interrupt('first')} {interrupt('second')}")
+
+    agents = [agent(kind, ScriptedModel(["done"]), [], middleware=[Asks()], checkpointer=saver) for kind in hops]
+    await agents[0].ainvoke(QUESTION, AT)
+    assert list(ids(await agents[1].ainvoke(Command(resume="one"), AT))) == ["second"]
+    await agents[2].ainvoke(Command(resume="two"), AT)
+    messages = await assert_all_read_the_same(agents)
+
+    assert shape(messages) == ["human:go", "ai:done"]
+    assert answers == ["one two"]
 
 
 # --- changes from outside, and a new message instead of an answer

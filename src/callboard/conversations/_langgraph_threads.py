@@ -59,7 +59,7 @@ def kept_records(records: Mapping[str, CallRecord]) -> list[Entry]:
 
 
 def writes_for_langgraph(thread: Thread, base: Base) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
-    """Yield a pair for each call with a result or a question: LangGraph's task id, and the writes to store under it."""
+    """Yield LangGraph's task id and its writes for each task that asks a question, and each call with a result."""
     tasks = _call_tasks(thread)
     # If LangGraph still has a call to run, that call's task leads on to the model by itself.
     nothing_left = all(thread.known_of(key).is_finished for _, keys in tasks for key in keys)
@@ -71,8 +71,19 @@ def writes_for_langgraph(thread: Thread, base: Base) -> Iterator[tuple[str, list
         if records and all(record.is_finished for record in records):
             yield task_id, [*thread.written(keys), *onward]
         elif pending := [question for record in records for question in record.pending]:
-            answers = [*records[0].answers] if len(keys) == 1 else []
-            yield task_id, [(INTERRUPT, pending), *([(RESUME, answers)] if answers else [])]
+            yield task_id, _asked(pending, records[0].answers if len(keys) == 1 else ())
+    for node in thread.next:
+        if node != TOOLS and (record := thread.known_of(node)).pending:
+            yield _pulled(thread, base.id, node), _asked(record.pending, record.answers)
+
+
+def _asked(pending: Sequence[Interrupt], answers: Sequence[Any]) -> list[tuple[str, Any]]:
+    return [(INTERRUPT, [*pending]), *([(RESUME, [*answers])] if answers else [])]
+
+
+def _pulled(thread: Thread, checkpoint_id: str, node: str) -> str:
+    """Return LangGraph's id of the task that runs a node with the state as its input."""
+    return task_id_of(checkpoint_id, thread.namespace, thread.step + 1, node, PULL, f"{BRANCH}{node}")
 
 
 def _call_tasks(thread: Thread) -> list[tuple[int, list[str]]]:
@@ -100,7 +111,7 @@ def read_next_nodes(thread: Thread, found: CheckpointTuple) -> None:
     elif TOOLS in thread.next:
         _read_batch(thread, found)
     for node in branches:
-        if node != TOOLS and (record := _asked_in(_writes_of_node(thread, found, node))) != NOTHING_KNOWN:
+        if node != TOOLS and (record := _record_of(_writes(found, _pulled(thread, found.checkpoint["id"], node)))):
             thread.records[node] = record
 
 
@@ -134,7 +145,7 @@ def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
     Such writes do not name their call. With several calls, only the fact that one of them asks a question is set.
     """
     calls = open_calls(thread)
-    writes = _writes_of_node(thread, found, TOOLS)
+    writes = _writes(found, _pulled(thread, found.checkpoint["id"], TOOLS))
     if len(calls) != 1:
         thread.has_unattributed_questions = any(channel == INTERRUPT for channel, _ in writes)
         return
@@ -178,7 +189,7 @@ def _read_sends(thread: Thread, found: CheckpointTuple) -> Numbered:
     others = [one for one in here if one not in calls]
     thread.sends = numbered(send for _, send in others)
     for (number, _), one in zip(others, thread.sends, strict=True):
-        _read_sent(thread, _writes(thread, found, one.node, number), one)
+        _read_sent(thread, _pushed(thread, found, one.node, number), one)
     return calls
 
 
@@ -212,13 +223,14 @@ def _call_in(send: Send) -> ToolCall | None:
     return cast("ToolCall", arg) if isinstance(arg, dict) and "name" in arg else None
 
 
-def _writes_of_node(thread: Thread, found: CheckpointTuple, node: str) -> list[tuple[str, Any]]:
-    task_id = task_id_of(found.checkpoint["id"], thread.namespace, thread.step + 1, node, PULL, f"{BRANCH}{node}")
-    return [(channel, value) for task, channel, value in found.pending_writes or () if task == task_id]
+def _pushed(thread: Thread, found: CheckpointTuple, node: str, number: int) -> list[tuple[str, Any]]:
+    """Return the writes of a LangGraph `Send`."""
+    return _writes(
+        found, task_id_of(found.checkpoint["id"], thread.namespace, thread.step + 1, node, PUSH, str(number))
+    )
 
 
-def _writes(thread: Thread, found: CheckpointTuple, node: str, number: int) -> list[tuple[str, Any]]:
-    task_id = task_id_of(found.checkpoint["id"], thread.namespace, thread.step + 1, node, PUSH, str(number))
+def _writes(found: CheckpointTuple, task_id: str) -> list[tuple[str, Any]]:
     return [(channel, value) for task, channel, value in found.pending_writes or () if task == task_id]
 
 
@@ -230,24 +242,18 @@ def _read_calls(thread: Thread, found: CheckpointTuple, sends: Numbered) -> None
         if (call := _call_in(send)) is None or not (of_this_id := names.get(id_of(call))):
             continue
         key = of_this_id.pop(0)  # calls with the same id have their sends in call order
-        if (record := _record_of(_writes(thread, found, TOOLS, number), call)) is not None:
+        if (record := _record_of(_pushed(thread, found, TOOLS, number), call)) is not None:
             thread.records[key] = record
 
 
-def _record_of(writes: Sequence[tuple[str, Any]], call: ToolCall) -> CallRecord | None:
-    """Return the record of a call (result, questions, answers) from LangGraph's writes; `None` if it would be empty."""
-    for channel, value in writes:
-        if channel == MESSAGES and (own := answers_to(call, value if isinstance(value, list) else [value])):
-            return CallRecord(output=own[0])
-    record = _asked_in(writes)
-    return None if record == NOTHING_KNOWN else record
-
-
-def _asked_in(writes: Sequence[tuple[str, Any]]) -> CallRecord:
-    """Return a record with the questions and answers in LangGraph's writes of a task."""
+def _record_of(writes: Sequence[tuple[str, Any]], call: ToolCall | None = None) -> CallRecord | None:
+    """Return a record from LangGraph's writes: of a call, or without the result of a node; `None` if it is empty."""
     record = NOTHING_KNOWN
     for channel, value in writes:
-        if channel == INTERRUPT:
+        if channel == MESSAGES and call is not None:
+            if own := answers_to(call, value if isinstance(value, list) else [value]):
+                return CallRecord(output=own[0])
+        elif channel == INTERRUPT:
             pending: Sequence[Interrupt] = value if isinstance(value, (list, tuple)) else [value]
             record = record._replace(pending=tuple(pending), own=True)
         elif channel == RESUME:
