@@ -51,9 +51,14 @@ def approval_in(value: object) -> Approval | None:
     """Return the question in an interrupt's value as an `Approval`; `None` if the question does not ask for approval.
 
     Args:
-        value: value of the interrupt: a `HumanInterrupt`, a list of them, or the question of LangChain's
-            `HumanInTheLoopMiddleware`.
+        value: value of the interrupt: a `HumanInterrupt`, a list of them, or a question of LangChain's
+            `HumanInTheLoopMiddleware`. Or the interrupt itself: its `response_schema` has the answers that are allowed
+            to a question of `interrupt_mode="per_call"`, which else has all.
     """
+    schema: object = getattr(value, "response_schema", None)
+    value = getattr(value, "value", value)
+    if _is_call(value):
+        return _call(cast("Mapping[str, Any]", value), schema)
     if _is_batch(value):
         return _batch(cast("Mapping[str, Any]", value))
     asked: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
@@ -127,6 +132,34 @@ def _batch(value: Mapping[str, Any]) -> Approval:
         return {"decisions": [_decision(*pair) for pair in zip(actions, answers, strict=True)]}
 
     return Approval(actions, encode)
+
+
+def _is_call(value: object) -> bool:
+    return isinstance(value, Mapping) and value.get("type") == "tool_approval" and {"name", "args"} <= value.keys()
+
+
+def _call(value: Mapping[str, Any], schema: object) -> Approval:
+    """Return a question of LangChain's `HumanInTheLoopMiddleware` about a single call as an `Approval`."""
+    decisions = _decisions_in(schema) if isinstance(schema, Mapping) else _DECISIONS.values()
+    action = Action(
+        name=value["name"],
+        args=value["args"],
+        description=value.get("description"),
+        allowed=[word for word in WORDS if _DECISIONS[word] in decisions],
+    )
+    return Approval([action], lambda answers: _decision(action, answers[0]))
+
+
+def _decisions_in(schema: Mapping[str, Any]) -> set[str]:
+    """Return the constants that the JSON schema of an answer, or of a part of it, allows for the field `type`."""
+    found: set[str] = set()
+    for part in (schema, *schema.get("$defs", {}).values()):
+        match part:
+            case {"properties": {"type": {"const": str(word)}}}:
+                found.add(word)
+            case _:
+                pass
+    return found
 
 
 def _decision(action: Action, answer: Answer) -> dict[str, Any]:

@@ -106,6 +106,46 @@ def test_graphs_of_langgraph_do_not_run_on_trio(project: Project) -> None:
     assert result.stderr.endswith(":approved is a graph of LangGraph's, which runs on asyncio only\n")
 
 
+LANGCHAINS = """
+    from callboard import create_agent
+    from callboard.testing import ScriptedModel, calls
+    from langchain.agents.middleware import HumanInTheLoopMiddleware, SummarizationMiddleware, TodoListMiddleware
+
+    def search(words: str) -> str:
+        '''Search.'''
+        return f"about {words}"
+
+    def publish(text: str) -> str:
+        '''Publish.'''
+        return f"published {text}"
+
+    asks = [calls(("search", {"words": "tea"})), calls(("publish", {"text": "tea"})), "Done."]
+    summary = ScriptedModel(["THE SUMMARY"], loop=True)
+    middleware = [
+        TodoListMiddleware(),
+        SummarizationMiddleware(summary, trigger=("messages", 3), keep=("messages", 2)),
+        HumanInTheLoopMiddleware({"publish": True}, interrupt_mode="per_call"),
+    ]
+    agent = create_agent(ScriptedModel(asks), [search, publish], middleware=middleware)
+"""
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_an_agent_of_create_agent_runs_with_langchains_middleware(project: Project, backend: str) -> None:
+    """Only the agent's own model speaks to the user, and a summary does not tell the calls that it keeps again."""
+    options = (f"{project.module(LANGCHAINS)}:agent", "--db", project.db, "--thread", "1", "--backend", backend)
+
+    waiting = project.call("run", *options, "hi")
+    approved = project.call("run", *options, "--resume", "--yes")
+
+    assert (waiting.exit_code, approved.exit_code) == (3, 0), waiting.stderr
+    *told, asked, _ = waiting.stdout.splitlines()
+    assert [line.split("  ")[0] for line in told] == ["thread 1", "call", "done", "call"]
+    assert asked == "waits   approve publish(text='tea')"
+    assert approved.stdout.endswith("published tea\nDone.\n")
+    assert "SUMMARY" not in waiting.stdout + approved.stdout
+
+
 @pytest.mark.parametrize(
     ("name", "told"),
     [

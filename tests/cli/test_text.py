@@ -2,6 +2,7 @@
 
 import json
 import unicodedata
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,6 +102,31 @@ def test_an_answer_has_the_form_of_its_question() -> None:
     }
     assert accepted(Interrupt(theirs, id="1")) is None
     assert accepted(Interrupt([one], id="1")) == [{"type": "accept", "args": None}]
+
+
+def test_an_approval_of_a_single_call_has_the_answers_of_its_schema() -> None:
+    """The value of the question does not say which answers LangChain's middleware accepts."""
+    value = {"type": "tool_approval", "tool_call_id": "1", "name": "pay", "args": {"amount": 3}, "description": "Pay?"}
+    asked = Interrupt(value, id="1")
+    bare, one = approval_in(value), approval_in(asked)
+    assert bare is not None
+    assert one is not None
+    assert bare.actions == one.actions
+    assert [*one.actions[0].allowed] == ["accept", "edit", "respond", "ignore"]
+    edited = {"type": "edit", "edited_action": {"name": "pay", "args": {"amount": 4}}}
+    assert one.encode([("edit", {"amount": 4})]) == edited
+    assert accepted(asked) == {"type": "approve"}
+
+    def allows(*decisions: str) -> dict[str, Any]:
+        return {name: {"properties": {"type": {"const": name}}} for name in decisions}
+
+    object.__setattr__(asked, "response_schema", {"$defs": {**allows("reject", "respond"), "Args": {"type": "object"}}})
+    two = approval_in(asked)
+    assert two is not None
+    assert [*two.actions[0].allowed] == ["respond", "ignore"]
+    assert accepted(asked) is None
+    object.__setattr__(asked, "response_schema", allows("approve")["approve"])
+    assert accepted(asked) == {"type": "approve"}
 
 
 def test_what_only_looks_like_an_approval_is_a_free_question() -> None:

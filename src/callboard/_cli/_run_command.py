@@ -160,7 +160,7 @@ _NO_REASON = "Tool execution requires approval"
 
 def accepted(question: Interrupt) -> Any:
     """Return the answer that accepts all actions of a question; `None` if the question does not allow this answer."""
-    approval = approval_in(question.value)
+    approval = approval_in(question)
     if approval is None or any("accept" not in action.allowed for action in approval.actions):
         return None
     yes: Answer = ("accept", None)
@@ -247,7 +247,7 @@ class Asker:
                 return said[0] == "y"
 
     def _answer(self, question: Interrupt) -> Any:
-        approval = approval_in(question.value)
+        approval = approval_in(question)
         if approval is None or any(not action.allowed for action in approval.actions):
             self._console.print(as_text(question.value))
             return free_answer(self._text("answer (JSON, or text): "), question)

@@ -89,7 +89,8 @@ _LINE_EVERY = 1.0
 """Seconds between two lines of the live view, if the output is not a terminal."""
 
 _NOT_THE_ANSWER = frozenset(("tools", "pre_model_hook", "post_model_hook", "generate_structured_response"))
-"""Names of nodes in which the output of a model is not an answer to the user, and is not printed."""
+_HOOKS = (".before_agent", ".before_model", ".after_model", ".after_agent")
+"""Names of nodes, and their ends, in which the output of a model is no answer to the user, and is not printed."""
 
 
 class Screen:
@@ -101,6 +102,7 @@ class Screen:
         self._console = console
         self._calls = calls
         self._shown = set(known)
+        self._announced = set(self._shown)
         self._quiet: set[str | None] = set()
         self._mid_line = False
         self._all = live
@@ -157,7 +159,8 @@ class Screen:
             self._live = None
 
     def _take_token(self, message: BaseMessage, metadata: Mapping[str, Any]) -> None:
-        if metadata.get("langgraph_node") in _NOT_THE_ANSWER:
+        node: str = metadata.get("langgraph_node", "")
+        if node in _NOT_THE_ANSWER or node.endswith(_HOOKS):
             return
         if isinstance(message, AIMessageChunk):
             self._shown.add(message.id)
@@ -181,7 +184,10 @@ class Screen:
         self._end_line()
 
     def _announce(self, message: AIMessage) -> None:
-        """Print the calls of a reply."""
+        """Print the calls of a reply, unless they were printed already."""
+        if message.id is not None and message.id in self._announced:
+            return  # written again, as by a hook that shortens the conversation
+        self._announced.add(message.id)
         # Many calls are printed as numbers by tool. Few calls are printed one by one, unless a live view shows them.
         calls = message.tool_calls
         self._calls.asked_for(calls)
