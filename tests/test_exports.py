@@ -95,3 +95,22 @@ def test_importing_callboard_loads_nothing_heavy() -> None:
     code = "import sys, callboard.testing; print(*{'trio', 'langgraph', 'langchain_core'} & set(sys.modules))"
 
     assert subprocess.check_output([sys.executable, "-c", code], timeout=60, text=True) == "\n"
+
+
+def test_create_agent_is_imported_without_langchain_and_names_the_extra_when_it_is_called() -> None:
+    """Applications import from `callboard` what they use by configuration; langchain is an optional dependency."""
+    code = """if True:
+        import sys
+        for name in ("langchain", "langchain.agents", "langchain.agents.middleware"):
+            sys.modules[name] = None
+        from callboard import create_agent
+        from callboard.testing import ScriptedModel
+        try:
+            create_agent(ScriptedModel(["hi"]), [], timeout=1.0)
+        except ImportError as error:
+            print(error)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, text=True, check=False)
+
+    assert done.stderr == ""
+    assert done.stdout == "create_agent runs LangChain's agent: pip install 'callboard[langchain]'\n"
