@@ -324,3 +324,22 @@ async def test_observers_hear_of_each_request_to_the_model() -> None:
     assert [event.phase for event in events] == ["begun", "asked", "answered", "asked", "answered", "ended"]
     replies = [event.result for event in events if event.phase == "answered"]
     assert [reply.content for reply in replies if isinstance(reply, AIMessage)] == ["", "done"]
+
+
+async def test_each_call_has_a_result_before_the_model_is_asked_again() -> None:
+    """Providers refuse a conversation with an unanswered call, so a message instead of an approval would end it."""
+    human = HumanInTheLoopMiddleware(interrupt_on={"add": True}, interrupt_mode="per_call")
+    model = ScriptedModel([calls(tool_call("add", "1", a=1, b=2), tool_call("look", "2")), "done"])
+
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    agent = create_agent(model, [add, look], middleware=[human], checkpointer="memory")
+    await run(agent, config=THREAD)
+    state = await run(agent, {"messages": [("user", "Never mind.")]}, THREAD)
+    seen = model.requests[-1]
+    assert [message.type for message in seen] == ["human", "ai", "tool", "tool", "human"]
+    assert seen[2].content.startswith("Error: this call has no result.")
+    assert seen[3].content == "seen"
+    assert state["messages"][:-1] == seen

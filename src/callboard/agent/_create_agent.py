@@ -34,11 +34,12 @@ from callboard.actors._child import ChildSpec
 from callboard.agent._agent import Agent
 from callboard.agent._model import init_chat_model
 from callboard.agent._react import listed_tools, stored_types_of, tell_unkept_questions
-from callboard.agent._run_context import AgentPlan, Breakpoints, NodeBodies
+from callboard.agent._run_context import AgentPlan, Breakpoints, NodeBodies, RunContext
 from callboard.agent._runner import Runner
 from callboard.conversations._channels import MESSAGES, Schema, State
 from callboard.conversations._database import saver_of, store_of
 from callboard.conversations._flow import END, MODEL, TOOLS
+from callboard.conversations._history import repaired
 from callboard.conversations._stored_types import checked_types
 from callboard.conversations._thread import START
 from callboard.tools._actor_tools import Toolkit, unpacked
@@ -121,6 +122,28 @@ def flow_of(builder: StateGraph[Any, Any, Any, Any]) -> BuiltFlow:
         turn_entry=turn[0] if turn else MODEL,
         reply_node=reply,
     )
+
+
+class BuiltBodies(NodeBodies):
+    """Bodies of the nodes of LangChain's graph in one run."""
+
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(context)
+        self._whole: list[BaseMessage] = []
+        """Conversation after its last repair, or after the last check that found nothing to repair."""
+
+    async def prepare(self, node: str) -> None:
+        """Give each call without a result an error message, in its place, before the model sees the conversation.
+
+        Hooks before the model see the call as it is: they may send it to the tools.
+        """
+        if node != MODEL:
+            return
+        thread = self.context.thread
+        messages = thread.state.get(MESSAGES) or []
+        self._whole = whole = repaired(messages, self._whole)
+        if whole != messages:
+            await thread.amend([thread.state.replacing(MESSAGES, whole)], None, "repair")
 
 
 @suggests_keywords
