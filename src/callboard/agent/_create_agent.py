@@ -90,6 +90,24 @@ class BuiltFlow:
 class BuiltBodies(NodeBodies):
     """Bodies of the nodes of LangChain's agent in one run."""
 
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(context)
+        self._whole: list[BaseMessage] = []
+        """Conversation after its last repair, or after the last check that found nothing to repair."""
+
+    async def prepare(self, node: str) -> None:
+        """Give each call without a result an error message, in its place, before the model sees the conversation.
+
+        Hooks before the model see the call as it is: they may send it to the tools.
+        """
+        if node != MODEL:
+            return
+        thread = self.context.thread
+        messages = thread.state.get(MESSAGES) or []
+        self._whole = whole = repaired(messages, self._whole)
+        if whole != messages:
+            await thread.amend([thread.state.replacing(MESSAGES, whole)], None, "repair")
+
     def output(self, node: str, given: Any, config: RunnableConfig, *, is_sent: bool) -> Awaitable[Any]:
         """Run a node and return its output; report the requests to the model to observers."""
         reporter = self.context.reporter
@@ -122,28 +140,6 @@ def flow_of(builder: StateGraph[Any, Any, Any, Any]) -> BuiltFlow:
         turn_entry=turn[0] if turn else MODEL,
         reply_node=reply,
     )
-
-
-class BuiltBodies(NodeBodies):
-    """Bodies of the nodes of LangChain's graph in one run."""
-
-    def __init__(self, context: RunContext) -> None:
-        super().__init__(context)
-        self._whole: list[BaseMessage] = []
-        """Conversation after its last repair, or after the last check that found nothing to repair."""
-
-    async def prepare(self, node: str) -> None:
-        """Give each call without a result an error message, in its place, before the model sees the conversation.
-
-        Hooks before the model see the call as it is: they may send it to the tools.
-        """
-        if node != MODEL:
-            return
-        thread = self.context.thread
-        messages = thread.state.get(MESSAGES) or []
-        self._whole = whole = repaired(messages, self._whole)
-        if whole != messages:
-            await thread.amend([thread.state.replacing(MESSAGES, whole)], None, "repair")
 
 
 @suggests_keywords
