@@ -16,7 +16,8 @@ from langchain.agents.middleware import (
     hook_config,
 )
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
-from langchain_core.messages import AIMessage, SystemMessage, ToolMessage
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, SystemMessage, ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
 from pydantic import BaseModel
@@ -343,3 +344,17 @@ async def test_each_call_has_a_result_before_the_model_is_asked_again() -> None:
     assert seen[2].content.startswith("Error: this call has no result.")
     assert seen[3].content == "seen"
     assert state["messages"][:-1] == seen
+
+
+async def test_calls_without_an_id_get_one() -> None:
+    """Some providers give no id."""
+
+    class NoIds(GenericFakeChatModel):
+        def bind_tools(self, tools: Any, **options: Any) -> Any:
+            return self
+
+    asks = [ToolCall(name="add", args={"a": 1, "b": number}, id=None) for number in (2, 3)]
+    agent = create_agent(NoIds(messages=iter([AIMessage("", tool_calls=asks), AIMessage("done")])), [add])
+    messages = (await run(agent))["messages"]
+    assert [message.content for message in messages] == ["go", "", "3", "4", "done"]
+    assert [call["id"] for call in messages[1].tool_calls] == [message.tool_call_id for message in messages[2:4]]

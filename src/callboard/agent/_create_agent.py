@@ -39,7 +39,7 @@ from callboard.agent._runner import Runner
 from callboard.conversations._channels import MESSAGES, Schema, State
 from callboard.conversations._database import saver_of, store_of
 from callboard.conversations._flow import END, MODEL, TOOLS
-from callboard.conversations._history import repaired
+from callboard.conversations._history import complete_calls, repaired
 from callboard.conversations._stored_types import checked_types
 from callboard.conversations._thread import START
 from callboard.tools._actor_tools import Toolkit, unpacked
@@ -110,17 +110,25 @@ class BuiltBodies(NodeBodies):
 
     def output(self, node: str, given: Any, config: RunnableConfig, *, is_sent: bool) -> Awaitable[Any]:
         """Run a node and return its output; report the requests to the model to observers."""
-        reporter = self.context.reporter
-        ask = partial(super().output, node, given, config, is_sent=is_sent)
-        if reporter is None or node != MODEL:
-            return ask()
-        return reporter.ask(self.context.plan.chat_model, given, ask, self._reply_in)
+        if node != MODEL:
+            return super().output(node, given, config, is_sent=is_sent)
+        reporter, ask = self.context.reporter, partial(self._ask, given, config, is_sent)
+        return ask() if reporter is None else reporter.ask(self.context.plan.chat_model, given, ask, self._reply_in)
+
+    async def _ask(self, given: Any, config: RunnableConfig, is_sent: bool) -> Any:
+        """Run LangChain's model node, and give an id to each call without one: results are matched by id."""
+        output = await super().output(MODEL, given, config, is_sent=is_sent)
+        for message in self._messages_in(output):
+            complete_calls(message)
+        return output
 
     def _reply_in(self, output: Any) -> AIMessage | None:
-        """Return the reply in the output of the model's node, which may contain messages for structured output, too."""
+        return next((message for message in self._messages_in(output) if isinstance(message, AIMessage)), None)
+
+    def _messages_in(self, output: Any) -> list[BaseMessage]:
+        """Return the messages in the output of the model's node: the reply, and answers for structured output."""
         writes = self.context.plan.schema.writes_of(output)
-        messages = [message for key, value in writes if key == MESSAGES for message in value]
-        return next((message for message in messages if isinstance(message, AIMessage)), None)
+        return [message for key, value in writes if key == MESSAGES for message in value]
 
 
 def flow_of(builder: StateGraph[Any, Any, Any, Any]) -> BuiltFlow:
