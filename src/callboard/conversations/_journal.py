@@ -323,7 +323,7 @@ class SavedThread(RecordedThread):
             await self._flushing.wait()  # if that write failed, its entries are still in `_sending`
         self._flushing = Event()
         try:
-            if not wait:
+            if not wait and self.saver.is_waited_for:
                 # Calls that end in the same turn of the event loop share a write: that of the step, if it ends, too.
                 await cancel_shielded_checkpoint()
                 if self._is_followed:

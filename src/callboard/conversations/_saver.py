@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 from anyio import to_thread
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.memory import InMemorySaver
 
 from callboard._langgraph._message_cache import MessageMemory, StoredConversations
 from callboard._langgraph._savers import (
@@ -54,6 +55,11 @@ class Saver:
     @property
     def _place(self) -> Place:
         return self.thread_id, self.namespace
+
+    @property
+    def is_waited_for(self) -> bool:
+        """`True` unless the checkpointer stores at once, in memory."""
+        return type(self._saver) is not InMemorySaver
 
     def config(self, checkpoint_id: str | None = None) -> RunnableConfig:
         """Return a config that names the checkpoint with an id, or the latest checkpoint of the thread."""
