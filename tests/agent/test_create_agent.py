@@ -1,8 +1,9 @@
 """`callboard.create_agent`: LangChain's agent on callboard's loop, on asyncio and on trio."""
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import anyio
 import pytest
@@ -19,7 +20,10 @@ from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, SystemMessage, ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
-from langgraph.types import Command
+from langgraph.channels.delta import DeltaChannel
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_config
+from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
 from callboard import Actor, CallPolicy, Limit, RunEvent, ToolNode, create_agent, handler, observe
@@ -358,3 +362,88 @@ async def test_calls_without_an_id_get_one() -> None:
     messages = (await run(agent))["messages"]
     assert [message.content for message in messages] == ["go", "", "3", "4", "done"]
     assert [call["id"] for call in messages[1].tool_calls] == [message.tool_call_id for message in messages[2:4]]
+
+
+def send_note(text: str) -> str:
+    """Write to the state as deepagents' `StateBackend` does, and return what the running task reads afterwards."""
+    conf = get_config()["configurable"]
+    conf["__pregel_send"]([("notes", [text])])
+    return str(conf["__pregel_read"]("notes", True))
+
+
+class StateWithNotes(AgentState[Any]):
+    """State with a key to which tools and hooks write directly."""
+
+    notes: Annotated[list[str], operator.add]
+
+
+class Notes(AgentMiddleware[Any, Any, Any]):
+    """Middleware that writes to the key `notes` of the state directly."""
+
+    state_schema = StateWithNotes
+
+    def before_agent(self, state: Any, runtime: Any) -> None:
+        send_note("hook")
+
+    def wrap_tool_call(self, request: Any, handler: Any) -> Any:
+        send_note(f"around {request.tool_call['id']}")
+        return handler(request)
+
+    async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+        send_note(f"around {request.tool_call['id']}")
+        return await handler(request)
+
+
+def note(text: str) -> str:
+    """Note a text."""
+    return send_note(text)
+
+
+async def test_writes_that_tools_and_hooks_send_to_the_state_are_kept() -> None:
+    """LangGraph's tasks may write to channels before they return: deepagents keeps its files in this way."""
+
+    def agent_of(factory: Callable[..., Any]) -> Any:
+        model = scripted(tool_call("note", text="one"), tool_call("note", text="two"))
+        return factory(model, [note], middleware=[Notes()], checkpointer=InMemorySaver())
+
+    agent = agent_of(create_agent)
+    result = await run(agent, GO, THREAD)
+    theirs = await anyio.to_thread.run_sync(agent_of(langchains_agent).invoke, GO, THREAD)
+    assert result["notes"] == theirs["notes"] == ["hook", "around call_1", "one", "around call_2", "two"]
+    assert texts(result) == texts(theirs)
+    assert (await agent.aget_state(THREAD)).values["notes"] == result["notes"]
+
+
+async def test_a_write_that_a_finished_call_has_sent_survives_an_interrupted_turn() -> None:
+    def ask() -> str:
+        """Ask a person."""
+        return str(interrupt("may I?"))
+
+    model = scripted(tool_call("note", text="one"), tool_call("ask"))
+    agent = create_agent(model, [note, ask], middleware=[Notes()], checkpointer=InMemorySaver())
+    assert "__interrupt__" in await run(agent, GO, THREAD)
+    resumed = await run(agent, Command(resume="yes"), THREAD)
+    assert resumed["notes"] == ["hook", "around call_1", "one", "around call_2"]
+
+
+async def test_a_channel_of_deltas_is_stored_whole_at_the_end_of_a_run() -> None:
+    """LangGraph stores only the writes to such a channel; deepagents has one for the messages and one for the files."""
+
+    def joined(before: list[Any], writes: Sequence[list[Any]]) -> list[Any]:
+        return [*before, *(item for write in writes for item in write)]
+
+    class Schema(AgentState[Any]):
+        messages: Annotated[list[Any], DeltaChannel(joined)]  # type: ignore[misc]
+        items: Annotated[list[str], DeltaChannel(joined)]
+
+    model, saver, given = ScriptedModel(["done"] * 3), InMemorySaver(), {**GO, "items": ["x"]}
+    agent = create_agent(model, state_schema=Schema, checkpointer=saver)
+    assert "items" in agent.stream_channels
+    await run(agent, given, THREAD)
+    second = await run(agent, given, THREAD)
+    assert second["items"] == ["x", "x"]
+    assert all(message.id for message in second["messages"])
+    theirs = langchains_agent(model, state_schema=Schema, checkpointer=saver)
+    third = await anyio.to_thread.run_sync(theirs.invoke, given, THREAD)
+    assert third["items"] == ["x", "x", "x"]
+    assert third["messages"][:4] == second["messages"]

@@ -28,7 +28,7 @@ from langgraph._internal._scratchpad import PregelScratchpad
 from langgraph.pregel._messages import StreamMessagesHandler
 from langgraph.pregel._tools import StreamToolCallHandler
 from langgraph.pregel.protocol import StreamProtocol
-from langgraph.types import Interrupt, StreamWriter, _interrupt_id
+from langgraph.types import Command, Interrupt, StreamWriter, _interrupt_id
 
 from callboard._langgraph._outer_task import NO_RUNTIME, Send, Writes, graph_task, runtime_in, with_key, with_runtime
 
@@ -120,6 +120,18 @@ def without_ids(namespace: str) -> str:
     return NS_SEP.join(part.partition(NS_END)[0] for part in namespace.split(NS_SEP))
 
 
+Write = tuple[str, Any]
+"""Name of a channel, and the value that is written to it."""
+
+
+def with_writes(output: Any, writes: Sequence[Write]) -> Any:
+    """Return the output of a task together with the writes that the task has sent itself, which come first."""
+    if not writes:
+        return output
+    rest = output if isinstance(output, (list, tuple)) else [output]
+    return [*(Command(update={name: value}) for name, value in writes), *rest]
+
+
 class CallOwner(Protocol):
     """Protocol of a batch of calls: the attributes that the scratchpads of its calls use."""
 
@@ -135,6 +147,11 @@ class CallOwner(Protocol):
 
     @property
     def graphs(self) -> GraphNames | None: ...
+
+    @property
+    def writes(self) -> "dict[str, list[Write]]":
+        """Writes that the calls have sent to the state themselves, by key; empty if `forward` receives them."""
+        ...
 
     @property
     def run(self) -> str:
@@ -243,12 +260,20 @@ class CallScratchpad(PregelScratchpad):
         return self._question if self.answers_left() else None
 
     def __call__(self, writes: Writes) -> None:
-        """Store the answers that the call has accepted; pass all other writes on to the outer task."""
+        """Store the answers that the call has accepted; pass all other writes on to the outer task, or collect them."""
         for channel, value in writes:
             if channel == RESUME:
                 self._owner.accepted(self._key, list(value))
             elif (forward := self._owner.forward) is not None:
                 forward([(channel, value)])
+            else:
+                self._owner.writes.setdefault(self._key, []).append((channel, value))
+
+    @property
+    def writes(self) -> Sequence[Write]:
+        """Writes that this call, or the call of an agent around it, has sent to the agent's state itself."""
+        forward = self._owner.forward
+        return forward.writes if isinstance(forward, CallScratchpad) else self._owner.writes.get(self._key, ())
 
 
 def scope_of(config: RunnableConfig) -> CallScratchpad | None:

@@ -43,7 +43,7 @@ from langgraph.pregel.protocol import StreamProtocol
 from langgraph.runtime import ExecutionInfo, Runtime
 from langgraph.types import Command, StreamWriter
 
-from callboard._langgraph._call_scope import CallScratchpad, without_ids
+from callboard._langgraph._call_scope import CallScratchpad, Write, scope_of, without_ids
 from callboard._langgraph._outer_task import with_key
 
 
@@ -239,15 +239,32 @@ _SHARED = tuple(one.name for one in fields(Runtime) if one.name != "execution_in
 _OF_THE_TASK_AROUND = (CONFIG_KEY_SCRATCHPAD, CONFIG_KEY_SEND, CONFIG_KEY_RESUME_MAP)
 
 
-def _read_channels(_: object, channels: Any, select: Any, _fresh: bool = False) -> Any:
+def _read_channels(_: object, channels: Any, select: Any, fresh: bool = False) -> Any:
     """Return the values of channels, like LangGraph's `local_read`.
 
-    A single name returns its value; several names return a dict. The parameters have the positions that `read_state`
-    expects.
+    A single name returns its value; several names return a dict. With `fresh`, the values include the writes that the
+    running task has sent itself. The parameters have the positions that `read_state` expects.
     """
+    if fresh and (writes := _sent_to(channels)):
+        channels = {name: _updated(channel, name, writes) for name, channel in channels.items()}
     if isinstance(select, str):
-        return channels[select].get()
+        return channels[select].get() if channels[select].is_available() else None
     return {name: channels[name].get() for name in select if name in channels and channels[name].is_available()}
+
+
+def _sent_to(channels: Any) -> Sequence[Write]:
+    """Return the writes that the running task has sent itself, if its agent has these channels."""
+    config = var_child_runnable_config.get() or {}
+    scope, read = scope_of(config), config.get(CONF, {}).get(CONFIG_KEY_READ)
+    # The running task may be a call of another agent, around the one whose channels are read.
+    return scope.writes if scope is not None and read is not None and read.args[1] is channels else ()
+
+
+def _updated(channel: Any, name: str, writes: Sequence[Write]) -> Any:
+    if values := [value for written, value in writes if written == name]:
+        channel = channel.copy()
+        channel.update(values)
+    return channel
 
 
 def task_id_of(checkpoint_id: str, graph_ns: str, step: int, node: str, *path: str) -> str:

@@ -211,6 +211,11 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
         """LangGraph channels of the agent's graph by name, including one for each state key."""
         return dict(self._drawn.channels)
 
+    @property
+    def stream_channels(self) -> Any:
+        """Names of the channels that streams of the agent's graph show."""
+        return self._drawn.stream_channels
+
     def copy(self, update: Mapping[str, Any] | None = None) -> Self:
         """Return a copy of the agent in which the given settings are replaced.
 

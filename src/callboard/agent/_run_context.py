@@ -9,7 +9,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import TracePolicy
 
-from callboard._langgraph._call_scope import CallScratchpad, name_of_run
+from callboard._langgraph._call_scope import CallScratchpad, Write, name_of_run
 from callboard._langgraph._node_scope import NS_SEP, PULL, PUSH, NodeConfigs, NodePlace, Outer, task_id_of
 from callboard._loops._current import current_loop
 from callboard.agent._model import run_user_code
@@ -24,12 +24,13 @@ from callboard.tools._node import NodeAccess, ToolNode
 class _Unasked:
     """Owner of the scratchpads of a run's nodes that have not called `interrupt()` yet: there is nothing to store."""
 
-    __slots__ = ("_conf",)
+    __slots__ = ("_conf", "writes")
 
     around = forward = graphs = None
 
     def __init__(self, conf: Mapping[str, Any]) -> None:
         self._conf = conf
+        self.writes: dict[str, list[Write]] = {}
 
     @property
     def run(self) -> str:

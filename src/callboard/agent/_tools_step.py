@@ -18,6 +18,7 @@ from langchain_core.runnables.config import ensure_config
 from langgraph.errors import GraphInterrupt
 from langgraph.types import Command
 
+from callboard._langgraph._call_scope import Write, with_writes
 from callboard._langgraph._node_scope import NodePlace, to_parent
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolCallWithContext
 from callboard._loops._deadline import cleanup
@@ -143,6 +144,7 @@ class CallStep:
         self._ends_step = ends_step  # the end of the step follows the last call at once
         # Streams or handlers see each call as a task of its own.
         self._tells_each = by_call and run.is_watched
+        self._writes: dict[str, list[Write]] = {}
 
     def tell_beginning(self) -> None:
         """Send the start of each call to the readers of the stream.
@@ -217,11 +219,13 @@ class CallStep:
             if not is_control_flow(error):
                 run.tell.failed(place, error)
             raise
+        combined = with_writes(combined, [write for writes in self._writes.values() for write in writes])
         run.tell.ended(place, combined if isinstance(combined, list) else [combined])
 
     async def run(self, config: RunnableConfig) -> Any:
         """Run the batch and return its results in the form of a node's output: messages, commands, or a dict."""
         thread, batch = self._run.thread, await self._batch(config)
+        self._writes = batch.ledger.writes
         if thread.is_kept:
             # One write for all claims, before any body starts. It also stores the `Stepped` entry that waited for them.
             claims = await batch.claims() if thread.claims_ahead else []
@@ -283,13 +287,15 @@ class CallStep:
             keys = await in_portions(naming(requested.calls))
             tasks = {key: self.tasks.get(key, key) for key in keys}
             part = CallStep(run, requested, tasks, self._places, self._answers, by_call=self._by_call)
-            return await part.run(config)
+            combined = await part.run(config)
+            self._writes |= part._writes
+            return combined
 
         outputs = await around_all(entries, step, self._requested.calls, Entry(given, config, {}), messages_key)
         self._leave_with([one for output in outputs for one in (output if isinstance(output, list) else [output])])
-        for task, output in zip(self.tasks.values(), outputs, strict=True):
+        for (key, task), output in zip(self.tasks.items(), outputs, strict=True):
             # Recorded a second time, because the method may have changed results; the last entry of a task counts.
-            await run.thread.finished(task, output)
+            await run.thread.finished(task, with_writes(output, self._writes.get(key, ())))
         return ResultRules("dict", messages_key).combined(outputs)
 
     def _leave_with(self, outputs: Sequence[Any]) -> None:
@@ -336,7 +342,8 @@ class CallStep:
         await self._run.thread.asked({self.tasks[key]: record})
 
     async def _finished(self, key: str, output: Any, is_last: bool) -> None:
-        await self._run.thread.finished(self.tasks[key], output, later=is_last and self._ends_step)
+        whole = with_writes(output, self._writes[key]) if key in self._writes else output
+        await self._run.thread.finished(self.tasks[key], whole, later=is_last and self._ends_step)
 
 
 # Overridden methods of a tools node, around each call or around all calls of a reply. The method gets the same input as

@@ -18,18 +18,17 @@ from langchain_core.messages import (
 )
 from langgraph.channels import BinaryOperatorAggregate, LastValue, UntrackedValue
 from langgraph.channels.base import BaseChannel
+from langgraph.channels.delta import DeltaChannel
 from langgraph.errors import EmptyChannelError, ErrorCode, InvalidUpdateError, create_error_message
 from langgraph.graph import StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Overwrite
 from pydantic import BaseModel
 
+from callboard._langgraph._call_scope import Write as Write
 from callboard._langgraph._node_scope import MISSING, command_writes
 
 MESSAGES = "messages"
-
-Write = tuple[str, Any]
-"""Name of a channel, and the value that is written to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +89,8 @@ class Schema:
         self.flow = flow
         self.specs = cast("Mapping[str, BaseChannel[Any, Any, Any]]", builder.channels)
         self.conversations = frozenset(name for name in self.specs if self.adds_messages(name))
+        self.has_message_ids = MESSAGES in self.conversations or isinstance(self.specs.get(MESSAGES), DeltaChannel)
+        """`True` if each message gets an id before it is stored: LangGraph gives ids in both kinds of channels."""
         self.untracked = frozenset(name for name, spec in self.specs.items() if isinstance(spec, UntrackedValue))
         """Keys of the state that are never stored: their channel is LangGraph's `UntrackedValue`."""
         self.fading = [name for name, spec in self.specs.items() if type(spec) not in _LASTING]
@@ -234,7 +235,8 @@ class State:
         values: dict[str, Any] = {}
         for name, channel in self.channels.items():
             try:
-                value = channel.checkpoint()
+                # LangGraph stores the writes to such a channel, not its value; a snapshot here is the whole state.
+                value = channel.get() if isinstance(channel, DeltaChannel) else channel.checkpoint()
             except EmptyChannelError:
                 continue
             if value is not MISSING:

@@ -76,7 +76,7 @@ class Thread:
         self.checkpoint_id = new_id(self.step)
         """Id of the current position. In memory it does not change: ids of tasks differ by the number of the step."""
         self.namespace = namespace
-        self._has_ids = MESSAGES in schema.conversations
+        self._has_ids = schema.has_message_ids
 
     @property
     def exists(self) -> bool:

@@ -157,6 +157,7 @@ class Ledger:
         # Both belong to `save`: at most one write runs; a call that finishes meanwhile only requests another one.
         self._saving = self._unsaved = False
         self.records: dict[str, CallRecord] = {}
+        self.writes: dict[str, list[tuple[str, Any]]] = {}
         self._stored: dict[str, dict[str, Any]] = {}
         """Encoded form of `records`, always up to date; encoding all of them for each result would take long."""
         self._held = held if self._task is None and isinstance(held, dict) else None
