@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from ._explained import EXPLAINED
-from ._outcome import Comparison, passed, run
+from ._outcome import Comparison, Outcomes, passed, run
 from ._suite import REPOSITORY, SUITES, Suite, environment_for, source_of
 
 
@@ -29,16 +29,22 @@ def options() -> argparse.Namespace:
     return found
 
 
-def compare(suite: Suite, into: Path, checkout: Path | None) -> Comparison | None:
+Done = dict[tuple[str, str, bool], Outcomes]
+"""Runs without callboard, by distribution, version and whether only coroutine tests ran: some suites share one."""
+
+
+def compare(suite: Suite, into: Path, checkout: Path | None, done: Done) -> Comparison | None:
     """Run a suite without and with callboard; return None if its tests are not available."""
     source = source_of(suite, into, checkout)
     if source is None:
-        print(f"{suite.name}: its tests are not published; give --checkout {suite.name}=FOLDER")
+        print(f"{suite.name}: its tests are not published; give --checkout {suite.distribution}=FOLDER")
         return None
     python = environment_for(suite, source, into)
-    without = run(suite, python, source, into / f"{suite.name}-without.xml", in_place=False)
+    tests = (suite.distribution, suite.version, suite.on_trio)
+    if tests not in done:
+        done[tests] = run(suite, python, source, into / f"{suite.name}-without.xml", in_place=False)
     with_ours = run(suite, python, source, into / f"{suite.name}-with.xml", in_place=True)
-    return Comparison(suite, without, with_ours)
+    return Comparison(suite, done[tests], with_ours)
 
 
 def unexplained(comparison: Comparison) -> list[str]:
@@ -62,10 +68,10 @@ def main() -> None:
     found.into.mkdir(parents=True, exist_ok=True)
     checkouts = {name: Path(folder) for name, _, folder in (word.partition("=") for word in found.checkout)}
     print("| suite | tests | pass with LangGraph | pass with callboard |\n|---|---|---|---|")
-    left = []
+    left, done = [], Done()
     for suite in SUITES:
         if not found.names or suite.name in found.names:
-            comparison = compare(suite, found.into, checkouts.get(suite.name))
+            comparison = compare(suite, found.into, checkouts.get(suite.distribution), done)
             left += [] if comparison is None else unexplained(comparison)
     if left:
         raise SystemExit(f"{len(left)} differences are not explained in tests/suites/_explained.py")

@@ -40,11 +40,14 @@ def passed(outcomes: Outcomes) -> set[str]:
 
 
 def run(suite: Suite, python: Path, source: Path, report: Path, *, in_place: bool) -> Outcomes:
-    """Run a suite in a process of its own, with callboard in LangGraph's place or without."""
+    """Run a suite in a process of its own, with callboard in the place of the suite's names or without."""
     words = [python, "-m", "pytest", "-q", suite.tests, *suite.options, "-p", "no:cacheprovider"]
     words += [f"--timeout={SLOWEST}", "-o", "asyncio_default_fixture_loop_scope=function", f"--junitxml={report}"]
+    plugins = ["coroutines_only"] if suite.on_trio else []
     if in_place:
-        words += ["-p", "callboard_in_place"]
+        plugins += [suite.plugin, "no:asyncio", "coroutines_on_trio"] if suite.on_trio else [suite.plugin]
+    for plugin in plugins:
+        words += ["-p", plugin]
     environment = {**os.environ, "PYTHONPATH": str(HERE / "plugin"), "NO_DOCKER": "true"}
     environment |= {"LANGSMITH_TRACING": "false", "LANGCHAIN_TRACING_V2": "false"}
     report.unlink(missing_ok=True)
