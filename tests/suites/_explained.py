@@ -89,6 +89,11 @@ _ON_TRIO = {
 }
 
 EXPLAINED: dict[str, dict[str, str]] = {
+    "deepagents-create-agent": {
+        "tests.unit_tests.test_end_to_end.TestDeltaChannels::test_files_not_in_channel_values": (
+            "a checkpoint of callboard contains the whole state, including the value of a DeltaChannel"
+        ),
+    },
     "langchain": {
         "tests.unit_tests.agents.middleware.implementations.test_human_in_the_loop"
         "::test_per_call_needs_a_tool_call_id": (
