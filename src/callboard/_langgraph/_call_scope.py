@@ -285,6 +285,13 @@ def scope_of(config: RunnableConfig) -> CallScratchpad | None:
     return found if isinstance(found, CallScratchpad) else None
 
 
+def with_sent_writes(output: Any, config: RunnableConfig) -> Any:
+    """Return the output of a node together with the writes that the node has sent itself."""
+    scope = config[CONF].get(CONFIG_KEY_SCRATCHPAD)
+    # Tested here, without another call: most nodes send no writes.
+    return with_writes(output, scope.writes) if scope is not None and scope._owner.writes else output
+
+
 class TaskScope(NamedTuple):
     """Identity of a tool call that LangGraph's own node runs."""
 

@@ -245,16 +245,16 @@ def _read_channels(_: object, channels: Any, select: Any, fresh: bool = False) -
     A single name returns its value; several names return a dict. With `fresh`, the values include the writes that the
     running task has sent itself. The parameters have the positions that `read_state` expects.
     """
-    if fresh and (writes := _sent_to(channels)):
+    config = var_child_runnable_config.get() if fresh else None
+    if config is not None and (writes := _sent_to(channels, config)):
         channels = {name: _updated(channel, name, writes) for name, channel in channels.items()}
     if isinstance(select, str):
         return channels[select].get() if channels[select].is_available() else None
     return {name: channels[name].get() for name in select if name in channels and channels[name].is_available()}
 
 
-def _sent_to(channels: Any) -> Sequence[Write]:
+def _sent_to(channels: Any, config: RunnableConfig) -> Sequence[Write]:
     """Return the writes that the running task has sent itself, if its agent has these channels."""
-    config = var_child_runnable_config.get() or {}
     scope, read = scope_of(config), config.get(CONF, {}).get(CONFIG_KEY_READ)
     # The running task may be a call of another agent, around the one whose channels are read.
     return scope.writes if scope is not None and read is not None and read.args[1] is channels else ()

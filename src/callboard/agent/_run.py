@@ -15,7 +15,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import ErrorCode, GraphDrained, GraphInterrupt, GraphRecursionError, create_error_message
 from langgraph.types import Interrupt, Send
 
-from callboard._langgraph._call_scope import scope_of, with_writes
+from callboard._langgraph._call_scope import with_sent_writes
 from callboard._langgraph._node_scope import NodePlace
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard.agent._model import lending
@@ -319,8 +319,7 @@ class Run:
                 output = await self._bodies.output(node, given, config, is_sent=is_sent)
         finally:
             var_child_runnable_config.reset(token)
-        scope = scope_of(config)
-        return output if scope is None else with_writes(output, scope.writes)
+        return with_sent_writes(output, config)
 
     def _values(self) -> dict[str, Any]:
         """Return the values of the state for the caller, including the results of an unfinished step's tasks."""
