@@ -447,3 +447,14 @@ async def test_a_channel_of_deltas_is_stored_whole_at_the_end_of_a_run() -> None
     third = await anyio.to_thread.run_sync(theirs.invoke, given, THREAD)
     assert third["items"] == ["x", "x", "x"]
     assert third["messages"][:4] == second["messages"]
+
+
+async def test_a_hook_that_writes_in_each_turn_writes_once_in_each() -> None:
+    class Turns(AgentMiddleware[Any, Any, Any]):
+        state_schema = StateWithNotes
+
+        def before_model(self, state: Any, runtime: Any) -> None:
+            send_note("turn")
+
+    agent = create_agent(scripted(tool_call("add", a=1, b=2)), [add], middleware=[Turns()])
+    assert (await run(agent))["notes"] == ["turn", "turn"]

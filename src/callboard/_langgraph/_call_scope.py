@@ -275,6 +275,10 @@ class CallScratchpad(PregelScratchpad):
         forward = self._owner.forward
         return forward.writes if isinstance(forward, CallScratchpad) else self._owner.writes.get(self._key, ())
 
+    def taken_writes(self) -> Sequence[Write]:
+        """Return `writes`, and forget them: the task of a node has the same key in each step."""
+        return self._owner.writes.pop(self._key, ())
+
 
 def scope_of(config: RunnableConfig) -> CallScratchpad | None:
     """Return the scratchpad of the call that a config belongs to.
@@ -289,7 +293,7 @@ def with_sent_writes(output: Any, config: RunnableConfig) -> Any:
     """Return the output of a node together with the writes that the node has sent itself."""
     scope = config[CONF].get(CONFIG_KEY_SCRATCHPAD)
     # Tested here, without another call: most nodes send no writes.
-    return with_writes(output, scope.writes) if scope is not None and scope._owner.writes else output
+    return with_writes(output, scope.taken_writes()) if scope is not None and scope._owner.writes else output
 
 
 class TaskScope(NamedTuple):
