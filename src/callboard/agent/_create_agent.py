@@ -5,7 +5,7 @@ edges. A run executes these nodes on callboard's loop, and the calls in a superv
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
@@ -46,9 +46,9 @@ from callboard.tools._actor_tools import Toolkit, unpacked
 from callboard.tools._chain import middleware_in
 from callboard.tools._errors import ErrorHandling, only_invalid_arguments
 from callboard.tools._middleware import tools_of
-from callboard.tools._middleware_hooks import langchain_base
+from callboard.tools._middleware_hooks import asked_at_once, langchain_base
 from callboard.tools._node import NodeAccess, ToolNode
-from callboard.tools._unanswered import unanswered
+from callboard.tools._unanswered import answered_ids, calls_in, id_of, last_reply
 
 if TYPE_CHECKING:
     from langchain.agents.middleware import AgentMiddleware
@@ -68,8 +68,15 @@ class BuiltFlow:
     nodes: tuple[str, ...]
     entry: str
     turn_entry: str
-    reply_node: str
+    after_reply: tuple[str, ...]
+    """The model and the hooks after it, in the order in which they run before the tools."""
+    approvals: Mapping[str, Collection[str]]
+    """Hooks that ask a person about all calls of a reply, with the names of the tools about which they ask."""
     sends_state: bool = False
+
+    @property
+    def reply_node(self) -> str:
+        return self.after_reply[-1]
 
     def following(self, node: str, state: State) -> str:
         """Return the name of the node that runs after `node`, for the given state; `END` if the run is over."""
@@ -77,11 +84,26 @@ class BuiltFlow:
             return self.edges.get(node, END)
         found = branch(state.read(state.channels))
         # A list has a send for each call that is open, which `open_calls` finds as well.
-        return found if isinstance(found, str) else TOOLS
+        target = found if isinstance(found, str) else TOOLS
+        if not self.approvals or target != TOOLS:
+            return target
+        # A jump to the tools leaves out the hooks in between; it must not leave out one that asks a person.
+        return self.left_out(node, target, self.open_calls(state.get(MESSAGES) or [])) or target
 
     def open_calls(self, messages: Sequence[BaseMessage]) -> list[ToolCall]:
-        # LangChain's model node has answered the calls of structured output itself.
-        return unanswered(messages)
+        # LangChain's model node has answered the calls of structured output itself. An answer counts for all calls with
+        # its id: a rejected call must not run beside an approved one that has the same id.
+        place = last_reply(messages)
+        answered = set[str]() if place is None else answered_ids(messages[place + 1 :])
+        return [] if place is None else [call for call in calls_in(messages[place]) if id_of(call) not in answered]
+
+    def left_out(self, source: str | None, target: str, calls: Iterable[ToolCall]) -> str | None:
+        order = (*self.after_reply, TOOLS)
+        if not self.approvals or target not in order:
+            return None
+        begin = self.after_reply.index(source) + 1 if source in self.after_reply else 0
+        asking = [node for node in order[begin : order.index(target)] if node in self.approvals]
+        return next((node for node in asking if any(call["name"] in self.approvals[node] for call in calls)), None)
 
     def aliases(self, node: str) -> Sequence[str]:
         return ()
@@ -131,22 +153,22 @@ class BuiltBodies(NodeBodies):
         return [message for key, value in writes if key == MESSAGES for message in value]
 
 
-def flow_of(builder: StateGraph[Any, Any, Any, Any]) -> BuiltFlow:
-    """Return the flow of an agent from LangChain's builder."""
+def flow_of(builder: StateGraph[Any, Any, Any, Any], hooks: "Sequence[AgentMiddleware[Any, Any, Any]]") -> BuiltFlow:
+    """Return the flow of an agent from LangChain's builder; `hooks` are the middleware that it was built with."""
     nodes = tuple(builder.nodes)
     edges = dict(builder.edges)
     branches: dict[str, Any] = {node: next(iter(some.values())).path for node, some in builder.branches.items()}
     turn = [node for node in nodes if node.endswith(".before_model")]
-    reply = MODEL
-    while (following := edges.get(reply, END)).endswith(".after_model"):
-        reply = following
+    # LangChain runs the hooks after the model from the last middleware to the first.
+    reply = (MODEL, *(node for node in reversed(nodes) if node.endswith(".after_model")))
     return BuiltFlow(
         branches={node: path.func for node, path in branches.items()},
         edges=edges,
         nodes=nodes,
         entry=edges[START],
         turn_entry=turn[0] if turn else MODEL,
-        reply_node=reply,
+        after_reply=reply,
+        approvals={f"{one.name}.after_model": asked for one in hooks if (asked := asked_at_once(one))},
     )
 
 
@@ -233,11 +255,12 @@ def create_agent(
             "of the node, such as timeout and policies"
         )
     parts = _Parts(() if tools is None else listed_tools("create_agent", tools), middleware, model_policy)
+    hooks = parts.for_models()
     built: Graph = factory(
         chat_model,
         parts.for_langchain(),
         system_prompt=system_prompt,
-        middleware=parts.for_models(),
+        middleware=hooks,
         response_format=response_format,
         state_schema=state_schema,
         context_schema=context_schema,
@@ -259,7 +282,7 @@ def create_agent(
         on_unknown=on_unknown,
     )
     builder = built.builder
-    flow = flow_of(builder)
+    flow = flow_of(builder, hooks)
     plan = AgentPlan(
         name=name,
         flow=flow,

@@ -26,6 +26,7 @@ from callboard.conversations._flow import (
     TOOLS,
     Sent,
     Target,
+    admitted,
     check_sends,
     parted,
 )
@@ -219,23 +220,29 @@ class Run:
         # All tasks have finished and are recorded one by one. Only `stepped` below moves the thread: a crash before it
         # repeats the end of the step, not the tasks.
         order: list[str] = []
-        gotos: list[Target] = []
+        gotos: list[tuple[str, Target]] = []
         for one in ran:
             for name in one.tasks:
                 order.append(name)
-                gotos += goto_of(thread.records[name].output)
+                gotos += [(one.node, target) for target in goto_of(thread.records[name].output)]
+        targets: list[Target] = []
         if gotos:
             # A wrong target raises; the thread must not have moved by then.
-            check_sends(gotos, self._plan.flow.nodes, MESSAGES)
+            targets = self._checked(gotos, thread.state.with_writes(thread.written(order)))
         before = thread.state.with_writes([]) if thread.sends else None
         written = thread.apply_outputs(order)
         edges = transitions(thread, ran, before, by_call=self.context.by_call)
-        following = distinct([*edges, *gotos], self._plan.flow.nodes)
+        following = distinct([*edges, *targets], self._plan.flow.nodes)
         # The claims of the calls follow at once, or the last checkpoint. A reader of the stream may ask for the place.
         later = following == (TOOLS,) or not (following or self.tell.is_heard)
         await thread.stepped(order, following, later=later)
         if self.tell.is_heard:
             self.tell.values(thread.state, written)
+
+    def _checked(self, gotos: Sequence[tuple[str, Target]], state: State) -> list[Target]:
+        flow = self._plan.flow
+        check_sends([target for _, target in gotos], flow.nodes, MESSAGES)
+        return [found for node, target in gotos for found in admitted(flow, node, [target], state)]
 
     def _task(self, task: str | Sent, *, ends_step: bool) -> Awaitable[Sequence[Ran]]:
         """Run a node or a `Send`, unless its result is stored; `ends_step` is `True` if the step has no other task."""

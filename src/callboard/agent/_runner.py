@@ -3,7 +3,7 @@
 The input is new messages, answers to questions, a LangGraph `Command`, or `None` to resume the thread.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,8 +30,8 @@ from callboard.agent._run_context import AgentPlan, Breakpoints, RunContext
 from callboard.agent._run_events import reported, traced
 from callboard.agent._stream import Chunk, Keys, Reader, Teller, handlers_for, printing
 from callboard.conversations._actor_states import ActorJournal
-from callboard.conversations._channels import MESSAGES, Flow
-from callboard.conversations._flow import END, check_sends, parted
+from callboard.conversations._channels import MESSAGES, Flow, State, Write
+from callboard.conversations._flow import END, TOOLS, Target, admitted, check_sends, parted
 from callboard.conversations._journal import Durability, SavedThread
 from callboard.conversations._saver import Saver
 from callboard.conversations._snapshots import finished_writes
@@ -84,13 +84,30 @@ async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> 
     if writes or goto:
         # A command on a new thread is its first input.
         goes = bool(goto) or not thread.has_begun
-        following = [target for target in goto if target != END] if goto else [flow.entry]
+        following: list[Target] = [target for target in goto if target != END] if goto else [flow.entry]
         if parted(goto)[1] and not thread.has_begun:
             following = [*following, flow.entry]
-        finished = finished_writes(thread) if goto else []
+        state = thread.state.with_writes(writes)
+        if not goes and (goes := _asks_again(thread, flow, writes, state)):
+            following = [*thread.next, *(one.send for one in thread.sends)]
+        following = admitted(flow, None, following, state)
+        finished = finished_writes(thread) if goes else []
         source: Source = "command" if thread.has_begun else "update"
         await thread.amend([*finished, *writes], (lambda: following) if goes else None, source)
     return answers, True
+
+
+def _asks_again(thread: Thread, flow: Flow, writes: Sequence[Write], state: State) -> bool:
+    """Return whether writes of a command change calls about which a person is or was asked; `state` has the writes.
+
+    Writes of private keys, which no input may set, count as well: middleware may keep edits of calls there.
+    """
+    before, after = (flow.open_calls(one.get(MESSAGES) or []) for one in (thread.state, state))
+    if any(call not in before for call in after):
+        return bool(thread.questions) or flow.left_out(None, TOOLS, after) is not None
+    named = dict(writes)
+    is_private = len(thread.schema.writes_of_input(named)) < len(named)
+    return is_private and flow.left_out(None, TOOLS, after) is not None
 
 
 def _answers_in(command: "Command[Any]", thread: Thread) -> Answers:

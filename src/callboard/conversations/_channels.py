@@ -76,6 +76,13 @@ class Flow(Protocol):
         """Return the calls of the last reply that have no result yet and have to run."""
         ...
 
+    def left_out(self, source: str | None, target: str, calls: Iterable[ToolCall]) -> str | None:
+        """Return the node that asks a person about one of `calls` and that a way from `source` to `target` leaves out.
+
+        `source` is the node that ran last, or `None` for a change from outside of a run.
+        """
+        ...
+
     def aliases(self, node: str) -> Sequence[str]:
         """Return further names of a node, under which other agents of LangGraph resume a thread at this node."""
         ...

@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 
 from callboard._langgraph._node_scope import graph_runnable
 from callboard._util._suggestions import did_you_mean
-from callboard.conversations._channels import MESSAGES, State
+from callboard.conversations._channels import MESSAGES, Flow, State
 from callboard.conversations._history import is_repair, repaired
 from callboard.tools._bounds import is_unkept
 from callboard.tools._call_record import keys_of
@@ -103,6 +103,10 @@ class ReactFlow:
     def aliases(self, node: str) -> Sequence[str]:
         """Return the name of the model's node in LangChain's agents, for the node with which a turn begins."""
         return (MODEL,) if node == self.entry else ()
+
+    def left_out(self, source: str | None, target: str, calls: Iterable[ToolCall]) -> str | None:
+        """Return `None`: a hook of `create_react_agent` that asks a person may be any function."""
+        return None
 
     def following(self, node: str, state: State) -> str:
         """Return the name of the node that runs after `node`, for the given state; `END` if the run is over."""
@@ -259,6 +263,28 @@ def check_sends(targets: Iterable[Target], nodes: Sequence[str], messages_key: s
             )
         if send.node == TOOLS:
             Sent(0, send).requested((), messages_key)
+
+
+def admitted(flow: Flow, source: str | None, targets: Iterable[Target], state: State) -> list[Target]:
+    """Return the targets of a command or of an update; an approval that a target leaves out runs in its place.
+
+    Raises InvalidUpdateError for a LangGraph `Send` that leaves out an approval.
+    """
+    return [_admitted(flow, source, target, flow.open_calls(state.get(MESSAGES) or [])) for target in targets]
+
+
+def _admitted(flow: Flow, source: str | None, target: Target, calls: Sequence[ToolCall]) -> Target:
+    if isinstance(target, str):
+        return flow.left_out(source, target, calls) or target
+    sent = Sent(0, target).requested((), MESSAGES).calls if target.node == TOOLS else calls
+    # The approval is for the open calls of the reply: a call that is not one of them was not shown to anybody.
+    is_open = all(call in calls for call in sent)
+    if approval := flow.left_out(source if is_open else None, target.node, sent):
+        raise InvalidUpdateError(
+            f"A send to {target.node!r} leaves out {approval!r}, which asks a person about all calls of a reply; go to "
+            f'{TOOLS!r} by name, or ask about each call: HumanInTheLoopMiddleware(..., interrupt_mode="per_call")'
+        )
+    return target
 
 
 def for_model(payload: Any, *, before: bool) -> Any:

@@ -12,7 +12,7 @@ from langgraph.types import Interrupt, PregelTask, StateSnapshot
 
 from callboard._langgraph._node_scope import PULL, PUSH, task_id_of
 from callboard.conversations._channels import MESSAGES, Flow, Write
-from callboard.conversations._flow import END, TOOLS
+from callboard.conversations._flow import END, TOOLS, Target, admitted
 from callboard.conversations._journal import SavedThread, whole
 from callboard.conversations._langgraph_threads import open_calls
 from callboard.conversations._storage import FIRST_ID, Move, entries_of, input_in, reading_stored_data
@@ -174,7 +174,7 @@ async def _copied(thread: SavedThread, flow: Flow, values: Any) -> RunnableConfi
     return thread.config
 
 
-def _after(thread: Thread, flow: Flow, node: str, given: Sequence[Write]) -> list[str]:
+def _after(thread: Thread, flow: Flow, node: str, given: Sequence[Write]) -> list[Target]:
     messages = thread.state.get(MESSAGES) or []
     if node == START:
         return [flow.entry]
@@ -182,7 +182,8 @@ def _after(thread: Thread, flow: Flow, node: str, given: Sequence[Write]) -> lis
         unseen = messages and not isinstance(messages[-1], AIMessage)
         return [flow.entry] if unseen and any(name == MESSAGES for name, _ in given) else []
     following = flow.following(node, thread.state)
-    return [] if following == END else [following]
+    # From outside: an update is no approval, also if it is attributed to the node that asks for one.
+    return [] if following == END else admitted(flow, None, [following], thread.state)
 
 
 def _last_node(thread: Thread, flow: Flow) -> str:

@@ -109,7 +109,7 @@ def langchain_middleware(one: Any) -> Callable[[Any, Callable[[Any], Awaitable[A
 
     Raises TypeError or ValueError for a middleware that would have no effect in a node.
     """
-    if _is_human(one) and getattr(one, "interrupt_mode", "batched") != "per_call":
+    if _is_human(one) and not _asks_per_call(one):
         raise ValueError(
             f"{type(one).__name__} asks for a whole turn at once, after the model and before any tool; a node's "
             'middleware has no part in it: every call would run unasked. Give it interrupt_mode="per_call"'
@@ -170,6 +170,18 @@ def _own(one: Any, name: str) -> Callable[..., Any] | None:
         return None
     bound: Callable[..., Any] = getattr(one, name)
     return bound
+
+
+def asked_at_once(one: object) -> Collection[str]:
+    """Return the names of the tools about whose calls LangChain's middleware asks a person in its hook after the model.
+
+    The result is empty for middleware that asks about each call, or about none.
+    """
+    return getattr(one, "interrupt_on", ()) if _is_human(one) and not _asks_per_call(one) else ()
+
+
+def _asks_per_call(one: object) -> bool:
+    return getattr(one, "interrupt_mode", "batched") == "per_call"
 
 
 def _is_human(one: object) -> bool:
