@@ -24,7 +24,7 @@ import trio  # noqa: F401 (imported before the forks, not in each of them)
 import uvloop  # noqa: F401
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage, message_to_dict
 from langchain_core.tools import StructuredTool
-from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
@@ -112,7 +112,7 @@ def note_found(found: CheckpointTuple | None) -> CheckpointTuple | None:
     return found
 
 
-class DeadlySqliteSaver(SqliteSaver):
+class Deadly(BaseCheckpointSaver[Any]):
     def get_tuple(self, config: Any) -> CheckpointTuple | None:
         return note_found(super().get_tuple(config))
 
@@ -127,6 +127,10 @@ class DeadlySqliteSaver(SqliteSaver):
         super().put_writes(config, writes, *rest)
         note_stored(writes)
         fate.point("after write")
+
+
+class DeadlySqliteSaver(Deadly, SqliteSaver):
+    pass
 
 
 class DeadlyAsyncSqliteSaver(AsyncSqliteSaver):

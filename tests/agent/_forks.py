@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("agent._rival_agent", "agent._unknown_agent", "agent._crash_agent")
+MODULES = ("agent._rival_agent", "agent._unknown_agent", "agent._crash_agent", "agent._crash_create_agent")
 """Modules that are imported before the forks."""
 
 

@@ -56,8 +56,8 @@ class Story:
         return messages_from_dict(self.log[-1][1])
 
 
-def stories(forks: Forks, directory: Path, *world: object) -> list[Story]:
-    forks.begin("agent._crash_agent", str(directory), *world)
+def stories(forks: Forks, directory: Path, *world: object, module: str = "agent._crash_agent") -> list[Story]:
+    forks.begin(module, str(directory), *world)
     told: list[Story] = []
     while isinstance(answer := forks.answer(), dict):
         told.append(Story(**answer))

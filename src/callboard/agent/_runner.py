@@ -53,6 +53,8 @@ async def apply_input(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, 
         await thread.amend(thread.written([START]), lambda: [flow.entry], "loop")
     elif given is None and not thread.has_begun:
         raise _nothing(given)
+    elif given is None or isinstance(given, Command):
+        await _ask_again_in_fork(thread, flow)
     if isinstance(given, Command):
         return await _take_command(given, thread, flow)
     if given is None:
@@ -67,6 +69,14 @@ async def apply_input(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, 
         writes = [*finished_writes(thread), *writes]
     await thread.amend(writes, lambda: [flow.entry], "input")
     return {}, False
+
+
+async def _ask_again_in_fork(thread: Thread, flow: Flow) -> None:
+    """Go back to the approval of calls that a new branch would run: as all answers, it belongs to the old branch."""
+    await thread.prepare()
+    coming = [*thread.next, *(one.send for one in thread.sends)]
+    if thread.source == "fork" and (following := admitted(flow, None, coming, thread.state)) != coming:
+        await thread.amend([], lambda: following, "command")
 
 
 async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> tuple[Answers, bool]:
@@ -258,8 +268,8 @@ class Runner:
     async def _begun(self, thread: Thread, saver: Any, request: Request, put: Put | None, outer: Outer | None) -> Run:
         """Apply the input to the thread, and return the run that starts at the resulting position."""
         answers: Answers
-        if outer is not None and outer.is_resuming and thread.exists:
-            # A resumed outer graph passes its input again. This thread has taken it in before the interrupt.
+        if outer is not None and outer.is_resuming and thread.has_begun:
+            # A resumed outer graph passes its input again. This thread has taken it in, unless the process died before.
             answers, resumed = outer.answers([question.id for question in thread.questions]), True
         else:
             answers, resumed = await apply_input(request.input, thread, self.plan.flow)

@@ -202,7 +202,7 @@ class SavedThread(RecordedThread):
         if self._forks:
             # Before the write: a branch is begun at most once, also if the write fails.
             self._forks = False
-            self.step += repeats
+            self.step, self.source = self.step + repeats, "fork"
             self.parent_id, self.checkpoint_id = self.checkpoint_id, new_id(self.step)
             await self._rebase("fork")
 

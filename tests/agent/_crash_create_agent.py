@@ -1,0 +1,117 @@
+"""An agent of `create_agent` that is killed repeatedly: todo list, files, and a sub-agent within a call.
+
+The lives, their ends and their log are those of `_crash_agent`. The database is named by URL.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+from langchain.agents.middleware import AgentMiddleware, TodoListMiddleware
+from langchain_core.messages import AIMessage, BaseMessage, message_to_dict
+
+from callboard import Agent, create_agent
+from callboard.conversations._database import LazySaver
+from callboard.testing import ScriptedModel, calls, tool_call
+
+from . import _crash_agent as crash
+
+TODOS = [{"content": "read", "status": "in_progress"}, {"content": "write", "status": "pending"}]
+DONE = [{**todo, "status": "completed"} for todo in TODOS]
+SCRIPT = (
+    calls(tool_call("write_todos", "t1", todos=TODOS)),
+    calls(
+        tool_call("write_file", "w1", path="one", text="1"),
+        tool_call("research", "r1", topic="tea"),
+        tool_call("write_file", "w2", path="two", text="2"),
+    ),
+    calls(tool_call("write_todos", "t2", todos=DONE), tool_call("write_file", "w3", path="three", text="3")),
+    AIMessage("done"),
+)
+RESEARCH = (calls(tool_call("look_up", "s1", word="tea"), tool_call("look_up", "s2", word="pot")), AIMessage("found"))
+
+
+class DeadlyLazySaver(crash.Deadly, LazySaver):
+    pass
+
+
+class Noted(AgentMiddleware[Any, Any, Any]):
+    """Middleware with a point at each of its hooks, and a note of each call."""
+
+    def before_model(self, state: Any, runtime: Any) -> None:
+        crash.fate.point("before the model")
+
+    async def aafter_model(self, state: Any, runtime: Any) -> None:
+        crash.fate.point("after the model")
+
+    async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+        crash.fate.point("before body")
+        crash.fate.note("started", request.tool_call["id"])
+        result = await handler(request)
+        crash.fate.note("ended", request.tool_call["id"])
+        crash.fate.point("after body")
+        return result
+
+
+def replies(script: Sequence[AIMessage]) -> ScriptedModel:
+    def reply(messages: list[BaseMessage]) -> AIMessage:
+        said = script[sum(isinstance(message, AIMessage) for message in messages)]
+        crash.fate.note("asked", said.content or said.tool_calls[0]["id"], [message_to_dict(one) for one in messages])
+        crash.fate.point("in the model")
+        return said
+
+    return ScriptedModel([reply], loop=True)
+
+
+def made(directory: Path, checkpointer: Any) -> Agent:
+    async def write_file(path: str, text: str) -> str:
+        """Write a file."""
+        (directory / path).write_text(text)
+        crash.fate.point("in body")
+        return f"{path} is written"
+
+    async def look_up(word: str) -> str:
+        """Look a word up."""
+        await anyio.lowlevel.checkpoint()
+        crash.fate.point("in a body of the sub-agent")
+        return f"{word} is known"
+
+    helper = create_agent(replies(RESEARCH), [look_up], middleware=[Noted()], name="helper", on_unknown="rerun")
+
+    async def research(topic: str) -> str:
+        """Find something out."""
+        return str((await helper.ainvoke({"messages": [("user", topic)]}))["messages"][-1].content)
+
+    return create_agent(
+        replies(SCRIPT),
+        [write_file, research],
+        middleware=[Noted(), TodoListMiddleware()],
+        checkpointer=checkpointer,
+        on_unknown="rerun",
+    )
+
+
+async def play(agent: Agent, durability: Any) -> Any:
+    """Do the remaining work; return the state at the end."""
+    given: Any = {"messages": [("user", "go")]}
+    while (state := await agent.aget_state(crash.CONFIG)).next or not state.values.get("messages"):
+        crash.note_stored([state.values, [task.result for task in state.tasks]], "found")
+        await agent.ainvoke(None if state.next else given, crash.CONFIG, durability=durability)
+    return state
+
+
+async def live(database: Path, saver: str, durability: Any) -> None:
+    async with made(database.parent, f"sqlite:///{database}") as agent:
+        agent.checkpointer.__class__ = DeadlyLazySaver
+        with anyio.fail_after(60):
+            state = await play(agent, durability)
+    crash.fate.note("todos", state.values["todos"])
+    crash.fate.note("files", {name: (database.parent / name).read_text() for name in ("one", "two", "three")})
+    crash.fate.note("conversation", [message_to_dict(message) for message in state.values["messages"]])
+
+
+def in_fork(where: str, *world: Any) -> None:
+    crash.live, crash.AGENT = live, None
+    crash.play = lambda saver, durability: play(made(Path(where), saver), durability)
+    crash.in_fork(where, *world)
