@@ -11,6 +11,7 @@ from . import (
     _actors,
     _agent,
     _cost,
+    _create_agent,
     _fleet,
     _imports,
     _journal,
@@ -78,6 +79,18 @@ BENCHMARKS = {
         full={"shapes": ((1, 100), (10, 10)), "repetitions": 9},
         quick={"shapes": ((1, 100), (10, 10)), "repetitions": 3},
         tiny={"shapes": ((2, 2),), "repetitions": 0},
+    ),
+    "create_agent": Benchmark(
+        _create_agent.runs,
+        full={"shapes": ((1, 100, 0), (10, 10, 0), (10, 10, 3)), "repetitions": 9},
+        quick={"shapes": ((1, 100, 0), (10, 10, 0), (10, 10, 3)), "repetitions": 3},
+        tiny={"shapes": ((2, 2, 1),), "repetitions": 0},
+    ),
+    "kept_create_agent": Benchmark(
+        _create_agent.kept,
+        full={"turns": 10, "calls": 100, "repetitions": 3},
+        quick={"turns": 10, "calls": 100, "repetitions": 1},
+        tiny={"turns": 2, "calls": 2, "repetitions": 0},
     ),
     "actors": Benchmark(
         _actors.actors,

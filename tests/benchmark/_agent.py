@@ -59,19 +59,19 @@ def turns(*, shapes: tuple[tuple[int, int], ...], repetitions: int) -> Table:
 
 def _costs(turns: int, calls: int, repetitions: int) -> Samples:
     model = Parrot(turns=turns, calls=calls)
-    ours = _run_of(callboard.create_react_agent(model, [LOOK_UP]), turns)
+    ours = run_of(callboard.create_react_agent(model, [LOOK_UP]), turns)
     contestants: dict[str, Contestant] = {
         MODEL: timed("asyncio", _model_alone(model, ours), times=3),
         f"{OURS}, asyncio": timed("asyncio", ours, times=3),
         f"{OURS}, trio": timed("trio", ours, times=3),
-        "LangGraph create_react_agent, v1": timed("asyncio", _run_of(langgraph_agent(model, "v1"), turns), times=3),
-        V2: timed("asyncio", _run_of(langgraph_agent(model), turns), times=3),
+        "LangGraph create_react_agent, v1": timed("asyncio", run_of(langgraph_agent(model, "v1"), turns), times=3),
+        V2: timed("asyncio", run_of(langgraph_agent(model), turns), times=3),
     }
     return interleaved(contestants, repetitions)
 
 
-def _run_of(agent: Any, turns: int) -> Work:
-    config = {"recursion_limit": 4 * turns + 10}
+def run_of(agent: Any, turns: int) -> Work:
+    config = {"recursion_limit": 8 * turns + 10}
     return lambda: agent.ainvoke({"messages": [HumanMessage("go", id="question")]}, config)
 
 

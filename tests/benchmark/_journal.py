@@ -40,7 +40,7 @@ def _ours(model: BaseChatModel, saver: Any) -> Any:
     return callboard.create_react_agent(model, [LOOK_UP], checkpointer=saver)
 
 
-async def _open_async(path: Path) -> tuple[Any, Callable[[], Awaitable[object]]]:
+async def open_async(path: Path) -> tuple[Any, Callable[[], Awaitable[object]]]:
     saver = AsyncSqliteSaver(await aiosqlite.connect(path))
     return saver, saver.conn.close
 
@@ -150,11 +150,11 @@ class Timing(Parrot):
 
 
 CONTESTS = {
-    OURS: Contest(_ours, _open_async),
+    OURS: Contest(_ours, open_async),
     OURS_SYNC: Contest(_ours, _open_sync),
     OURS_TRIO: Contest(_ours, _open_sync, "trio"),
-    V1: Contest(lambda model, saver: langgraph_agent(model, "v1", saver), _open_async),
-    V2: Contest(lambda model, saver: langgraph_agent(model, "v2", saver), _open_async),
+    V1: Contest(lambda model, saver: langgraph_agent(model, "v1", saver), open_async),
+    V2: Contest(lambda model, saver: langgraph_agent(model, "v2", saver), open_async),
 }
 
 
@@ -292,7 +292,7 @@ def _thread_of(directory: Path, length: int, size: int) -> Path:
     path = directory / f"{length} turns"
 
     async def make() -> None:
-        saver, close = await _open_async(path)
+        saver, close = await open_async(path)
         agent = _ours(Timing(), saver)
         config = {"configurable": {"thread_id": "1"}}
         for number in range(length):

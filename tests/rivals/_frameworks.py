@@ -11,7 +11,7 @@ from typing import Any
 from langchain_core.messages import HumanMessage
 
 import callboard
-from tests.benchmark._agent import Parrot, _run_of
+from tests.benchmark._agent import Parrot, run_of
 from tests.benchmark._contestants import LOOK_UP, Work, floor, langgraph_agent, look_up
 
 OURS, HAND = "callboard", "written by hand"
@@ -39,17 +39,17 @@ def by_hand(turns: int, calls: int) -> Work:
 
 
 def of_callboard(turns: int, calls: int) -> Work:
-    return _run_of(callboard.create_react_agent(Parrot(turns=turns, calls=calls), [LOOK_UP]), turns)
+    return run_of(callboard.create_react_agent(Parrot(turns=turns, calls=calls), [LOOK_UP]), turns)
 
 
 def of_langgraph(turns: int, calls: int) -> Work:
-    return _run_of(langgraph_agent(Parrot(turns=turns, calls=calls)), turns)
+    return run_of(langgraph_agent(Parrot(turns=turns, calls=calls)), turns)
 
 
 def of_langchain(turns: int, calls: int) -> Work:
     from langchain.agents import create_agent
 
-    return _run_of(create_agent(Parrot(turns=turns, calls=calls), [LOOK_UP]), turns)
+    return run_of(create_agent(Parrot(turns=turns, calls=calls), [LOOK_UP]), turns)
 
 
 def of_pydantic_ai(turns: int, calls: int) -> Work:
