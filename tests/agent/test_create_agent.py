@@ -24,6 +24,7 @@ from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config
 from langgraph.types import Command, interrupt
+from langsmith.run_helpers import get_current_run_tree, tracing_context
 from pydantic import BaseModel
 
 from callboard import Actor, CallPolicy, Limit, RunEvent, ToolNode, create_agent, handler, observe
@@ -270,6 +271,24 @@ async def test_a_resumed_run_repeats_no_finished_call() -> None:
     fails = False
     assert texts(await run(agent, None, THREAD)) == ["go", "", "3", "ok", "done"]
     assert runs == [1]
+
+
+@pytest.mark.filterwarnings("ignore::langsmith.utils.LangSmithMissingAPIKeyWarning")
+@pytest.mark.parametrize("enabled", [False, "local"])
+async def test_wrappers_have_their_langsmith_spans_if_something_records_them(enabled: Any) -> None:
+    """A span changes threads twice for each call, so an untraced run leaves the spans out."""
+    found: list[str | None] = []
+
+    class Looks(AgentMiddleware[Any, Any, Any]):
+        async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+            span = get_current_run_tree()
+            found.append(span and span.name)
+            return await handler(request)
+
+    agent = create_agent(scripted(tool_call("add", a=1, b=2)), [add], middleware=[Looks(), Told("in", [])])
+    with tracing_context(enabled=enabled):
+        assert texts(await run(agent)) == ["go", "", "3", "done"]
+    assert found == (["Looks.awrap_tool_call"] if enabled else [None])
 
 
 async def test_a_sync_hook_does_not_run_on_the_event_loop() -> None:

@@ -20,7 +20,6 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.store.base import BaseStore
 from langgraph.types import Send
-from langsmith.utils import tracing_is_enabled
 
 from callboard._calls._draining import InFlight
 from callboard._calls._durations import warn_about_milliseconds
@@ -43,6 +42,7 @@ from callboard.conversations._history import complete_calls, repaired
 from callboard.conversations._stored_types import checked_types
 from callboard.conversations._thread import START
 from callboard.tools._actor_tools import Toolkit, unpacked
+from callboard.tools._callbacks import may_be_traced
 from callboard.tools._chain import middleware_in
 from callboard.tools._errors import ErrorHandling, only_invalid_arguments
 from callboard.tools._middleware import tools_of
@@ -396,13 +396,13 @@ def _is_langchains(one: object) -> "TypeGuard[AgentMiddleware[Any, Any, Any]]":
 
 
 def _nested(langchains: Any, hooks: Sequence[Callable[[Any, Any], Any]]) -> Callable[[Any, Any], Any]:
-    """Return LangChain's chain of hooks around a call, with its spans only while LangSmith traces.
+    """Return LangChain's chain of hooks around a call, with its spans only if something records them.
 
-    A span of LangSmith takes a worker thread for each hook, also if nobody traces.
+    A span of LangSmith changes threads twice for each hook, also if nothing is recorded.
     """
 
     def wrap(request: Any, handler: Any) -> Any:
-        if tracing_is_enabled():
+        if may_be_traced(request.runtime.config):
             return langchains(request, handler)
         for hook in reversed(hooks[1:]):
             handler = partial(_inside, hook, handler)

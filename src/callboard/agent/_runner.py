@@ -74,7 +74,7 @@ async def apply_input(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, 
 async def _ask_again_in_fork(thread: Thread, flow: Flow) -> None:
     """Go back to the approval of calls that a new branch would run: as all answers, it belongs to the old branch."""
     await thread.prepare()
-    coming = [*thread.next, *(one.send for one in thread.sends)]
+    coming: list[Target] = [*thread.next, *(one.send for one in thread.sends)]
     if thread.source == "fork" and (following := admitted(flow, None, coming, thread.state)) != coming:
         await thread.amend([], lambda: following, "command")
 

@@ -174,6 +174,11 @@ _is_known = set(_NAMES.split()).issuperset(_configure.__code__.co_names) and os.
 )
 
 
+def may_be_traced(config: RunnableConfig) -> bool:
+    """Return whether callback handlers or LangSmith may record runs and spans within a run with this config."""
+    return bool(config.get("callbacks")) or is_traced()
+
+
 def is_traced() -> bool:
     """Return whether LangChain may add handlers, tags or a parent run that are in neither the config nor the tool."""
     if not _is_known or get_debug():
