@@ -3,7 +3,7 @@
 The lives, their ends and their log are those of `_crash_agent`. The database is named by URL.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,27 @@ RESEARCH = (calls(tool_call("look_up", "s1", word="tea"), tool_call("look_up", "
 
 
 class DeadlyLazySaver(crash.Deadly, LazySaver):
-    pass
+    """Saver whose writes count as stored when their transaction is committed, not before."""
+
+    joined: list[Any] | None = None
+    """Writes of the transaction that is open; `None` without one."""
+
+    def put_writes(self, config: Any, writes: Any, *rest: Any) -> None:
+        LazySaver.put_writes(self, config, writes, *rest)
+        if self.joined is None:
+            crash.note_stored(writes)
+        else:
+            self.joined.append(writes)
+        crash.fate.point("after write")
+
+    def together(self, work: Callable[[], None]) -> None:
+        crash.fate.point("before write")
+        self.joined = []
+        super().together(work)
+        for writes in self.joined:
+            crash.note_stored(writes)
+        self.joined = None
+        crash.fate.point("after commit")
 
 
 class Noted(AgentMiddleware[Any, Any, Any]):

@@ -224,7 +224,8 @@ class Run:
         for one in ran:
             for name in one.tasks:
                 order.append(name)
-                gotos += [(one.node, target) for target in goto_of(thread.records[name].output)]
+                for target in goto_of(thread.records[name].output):
+                    gotos.append((one.node, target))  # noqa: PERF401 (a comprehension is a function more for each call)
         targets: list[Target] = []
         if gotos:
             # A wrong target raises; the thread must not have moved by then.

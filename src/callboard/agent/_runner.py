@@ -73,6 +73,8 @@ async def apply_input(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, 
 
 async def _ask_again_in_fork(thread: Thread, flow: Flow) -> None:
     """Go back to the approval of calls that a new branch would run: as all answers, it belongs to the old branch."""
+    if not isinstance(thread, SavedThread):
+        return
     await thread.prepare()
     coming: list[Target] = [*thread.next, *(one.send for one in thread.sends)]
     if thread.source == "fork" and (following := admitted(flow, None, coming, thread.state)) != coming:
