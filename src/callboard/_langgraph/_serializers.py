@@ -134,8 +134,8 @@ class StrictSerializer(JsonPlusSerializer):
         raise StorageError(
             self._where,
             f"{why.format('.'.join(name))}. Allowed are the types of LangGraph, of LangChain's messages, and those "
-            "that the agent's schemas name. If it is yours, name it in one of them, or as "
-            f"create_react_agent(..., stored_types=[{name[-1]}])",
+            "that the agent's schemas name. If it is yours, name it in one of them, or in "
+            f"the agent's stored_types=[{name[-1]}]",
         )
 
     def _revived(self, value: dict[str, Any]) -> Any:

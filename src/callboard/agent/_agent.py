@@ -121,7 +121,9 @@ def checked_modes(modes: StreamModes) -> frozenset[str]:
 
 
 class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodOverride]
-    """Agent that calls its model and its tools in turn until the model answers; made by `create_react_agent`.
+    """Agent that calls its model and its tools in turn until the model answers.
+
+    Made by `create_agent` and `create_react_agent`.
 
     A turn is one model reply, or the batch of calls in a reply. Each turn counts as one step of the run's
     `recursion_limit`.

@@ -58,7 +58,7 @@ class AgentBuilder(StateGraph[Any, Any, Any, Any]):
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError(
             "The nodes and edges of an agent are its own: build a StateGraph of your own, with the agent as a node, or "
-            "give create_react_agent a pre_model_hook or a post_model_hook"
+            "give the agent hooks: pre_model_hook and post_model_hook of create_react_agent, middleware of create_agent"
         )
 
     add_node = add_edge = add_conditional_edges = add_sequence = _refuse

@@ -19,11 +19,12 @@ from callboard._calls._batch import Batch
 from callboard._calls._batch_context import batch_context
 from callboard._calls._call import Attempt, SupervisedCall
 from callboard._calls._observers import Observers
+from callboard._langgraph._vocabulary import call_context
 from callboard._loops._bridge import run_from_sync
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._entry_mode import entered_from
 from callboard._loops._idle import report_activity
-from callboard._records._policies import CallContext, CallPolicy, ToolCallLike
+from callboard._records._policies import CallPolicy, ToolCallLike
 from callboard.agent._model import run_function, with_handler
 from callboard.conversations._flow import MODEL
 from callboard.exceptions import CallError
@@ -110,7 +111,7 @@ class _ModelCall(SupervisedCall[Response]):
 
     def __init__(self, supervision: Supervision, request: Request, body: Body, *, takes_thread: bool) -> None:
         config = ensure_config()
-        context = partial(CallContext, config, request.state, getattr(request.runtime, "context", None))
+        context = partial(call_context, config, request.state, getattr(request.runtime, "context", None))
         call: ToolCallLike = {"name": MODEL, "args": {}, "id": None}
         # Observers hear of requests from the run: for them, a call is a call of a tool.
         around = batch_context()._replace(observers=Observers())

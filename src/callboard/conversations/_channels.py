@@ -96,7 +96,9 @@ class Schema:
         self.flow = flow
         self.specs = cast("Mapping[str, BaseChannel[Any, Any, Any]]", builder.channels)
         self.conversations = frozenset(name for name in self.specs if self.adds_messages(name))
-        self.has_message_ids = MESSAGES in self.conversations or isinstance(self.specs.get(MESSAGES), DeltaChannel)
+        self.deltas = [name for name, spec in self.specs.items() if isinstance(spec, DeltaChannel)]
+        """Keys whose values LangGraph does not store in each checkpoint."""
+        self.has_message_ids = MESSAGES in self.conversations or MESSAGES in self.deltas
         """`True` if each message gets an id before it is stored: LangGraph gives ids in both kinds of channels."""
         self.untracked = frozenset(name for name, spec in self.specs.items() if isinstance(spec, UntrackedValue))
         """Keys of the state that are never stored: their channel is LangGraph's `UntrackedValue`."""

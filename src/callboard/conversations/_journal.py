@@ -188,6 +188,14 @@ class SavedThread(RecordedThread):
         """Load the state and the next nodes from a checkpoint of callboard or LangGraph, but apply no journal entry."""
         base = base_of(found)
         values = base.checkpoint["channel_values"]
+        for name in self.schema.deltas:
+            if name in base.checkpoint["channel_versions"] and name not in values:
+                # LangGraph has its value in writes of many checkpoints. Read as empty, a conversation would be lost.
+                raise StorageError(
+                    self.saver.told(found),
+                    f"has the key {name!r} in LangGraph's DeltaChannel, which callboard reads only from checkpoints of "
+                    "its own. Continue the thread with LangGraph's agent, or begin a new one",
+                )
         self.state = State(self.schema, values)
         self.about = base.about
         self.step = base.metadata.get("step", -1)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import anyio
 from langchain_core.runnables.config import ensure_config
 
+from callboard._langgraph._vocabulary import call_context
 from callboard._loops._current import common_time
 from callboard._records._policies import CallContext, check_count, check_seconds
 
@@ -67,7 +68,7 @@ class TokenLimit:
         key = None
         if self._key is not None:
             context = getattr(request.runtime, "context", None)
-            key = self._key(CallContext(ensure_config(), request.state, context))
+            key = self._key(call_context(ensure_config(), request.state, context))
         while not isinstance(use := self._entered(key, common_time()), _Use):
             await anyio.sleep(use)
         response = await call_next(request)
