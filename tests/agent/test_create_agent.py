@@ -316,6 +316,15 @@ def test_the_system_prompt_and_the_name_are_langchains() -> None:
     assert isinstance(model.requests[0][0], SystemMessage)
 
 
+class Adder(Actor):
+    """Actor with a handler that has the name of a function."""
+
+    @handler
+    async def add(self) -> int:
+        """Add."""
+        return 0
+
+
 @pytest.mark.parametrize(
     ("options", "error", "told"),
     [
@@ -323,6 +332,7 @@ def test_the_system_prompt_and_the_name_are_langchains() -> None:
         ({"tools": add}, TypeError, r"write \[add\]"),
         ({"model": lambda state, runtime: None}, TypeError, "wrap_model_call"),
         ({"policies": {"ad": CallPolicy(timeout=1)}}, ValueError, "'add'"),
+        ({"tools": [add, Adder()]}, ValueError, "several tools are named 'add'"),
         ({"interrupt_before": ["tool"]}, ValueError, "tool"),
         ({"budget": -1}, ValueError, "budget"),
         ({"midleware": []}, TypeError, "middleware"),

@@ -364,6 +364,7 @@ class _Parts:
     def for_langchain(self) -> list[Any]:
         """Return the tools in the form that LangChain's factory takes."""
         found: list[Any] = [*tools_of(self._own)]
+        plain: set[str] = set()
         for tool in self._tools:
             if isinstance(tool, (Actor, ChildSpec)):
                 shown = ToolNode([tool]).tools_by_name
@@ -371,6 +372,11 @@ class _Parts:
                 found += shown.values()
             else:
                 found.append(tool)
+                plain.add(getattr(tool, "name", None) or getattr(tool, "__name__", ""))
+        if twice := plain & self._names:
+            raise ValueError(
+                f"create_agent(tools=...): several tools are named {min(twice)!r}; each needs its own name"
+            )
         return found
 
     def node(self, built: Graph, **options: Any) -> ToolNode:
