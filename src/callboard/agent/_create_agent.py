@@ -372,7 +372,7 @@ class _Parts:
                 found += shown.values()
             else:
                 found.append(tool)
-                plain.add(getattr(tool, "name", None) or getattr(tool, "__name__", ""))
+                plain.add(str(getattr(tool, "name", None) or getattr(tool, "__name__", "")))
         if twice := plain & self._names:
             raise ValueError(
                 f"create_agent(tools=...): several tools are named {min(twice)!r}; each needs its own name"
