@@ -84,7 +84,7 @@ class Operation:
         return was_ended
 
     def ended_by_drain(self) -> DrainingError:
-        """Return the error to raise right after the block; code there runs only if a drain cancelled the operation."""
+        """Return the error to raise after the `with` block; code there runs only if a drain cancelled the operation."""
         return DrainingError(self.whole.what, begun=True)
 
     def begin(self, tool: str, call_id: str | None) -> None:

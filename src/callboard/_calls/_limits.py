@@ -198,7 +198,7 @@ class Wait:
         self.loan = loan
 
     def may_end_by(self) -> tuple[Collection[Holder], Holder | None]:
-        """Return the attempts that may free a permit: the holders of permits, and the loan's borrower or `None`."""
+        """Return the attempts whose end may free a permit: all holders, and the borrower (`None` if it is not lent)."""
         return list(self.crowd.holders), None if self.loan is None else self.loan.borrower
 
 
@@ -547,7 +547,7 @@ class SharedPermit:
         return self._wanted.title
 
     def note_holder(self, holder: Holder, *, has: bool) -> None:
-        """Register (`has=True`) or unregister an attempt as holder of a permit with the same identity."""
+        """Register (`has=True`) or unregister `holder` as an attempt that holds a permit equal to this one."""
         identity = self.identity
         with _holders_lock:
             holders = _holders.setdefault(identity, set())

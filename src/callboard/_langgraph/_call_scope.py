@@ -425,7 +425,7 @@ def _named_handler(handler: Any, graphs: GraphNames) -> Any:
 
 
 def _named(put: Put, graphs: GraphNames) -> Put:
-    """Return a function that passes each chunk on to `put` under LangGraph's namespace."""
+    """Return a function that passes each chunk to `put`, with the namespace that LangGraph would give its graph."""
 
     def put_named(chunk: tuple[tuple[str, ...], str, Any]) -> None:
         path, mode, payload = chunk

@@ -94,7 +94,7 @@ class IdleScope:
         return self._seconds
 
     def hold(self) -> None:
-        """Suspend both deadlines until `go_on()` is called."""
+        """Suspend the idle deadline and the fixed deadline until `go_on()` is called."""
         self._is_held = True
         self._scope.move(math.inf)
 

@@ -244,7 +244,7 @@ class KeyedActors:
         return any(one.is_leaving and not one.cell.in_hand() for one in self._alive.values())
 
     def _room_for(self, cell: Cell) -> tuple[Sequence[Cell], str]:
-        """Return the actors of which one must end before that of `cell` can start, and the reason; else `(), ""`."""
+        """Return the actors of which one must end before the actor of `cell` can start, and why; `(), ""` for none."""
         # Any thread may call this.
         alive, cap = list(self._alive.values()), self.spec.cap
         if cap is None or len(alive) < cap or any(one.cell is cell for one in alive):

@@ -402,7 +402,7 @@ def _is_langchains(one: object) -> "TypeGuard[AgentMiddleware[Any, Any, Any]]":
 
 
 def _nested(langchains: Any, hooks: Sequence[Callable[[Any, Any], Any]]) -> Callable[[Any, Any], Any]:
-    """Return LangChain's chain of hooks around a call, with its spans only if something records them.
+    """Return LangChain's chain of hooks around a call, without the hooks' tracing spans if nothing records spans.
 
     A span of LangSmith changes threads twice for each hook, also if nothing is recorded.
     """

@@ -316,7 +316,7 @@ def has_sync_half(leaf: Runnable[Any, Any]) -> bool:
 
 
 def _blocks(leaf: Any) -> bool:
-    """Return whether a Runnable of LangGraph has a sync function alone: its `ainvoke` calls it on the event loop."""
+    """Return whether a Runnable of LangGraph has only a sync function, so that its `ainvoke` blocks the event loop."""
     return getattr(leaf, "func", None) is not None and getattr(leaf, "afunc", MISSING) is None
 
 

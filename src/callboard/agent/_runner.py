@@ -110,7 +110,7 @@ async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> 
 
 
 def _asks_again(thread: Thread, flow: Flow, writes: Sequence[Write], state: State) -> bool:
-    """Return whether writes of a command change calls about which a person is or was asked; `state` has the writes.
+    """Return whether a command changes calls that a person was asked about; `state` includes its writes already.
 
     Writes of private keys, which no input may set, count as well: middleware may keep edits of calls there.
     """

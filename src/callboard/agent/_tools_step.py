@@ -38,7 +38,7 @@ from callboard.tools._unanswered import answered_ids, id_of
 
 
 async def run_calls(run: RunContext, *, ends_step: bool) -> list[str]:
-    """Run the unfinished calls of the last reply; return the keys of all its open calls, in call order.
+    """Run the last reply's open calls that have no stored result; return the keys of all open calls, in call order.
 
     A call is open if no message of the conversation answers it; its result may be stored already. With `ends_step`, no
     other node runs in the step. Raises `CallsInterrupted` if calls wait for an answer, `ParentCommand` for a command

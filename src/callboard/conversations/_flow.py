@@ -101,7 +101,7 @@ class ReactFlow:
         return AFTER if self.after else AGENT
 
     def aliases(self, node: str) -> Sequence[str]:
-        """Return the name of the model's node in LangChain's agents, for the node with which a turn begins."""
+        """Return LangChain's name of the node that begins a turn, `model`; nothing for other nodes."""
         return (MODEL,) if node == self.entry else ()
 
     def left_out(self, source: str | None, target: str, calls: Iterable[ToolCall]) -> str | None:

@@ -173,7 +173,7 @@ async def _formatted_in_parts(content: Any, artifact: Any, call: ToolCall, tool:
 
 
 def _outcome_of(error: Exception, plan: Plan, call: ToolCall, left: int) -> tuple[bool, Exception | None]:
-    """Return whether a failed call runs again because its actor or worker died, and an error to raise instead.
+    """Return whether to rerun a call whose actor or worker died, and the error to raise if it is not rerun.
 
     The second value is `None` if the original error is to be raised.
     """

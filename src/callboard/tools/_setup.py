@@ -77,7 +77,7 @@ class Setup:
         return getattr(self.tools.get(name), "description", None)
 
     def overrides(self, kind: str, entries: Link | None) -> Chain | None:
-        """Return a subclass's overrides around each call as a chain, the outermost first; `None` without overrides.
+        """Return the methods of a node's subclass that wrap each call, as a chain, outermost first; `None` for none.
 
         `kind` is the form of the input; `entries` is an override of `invoke` or `ainvoke` that an agent runs around
         each call.

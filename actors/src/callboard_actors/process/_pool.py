@@ -234,7 +234,7 @@ class Processes(OpenedEngine[Crew]):
     async def _finish(
         self, worker: WorkerProxy, crew: Crew, body: Body, kind: Kind, reply: bytes | bytearray, *, output: str
     ) -> Any:
-        """Decode the reply of a body: return its result or raise its exception."""
+        """Decode a worker's reply to a call of the function `body`; return its result or raise its exception."""
         # The worker becomes available to the next call, or ends if it has to be replaced: decided before decoding,
         # because the `finally` block needs it even if decoding raises.
         worn = worker.is_worn(self._terms)

@@ -281,7 +281,7 @@ class Link:
         self._changed()
 
     async def run_reserved(self, body: Body, pickled: bytes) -> Any:
-        """Run a body for which `reserve` has reserved capacity on the worker; see `run_body`."""
+        """Run the function `body` in a slot that `reserve` has taken on the worker; otherwise like `run_body`."""
         # No await until `run_body` has registered the call: the place is counted either here or there.
         self._reserved -= 1
         try:

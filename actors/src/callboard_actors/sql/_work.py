@@ -139,7 +139,7 @@ class Once:
     key: str
 
     def begin(self, execute: Callable[..., Any], mark: str) -> Rows | None:
-        """Store the key, in the transaction of the statement, and return `None`.
+        """Store the idempotency key in the statement's transaction, and return `None`.
 
         If the key is stored already, return the former result instead: the statement must not run.
 

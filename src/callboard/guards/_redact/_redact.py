@@ -458,7 +458,7 @@ class Redact(Middleware):
         return ({name: args[name] for name in args.keys() - shown.keys()} if shown else args), shown
 
     async def _opened(self, value: Any, thread_id: str) -> tuple[Any, dict[str, str]]:
-        """Return a copy of a nested value with its tokens replaced by values, and these values by token."""
+        """Return a copy of a nested value with its tokens replaced by their values, and a dict from token to value."""
         opened: dict[str, str] = {}
         for _ in range(_NESTED):
             tokens = await run_if_long(self._threads, value, partial(_tokens_in, value))

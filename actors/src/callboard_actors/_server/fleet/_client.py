@@ -93,7 +93,7 @@ class FleetTransport(Connection, Protocol):
         ...
 
     async def send(self, to: Address, number: int, ask: str, frame: bytes) -> bool:
-        """Put an ask into the mailbox of a key's owner at the server; return False if that member is not the owner.
+        """Send an ask to the owner of its key through the server; return False if `to` does not own the key.
 
         Args:
             to: the owner.
