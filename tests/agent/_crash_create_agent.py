@@ -47,12 +47,18 @@ class DeadlyLazySaver(crash.Deadly, LazySaver):
         crash.fate.point("after write")
 
     def together(self, work: Callable[[], None]) -> None:
+        stored: list[Any] = []
+
+        def joined() -> None:
+            # Here, where the lock of the connection is held: the agent and its sub-agent write from several threads.
+            self.joined = stored
+            work()
+            self.joined = None
+
         crash.fate.point("before write")
-        self.joined = []
-        super().together(work)
-        for writes in self.joined:
+        super().together(joined)
+        for writes in stored:
             crash.note_stored(writes)
-        self.joined = None
         crash.fate.point("after commit")
 
 

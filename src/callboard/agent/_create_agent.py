@@ -59,12 +59,12 @@ Tools = Sequence[BaseTool | Callable[..., Any] | dict[str, Any] | Actor | ChildS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltFlow:
-    """Nodes of an agent that LangChain has built, and the functions of its edges, which decide what runs next."""
+    """Flow of an agent that LangChain has built, with the functions of its edges; see the protocol `Flow`."""
 
     branches: Mapping[str, Callable[[dict[str, Any]], str | list[Send]]]
     """Functions of the edges that have one, by the node that they start from."""
     edges: Mapping[str, str]
-    """Next node of each other node."""
+    """Next node of each node without a branch."""
     nodes: tuple[str, ...]
     entry: str
     turn_entry: str
@@ -83,7 +83,7 @@ class BuiltFlow:
         if (branch := self.branches.get(node)) is None:
             return self.edges.get(node, END)
         found = branch(state.read(state.channels))
-        # A list has a send for each call that is open, which `open_calls` finds as well.
+        # A list has a send for each open call: the same calls as `open_calls`.
         target = found if isinstance(found, str) else TOOLS
         if not self.approvals or target != TOOLS:
             return target
@@ -153,10 +153,13 @@ class BuiltBodies(NodeBodies):
         return [message for key, value in writes if key == MESSAGES for message in value]
 
 
-def flow_of(builder: StateGraph[Any, Any, Any, Any], hooks: "Sequence[AgentMiddleware[Any, Any, Any]]") -> BuiltFlow:
-    """Return the flow of an agent from LangChain's builder; `hooks` are the middleware that it was built with."""
+def flow_of(
+    builder: StateGraph[Any, Any, Any, Any], middlewares: "Sequence[AgentMiddleware[Any, Any, Any]]"
+) -> BuiltFlow:
+    """Return the flow of an agent from LangChain's builder, and the middleware that it was built with."""
     nodes = tuple(builder.nodes)
     edges = dict(builder.edges)
+    # LangChain gives each node at most one function that chooses the next node.
     branches: dict[str, Any] = {node: next(iter(some.values())).path for node, some in builder.branches.items()}
     turn = [node for node in nodes if node.endswith(".before_model")]
     # LangChain runs the hooks after the model from the last middleware to the first.
@@ -168,7 +171,7 @@ def flow_of(builder: StateGraph[Any, Any, Any, Any], hooks: "Sequence[AgentMiddl
         entry=edges[START],
         turn_entry=turn[0] if turn else MODEL,
         after_reply=reply,
-        approvals={f"{one.name}.after_model": asked for one in hooks if (asked := asked_at_once(one))},
+        approvals={f"{one.name}.after_model": asked for one in middlewares if (asked := asked_at_once(one))},
     )
 
 
@@ -250,17 +253,17 @@ def create_agent(
     factory = _langchains_factory()
     chat_model = _checked_model(model)
     if isinstance(tools, ToolNode | LangGraphToolNode):
-        raise TypeError(
+        raise TypeError(  # as LangChain's text begins
             "'ToolNode' object is not iterable: create_agent makes the node itself; give it the tools, and the options "
             "of the node, such as timeout and policies"
         )
     parts = _Parts(() if tools is None else listed_tools("create_agent", tools), middleware, model_policy)
-    hooks = parts.for_models()
+    middlewares = parts.middleware_for_langchain()
     built: Graph = factory(
         chat_model,
-        parts.for_langchain(),
+        parts.tools_for_langchain(),
         system_prompt=system_prompt,
-        middleware=hooks,
+        middleware=middlewares,
         response_format=response_format,
         state_schema=state_schema,
         context_schema=context_schema,
@@ -282,7 +285,7 @@ def create_agent(
         on_unknown=on_unknown,
     )
     builder = built.builder
-    flow = flow_of(builder, hooks)
+    flow = flow_of(builder, middlewares)
     plan = AgentPlan(
         name=name,
         flow=flow,
@@ -347,7 +350,7 @@ class _Parts:
         self._hosted = [tool for tool in self._tools if isinstance(tool, (Actor, ChildSpec))]
         self._names = {tool.name for tool in tools_of(self._own)}
 
-    def for_models(self) -> "list[AgentMiddleware[Any, Any, Any]]":
+    def middleware_for_langchain(self) -> "list[AgentMiddleware[Any, Any, Any]]":
         """Return the middleware that LangChain's factory takes, in the order of the list, supervision innermost."""
         from callboard.agent._model_calls import ModelSupervision, OnModels
 
@@ -361,7 +364,7 @@ class _Parts:
                 found.append(OnModels(one, name if numbers[name] == 1 else f"{name} {numbers[name]}"))
         return found if self._model_policy is None else [*found, ModelSupervision(self._model_policy)]
 
-    def for_langchain(self) -> list[Any]:
+    def tools_for_langchain(self) -> list[Any]:
         """Return the tools in the form that LangChain's factory takes."""
         found: list[Any] = [*tools_of(self._own)]
         plain: set[str] = set()
@@ -390,6 +393,7 @@ class _Parts:
             "middleware": [one for one in map(_around_calls, self._middleware) if one is not None]
         }
         if not self._own and theirs["awrap_tool_call"] is not None:
+            # Only without middleware of callboard in between can LangChain's own chain be used, which has spans.
             wrapping: list[Any] = [one for one in self._middleware if _around_calls(one) is not None]
             wrap = _nested(theirs["wrap_tool_call"], [one.wrap_tool_call for one in wrapping])
             awrap = _nested(theirs["awrap_tool_call"], [one.awrap_tool_call for one in wrapping])

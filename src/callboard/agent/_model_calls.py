@@ -1,7 +1,7 @@
 """Model requests of LangChain's agent under supervision: timeouts, limits and a budget, and callboard's middleware.
 
 LangChain asks its model on asyncio, or in a thread if the run was started by sync code. So does this module: on trio, a
-request and its supervision run on the asyncio loop beside it, and a cancelled request closes its connection there.
+request and its supervision run on the asyncio loop beside trio, and a cancelled request closes its connection there.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -43,9 +43,9 @@ class ModelSupervision(AgentMiddleware[Any, Any, Any]):
         for option in ("runs_in", "idempotent", "on_unknown"):
             if (value := getattr(policy, option)) is not None:
                 raise ValueError(f"create_agent(model_policy=...): {option} is for calls of tools, got {value!r}")
-        # Held here, because `_shared` does not: a policy has its supervision as long as an agent uses it.
-        self._shared = _shared_by(policy)
-        self._supervision = self._shared.supervision
+        # Held here, because the table of policies does not: it lasts as long as an agent uses the policy.
+        self._by_policy = _shared_by(policy)
+        self._supervision = self._by_policy.supervision
 
     async def awrap_model_call(self, request: Request, handler: Callable[[Request], Awaitable[Response]]) -> Response:
         """Send a request of a run in an event loop."""

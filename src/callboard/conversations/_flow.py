@@ -65,7 +65,7 @@ END = "__end__"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReactFlow:
-    """Nodes of an agent of `create_react_agent`, and the rules that decide which node runs next."""
+    """Flow of an agent of `create_react_agent`; see the protocol `Flow` in `_channels`."""
 
     tools: bool
     """`True` if the agent has tools, so that there is a tools node."""
