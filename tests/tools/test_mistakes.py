@@ -94,7 +94,7 @@ MISTAKES: dict[str, tuple[Make, str] | tuple[Make, str, type[Exception]]] = {
     # one where several are expected
     "a tool": (lambda: ToolNode(search), r"ToolNode\(\[search\]\), not ToolNode\(search\)"),
     "a function": (lambda: ToolNode(query), r"ToolNode\(\[query\]\), not ToolNode\(query\)"),
-    "a tool for an agent": (lambda: agent(tools=search), r"tools is a sequence of tools.*write \[search\]"),
+    "a tool for an agent": (lambda: agent(tools=search), r"tools=...\) is a sequence of tools, or a.*write \[search\]"),
     "a function for an agent": (lambda: agent(tools=query), r"write \[query\]"),
     "no tools": (lambda: ToolNode(None), r"takes a list of tools, such as ToolNode\(\[search\]\); got None"),
     "a mapping of tools": (lambda: ToolNode({"search": search}), "takes a list of tools"),

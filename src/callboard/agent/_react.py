@@ -265,7 +265,7 @@ def _tool_node(
     if not isinstance(tools, ToolNode) and isinstance(tools, LangGraphToolNode):
         tools, on_unknown = ToolNode(**arguments_of(tools, only_invalid_arguments), on_unknown=on_unknown), None
     if not isinstance(tools, ToolNode):
-        tools = listed_tools("create_react_agent", tools)
+        tools = listed_tools("create_react_agent", tools, otherwise=", or a ToolNode")
         here = [tool for tool in tools if not isinstance(tool, dict)]
         node = ToolNode(here, middleware=middleware, max_calls=max_calls, on_unknown=on_unknown)
         return node, [tool for tool in tools if isinstance(tool, dict)]
@@ -278,12 +278,12 @@ def _tool_node(
     return tools, []
 
 
-def listed_tools(function: str, given: object) -> list[Any]:
+def listed_tools(function: str, given: object, *, otherwise: str = "") -> list[Any]:
     """Return the tools of an agent as a list; raise TypeError for a single tool, a text, a mapping or a node."""
     if isinstance(given, (BaseTool, str, Mapping)) or not isinstance(given, Iterable):
         name = given.name if isinstance(given, BaseTool) else getattr(given, "__name__", None)
         hint = f"; write [{name}]" if name else ""
-        raise TypeError(f"{function}(tools=...) is a sequence of tools, got {given!r}{hint}")
+        raise TypeError(f"{function}(tools=...) is a sequence of tools{otherwise}, got {given!r}{hint}")
     return list(given)
 
 

@@ -25,7 +25,7 @@ from callboard._loops._deadline import cleanup
 from callboard._loops._protocol import EventLoop
 from callboard._records._events import RunEvent, RunInfo, RunObserver, RunPhase
 from callboard.conversations._thread import Thread
-from callboard.tools._callbacks import is_traced, manager_of_run, own_span, tell
+from callboard.tools._callbacks import manager_of_run, may_be_traced, own_span, tell
 from callboard.tools._ledger import CallsInterrupted
 
 R = TypeVar("R")
@@ -121,7 +121,8 @@ def traced(
 
     `handlers` receive the events of nested runs only. `metadata` is added to the run; equal keys of the config win.
     """
-    if not handlers and not config.get("callbacks") and not is_traced():
+    # Instrumentation such as OpenInference adds its handlers to each manager that is made: an empty one shows them.
+    if not handlers and not may_be_traced(config) and not AsyncCallbackManager([]).handlers:
         return run(config)
     manager = _manager(config, ())
     if not manager.handlers and not handlers:
