@@ -88,6 +88,12 @@ _ON_TRIO = {
     ),
 }
 
+_OF_CREATE_AGENT = {
+    "tests.unit_tests.agents.middleware.implementations.test_human_in_the_loop::test_per_call_needs_a_tool_call_id": (
+        "create_agent gives an id to a call without one, so that this middleware can ask about it"
+    ),
+}
+
 EXPLAINED: dict[str, dict[str, str]] = {
     "deepagents-create-agent": {
         "tests.unit_tests.test_end_to_end.TestDeltaChannels::test_files_not_in_channel_values": (
@@ -100,6 +106,8 @@ EXPLAINED: dict[str, dict[str, str]] = {
             "a call whose id is None has an empty one as soon as it is read, so this middleware asks about it"
         ),
     },
+    "langchain-create-agent": _OF_CREATE_AGENT,
+    "langchain-newest-create-agent": _OF_CREATE_AGENT,
     "langchain-newest-on-trio": _ON_TRIO,
     "langgraph": {
         "tests.test_large_cases::test_message_graph[memory]": (
