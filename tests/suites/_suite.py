@@ -15,7 +15,7 @@ class Suite:
     """A library, the tests that come with it, and the names of LangGraph or LangChain that callboard replaces.
 
     Args:
-        name: of the suite, and of the distribution unless `library` names another one.
+        name: of the suite, and of the distribution unless `published_as` names another one.
         version: the version to which the explained differences apply.
         tests: the folder of the tests, in the library's folder.
         needs: dependencies of the tests besides the library.
@@ -24,7 +24,7 @@ class Suite:
         published: whether the source distribution has the tests; otherwise a checkout is required.
         beside_others: whether building its sources needs other sources of its repository; then the published
             wheel is installed.
-        library: name of the distribution, if the suite has another name.
+        published_as: name of the distribution, if the suite has another name.
         plugin: the module in `plugin` that replaces the names.
         on_trio: whether only the coroutine tests run: on asyncio without callboard, and on trio with it.
     """
@@ -37,13 +37,13 @@ class Suite:
     folder: str = "."
     published: bool = True
     beside_others: bool = False
-    library: str = ""
+    published_as: str = ""
     plugin: str = "callboard_in_place"
     on_trio: bool = False
 
     @property
     def distribution(self) -> str:
-        return self.library or self.name
+        return self.published_as or self.name
 
 
 _ASYNC = ("pytest-asyncio>=1.3", "pytest-socket")
@@ -59,7 +59,7 @@ _LANGCHAIN = Suite(
     needs=(*_OF_LANGGRAPH, "blockbuster", "langchain-openai", "langchain-tests", "pytest-xdist"),
     options=("-p", "no:socket"),
 )
-_AGENTS = replace(_LANGCHAIN, name="langchain-create-agent", library="langchain", plugin="create_agent_in_place")
+_AGENTS = replace(_LANGCHAIN, name="langchain-create-agent", published_as="langchain", plugin="create_agent_in_place")
 _NEWEST = replace(_AGENTS, name="langchain-newest-create-agent", version="1.5.2")
 _DEEPAGENTS = Suite(
     name="deepagents",
@@ -105,7 +105,7 @@ SUITES = (
         published=False,
     ),
     _DEEPAGENTS,
-    replace(_DEEPAGENTS, name="deepagents-create-agent", library="deepagents", plugin="create_agent_in_place"),
+    replace(_DEEPAGENTS, name="deepagents-create-agent", published_as="deepagents", plugin="create_agent_in_place"),
 )
 
 

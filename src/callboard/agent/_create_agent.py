@@ -21,7 +21,6 @@ from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.store.base import BaseStore
 from langgraph.types import Send
 
-from callboard._calls._draining import InFlight
 from callboard._calls._durations import warn_about_milliseconds
 from callboard._calls._sync_middleware import AsyncioMiddleware, SyncMiddleware, TwoHalves
 from callboard._langgraph import arguments_of
@@ -32,11 +31,10 @@ from callboard.actors._actor import Actor
 from callboard.actors._child import ChildSpec
 from callboard.agent._agent import Agent
 from callboard.agent._model import init_chat_model
-from callboard.agent._react import listed_tools, stored_types_of, tell_unkept_questions
+from callboard.agent._react import listed_tools, runner_of, stored_types_of, tell_unkept_questions
 from callboard.agent._run_context import AgentPlan, Breakpoints, NodeBodies, RunContext
-from callboard.agent._runner import Runner
 from callboard.conversations._channels import MESSAGES, Schema, State
-from callboard.conversations._database import saver_of, store_of
+from callboard.conversations._database import saver_of
 from callboard.conversations._flow import END, MODEL, TOOLS
 from callboard.conversations._history import complete_calls, repaired
 from callboard.conversations._stored_types import checked_types
@@ -299,17 +297,10 @@ def create_agent(
         version="v2",
     )
     types = partial(stored_types_of, given_types, [*builder.schemas, context_schema, response_format])
-    saver, shared = saver_of(checkpointer, types), store_of(store)
+    saver = saver_of(checkpointer, types)
     if saver is None:
         tell_unkept_questions(node)
-    runner = Runner(
-        plan=plan,
-        name=name or "LangGraph",
-        store=shared,
-        context_schema=context_schema,
-        debug=debug,
-        in_flight=InFlight(f"the agent {name or 'LangGraph'!r}"),
-    )
+    runner = runner_of(plan, store=store, context_schema=context_schema, debug=debug)
     stops = Breakpoints(before=interrupt_before or (), after=interrupt_after or ())
     agent = Agent(runner, lambda: builder, checkpointer=saver, stops=stops, budget=budget, stored_types=types)
     agent.config, agent.stream_transformers = built.config, built.stream_transformers

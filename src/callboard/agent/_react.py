@@ -141,18 +141,26 @@ def create_react_agent(
         version=version,
     )
     types = partial(stored_types_of, given_types, [*builder.schemas, context_schema, response_format])
-    saver, shared = saver_of(checkpointer, types), store_of(store)
+    saver = saver_of(checkpointer, types)
     if saver is None:
         tell_unkept_questions(node)
-    runner = Runner(
+    runner = runner_of(plan, store=store, context_schema=context_schema, debug=debug)
+    return Agent(runner, draw, checkpointer=saver, stops=stops, budget=budget, stored_types=types)
+
+
+def runner_of(
+    plan: AgentPlan, *, store: BaseStore | str | None, context_schema: type[Any] | None, debug: bool
+) -> Runner:
+    """Return the runner of an agent; an agent without a name has LangGraph's name of a graph in traces."""
+    name = plan.name or "LangGraph"
+    return Runner(
         plan=plan,
-        name=name or "LangGraph",
-        store=shared,
+        name=name,
+        store=store_of(store),
         context_schema=context_schema,
         debug=debug,
-        in_flight=InFlight(f"the agent {name or 'LangGraph'!r}"),
+        in_flight=InFlight(f"the agent {name!r}"),
     )
-    return Agent(runner, draw, checkpointer=saver, stops=stops, budget=budget, stored_types=types)
 
 
 def stored_types_of(given: Iterable[type], schemas: Iterable[Any]) -> frozenset[type]:
