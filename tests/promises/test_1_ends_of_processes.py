@@ -117,7 +117,12 @@ CTRL_C = """
         os.kill(os.getpid(), signal.SIGINT)
         threading.Event().wait(0.2)
 
-    tools = [other, inside, outside]
+    def elsewhere() -> str:
+        '''Have the system deliver Ctrl-C to a thread that is not the main thread, which nothing wakes.'''
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        threading.Event().wait(0.2)
+
+    tools = [other, inside, outside, elsewhere]
 
     async def batch(name):
         await ToolNode(tools).ainvoke([tool_call("other", "1"), tool_call(name, "2")])
@@ -151,7 +156,8 @@ CTRL_C = """
         for name in ("inside", "outside"):
             found = press(anyio.run, run, name, backend=backend_name, backend_options=options)
             print(run.__name__, name, found, flush=True)
-    print("by_sync_door outside", press(by_sync_door, "outside"), flush=True)
+    for name in ("outside", "elsewhere"):
+        print("by_sync_door", name, press(by_sync_door, name), flush=True)
 """
 
 
@@ -160,5 +166,5 @@ CTRL_C = """
 def test_ctrl_c_arrives_bare(name: str) -> None:
     ended = run_script(CTRL_C, name)
     found = [line.rpartition(" ") for line in ended.stdout.splitlines()]
-    assert len(found) == 11, ended.stderr
+    assert len(found) == 12, ended.stderr
     assert [line for line in found if line[2] != "KeyboardInterrupt()"] == []

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ if _SKEW:
 import anyio  # noqa: E402
 
 from callboard import Actor, ActorDiedError, CallPolicy, Limit, Rate, ToolNode, fencing_token, handler, keyed  # noqa: E402
+from callboard.extend import Permit, PermitRequest
 from callboard.middleware import Cache, CircuitBreaker  # noqa: E402
 from callboard.testing import tool_call  # noqa: E402
 from tests.server._servers import store_at  # noqa: E402
@@ -45,6 +47,7 @@ class Line(NamedTuple):
     """Line about an action on the resource, or its refusal."""
 
     time: float
+    """For "begin" under a limit, the moment from which the limit counts the start; see `Timed`."""
     what: str
     pid: int
     name: str
@@ -125,6 +128,30 @@ class RefusedError(Exception):
     """Raised when the resource has seen a higher token."""
 
 
+_started: ContextVar[float | None] = ContextVar("_started", default=None)
+
+
+class Timed:
+    """Store of limits that notes when each call starts.
+
+    The body's own first line is later: the system may stop a process between the two, for as long as it likes.
+    """
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.check = store.check
+
+    def ask(self, wanted: PermitRequest, on_answer: Callable[[], object], /) -> Permit:
+        permit = self._store.ask(wanted, on_answer)
+
+        def begin() -> None:
+            _started.set(now())
+            type(permit).begin(permit)
+
+        permit.begin = begin
+        return permit
+
+
 class Resource:
     """File that records actions."""
 
@@ -134,7 +161,8 @@ class Resource:
 
     def note(self, what: str, name: str = "-", n: int = 0) -> None:
         with self._path.open("a") as file:
-            file.write(f"{now():.6f} {what} {os.getpid()} {name} {n} {fencing_token() or 0}\n")
+            time = (what == "begin" and _started.get()) or now()
+            file.write(f"{time:.6f} {what} {os.getpid()} {name} {n} {fencing_token() or 0}\n")
 
     def use(self, what: str, ask: str) -> None:
         """Record an action of the latest owner only.
@@ -173,7 +201,7 @@ def node_of(plan: dict[str, Any]) -> ToolNode:
         store = store_at(plan["url"], "limits", prefix=plan["prefix"], lease=plan.get("lease", 1.0))
         rate = None if plan.get("rate") is None else Rate(*plan["rate"])
         lane = (lambda call: tenant) if "tenant" in plan else None
-        limit = Limit(concurrency=plan.get("concurrency"), rate=rate, shared=store, tenant=lane)
+        limit = Limit(concurrency=plan.get("concurrency"), rate=rate, shared=Timed(store), tenant=lane)
         return ToolNode([work], policies={"work": CallPolicy(limit=limit)})
     store = store_at(plan["url"], "documents", prefix=plan["prefix"], patience=5.0)
     if plan["what"] == "cache":

@@ -376,11 +376,11 @@ def test_random_asks_with_kills_and_pauses(url: str, tmp_path: Path, seed: int) 
 
 def test_nobody_is_disturbed_and_nothing_is_lost(url: str, tmp_path: Path) -> None:
     """Idle actors end and their keys move between processes, without any unknown outcome."""
-    plan = plan_of("fleet", url, tmp_path, lease=LEASE, keys=KEYS, askers=2, seed=7, idle=0.05)
+    plan = plan_of("fleet", url, tmp_path, lease=LONG, keys=KEYS, askers=2, seed=7, idle=0.05)
     with Crowd(tmp_path, **plan) as crowd:
         for _ in range(3):
             crowd.add()
-        time.sleep(4 * LEASE)
+        time.sleep(3 * LONG)
         crowd.finish()
         told = check(tmp_path, crowd)
 

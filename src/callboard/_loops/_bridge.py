@@ -57,6 +57,9 @@ class _BackgroundLoop:
         self.thread.join()  # or each nested sync call would leave a thread and an open loop behind
 
 
+_SIGNALS = 0.5
+"""In seconds: a waiting main thread handles a signal at the latest after so long."""
+
 _lock = threading.Lock()  # two threads that need the loop first at the same moment must share one
 _shared: _BackgroundLoop | None = None
 
@@ -82,13 +85,16 @@ class _BridgedCall(Generic[T]):
         self._fn = fn
         self._on_end = on_end
         self._nursery: Nursery | None = None
-        self._cancelled = False
+        self._begun = self._cancelled = False
         self._value: T | None = None
         self._error: BaseException | None = None
         self.ended = False
-        background.submit(self._host)
+
+    def start(self) -> None:
+        self._background.submit(self._host)
 
     async def _host(self) -> None:
+        self._begun = True
         try:
             async with current_loop().nursery() as self._nursery:
                 self._nursery.start(self._child, self._grace)
@@ -112,12 +118,14 @@ class _BridgedCall(Generic[T]):
                     raise
 
     def cancel(self) -> None:
-        """Cancel the call, from any thread, without waiting for its end."""
+        """Cancel the call, from any thread, without waiting for its end; nothing may start it afterwards."""
 
         def cancel_there() -> None:
             self._cancelled = True
             if self._nursery is not None:
                 self._nursery.cancel()
+            elif not self._begun:
+                self._on_end()  # Ctrl-C came before `start` had submitted the call
 
         self._background.submit(cancel_there)
 
@@ -188,10 +196,15 @@ def _wait_for(background: _BackgroundLoop, fn: Callable[[], Awaitable[T]]) -> T:
     ended = threading.Event()
     crossing = _BridgedCall(background, fn, ended.set)
     try:
-        ended.wait()
+        crossing.start()  # within the block: Ctrl-C may arrive as soon as the call runs
+        # A wait without a timeout is not interrupted by a signal that arrives just before it, or in another thread:
+        # Python runs the signal's handler in the main thread, between two instructions.
+        while not ended.wait(_SIGNALS):
+            pass
     except BaseException:  # Ctrl-C; a second one leaves the wait below, and the cancelled call ends on its own
         crossing.cancel()
-        ended.wait()
+        while not ended.wait(_SIGNALS):
+            pass
         raise
     return crossing.result()
 
@@ -208,6 +221,7 @@ async def run_on_asyncio(fn: Callable[[], Awaitable[T]]) -> T:
     await checkpoint_if_cancelled()
     wakeup = loop.wakeup()
     crossing = _BridgedCall(_background(), fn, wakeup.set)
+    crossing.start()
     try:
         await wakeup.wait()
     except loop.cancelled_class:
