@@ -14,6 +14,7 @@ from langchain.agents.middleware import (
     AgentState,
     HumanInTheLoopMiddleware,
     ToolRetryMiddleware,
+    before_model,
     hook_config,
 )
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
@@ -335,12 +336,41 @@ class Adder(Actor):
         ({"tools": [add, Adder()]}, ValueError, "several tools are named 'add'"),
         ({"interrupt_before": ["tool"]}, ValueError, "tool"),
         ({"budget": -1}, ValueError, "budget"),
+        ({"timeout": "1"}, TypeError, r"^create_agent\(timeout=...\)"),
+        ({"on_error": "stop"}, ValueError, r"^create_agent\(on_error=...\)"),
+        ({"policies": {"ad": CallPolicy(timeout=1)}}, ValueError, r"^create_agent\(policies=...\)"),
         ({"midleware": []}, TypeError, "middleware"),
     ],
 )
 def test_a_wrong_argument_is_named(options: dict[str, Any], error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told):
         create_agent(**{"model": ScriptedModel(["done"]), "tools": [add], **options})
+
+
+async def test_a_call_that_cannot_be_stored_is_answered_and_loses_its_arguments() -> None:
+    """Such a call would make each later checkpoint of the thread fail."""
+    deep: Any = "bottom"
+    for _ in range(3000):
+        deep = [deep]
+    agent = create_agent(scripted(tool_call("add", "c1", a=deep, b=2)), [add], checkpointer=InMemorySaver())
+    with anyio.fail_after(WAIT):
+        found = await agent.ainvoke(GO, THREAD)
+    reply, answer = found["messages"][1:3]
+    assert reply.tool_calls[0]["args"] == {}
+    assert "deep" in answer.content
+    assert answer.tool_call_id == "c1"
+
+
+async def test_a_hook_may_jump_only_where_it_has_declared() -> None:
+    """As with LangChain, whose graph has no such edge."""
+
+    @before_model(can_jump_to=["end"])
+    def jump(state: Any, runtime: Any) -> dict[str, Any]:
+        return {"jump_to": "tools"}
+
+    agent = create_agent(scripted(), [add], middleware=[jump])
+    with anyio.fail_after(WAIT), pytest.raises(KeyError, match=r"'jump\.before_model' jumps to 'tools'"):
+        await run(agent)
 
 
 async def test_messages_and_updates_have_langchains_node_names() -> None:

@@ -27,7 +27,7 @@ if _SKEW:
 import anyio  # noqa: E402
 
 from callboard import Actor, ActorDiedError, CallPolicy, Limit, Rate, ToolNode, fencing_token, handler, keyed  # noqa: E402
-from callboard.extend import Permit, PermitRequest
+from callboard.extend import Permit, PermitRequest  # noqa: E402
 from callboard.middleware import Cache, CircuitBreaker  # noqa: E402
 from callboard.testing import tool_call  # noqa: E402
 from tests.server._servers import store_at  # noqa: E402

@@ -11,7 +11,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolCall
+from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolCall, ToolMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.tools import BaseTool
 from langgraph.cache.base import BaseCache
@@ -36,7 +36,7 @@ from callboard.agent._run_context import AgentPlan, Breakpoints, NodeBodies, Run
 from callboard.conversations._channels import MESSAGES, Schema, State
 from callboard.conversations._database import saver_of
 from callboard.conversations._flow import END, MODEL, TOOLS
-from callboard.conversations._history import complete_calls, repaired
+from callboard.conversations._history import complete_calls, keepable, repaired
 from callboard.conversations._stored_types import checked_types
 from callboard.conversations._thread import START
 from callboard.tools._actor_tools import Toolkit, unpacked
@@ -61,6 +61,8 @@ class BuiltFlow:
 
     branches: Mapping[str, Callable[[dict[str, Any]], str | list[Send]]]
     """Functions of the edges that have one, by the node that they start from."""
+    targets: Mapping[str, Collection[str]]
+    """Nodes to which the hooks may jump, by hook."""
     edges: Mapping[str, str]
     """Next node of each node without a branch."""
     nodes: tuple[str, ...]
@@ -83,6 +85,8 @@ class BuiltFlow:
         found = branch(state.read(state.channels))
         # A list has a send for each open call: the same calls as `open_calls`.
         target = found if isinstance(found, str) else TOOLS
+        if target not in self.targets.get(node, (target,)):
+            raise KeyError(f"{node!r} jumps to {target!r}, which is not in its can_jump_to")  # as LangGraph
         if not self.approvals or target != TOOLS:
             return target
         # A jump to the tools leaves out the hooks in between; it must not leave out one that asks a person.
@@ -136,19 +140,28 @@ class BuiltBodies(NodeBodies):
         return ask() if reporter is None else reporter.ask(self.context.plan.chat_model, given, ask, self._reply_in)
 
     async def _ask(self, given: Any, config: RunnableConfig, is_sent: bool) -> Any:
-        """Run LangChain's model node, and give an id to each call without one: results are matched by id."""
+        """Run LangChain's model node; complete the calls of its reply, and answer those that cannot be stored."""
         output = await super().output(MODEL, given, config, is_sent=is_sent)
-        for message in self._messages_in(output):
-            complete_calls(message)
+        for messages in self._messages_in(output):
+            for message in messages:
+                complete_calls(message)
+            # A call of structured output has LangChain's answer already.
+            answered = answered_ids(messages)
+            messages[:] = [
+                kept
+                for message in messages
+                for kept in keepable(message)
+                if kept is message or not isinstance(kept, ToolMessage) or kept.tool_call_id not in answered
+            ]
         return output
 
     def _reply_in(self, output: Any) -> AIMessage | None:
-        return next((message for message in self._messages_in(output) if isinstance(message, AIMessage)), None)
+        replies = (one for messages in self._messages_in(output) for one in messages if isinstance(one, AIMessage))
+        return next(replies, None)
 
-    def _messages_in(self, output: Any) -> list[BaseMessage]:
-        """Return the messages in the output of the model's node: the reply, and answers for structured output."""
-        writes = self.context.plan.schema.writes_of(output)
-        return [message for key, value in writes if key == MESSAGES for message in value]
+    def _messages_in(self, output: Any) -> list[list[BaseMessage]]:
+        """Return the lists of messages in the output of the model's node: the reply, and the answers to its calls."""
+        return [value for key, value in self.context.plan.schema.writes_of(output) if key == MESSAGES]
 
 
 def flow_of(
@@ -158,12 +171,15 @@ def flow_of(
     nodes = tuple(builder.nodes)
     edges = dict(builder.edges)
     # LangChain gives each node at most one function that chooses the next node.
-    branches: dict[str, Any] = {node: next(iter(some.values())).path for node, some in builder.branches.items()}
+    branches: dict[str, Any] = {node: next(iter(some.values())) for node, some in builder.branches.items()}
     turn = [node for node in nodes if node.endswith(".before_model")]
     # LangChain runs the hooks after the model from the last middleware to the first.
     reply = (MODEL, *(node for node in reversed(nodes) if node.endswith(".after_model")))
     return BuiltFlow(
-        branches={node: path.func for node, path in branches.items()},
+        branches={node: branch.path.func for node, branch in branches.items()},
+        # LangChain has no edge from a hook to itself, to which the first hook before the model may jump; and none from
+        # the model to itself, which is asked again if none of its calls can be stored.
+        targets={node: {*branch.ends, node} for node, branch in branches.items() if node not in (MODEL, TOOLS)},
         edges=edges,
         nodes=nodes,
         entry=edges[START],
@@ -327,6 +343,12 @@ def _checked_model(model: object) -> BaseChatModel:
     )
 
 
+class _AgentNode(ToolNode):
+    """Node of an agent, whose options were given to `create_agent`."""
+
+    _owner = "create_agent"
+
+
 class _Parts:
     """Tools and middleware of an agent, separated into those of LangChain's graph and those of callboard's node."""
 
@@ -377,7 +399,7 @@ class _Parts:
         """Return the node that runs the calls: LangChain's tools and wrappers, with callboard's options."""
         spec = built.builder.nodes.get(TOOLS)
         if spec is None:
-            return ToolNode([], middleware=self._own, **options)
+            return _AgentNode([], middleware=self._own, **options)
         theirs = arguments_of(cast("LangGraphToolNode", spec.runnable), only_invalid_arguments)
         tools = [tool for tool in theirs["tools"] if tool.name not in self._names]
         around: dict[str, Any] = {
@@ -389,7 +411,7 @@ class _Parts:
             wrap = _nested(theirs["wrap_tool_call"], [one.wrap_tool_call for one in wrapping])
             awrap = _nested(theirs["awrap_tool_call"], [one.awrap_tool_call for one in wrapping])
             around = {"wrap_tool_call": wrap, "awrap_tool_call": AsyncioMiddleware(awrap)}
-        return ToolNode([*tools, *self._hosted], **around, **options)
+        return _AgentNode([*tools, *self._hosted], **around, **options)
 
 
 def _is_langchains(one: object) -> "TypeGuard[AgentMiddleware[Any, Any, Any]]":

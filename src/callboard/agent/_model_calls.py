@@ -77,9 +77,14 @@ class _Shared:
 
     def __init__(self, policy: CallPolicy) -> None:
         self.policy = policy
-        policies = {MODEL: policy}
         self.supervision = Supervision(
-            "create_agent", "the model", timeout=None, limit=None, policies=policies, grace=DEFAULT_GRACE
+            "create_agent",
+            "the model",
+            timeout=None,
+            limit=None,
+            policies={MODEL: policy},
+            grace=DEFAULT_GRACE,
+            label="create_agent(model_policy=...)",
         )
 
 

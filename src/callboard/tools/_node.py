@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self, Unpack, cast
+from typing import Any, ClassVar, Self, Unpack, cast
 
 from anyio import CapacityLimiter
 from langchain_core.messages import ToolCall
@@ -153,6 +153,8 @@ class ToolNode(ManyInputs):
     """
 
     name: str | None = "tools"
+    _owner: ClassVar[str] = "ToolNode"
+    """Name in errors about the arguments."""
     # Until `__init__` has run, this raises an error that names the missing `super().__init__(tools)`.
     _setup: Setup = cast("Setup", Unbuilt())
 
@@ -180,13 +182,14 @@ class ToolNode(ManyInputs):
         self.tags = tags
         # All arguments of the node: a copy or an unpickled node is built from them, with limits and threads of its own.
         self._options = Options(
+            owner=self._owner,
             tools=tools,
             name=name,
             handle_tool_errors=handle_tool_errors,
             messages_key=messages_key,
             wrap_tool_call=wrap_tool_call,
             awrap_tool_call=awrap_tool_call,
-            middleware=middleware_in("ToolNode(middleware=...)", middleware),
+            middleware=middleware_in(f"{self._owner}(middleware=...)", middleware),
             timeout=timeout,
             limit=limit,
             policies=policies,

@@ -95,6 +95,9 @@ _ON_ERROR = get_args(OnError)
 class Options:
     """Arguments of `ToolNode`, as given."""
 
+    owner: str
+    """Name in errors of the class or function that was given the arguments."""
+
     tools: Sequence[BaseTool | Callable[..., Any] | Actor | ChildSpec[Any] | Toolkit]
     name: str
     handle_tool_errors: ErrorHandling
@@ -119,7 +122,7 @@ def setup_of(given: Options, *, own_call: Callable[[str], Link] | None) -> Setup
     _check_options(given)
     name, middleware = given.name, given.middleware
     supervision = Supervision(
-        "ToolNode",
+        given.owner,
         f"node {name!r}",
         timeout=given.timeout,
         limit=given.limit,
@@ -163,9 +166,9 @@ def setup_of(given: Options, *, own_call: Callable[[str], Link] | None) -> Setup
 def _check_options(given: Options) -> None:
     """Raise ValueError or TypeError for invalid options, before anything is built."""
     if given.on_error not in _ON_ERROR:
-        raise ValueError(f"ToolNode(on_error=...) is 'cancel' or 'finish', got {given.on_error!r}")
+        raise ValueError(f"{given.owner}(on_error=...) is 'cancel' or 'finish', got {given.on_error!r}")
     if given.max_calls is not None:
-        check_count("ToolNode(max_calls=...)", given.max_calls, least=1)
+        check_count(f"{given.owner}(max_calls=...)", given.max_calls, least=1)
     if not isinstance(given.tools, (list, tuple)):
         _check_tools_iterable(given.tools)
 

@@ -45,7 +45,8 @@ class Supervision:
     """Policies, limits and worker threads for the calls of one object that a user has built, such as a node.
 
     `owner` names the object's class in errors ("ToolNode"), `queue` the queue of `limit` in rejections
-    ("node 'tools'"). `timeout` and `on_unknown` apply to every tool whose policy sets none.
+    ("node 'tools'"). `timeout` and `on_unknown` apply to every tool whose policy sets none. `label` names the policy of
+    a tool in errors and warnings.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Supervision:
         policies: Mapping[str, CallPolicy] | None,
         grace: float,
         on_unknown: OnUnknown | None = None,
+        label: str = "policies[{!r}]",
     ) -> None:
         if cast("object", grace) is None:
             raise TypeError(
@@ -74,7 +76,7 @@ class Supervision:
         self.default = CallPolicy(timeout=timeout, grace=grace, on_unknown=on_unknown)
         self._owner = owner
         self._limit = limit
-        self.policies = _completed(f"{owner}(policies=...)", policies, self.default)
+        self.policies = _completed(f"{owner}(policies=...)", label, policies, self.default)
         self.engines = {name: policy.runs_in for name, policy in self.policies.items() if policy.runs_in is not None}
         """Engines for the bodies of some tools, by tool name."""
         self.shared = [] if limit is None else [limiter_of(limit, queue, f"the queue of {queue}")]
@@ -205,7 +207,7 @@ async def untouched(message: ToolMessage, _: object) -> ToolMessage:
     return message
 
 
-def _completed(option: str, policies: object, default: CallPolicy) -> dict[str, CallPolicy]:
+def _completed(option: str, label: str, policies: object, default: CallPolicy) -> dict[str, CallPolicy]:
     """Return the policies by tool name, with missing options taken from the default policy."""
     if not isinstance(policies, Mapping):
         if policies is None:
@@ -215,10 +217,10 @@ def _completed(option: str, policies: object, default: CallPolicy) -> dict[str, 
         if not isinstance(name, str):
             raise TypeError(f"{option} {_BY_NAME}; got {name!r} for a name")
         if not isinstance(policy, CallPolicy):
-            raise TypeError(f"policies[{name!r}] takes a CallPolicy, such as CallPolicy(timeout=2.0); got {policy!r}")
+            raise TypeError(f"{label.format(name)} takes a CallPolicy, such as CallPolicy(timeout=2.0); got {policy!r}")
         for of in ("timeout", "idle_timeout", "budget"):
-            warn_about_milliseconds(f"policies[{name!r}]: CallPolicy({of}=...)", getattr(policy, of))
-        warn_about_unreachable_timeout(f"policies[{name!r}]: CallPolicy", policy.timeout, policy.budget)
+            warn_about_milliseconds(f"{label.format(name)}: CallPolicy({of}=...)", getattr(policy, of))
+        warn_about_unreachable_timeout(f"{label.format(name)}: CallPolicy", policy.timeout, policy.budget)
     return {
         name: replace(
             policy,
