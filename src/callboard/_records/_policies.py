@@ -8,8 +8,9 @@ import math
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args, runtime_checkable
 
 from typing_extensions import get_protocol_members
 
@@ -282,9 +283,15 @@ class Engine(Protocol):
         ...
 
 
+F = TypeVar("F")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallPolicy:
     """Supervision options for the calls of one tool.
+
+    A policy is given by the tool's name, `ToolNode([...], policies={"search": CallPolicy(timeout=2.0)})`, or stands at
+    the tool as a decorator, `@CallPolicy(timeout=2.0)`. A policy by name replaces the one at the tool.
 
     Args:
         timeout: seconds for one attempt, from the start of its body; `None` for no timeout. Without a budget it also
@@ -325,6 +332,44 @@ class CallPolicy:
         check_type("CallPolicy(limit=...)", self.limit, Limit, "Limit(concurrency=8)")
         if self.idempotent is not None and not isinstance(self.idempotent, bool):
             raise TypeError(f"CallPolicy(idempotent=...) is True, False or None, got {self.idempotent!r}")
+
+    def __call__(self, tool: F, /) -> F:
+        """Give a tool this policy, and return the tool: a function, an actor's handler, or a tool made of a function.
+
+        Each node and each agent with the tool supervises its calls by this policy, with a limit of its own.
+
+        Raises:
+            TypeError: for an object that is no function and has none. Such a tool gets its policy by name.
+        """
+        functions = _functions_of(tool)
+        try:
+            for function in functions:
+                function.__dict__[_POLICY] = self
+        except AttributeError:
+            functions = []
+        if not functions:
+            raise TypeError(
+                f"@CallPolicy(...) stands at a function, or at a tool made of one, got {tool!r}; give other tools "
+                "their policy by name: ToolNode([...], policies={'name': CallPolicy(...)})"
+            )
+        return tool
+
+
+# In the `__dict__` of the function: each tool that is made of the function has it, and `functools.wraps` copies it.
+_POLICY = "__callboard_policy__"
+
+
+def _functions_of(tool: Any) -> list[Any]:
+    """Return the functions that a LangChain tool calls, or the function itself; an empty list for any other object."""
+    if isinstance(tool, partial) or not hasattr(tool, "args_schema"):
+        return [tool] if callable(tool) else []
+    return [function for name in ("func", "coroutine") if (function := getattr(tool, name, None)) is not None]
+
+
+def policy_at(tool: object) -> CallPolicy | None:
+    """Return the policy that a decorator has given to a tool, or `None`."""
+    found = (getattr(function, "__dict__", {}).get(_POLICY) for function in _functions_of(tool))
+    return next((policy for policy in found if isinstance(policy, CallPolicy)), None)
 
 
 def has_members_of(protocol: type, value: object) -> bool:

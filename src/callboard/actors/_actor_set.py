@@ -73,10 +73,10 @@ class ActorSession:
 class ActorSet:
     """Child specs of an owner, such as a node, and the session in which their actors run now."""
 
-    def __init__(self, specs: Sequence[ChildSpec[Any]], owner: str, *, uses_engines: bool = False) -> None:
+    def __init__(self, specs: Sequence[ChildSpec[Any]], owner: str) -> None:
         self.specs = specs
-        self.is_needed = bool(specs) or uses_engines
-        """True if the set has actors or engines to open."""
+        self.is_needed = bool(specs)
+        """True if the set has actors to open, or its owner has engines; those are opened with it."""
         self._owner = owner
         self._open: ActorSession | None = None
         self._opened_in: EventLoop | None = None

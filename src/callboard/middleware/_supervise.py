@@ -149,6 +149,8 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
             return
         if self._missing == "error":
             self._setup.supervision.check_tools(names)
+        self._setup.supervision.adopt(tools)
+        _refuse_engines(self._setup.supervision)
         check_tools(self._middleware, {tool.name: tool for tool in tools})
         check_policies(self._middleware, self._setup.supervision.policies_of(names))
         self._checked.add(names)

@@ -22,7 +22,16 @@ from langgraph.types import Command
 from callboard._calls._call import SupervisedCall, current_call, note, own_attempt
 from callboard._langgraph._vocabulary import ToolRuntime, call_context
 from callboard._loops._current import current_loop
-from callboard._records._policies import CallContext, Engine, KeyFunction, ToolActor, has_members_of, mark_as_actors
+from callboard._records._policies import (
+    CallContext,
+    CallPolicy,
+    Engine,
+    KeyFunction,
+    ToolActor,
+    has_members_of,
+    mark_as_actors,
+    policy_at,
+)
 from callboard.actors._actor import CONTROL, Actor, Handler, keeps_snapshots
 from callboard.actors._actor_set import ActorSession, ActorSet
 from callboard.actors._cell import Cell, asked_by
@@ -149,6 +158,17 @@ def is_idempotent(tool: BaseTool) -> bool:
     return asked is not None and asked[1].idempotent
 
 
+def policy_of(tool: BaseTool) -> CallPolicy | None:
+    """Return the policy that stands at a tool's function, or at the actor's handler that it calls; `None` without."""
+    asked = asked_by(getattr(tool, "coroutine", None))
+    return policy_at(tool) if asked is None else _policy_at_handler(asked[0].kind, asked[1])
+
+
+def _policy_at_handler(kind: type[Actor], handler: Handler) -> CallPolicy | None:
+    # At the method of the class, which has the marks of `handler.fn`: a decorator may stand above or below `@handler`.
+    return policy_at(getattr(kind, handler.name))
+
+
 # Toolkits
 
 
@@ -254,7 +274,7 @@ _TAKES_MANY = (
 # Handlers as tools
 
 
-def with_handlers(tools: Iterable[Any], owner: str, *, uses_engines: bool) -> tuple[list[Any], ActorSet]:
+def with_handlers(tools: Iterable[Any], owner: str) -> tuple[list[Any], ActorSet]:
     """Return the tools with each actor replaced by tools for its handlers, and the set of these actors.
 
     Raises TypeError for a handler without docstring or annotations.
@@ -262,14 +282,14 @@ def with_handlers(tools: Iterable[Any], owner: str, *, uses_engines: bool) -> tu
     given = unpacked(tools)
     specs = [spec_of(one) for one in given if isinstance(one, (Actor, ChildSpec))]
     if not specs:
-        return given, ActorSet([], owner, uses_engines=uses_engines)
+        return given, ActorSet([], owner)
     names = [spec.name for spec in specs]
     if (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
         raise ValueError(f"Two actors are named {twice!r}: give one of them a name: child({twice}(...), name='other')")
     for spec in specs:
         if spec.key is None:
             check_alone(spec, owner)
-    actors = ActorSet(specs, owner, uses_engines=uses_engines)
+    actors = ActorSet(specs, owner)
     numbers = iter(range(len(specs)))
     found: list[Any] = []
     for one in given:
@@ -327,6 +347,8 @@ def _tool(actors: ActorSet, number: int, handler: Handler, lost: LostState) -> B
     # `HandlerCall` runs the handler again by itself, so `invoke` must not run the whole tool again.
     call.__dict__[REPEATS] = True
     mark_as_actors(call, ToolActor(actors.specs[number].name, actors.specs[number].key))
+    if (policy := _policy_at_handler(actors.specs[number].kind, handler)) is not None:
+        policy(call)
     call.__dict__["__signature__"] = signature.replace(parameters=parameters)
     call.__annotations__ = hints
     tool = StructuredTool.from_function(

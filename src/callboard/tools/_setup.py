@@ -130,8 +130,10 @@ def setup_of(given: Options, *, own_call: Callable[[str], Link] | None) -> Setup
         grace=given.grace,
         on_unknown=given.on_unknown,
     )
-    tools, actors = with_handlers(given.tools, f"the node {name!r}", uses_engines=bool(supervision.engines))
+    tools, actors = with_handlers(given.tools, f"the node {name!r}")
     by_name = _by_name(tools, tools_of(middleware))
+    supervision.adopt(by_name.values())
+    actors.is_needed = actors.is_needed or bool(supervision.engines)
     _check_supervised(by_name, supervision)
     policies = supervision.policies_of(by_name)
     if actors.specs:

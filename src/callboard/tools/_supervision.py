@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.tools import BaseTool
 
 from callboard._calls._batch import Batch
 from callboard._calls._call import CallOptions, SupervisedCall
@@ -17,6 +18,7 @@ from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._records._policies import (
     CallContext,
     CallPolicy,
+    Engine,
     Limit,
     OnUnknown,
     ToolCallLike,
@@ -27,6 +29,7 @@ from callboard._records._policies import (
 from callboard._records._reports import Statistics
 from callboard._util._suggestions import no_such
 from callboard.exceptions import CallTimeoutError, DeadlineExceededError
+from callboard.tools._actor_tools import policy_of
 from callboard.tools._errors import Judge, error_message
 
 R = TypeVar("R")
@@ -76,19 +79,46 @@ class Supervision:
         self.default = CallPolicy(timeout=timeout, grace=grace, on_unknown=on_unknown)
         self._owner = owner
         self._limit = limit
-        self.policies = _completed(f"{owner}(policies=...)", label, policies, self.default)
-        self.engines = {name: policy.runs_in for name, policy in self.policies.items() if policy.runs_in is not None}
+        self.policies: dict[str, CallPolicy] = {}
+        self.engines: dict[str, Engine] = {}
         """Engines for the bodies of some tools, by tool name."""
         self.shared = [] if limit is None else [limiter_of(limit, queue, f"the queue of {queue}")]
-        # The tool's own limit first, the node's last: a call that waits for its tool holds no permit of the node.
-        self.limiters = {name: [*_limiter(name, policy), *self.shared] for name, policy in self.policies.items()}
-        self.takes_context = any(one.takes_context for some in (self.shared, *self.limiters.values()) for one in some)
+        self.limiters: dict[str, list[Limiter | SharedLimiter]] = {}
+        self.takes_context = any(one.takes_context for one in self.shared)
         """`True` if a limit's key or tenant function takes a `CallContext`."""
-        self.grace = max([grace, *(one.grace for one in self.policies.values() if one.grace is not None)])
+        self.grace = grace
         """Seconds of clean-up after a cancel for a whole run: the longest grace of all policies."""
-        self.threads = ThreadPermits(_thread_count(limit, self.policies.values()))
+        self.threads = ThreadPermits(_DEFAULT_THREADS).at_least(None if limit is None else limit.concurrency)
         self.batches: set[Batch[Any]] = set()
         """Running batches; a set of their calls would cost 0.1 KB per call."""
+        for name, policy in _by_tool(f"{owner}(policies=...)", label, policies).items():
+            self._add(name, policy, label.format(name))
+
+    def _add(self, name: str, policy: CallPolicy, label: str) -> None:
+        """Supervise a tool by a policy, with missing options taken from the default policy."""
+        for of in ("timeout", "idle_timeout", "budget"):
+            warn_about_milliseconds(f"{label}: CallPolicy({of}=...)", getattr(policy, of))
+        warn_about_unreachable_timeout(f"{label}: CallPolicy", policy.timeout, policy.budget)
+        default = self.default
+        self.policies[name] = policy = replace(
+            policy,
+            timeout=default.timeout if policy.timeout is None else policy.timeout,
+            grace=default.grace if policy.grace is None else policy.grace,
+            on_unknown=default.on_unknown if policy.on_unknown is None else policy.on_unknown,
+        )
+        if policy.runs_in is not None:
+            self.engines[name] = policy.runs_in
+        # The tool's own limit first, the node's last: a call that waits for its tool holds no permit of the node.
+        self.limiters[name] = limiters = [*_limiter(name, policy), *self.shared]
+        self.takes_context = self.takes_context or any(one.takes_context for one in limiters)
+        self.grace = max(self.grace, policy.grace or 0.0)
+        self.threads = self.threads.at_least(None if policy.limit is None else policy.limit.concurrency)
+
+    def adopt(self, tools: Iterable[BaseTool]) -> None:
+        """Take the policies that stand at tools, for tools that have none by name."""
+        for tool in tools:
+            if tool.name not in self.policies and (policy := policy_of(tool)) is not None:
+                self._add(tool.name, policy, f"tool {tool.name!r}")
 
     def terms(
         self,
@@ -207,8 +237,8 @@ async def untouched(message: ToolMessage, _: object) -> ToolMessage:
     return message
 
 
-def _completed(option: str, label: str, policies: object, default: CallPolicy) -> dict[str, CallPolicy]:
-    """Return the policies by tool name, with missing options taken from the default policy."""
+def _by_tool(option: str, label: str, policies: object) -> Mapping[str, CallPolicy]:
+    """Return the policies by tool name; raise TypeError for anything else."""
     if not isinstance(policies, Mapping):
         if policies is None:
             return {}
@@ -218,18 +248,7 @@ def _completed(option: str, label: str, policies: object, default: CallPolicy) -
             raise TypeError(f"{option} {_BY_NAME}; got {name!r} for a name")
         if not isinstance(policy, CallPolicy):
             raise TypeError(f"{label.format(name)} takes a CallPolicy, such as CallPolicy(timeout=2.0); got {policy!r}")
-        for of in ("timeout", "idle_timeout", "budget"):
-            warn_about_milliseconds(f"{label.format(name)}: CallPolicy({of}=...)", getattr(policy, of))
-        warn_about_unreachable_timeout(f"{label.format(name)}: CallPolicy", policy.timeout, policy.budget)
-    return {
-        name: replace(
-            policy,
-            timeout=default.timeout if policy.timeout is None else policy.timeout,
-            grace=default.grace if policy.grace is None else policy.grace,
-            on_unknown=default.on_unknown if policy.on_unknown is None else policy.on_unknown,
-        )
-        for name, policy in policies.items()
-    }
+    return policies
 
 
 def _permits_of(limit: Limit) -> float:
@@ -246,8 +265,3 @@ def limiter_of_run(concurrency: int) -> Limiter:
     """Return a limiter for all calls of a run, from `max_concurrency` in the run's config."""
     check_count("config['max_concurrency']", concurrency, least=1)
     return Limiter(Limit(concurrency=concurrency), "max_concurrency")
-
-
-def _thread_count(limit: Limit | None, policies: Iterable[CallPolicy]) -> int:
-    limits = [limit, *(policy.limit for policy in policies)]
-    return max([_DEFAULT_THREADS, *(one.concurrency for one in limits if one is not None and one.concurrency)])

@@ -1,0 +1,173 @@
+"""Policies that stand at tools: `@CallPolicy(...)` over a function, a LangChain tool, or a handler of an actor."""
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+from langchain.agents import create_agent as langchains_agent
+from langchain_core.tools import BaseTool, tool
+
+from callboard import Actor, CallPolicy, Limit, ToolNode, create_agent, create_react_agent, handler
+from callboard.middleware import Supervise
+from callboard.testing import ScriptedModel, calls, tool_call
+from tests.helpers import ask, ended
+
+WAIT = 20
+
+
+@CallPolicy(timeout=0.05)
+async def slow() -> str:
+    """Wait for ever."""
+    await anyio.sleep_forever()
+    return ""
+
+
+@CallPolicy(timeout=0.05)
+@tool
+async def slow_tool() -> str:
+    """Wait for ever."""
+    await anyio.sleep_forever()
+    return ""
+
+
+@tool
+@functools.wraps(slow)
+async def wrapped() -> str:
+    return await slow()
+
+
+@CallPolicy(timeout=0.05)
+def read() -> str:
+    """Read for a second, in a thread."""
+    threading.Event().wait(1)
+    return ""
+
+
+class Clerk(Actor):
+    """Actor with a slow handler."""
+
+    @CallPolicy(timeout=0.05)
+    @handler
+    async def outside(self) -> str:
+        """Wait for ever."""
+        await anyio.sleep_forever()
+        return ""
+
+    @handler
+    @CallPolicy(timeout=0.05)
+    async def inside(self) -> str:
+        """Wait for ever."""
+        await anyio.sleep_forever()
+        return ""
+
+
+async def end_of(node: ToolNode, name: str) -> object:
+    with anyio.fail_after(WAIT):
+        [message] = await node.ainvoke(ask(name))
+    return ended(message)
+
+
+@pytest.mark.parametrize("given", [slow, slow_tool, wrapped])
+async def test_a_tool_runs_under_the_policy_that_stands_at_it(given: Any) -> None:
+    node = ToolNode([given])
+    assert await end_of(node, next(iter(node.tools_by_name))) == "timeout"
+
+
+@pytest.mark.parametrize("name", ["outside", "inside"])
+async def test_a_handler_runs_under_the_policy_that_stands_at_it(name: str) -> None:
+    node = ToolNode([Clerk()])
+    [full] = [one for one in node.tools_by_name if one.endswith(name)]
+    assert await end_of(node, full) == "timeout"
+
+
+async def test_a_policy_by_name_replaces_the_one_at_the_tool() -> None:
+    """As a whole: what the policy by name leaves out comes from the node."""
+
+    @CallPolicy(timeout=0.05)
+    async def late() -> str:
+        """Return after the timeout."""
+        await anyio.sleep(0.1)
+        return "done"
+
+    assert await end_of(ToolNode([late]), "late") == "timeout"
+    assert await end_of(ToolNode([late], policies={"late": CallPolicy(timeout=WAIT)}), "late") is None
+
+
+async def test_a_tool_keeps_its_options_and_takes_the_others_from_the_node() -> None:
+    @CallPolicy(idempotent=True)
+    async def forever() -> str:
+        """Wait for ever."""
+        await anyio.sleep_forever()
+        return ""
+
+    assert await end_of(ToolNode([forever], timeout=0.05), "forever") == "timeout"
+
+
+async def test_each_node_has_a_limit_of_its_own_by_the_policy() -> None:
+    running: list[int] = []
+    most: list[int] = []
+
+    @CallPolicy(limit=Limit(concurrency=2))
+    async def count() -> str:
+        """Count the calls that run."""
+        running.append(1)
+        most.append(len(running))
+        await anyio.sleep(0.01)
+        running.pop()
+        return ""
+
+    async def run() -> None:
+        await ToolNode([count]).ainvoke(ask(*["count"] * 6))
+
+    with anyio.fail_after(WAIT):
+        await run()
+        assert max(most) == 2
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            tasks.start_soon(run)
+    assert max(most) == 4
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("make", [create_react_agent, create_agent])
+async def test_the_calls_of_agents_run_under_it(make: Callable[..., Any]) -> None:
+    agent = make(ScriptedModel([calls("slow"), "done"]), [slow])
+    with anyio.fail_after(WAIT):
+        found = await agent.ainvoke({"messages": [("user", "go")]})
+    assert ended(found["messages"][2]) == "timeout"
+
+
+def test_the_calls_of_langchains_agent_run_under_it() -> None:
+    agent: Any = langchains_agent(ScriptedModel([calls("read"), "done"]), [read], middleware=[Supervise()])
+    found = agent.invoke({"messages": [("user", "go")]})
+    assert ended(found["messages"][2]) == "timeout"
+
+
+class Plain(BaseTool):
+    """LangChain tool without a function."""
+
+    name: str = "plain"
+    description: str = "Do nothing."
+
+    def _run(self) -> str:
+        return ""
+
+
+@pytest.mark.parametrize("given", [Plain(), 3, "search", tool_call("search")])
+def test_what_has_no_function_is_refused_with_the_remedy(given: Any) -> None:
+
+    with pytest.raises(TypeError, match=r"policies={'name': CallPolicy\(...\)}"):
+        CallPolicy(timeout=1)(given)
+
+
+def test_a_policy_at_a_tool_of_a_number_that_looks_like_milliseconds_is_warned_about() -> None:
+    @CallPolicy(timeout=30_000)
+    def read() -> str:
+        """Read."""
+        return ""
+
+    with pytest.warns(UserWarning, match="tool 'read'"):
+        ToolNode([read])
