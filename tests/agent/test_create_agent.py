@@ -24,6 +24,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config
+from langgraph.errors import EmptyInputError
 from langgraph.types import Command, interrupt
 from langsmith import Client
 from langsmith.run_helpers import get_current_run_tree, tracing_context
@@ -511,6 +512,22 @@ async def test_a_channel_of_deltas_is_stored_whole_at_the_end_of_a_run() -> None
     # LangGraph's checkpoints lack the value. Read as empty, the conversation would be lost without a word.
     with pytest.raises(StorageError, match="DeltaChannel"):
         await run(agent, given, THREAD)
+
+
+@pytest.mark.parametrize("before", [[], [GO], [GO, {}]], ids=["new", "stored", "after another"])
+async def test_an_empty_input_begins_a_turn_as_in_langchain(before: list[Any]) -> None:
+    """The model is asked again with the stored conversation; input with unknown keys only is a mistake, and refused."""
+    model = ScriptedModel(["one", "two", "three"] * 2)
+    shown = []
+    for factory in (langchains_agent, create_agent):
+        agent = factory(model, [add], checkpointer=InMemorySaver())
+        for given in (*before, {}):
+            result = await anyio.to_thread.run_sync(agent.invoke, given, THREAD)
+        places = await anyio.to_thread.run_sync(lambda agent=agent: [*agent.get_state_history(THREAD)])
+        shown.append((len(texts(result)), [(one.metadata["step"], one.next, len(texts(one.values))) for one in places]))
+    assert shown[0] == shown[1]
+    with pytest.raises(EmptyInputError):
+        await run(create_agent(model, []), {"message": "go"})
 
 
 async def test_a_hook_that_writes_in_each_turn_writes_once_in_each() -> None:

@@ -249,7 +249,7 @@ async def test_a_failed_call_is_shown_where_the_thread_stands(version: Any) -> N
 @pytest.mark.parametrize(
     ("given", "error", "said"),
     [
-        *((one, EmptyInputError, "An agent starts from messages") for one in ({}, {"question": "hi"}, None)),
+        *((one, EmptyInputError, "An agent starts from messages") for one in ({"question": "hi"}, None)),
         ("hello", InvalidUpdateError, "Expected dict, got hello"),
     ],
     ids=repr,

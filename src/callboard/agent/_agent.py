@@ -202,7 +202,7 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
         Raises:
             GraphRecursionError: if the `recursion_limit` of the config is reached.
             GraphDrained: if `control` requested a stop; the thread can be resumed with `None`.
-            EmptyInputError: if the input has no value for the state.
+            EmptyInputError: if the input has unknown keys only, or a new thread gets `None`.
             InvalidUpdateError: if the input is not a state, or names an unknown node.
             UnknownInterruptError: if an answer matches no open question.
             RunDeadlineExceededError: if the budget is used up. Calls in flight have got error messages, and the thread

@@ -62,8 +62,8 @@ async def apply_input(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, 
     if not isinstance(given, dict):
         _check_form(given)
     writes = thread.schema.writes_of_input(given)
-    if not writes:
-        raise _nothing(given)
+    if given and not writes:
+        raise _nothing(given)  # LangGraph would begin a turn, as for `{}`, and ignore what was given
     if thread.records:
         # Finished tasks of the interrupted step keep their results, although new input does not resume it.
         writes = [*finished_writes(thread), *writes]
