@@ -19,6 +19,7 @@ from langchain_core.messages import (
 from langgraph.channels import BinaryOperatorAggregate, LastValue, UntrackedValue
 from langgraph.channels.base import BaseChannel
 from langgraph.channels.delta import DeltaChannel
+from langgraph.checkpoint.base import DeltaChannelHistory
 from langgraph.errors import EmptyChannelError, ErrorCode, InvalidUpdateError, create_error_message
 from langgraph.graph import StateGraph
 from langgraph.graph.message import add_messages
@@ -96,9 +97,12 @@ class Schema:
         self.flow = flow
         self.specs = cast("Mapping[str, BaseChannel[Any, Any, Any]]", builder.channels)
         self.conversations = frozenset(name for name in self.specs if self.adds_messages(name))
-        self.deltas = [name for name, spec in self.specs.items() if isinstance(spec, DeltaChannel)]
-        """Keys whose values LangGraph does not store in each checkpoint."""
-        self.has_message_ids = MESSAGES in self.conversations or MESSAGES in self.deltas
+        self.replayable = [name for name, spec in self.specs.items() if isinstance(spec, _REDUCED)]
+        """Keys of which LangGraph may have stored only the writes.
+
+        A key with a `BinaryOperatorAggregate` may have had a `DeltaChannel` when LangGraph stored it.
+        """
+        self.has_message_ids = MESSAGES in self.conversations or isinstance(self.specs.get(MESSAGES), DeltaChannel)
         """`True` if each message gets an id before it is stored: LangGraph gives ids in both kinds of channels."""
         self.untracked = frozenset(name for name, spec in self.specs.items() if isinstance(spec, UntrackedValue))
         """Keys of the state that are never stored: their channel is LangGraph's `UntrackedValue`."""
@@ -122,6 +126,17 @@ class Schema:
     def adds_messages(self, name: str) -> bool:
         spec = self.specs.get(name)
         return isinstance(spec, BinaryOperatorAggregate) and spec.operator is add_messages
+
+    def replayed(self, name: str, history: DeltaChannelHistory) -> Any:
+        """Return the value of a channel that LangGraph's writes to it lead to."""
+        channel = self.specs[name].from_checkpoint(history.get("seed", MISSING))
+        if isinstance(channel, DeltaChannel):
+            channel.replay_writes(history["writes"])
+        else:
+            # One by one, as LangGraph does: a channel refuses two `Overwrite`s in one update.
+            for _, _, value in history["writes"]:
+                channel.update([value])
+        return channel.get()
 
     def given_to(self, node: str, state: "State", clock: Clock) -> Any:
         """Return the state as the input of a node: a dict, or an instance of the node's schema."""
@@ -252,6 +267,9 @@ class State:
                 values[name] = value
         return values
 
+
+_REDUCED = (DeltaChannel, BinaryOperatorAggregate)
+"""Classes of channels with a reducer."""
 
 _LASTING = (BinaryOperatorAggregate, LastValue)
 """Most frequent classes of channels; a step without a write does not change their value."""

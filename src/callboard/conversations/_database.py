@@ -184,7 +184,8 @@ class LazySaver(BaseCheckpointSaver[str]):
 def _passed_on(name: str) -> Callable[..., Any]:
     @wraps(getattr(BaseCheckpointSaver, name))
     def method(self: Any, *args: Any, **options: Any) -> Any:
-        return self._call(lambda saver: getattr(saver, name)(*args, **options))
+        call = self._read if name.startswith("get") else self._call
+        return call(lambda saver: getattr(saver, name)(*args, **options))
 
     return method
 

@@ -10,13 +10,13 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from anyio import Event, sleep
 from anyio.lowlevel import cancel_shielded_checkpoint
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.base import Checkpoint, CheckpointTuple
 
 from callboard._calls._observers import current_mark
 from callboard._langgraph._node_scope import PUSH
@@ -110,6 +110,7 @@ class SavedThread(RecordedThread):
         self._is_lost = False  # set if another run has taken the thread: no entry may be written any more
         # Set if the run goes on from an earlier place; its first change then writes a checkpoint of a new branch.
         self._forks = False
+        self._is_latest = True  # false if `_base` is older than the thread's last checkpoint
         self.about: Mapping[str, Any] = {}  # user metadata in the last checkpoint
 
     @property
@@ -153,13 +154,14 @@ class SavedThread(RecordedThread):
         holder = holder_in(entries)
         if checkpoint_id is not None and self._forks:
             past = await place_of(self.saver, checkpoint_id)
+            self._is_latest = past.found.checkpoint["id"] == found.checkpoint["id"]
             await self._go_back(past, looks=looks)
         else:
-            self.play(await whole(self.saver, found), entries)
+            self.play(await whole(self.saver, self.schema, found), entries)
         self.holder = holder  # the latest one: a run that goes on now also bars an earlier place
 
     async def _go_back(self, past: "HistoryPlace", *, looks: bool) -> None:
-        self.play(await whole(self.saver, past.found), past.entries)
+        self.play(await whole(self.saver, self.schema, past.found), past.entries)
         if past.given is not None:
             self.receive(past.given)  # sets the records of the tasks, too
         else:
@@ -187,16 +189,7 @@ class SavedThread(RecordedThread):
     def load(self, found: CheckpointTuple) -> None:
         """Load the state and the next nodes from a checkpoint of callboard or LangGraph, but apply no journal entry."""
         base = base_of(found)
-        values = base.checkpoint["channel_values"]
-        for name in self.schema.deltas:
-            if name in base.checkpoint["channel_versions"] and name not in values:
-                # LangGraph has its value in writes of many checkpoints. Read as empty, a conversation would be lost.
-                raise StorageError(
-                    self.saver.told(found),
-                    f"has the key {name!r} in LangGraph's DeltaChannel, which callboard reads only from checkpoints of "
-                    "its own. Continue the thread with LangGraph's agent, or begin a new one",
-                )
-        self.state = State(self.schema, values)
+        self.state = State(self.schema, base.checkpoint["channel_values"])
         self.about = base.about
         self.step = base.metadata.get("step", -1)
         self.source = base.metadata.get("source", "loop")
@@ -519,7 +512,8 @@ class SavedThread(RecordedThread):
             tracked = [tracked_entry(entry, self.schema) for entry in kept]
             changes.append(self.saver.writes(base.id, _stored(tracked), task_id, "~callboard"))
         changes.append(self.saver.checkpoint(base, changed))
-        if before is not None and (thin := before.thinned(base)) is not None:
+        # A later checkpoint than `before` may be LangGraph's, which may need the messages of `before`.
+        if self._is_latest and before is not None and (thin := before.thinned(base)) is not None:
             # Last: the thin checkpoint finds its messages in the new one. A crash before only costs space.
             changes.append(self.saver.checkpoint(thin, {MESSAGES: thin.checkpoint["channel_versions"][MESSAGES]}))
         try:
@@ -529,6 +523,7 @@ class SavedThread(RecordedThread):
             raise
         # Only after the checkpoint is stored. Until then, a failure leaves the entries to be repeated on the old one.
         self._base, self._commits, self._entries, self._sending, self.holder = base, int(bool(kept)), [], [], None
+        self._is_latest = True
 
     def _whole(self, before: Base | None, source: Source) -> tuple[Base, Mapping[str, Any]]:
         """Return a checkpoint with the whole state, and the new versions of its changed channels."""
@@ -594,11 +589,12 @@ async def place_of(saver: Saver, checkpoint_id: str) -> HistoryPlace:
 
 
 async def whole(
-    saver: Saver, found: CheckpointTuple, known: Mapping[str, CheckpointTuple] = MappingProxyType({})
+    saver: Saver, schema: Schema, found: CheckpointTuple, known: Mapping[str, CheckpointTuple] = MappingProxyType({})
 ) -> CheckpointTuple:
     """Return a checkpoint complete with its messages, which are read from a later checkpoint if only that one has them.
 
-    `known` are checkpoints by id that need not be read again. Raises StorageError if the later checkpoint is missing.
+    Values of LangGraph's `DeltaChannel` are read from earlier checkpoints. `known` are checkpoints by id that need not
+    be read again. Raises StorageError if a checkpoint is missing.
     """
     thin: list[CheckpointTuple] = []
     # The later checkpoint may be thin itself; a chain ends at the newest one, which is complete.
@@ -611,7 +607,29 @@ async def whole(
         found = later
     for one in reversed(thin):
         found = made_whole(one, base_of(found).messages)
-    return found
+    return await _with_replayed(saver, schema, found)
+
+
+async def _with_replayed(saver: Saver, schema: Schema, found: CheckpointTuple) -> CheckpointTuple:
+    """Return a checkpoint complete with the values of which LangGraph has stored only the writes."""
+    checkpoint = found.checkpoint
+    values = checkpoint["channel_values"]
+    # The rule of LangGraph: a channel without a version was never written.
+    names = [name for name in schema.replayable if name in checkpoint["channel_versions"] and name not in values]
+    if not names:
+        return found
+    try:
+        histories = await saver.delta_histories(checkpoint["id"], names)
+    except NotImplementedError as error:
+        # Read as empty, a conversation would be lost.
+        raise StorageError(
+            saver.told(found),
+            f"has the key {names[0]!r} in LangGraph's DeltaChannel, and the checkpointer cannot read its history. "
+            "Continue the thread with LangGraph's agent, or begin a new one",
+        ) from error
+    with reading_stored_data(saver.told(found)):
+        replayed = {name: schema.replayed(name, history) for name, history in histories.items()}
+    return found._replace(checkpoint=cast("Checkpoint", {**checkpoint, "channel_values": {**values, **replayed}}))
 
 
 def no_checkpoint(checkpoint_id: str) -> ValueError:

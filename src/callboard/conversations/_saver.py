@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 
 from anyio import to_thread
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, DeltaChannelHistory
 from langgraph.checkpoint.memory import InMemorySaver
 
 from callboard._langgraph._message_cache import MessageMemory, StoredConversations
@@ -110,6 +110,15 @@ class Saver:
 
         listed = await self._awaited.call("list", get, aget)
         return [found for found in map(self._checked, listed) if found is not None]
+
+    async def delta_histories(self, checkpoint_id: str, names: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
+        """Return LangGraph's writes that lead to the values of channels at a checkpoint, by name of the channel."""
+        given = {"config": self.config(checkpoint_id), "channels": names}
+        return await self._awaited.call(
+            "get_delta_channel_history",
+            lambda saver: _remembering(saver).get_delta_channel_history(**given),
+            lambda saver: _remembering(saver).aget_delta_channel_history(**given),
+        )
 
     def told(self, found: CheckpointTuple) -> str:
         return self.described_at(cast("Any", found.config).get("configurable", {}).get("checkpoint_id"))

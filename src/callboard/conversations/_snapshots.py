@@ -99,7 +99,7 @@ async def history_of(
     seen: str | None = None
     later: dict[str, CheckpointTuple] = {}
     for found in await thread.saver.before(None, None):
-        complete = await whole(thread.saver, found, later)
+        complete = await whole(thread.saver, thread.schema, found, later)
         # Only the newer neighbour is kept: a thin checkpoint refers to the next one, and whole histories are large.
         later = {found.checkpoint["id"]: complete}
         with reading_stored_data(thread.saver.told(complete)):

@@ -1,0 +1,403 @@
+"""Threads with LangGraph's `DeltaChannel`, as deepagents has them: LangGraph's agents and callboard's continue them.
+
+LangGraph stores the writes to such a channel, and the whole value only in some checkpoints.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import anyio
+import ormsgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain.agents import create_agent as langchains_agent
+from langchain.agents.middleware import AgentState
+from langchain_core.messages import AnyMessage, BaseMessage, ToolMessage
+from langchain_core.tools import InjectedToolCallId, tool
+from langgraph.channels.delta import DeltaChannel
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph.message import _messages_delta_reducer
+from langgraph.types import Command, Overwrite, interrupt
+
+from callboard import StorageError, create_agent, create_react_agent
+from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.threads import Threads
+
+from ._graphs import chain
+from ._savers import AT, contents
+from .test_postgres import saver_on
+
+# LangChain's agent runs on a loop in another thread, which a virtual clock would not wait for.
+pytestmark = pytest.mark.real_clock
+
+OFTEN = 5
+"""Updates after which LangGraph stores the whole value of a channel."""
+
+
+def merged(before: dict[str, str], writes: Sequence[dict[str, str]]) -> dict[str, str]:
+    return {name: text for files in (before, *writes) for name, text in files.items()}
+
+
+class Deltas(AgentState[Any]):
+    """State of an agent, with the channels of deepagents."""
+
+    messages: Annotated[list[AnyMessage], DeltaChannel(_messages_delta_reducer, snapshot_frequency=OFTEN)]  # type: ignore[misc]
+    files: Annotated[dict[str, str], DeltaChannel(merged, snapshot_frequency=2 * OFTEN)]
+
+
+@tool
+def write(path: str, call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+    """Write a file."""
+    return Command(
+        update={"files": {path: f"in {path}"}, "messages": [ToolMessage(f"wrote {path}", tool_call_id=call_id)]}
+    )
+
+
+@tool
+def ask(question: str) -> str:
+    """Ask a person."""
+    return f"{question}: {interrupt(question)}"
+
+
+def reply(messages: Sequence[BaseMessage]) -> Any:
+    """Return the calls that the user's message asks for, or a text.
+
+    "write a b" writes two files, "ask a" asks a question, and "both a" writes a file and then asks.
+    """
+    said, number = messages[-1], len(messages)
+    word, *names = str(said.content).split()
+    if number > 2 and str(messages[-3].content).startswith("both"):
+        return calls(tool_call("ask", f"{number} ask", question=names[0]))
+    word = "write" if word == "both" else word
+    if said.type != "human" or word not in ("write", "ask"):
+        return f"done {number}"
+    field = "path" if word == "write" else "question"
+    return calls(*(tool_call(word, f"{number} {name}", **{field: name}) for name in names))
+
+
+def agent(factory: Any, saver: Any, schema: Any = Deltas) -> Any:
+    return factory(ScriptedModel([reply], loop=True), [write, ask], state_schema=schema, checkpointer=saver)
+
+
+class Desk:
+    """LangChain's agent and callboard's on one checkpointer; `who` is "theirs" or "ours"."""
+
+    def __init__(self, saver: Any) -> None:
+        self.theirs, self.ours = agent(langchains_agent, saver), agent(create_agent, saver)
+
+    async def run(self, who: str, name: str, *arguments: Any, **options: Any) -> Any:
+        with anyio.fail_after(60):
+            if who == "ours":
+                return await getattr(self.ours, f"a{name}")(*arguments, **options)
+            return await anyio.to_thread.run_sync(partial(getattr(self.theirs, name), *arguments, **options))
+
+    async def say(self, who: str, text: str, at: Any = AT, **options: Any) -> Any:
+        return await self.run(who, "invoke", {"messages": [("user", text)]}, at, **options)
+
+    async def answer(self, who: str, text: str) -> Any:
+        return await self.run(who, "invoke", Command(resume=text), AT)
+
+    async def update(self, who: str, values: Any, at: Any = AT, as_node: str | None = None) -> Any:
+        return await self.run(who, "update_state", at, values, as_node)
+
+    async def read(self, at: Any = AT) -> dict[str, Any]:
+        """Return the state that both agents read."""
+        ours = await self.run("ours", "get_state", at)
+        theirs = await self.run("theirs", "get_state", at)
+        assert ours.values == theirs.values
+        assert (ours.next, {one.id for one in ours.interrupts}) == (theirs.next, {one.id for one in theirs.interrupts})
+        return dict(ours.values)
+
+    async def history(self, who: str) -> list[Any]:
+        if who == "ours":
+            return [place async for place in self.ours.aget_state_history(AT)]
+        return await anyio.to_thread.run_sync(lambda: [*self.theirs.get_state_history(AT)])
+
+
+@pytest.fixture
+def desk(saver: Any) -> Desk:
+    return Desk(saver)
+
+
+def turn(*names: str, at: int) -> list[str]:
+    """Return the contents of a turn in which files are written, after `at` messages."""
+    return [" ".join(("write", *names)), "", *(f"wrote {name}" for name in names), f"done {at + 2 + len(names)}"]
+
+
+def files(*names: str) -> dict[str, str]:
+    return {name: f"in {name}" for name in names}
+
+
+async def test_threads_change_agents_between_turns(desk: Desk) -> None:
+    """Each agent reads the whole value, whoever has stored it and in whichever form.
+
+    With the durability "exit", LangGraph stores the writes of several steps on one checkpoint.
+    """
+    said: list[str] = []
+    written: list[str] = []
+    # Three turns of LangChain's agent in a row: one checkpoint has the whole value, and later ones the writes.
+    for number, who in enumerate(["theirs", "ours", "theirs", "theirs", "theirs", "ours", "ours", "theirs"]):
+        names = f"a{number}", f"b{number}"
+        durability = ("async", "exit", "sync")[number % 3]
+        result = await desk.say(who, f"write {' '.join(names)}", durability=durability)
+        said += turn(*names, at=len(said))
+        written += names
+        assert contents(result) == said
+        assert result["files"] == files(*written)
+        assert await desk.read() == result
+
+
+async def test_a_question_is_answered_by_the_other_agent(desk: Desk) -> None:
+    for first, second in (("theirs", "ours"), ("ours", "theirs")):
+        await desk.say(first, "write a b")
+        await desk.say(first, "ask a")
+        await desk.read()
+        before = len((await desk.read())["messages"])
+        result = await desk.answer(second, "yes")
+        assert contents(result)[before:] == ["a: yes", f"done {before + 1}"]
+        assert await desk.read() == result
+        await desk.say(second, "write c")
+        await desk.read()
+
+
+async def test_histories_show_the_values_of_each_position(desk: Desk) -> None:
+    for text in ("write a b", "hello", "write c", "hello", "write d e f"):
+        await desk.say("theirs", text)
+    theirs, ours = await desk.history("theirs"), await desk.history("ours")
+    assert [place.values for place in ours] == [place.values for place in theirs]
+    assert [place.config for place in ours] == [place.config for place in theirs]
+    # The steps of callboard's turn are entries on LangGraph's last checkpoint.
+    await desk.say("ours", "write g")
+    later = await desk.history("ours")
+    assert later[-len(ours) :] == ours
+    for place in later:
+        assert (await desk.run("ours", "get_state", place.config)).values == place.values
+
+
+async def test_every_position_can_be_gone_back_to(desk: Desk) -> None:
+    """Each branch has its own writes; the branches of one position share the writes before it."""
+    for text in ("write a", "write b", "write c"):
+        await desk.say("theirs", text)
+    places = [place for place in await desk.history("theirs") if not place.next and place.values]
+    for number, place in enumerate(places):
+        for who in ("ours", "theirs"):
+            result = await desk.say(who, f"write {who}{number}", place.config)
+            assert result["files"] == place.values["files"] | files(f"{who}{number}")
+            assert result["messages"][: len(place.values["messages"])] == place.values["messages"]
+            assert await desk.read() == result
+            assert await desk.read(place.config) == place.values
+
+
+@pytest.mark.parametrize("who", ["ours", "theirs"])
+async def test_updates_change_the_thread_of_the_other(desk: Desk, who: str) -> None:
+    await desk.say("theirs", "write a")
+    first = (await desk.history("theirs"))[0].config
+    await desk.update(who, {"files": {"a": "changed"}})
+    assert (await desk.read())["files"] == {"a": "changed"}
+    there = await desk.update(who, {"files": {"b": "new"}}, first)
+    assert (await desk.read(there))["files"] == {"a": "in a", "b": "new"}
+    await desk.update(who, {"files": Overwrite({"c": "only"})})
+    assert (await desk.read())["files"] == {"c": "only"}
+    await desk.say("theirs", "write d")
+    assert (await desk.read())["files"] == {"c": "only", "d": "in d"}
+
+
+async def test_a_fork_leaves_the_messages_of_other_branches(desk: Desk) -> None:
+    """callboard moves messages of a checkpoint into the next one; LangGraph's branch still needs them here."""
+    await desk.say("ours", "write a")
+    start = (await desk.history("ours"))[0].config
+    theirs = await desk.say("theirs", "hello")
+    end = (await desk.history("theirs"))[0].config
+    await desk.say("ours", "write c", start)
+    assert await desk.read(end) == theirs
+
+
+# --- agents in graphs
+
+
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+@pytest.mark.parametrize("keeps", [None, True], ids=["anew", "kept"])
+async def test_an_agent_in_a_graph_goes_on_for_the_other(saver: Any, first: str, keeps: bool | None) -> None:
+    """The conversation of the agent is in a namespace of its own; with `keeps`, the agent finds it at each visit."""
+    factories = {"ours": create_agent, "theirs": langchains_agent}
+    graphs = {who: chain(("worker", agent(factory, keeps)), saver=saver) for who, factory in factories.items()}
+    second = "theirs" if first == "ours" else "ours"
+    for number in range(2):
+        await anyio.to_thread.run_sync(graphs[first].invoke, {"messages": [("user", f"both {number}")]}, AT)
+        states = [
+            await anyio.to_thread.run_sync(partial(graph.get_state, AT, subgraphs=True)) for graph in graphs.values()
+        ]
+        inside = [state.tasks[0].state.values for state in states]
+        assert inside[0] == inside[1]
+        assert inside[0]["files"] == files(*map(str, range(number + 1) if keeps else [number]))
+        result = await anyio.to_thread.run_sync(graphs[second].invoke, Command(resume="yes"), AT)
+        assert contents(result)[-2:] == [f"{number}: yes", f"done {6 * number + 5}"]
+
+
+# --- what is read, and by whom
+
+
+class Counting(InMemorySaver):
+    """Counts the histories of channels that were read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.histories: list[list[str]] = []
+
+    def get_delta_channel_history(self, *, config: Any, channels: Sequence[str]) -> Any:
+        self.histories.append([*channels])
+        return super().get_delta_channel_history(config=config, channels=channels)
+
+
+async def test_a_run_reads_the_history_once_and_only_if_the_checkpoint_lacks_a_value() -> None:
+    saver = Counting()
+    desk = Desk(saver)
+    await desk.say("theirs", "write a")
+    saver.histories.clear()
+    await desk.say("ours", "write b c")
+    assert saver.histories == [["messages", "files"]]
+    await desk.say("ours", "write d")
+    assert len(saver.histories) == 1
+
+
+async def test_agents_without_such_channels_read_no_history() -> None:
+    saver = Counting()
+    for factory in (langchains_agent, create_agent, langchains_agent, create_agent):
+        one = factory(ScriptedModel([reply], loop=True), [ask], checkpointer=saver)
+        await anyio.to_thread.run_sync(one.invoke, {"messages": [("user", "hello")]}, AT)
+    assert saver.histories == []
+
+
+async def test_an_agent_with_other_channels_reads_the_conversation(saver: Any) -> None:
+    """LangGraph reads such a thread, too: the channel may have changed since the thread was stored."""
+    desk = Desk(saver)
+    await desk.say("theirs", "write a")
+    before = await desk.say("theirs", "hello")
+    plain = create_react_agent(ScriptedModel([reply], loop=True), [ask], checkpointer=saver)
+    assert (await plain.aget_state(AT)).values["messages"] == before["messages"]
+    after = await plain.ainvoke({"messages": [("user", "hello")]}, AT)
+    assert after["messages"][:-2] == before["messages"]
+    # The agent has not changed the files, and has not lost them either.
+    assert await desk.read() == {"messages": after["messages"], "files": files("a")}
+
+
+async def test_stored_threads_show_such_a_conversation(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'db'}"
+    with Threads(url) as threads:
+        theirs = agent(langchains_agent, threads.saver_for(agent(create_agent, None)))
+        for text in ("write a", "hello"):
+            result = await anyio.to_thread.run_sync(theirs.invoke, {"messages": [("user", text)]}, AT)
+        found = await threads.read("1")
+        assert found is not None
+        assert found.messages == result["messages"]
+
+
+async def test_a_checkpointer_without_histories_is_refused() -> None:
+    """Read as empty, the conversation would be lost without a word."""
+
+    class Lacking(InMemorySaver):
+        def get_delta_channel_history(self, **options: Any) -> Any:
+            raise NotImplementedError
+
+    saver = InMemorySaver()
+    await Desk(saver).say("theirs", "write a")
+    lacking = Lacking()
+    lacking.storage, lacking.writes, lacking.blobs = saver.storage, saver.writes, saver.blobs
+    with pytest.raises(StorageError, match=r"'messages' in LangGraph's DeltaChannel.*begin a new one"):
+        await agent(create_agent, lacking).ainvoke({"messages": [("user", "hello")]}, AT)
+
+
+async def test_a_damaged_checkpoint_in_the_history_is_told(tmp_path: Path) -> None:
+    async with saver_on(f"sqlite:///{tmp_path / 'db'}", "url") as saver:
+        desk = Desk(saver)
+        await desk.say("theirs", "write a")
+        with sqlite3.connect(tmp_path / "db") as database:
+            rows = database.execute("SELECT checkpoint_id FROM checkpoints ORDER BY checkpoint_id").fetchall()
+            damage = "UPDATE checkpoints SET checkpoint = ? WHERE checkpoint_id = ?"
+            database.execute(damage, (ormsgpack.packb([1]), rows[-2][0]))
+        with pytest.raises(StorageError, match="no conversation"):
+            await desk.say("ours", "hello")
+
+
+# --- other databases
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", ["sqlite url", "url", "sync", "async"])
+@pytest.mark.parametrize(
+    "check", [test_threads_change_agents_between_turns, test_every_position_can_be_gone_back_to], ids=["turns", "past"]
+)
+async def test_other_databases(check: Any, kind: str, postgres_url: str, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'db'}" if kind == "sqlite url" else postgres_url
+    async with saver_on(url, kind.removeprefix("sqlite ")) as saver:
+        await check(Desk(saver))
+
+
+# --- any sequence
+
+
+class Place(NamedTuple):
+    """Position of a thread after a change."""
+
+    who: str
+    """Agent that made the change."""
+    at: list[Any]
+    """Configs of the position in both threads."""
+    state: Any
+    """Snapshot of the state, as callboard reads it."""
+
+
+class Walk:
+    """One thread that both agents change, and a thread of LangChain's agent alone that gets the same changes."""
+
+    def __init__(self) -> None:
+        self.mixed, self.pure = Desk(InMemorySaver()), Desk(InMemorySaver())
+        self.places: list[Place] = []
+
+    async def step(self, who: str, action: str, where: float) -> None:
+        """Change both threads at one of their positions: at the latest if `where` is 1, else at an earlier one."""
+        # LangGraph does not read each earlier position of callboard. A position with a question is answered first.
+        past = [place for place in self.places if not place.state.interrupts and who in ("ours", place.who)]
+        asks = bool(self.places) and self.places[-1].state.interrupts
+        ats: list[Any] = [AT, AT] if asks or where == 1 or not past else past[int(where * len(past))].at
+        for desk, agent_of, at in ((self.mixed, who, ats[0]), (self.pure, "theirs", ats[1])):
+            if asks:
+                await desk.answer(agent_of, "yes")
+            elif self.places and action in ("update", "overwrite"):
+                given = {"o": str(len(self.places))}
+                # With the node: LangGraph cannot infer it from callboard's checkpoints.
+                await desk.update(agent_of, {"files": given if action == "update" else Overwrite(given)}, at, "model")
+            else:
+                await desk.say(agent_of, action, at)
+        states = [await desk.run("ours", "get_state", AT) for desk in (self.mixed, self.pure)]
+        assert told(states[0]) == told(states[1])
+        assert await self.mixed.read() == states[0].values
+        self.places.append(Place(who, [state.config for state in states], states[0]))
+
+    async def check(self) -> None:
+        """Assert that all positions are as they were."""
+        for place in self.places:
+            for who in {"ours", place.who}:
+                assert (await self.mixed.run(who, "get_state", place.at[0])).values == place.state.values
+
+
+def told(state: Any) -> Any:
+    asked = [question.value for question in state.interrupts]
+    return contents(state.values), state.values["files"], asked, state.next
+
+
+ACTIONS = st.sampled_from(["hello", "write a", "write b c", "ask a", "both d", "update", "overwrite"])
+STEPS = st.tuples(st.sampled_from(["ours", "theirs"]), ACTIONS, st.one_of(st.just(1.0), st.floats(0, 0.999)))
+
+
+@given(st.lists(STEPS, min_size=2, max_size=8))
+async def test_any_sequence_of_changes_leads_to_what_langchains_agent_alone_has(steps: list[Any]) -> None:
+    """Whoever makes a turn, an answer, an update or a fork, the state is the same, and earlier positions remain."""
+    walk = Walk()
+    for step in steps:
+        await walk.step(*step)
+    await walk.check()
