@@ -28,7 +28,7 @@ from callboard.testing import ScriptedModel, calls, tool_call
 from callboard.threads import Threads
 
 from ._graphs import chain
-from ._savers import AT, contents
+from ._savers import AT, complaint, contents
 from .test_postgres import saver_on
 
 # LangChain's agent runs on a loop in another thread, which a virtual clock would not wait for.
@@ -321,6 +321,15 @@ async def test_a_damaged_checkpoint_in_the_history_is_told(tmp_path: Path) -> No
             database.execute(damage, (ormsgpack.packb([1]), rows[-2][0]))
         with pytest.raises(StorageError, match="no conversation"):
             await desk.say("ours", "hello")
+
+
+async def test_a_call_without_a_result_is_repaired_in_its_place(desk: Desk) -> None:
+    """The repair replaces the conversation; it is not added to it."""
+    said = [("user", "hi"), calls(tool_call("ask", "lost", question="a")), ("user", "never mind")]
+    result = await desk.run("ours", "invoke", {"messages": said}, AT)
+    assert [message.type for message in result["messages"]] == ["human", "ai", "tool", "human", "ai"]
+    assert complaint(result["messages"]) is None
+    assert await desk.read() == result
 
 
 # --- other databases

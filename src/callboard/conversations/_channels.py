@@ -211,8 +211,7 @@ class State:
 
     def replacing(self, name: str, value: object) -> Write:
         """Return the write that sets a channel to `value` without its reducer, which would merge old and new value."""
-        reduced = isinstance(self.channels[name], BinaryOperatorAggregate)
-        return name, Overwrite(value) if reduced else value
+        return name, Overwrite(value) if isinstance(self.channels[name], _REDUCED) else value
 
     def apply(self, writes: Sequence[Write]) -> None:
         """Apply the writes of one step; raise InvalidUpdateError if a channel without a reducer is written twice."""
