@@ -1,6 +1,7 @@
 """Differences between Python versions and operating systems: POSIX names, protocols, shielded futures."""
 
 import asyncio
+import re
 import subprocess
 import sys
 import threading
@@ -47,8 +48,31 @@ for name in ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "readli
 """
 
 
-def in_a_new_python(code: str) -> None:
-    subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
+# Packages of others are loaded before, as they look for the system that they are installed for.
+ON_WINDOWS = f"""
+import platform; platform.uname()
+import importlib.util, socket, anyio, trio, langgraph.prebuilt
+for name in "httpx2 mcp.client.stdio mcp.server psycopg redis rich.live sqlalchemy typer uvicorn".split():
+    if importlib.util.find_spec(name.partition(".")[0]):
+        importlib.import_module(name)
+{WITHOUT_POSIX}
+def refuse(*_):
+    raise NotImplementedError
+def kill(*_):
+    raise AssertionError("os.kill(pid, 0) is no question on Windows: 0 is CTRL_C_EVENT")
+asyncio.unix_events._UnixSelectorEventLoop.add_signal_handler = refuse
+os.kill = kill
+socket.SO_EXCLUSIVEADDRUSE = socket.SO_KEEPALIVE
+sys.platform = "win32"
+"""
+
+
+def in_a_new_python(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], timeout=60, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
@@ -75,6 +99,108 @@ def test_a_tool_runs_in_a_thread_without_the_names_of_posix_and_without_trio() -
         "for found in (ToolNode([double]).invoke([call]), asyncio.run(ToolNode([double]).ainvoke([call]))):\n"
         "    assert found['messages'][0].content == '42'\n"
         "assert 'trio' not in sys.modules\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["asyncio", "trio"])
+def test_a_node_and_an_agent_run_without_the_names_of_posix(name: str) -> None:
+    """Sync and async tools, a timeout, a drain by signal and the loop of model and tools: all of it is for Windows."""
+    in_a_new_python(
+        ON_WINDOWS
+        + f"""
+from callboard import CallPolicy, ToolNode, create_react_agent, drain_on_signal
+from callboard.testing import ScriptedModel, calls
+
+async def wait(seconds: float) -> str:
+    "Wait."
+    await anyio.sleep(seconds)
+    return "waited"
+
+def double(x: int) -> int:
+    "Double."
+    return x * 2
+
+async def main():
+    node = ToolNode([wait, double], policies={{"wait": CallPolicy(timeout=0.2)}})
+    asked = calls(("wait", {{"seconds": 60}}), ("wait", {{"seconds": 0}}), ("double", {{"x": 21}}))
+    model = ScriptedModel([asked, "done"])
+    agent = create_react_agent(model, node, checkpointer="memory")
+    async with agent, drain_on_signal(agent) as shutdown:
+        found = await agent.ainvoke({{"messages": "?"}}, {{"configurable": {{"thread_id": "t"}}}})
+    texts = [message.content for message in found["messages"]]
+    assert "timeout of 0.2 s" in texts[2] and texts[3:] == ["waited", "42", "done"], texts
+    assert shutdown.exit_code == 0
+
+anyio.run(main, backend={name!r})
+"""
+    )
+
+
+def test_clients_of_servers_can_be_imported_without_the_names_of_posix() -> None:
+    """These rooms talk to servers and start no workers, so nothing in them needs POSIX."""
+    in_a_new_python(
+        ON_WINDOWS
+        + """
+for name in ("http", "mcp", "mcp_service", "postgres", "redis", "remote", "sql"):
+    room = importlib.import_module(f"callboard_actors.{name}")
+    assert [getattr(room, name) for name in room.__all__]
+"""
+    )
+
+
+def test_a_tool_in_a_worker_process_says_that_it_needs_posix() -> None:
+    """The error of a missing module, such as fcntl, would not tell a user that WSL helps."""
+    told = in_a_new_python(
+        ON_WINDOWS
+        + """
+for name, cls in (("process", "Processes"), ("python", "python_tool"), ("shell", "Shell")):
+    try:
+        getattr(importlib.import_module(f"callboard_actors.{name}"), cls)
+    except ImportError as error:
+        print(error)
+"""
+    )
+
+    assert len(re.findall("needs a POSIX system, and this is win32: .* within WSL", told)) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        pytest.param(["demo", "--calls", "10"], 0, "tasks left over: 0", marks=pytest.mark.exhaustive),
+        (["worker", "json:loads"], 1, "Error: callboard_actors.process needs a POSIX system"),
+    ],
+)
+def test_a_command_runs_without_the_names_of_posix_or_says_that_it_needs_them(
+    arguments: list[str], code: int, message: str
+) -> None:
+    """A traceback in a terminal looks like a defect."""
+    told = in_a_new_python(
+        ON_WINDOWS
+        + f"""
+from callboard._cli import main
+sys.argv = ["callboard", *{arguments!r}]
+try:
+    main()
+except SystemExit as end:
+    assert end.code == {code}, end.code
+"""
+    )
+
+    assert message in told
+    assert "Traceback" not in told
+
+
+def test_the_lease_decides_where_a_process_cannot_be_looked_up() -> None:
+    """On Windows `os.kill(pid, 0)` sends Ctrl-C to other processes, and fails for a process that has ended."""
+    in_a_new_python(
+        ON_WINDOWS + "from callboard.conversations import _lease\n"
+        "ours = _lease.new_holder()\n"
+        "theirs = {**ours, 'token': 'theirs', 'pid': os.getppid()}\n"
+        "assert _lease.is_alive(ours) and _lease.is_alive(theirs)\n"
+        "assert not _lease.is_alive({**theirs, 'until': 0.0})\n"
+        "_lease.release(ours)\n"
+        "assert not _lease.is_alive(ours)\n"
     )
 
 

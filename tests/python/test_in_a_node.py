@@ -1,6 +1,7 @@
 """Python as a tool: one interpreter for each conversation, in its own process."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,19 @@ async def test_without_a_process_of_its_own_it_does_not_start() -> None:
     with pytest.raises(Exception, match=r"python_tool\(\.\.\.\)"):
         async with running(Python()):
             pass
+
+
+@pytest.mark.parametrize("options", [{}, {"confine": Confine()}], ids=["default", "confine"])
+def test_a_tool_is_refused_where_its_code_cannot_be_confined(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """The pool's own error is about `memory` and `confine`, which the caller need not have given."""
+    monkeypatch.setattr(sys, "platform", "darwin")
+
+    with pytest.raises(
+        NotImplementedError, match=r"python_tool needs Linux.*this is darwin; run the program in a Linux"
+    ):
+        python_tool(**options)
 
 
 def test_what_cannot_work_is_refused_when_it_is_said() -> None:

@@ -15,6 +15,7 @@ that out before its entries reach the journal.
 import logging
 import os
 import socket
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
@@ -41,6 +42,8 @@ _AGES = 86_400.0
 # On Linux, `time.monotonic()` stops while the machine is suspended, but leases go on: other machines' clocks do.
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 _read_clock: Callable[[int], float] = getattr(time, "clock_gettime", lambda _: time.monotonic())  # missing on Windows
+_SEES_PROCESSES = sys.platform != "win32"
+"""`False` on Windows, where `os.kill(pid, 0)` does not look a process up: it sends Ctrl-C."""
 
 Now = Callable[[], Awaitable[float | None]]
 """Async function that returns the time of the database in seconds since 1970; `None` if it has no clock."""
@@ -127,16 +130,17 @@ def release(holder: Mapping[str, Any]) -> None:
 def _is_elsewhere(holder: Mapping[str, Any]) -> bool:
     """Return whether the process of a holder cannot be looked up on this machine.
 
-    It is then on another machine, or of an earlier boot of this one.
+    It is then on another machine, or of an earlier boot of this one; on Windows, any other process.
     """
-    return (holder["host"], holder["boot"]) != (socket.gethostname(), _BOOT)
+    is_here = (holder["host"], holder["boot"]) == (socket.gethostname(), _BOOT)
+    return not (is_here and (_SEES_PROCESSES or holder["pid"] == os.getpid()))
 
 
 def is_alive(holder: Mapping[str, Any], now: float | None = None) -> bool:
     """Return whether the run that a holder entry names may still be in progress.
 
-    For a process on another machine, its lease decides at the time `now` of the database's clock; `None` for the clock
-    of this machine.
+    For a process that cannot be looked up here, its lease decides at the time `now` of the database's clock; `None` for
+    the clock of this machine.
     """
     if _is_elsewhere(holder):
         return bool(holder["until"] > (time.time() if now is None else now))

@@ -3,6 +3,7 @@
 Its worker pool limits the time of cells from outside: a cell can disable every limit inside its process.
 """
 
+import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -103,14 +104,16 @@ def python_tool(
         ValueError: for more than one of `confine`, `runs_in` and `unrestricted`, or your own pool with options for a
             new one.
         TypeError: for a `python` that is no `Python`.
+        NotImplementedError: if the code has to be confined, and the system is not Linux.
     """
     if not (python is None or isinstance(python, Python)):
         raise TypeError(f"python_tool takes a Python, such as python_tool(Python(timeout=5)); got {python!r}")
     _check_place(confine, runs_in, unrestricted)
     _check_pool(runs_in, preload, memory)
     python = Python() if python is None else python
-    if confine is None and not unrestricted:
-        confine = Confine()
+    if runs_in is None and not unrestricted:
+        _check_system()
+        confine = Confine() if confine is None else confine
     engine = _pool(python._timeout + python._grace, preload, memory, confine) if runs_in is None else runs_in
     return child(
         python,
@@ -129,6 +132,14 @@ def _check_place(confine: Confine | None, runs_in: Engine | None, unrestricted: 
         raise ValueError(
             "python_tool(...) is given more than one of confine=..., runs_in=... and unrestricted=True, which say what "
             "the code may do; give one of them, or none to have it confined"
+        )
+
+
+def _check_system() -> None:
+    if sys.platform != "linux":
+        raise NotImplementedError(
+            f"python_tool needs Linux, which confines the code, and this is {sys.platform}; run the program in a Linux "
+            "container or within WSL, or give unrestricted=True and memory=None"
         )
 
 

@@ -89,6 +89,11 @@ def worker(
     unknown; stderr names these calls.
     """
     given = dict(locals(), backend=backend.value)
+    try:
+        import callboard_actors.process  # noqa: F401  raises only where there are no worker processes
+    except ImportError as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(1) from None
     from callboard_actors.remote._worker_process import Options, run
 
     raise typer.Exit(run(Options(**given)))
