@@ -1,5 +1,6 @@
 """Command-line options of `callboard worker`. Loads the server only when the command runs."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -90,7 +91,7 @@ def worker(
     """
     given = dict(locals(), backend=backend.value)
     try:
-        import callboard_actors.process  # noqa: F401  raises only where there are no worker processes
+        import_module("callboard_actors.process")  # raises on systems without worker processes
     except ImportError as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(1) from None
