@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -146,6 +147,50 @@ for name in ("http", "mcp", "mcp_service", "postgres", "redis", "remote", "sql")
     assert [getattr(room, name) for name in room.__all__]
 """
     )
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["asyncio", "trio"])
+def test_databases_and_a_server_of_mcp_work_without_the_names_of_posix(name: str, tmp_path: Path) -> None:
+    """The table of systems on the page about installing says so: a conversation in a file, SQL, a process of MCP."""
+    (tmp_path / "server.py").write_text(
+        "from mcp.server.mcpserver import MCPServer\n"
+        "server = MCPServer('sums')\n"
+        "@server.tool()\n"
+        "def add(a: int, b: int) -> int:\n    'Add.'\n    return a + b\n"
+        "server.run()\n"
+    )
+    told = in_a_new_python(
+        ON_WINDOWS
+        + f"""
+import sqlite3
+from callboard import create_react_agent
+from callboard.testing import ScriptedModel, calls
+from callboard_actors.mcp import McpServer
+from callboard_actors.sql import SqlDatabase
+
+folder = {str(tmp_path)!r}
+with sqlite3.connect(f"{{folder}}/shop.db") as shop:
+    shop.execute("create table orders as select 4711 as number")
+shop.close()
+
+async def main():
+    asked = calls(("add", {{"a": 20, "b": 22}}), ("query", {{"statement": "select * from orders"}}))
+    model = ScriptedModel([asked, "Done."])
+    async with McpServer([sys.executable, f"{{folder}}/server.py"]) as server:
+        tools = [server, SqlDatabase(f"sqlite:///{{folder}}/shop.db")]
+        agent = create_react_agent(model, tools, checkpointer=f"sqlite:///{{folder}}/agent.db")
+        async with agent:
+            found = await agent.ainvoke({{"messages": "?"}}, {{"configurable": {{"thread_id": "t"}}}})
+    print([message.content for message in found["messages"]])
+
+anyio.run(main, backend={name!r})
+"""
+    )
+
+    assert "42" in told
+    assert "4711" in told
+    assert "Done." in told
 
 
 def test_a_tool_in_a_worker_process_says_that_it_needs_posix() -> None:
