@@ -12,8 +12,10 @@ import os
 import random
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import chain, count, repeat
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,8 @@ from langgraph.types import Command, interrupt
 
 from callboard import create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
+from callboard_actors._engine._kernel import adopt_orphans
+from tests.process._processes import descendants
 
 from ._savers import saver_of
 
@@ -49,6 +53,8 @@ SCRIPT = (
 FAR = 16
 """Maximum number of points that a life may pass before it is killed."""
 MOST_LIVES = 60
+WAIT = 20
+"""Timeout in seconds for the end of the processes that a life has started."""
 
 
 class Fate:
@@ -224,7 +230,9 @@ def life(directory: Path, saver: str, backend: str, durability: str, end: int, *
     """One life, in a process of its own; returns its wait status."""
     global fate
     if child := os.fork():
-        return os.waitpid(child, 0)[1]
+        status = os.waitpid(child, 0)[1]
+        wait_for_orphans()
+        return status
     try:
         fate = Fate(directory / "log", end, signalled=signalled)
         fate.note("born")
@@ -233,6 +241,19 @@ def life(directory: Path, saver: str, backend: str, durability: str, end: int, *
     except BaseException:
         traceback.print_exc()
         os._exit(1)
+
+
+def wait_for_orphans() -> None:
+    """Wait for the processes that a life has started: a command in them may not run beside the next life."""
+    until = time.monotonic() + WAIT
+    while left := descendants(os.getpid()):
+        if time.monotonic() > until:
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+            raise RuntimeError(f"processes of a life are left over: {left}")
+        with suppress(ChildProcessError):
+            os.waitpid(-1, os.WNOHANG)
+        time.sleep(0.002)
 
 
 End = tuple[int, bool]
@@ -268,6 +289,7 @@ def in_fork(where: str, saver: str, backend: str, durability: str, first: int, k
     fate = Fate(directory / "rehearsal", 0, signalled=False)
     anyio.run(play, InMemorySaver(), durability)
     gc.freeze()
+    adopt_orphans()
     for number in count(first, step or 1):
         ends = chain([(number, number % 4 < 2)], repeat((0, False))) if step else by_chance(number)
         killed = story(directory / str(number), world, number, ends)

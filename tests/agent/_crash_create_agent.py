@@ -1,35 +1,53 @@
-"""An agent of `create_agent` that is killed repeatedly: todo list, files, and a sub-agent within a call.
+"""An agent of `create_agent` that is killed repeatedly: todo list, files, a shell, and a sub-agent within a call.
 
 The lives, their ends and their log are those of `_crash_agent`. The database is named by URL.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
-from langchain.agents.middleware import AgentMiddleware, TodoListMiddleware
+from langchain.agents.middleware import AgentMiddleware, ShellToolMiddleware, TodoListMiddleware
 from langchain_core.messages import AIMessage, BaseMessage, message_to_dict
 
 from callboard import Agent, create_agent
 from callboard.conversations._database import LazySaver
 from callboard.testing import ScriptedModel, calls, tool_call
+from callboard_actors.shell import Shell
 
 from . import _crash_agent as crash
 
 TODOS = [{"content": "read", "status": "in_progress"}, {"content": "write", "status": "pending"}]
 DONE = [{**todo, "status": "completed"} for todo in TODOS]
+RAN = """echo '["ran", "{}"]' >> log"""
+"""Shell command that adds a line to the log of the story."""
 SCRIPT = (
     calls(tool_call("write_todos", "t1", todos=TODOS)),
     calls(
         tool_call("write_file", "w1", path="one", text="1"),
+        tool_call("run", "c1", command=RAN.format("c1")),
+        tool_call("start_job", "j1", command="sleep 600"),
         tool_call("research", "r1", topic="tea"),
         tool_call("write_file", "w2", path="two", text="2"),
     ),
-    calls(tool_call("write_todos", "t2", todos=DONE), tool_call("write_file", "w3", path="three", text="3")),
+    calls(
+        tool_call("write_todos", "t2", todos=DONE),
+        tool_call("run", "c2", command=RAN.format("c2")),
+        tool_call("write_file", "w3", path="three", text="3"),
+    ),
     AIMessage("done"),
 )
-RESEARCH = (calls(tool_call("look_up", "s1", word="tea"), tool_call("look_up", "s2", word="pot")), AIMessage("found"))
+RESEARCH = (
+    calls(
+        tool_call("look_up", "s1", word="tea"),
+        tool_call("shell", "h1", command=RAN.format("h1")),
+        tool_call("look_up", "s2", word="pot"),
+    ),
+    AIMessage("found"),
+)
 
 
 class DeadlyLazySaver(crash.Deadly, LazySaver):
@@ -68,26 +86,39 @@ class Noted(AgentMiddleware[Any, Any, Any]):
     def before_model(self, state: Any, runtime: Any) -> None:
         crash.fate.point("before the model")
 
+    def after_model(self, state: Any, runtime: Any) -> None:
+        crash.fate.point("after the model")
+
     async def aafter_model(self, state: Any, runtime: Any) -> None:
         crash.fate.point("after the model")
 
+    def wrap_tool_call(self, request: Any, handler: Any) -> Any:
+        with noted(request.tool_call["id"]):
+            return handler(request)
+
     async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
-        crash.fate.point("before body")
-        crash.fate.note("started", request.tool_call["id"])
-        result = await handler(request)
-        crash.fate.note("ended", request.tool_call["id"])
-        crash.fate.point("after body")
-        return result
+        with noted(request.tool_call["id"]):
+            return await handler(request)
+
+
+@contextmanager
+def noted(call_id: str) -> Iterator[None]:
+    crash.fate.point("before body")
+    crash.fate.note("started", call_id)
+    yield
+    crash.fate.note("ended", call_id)
+    crash.fate.point("after body")
+
+
+def next_reply(script: Sequence[AIMessage], messages: list[BaseMessage]) -> AIMessage:
+    said = script[sum(isinstance(message, AIMessage) for message in messages)]
+    crash.fate.note("asked", said.content or said.tool_calls[0]["id"], [message_to_dict(one) for one in messages])
+    crash.fate.point("in the model")
+    return said
 
 
 def replies(script: Sequence[AIMessage]) -> ScriptedModel:
-    def reply(messages: list[BaseMessage]) -> AIMessage:
-        said = script[sum(isinstance(message, AIMessage) for message in messages)]
-        crash.fate.note("asked", said.content or said.tool_calls[0]["id"], [message_to_dict(one) for one in messages])
-        crash.fate.point("in the model")
-        return said
-
-    return ScriptedModel([reply], loop=True)
+    return ScriptedModel([partial(next_reply, script)], loop=True)
 
 
 def made(directory: Path, checkpointer: Any) -> Agent:
@@ -103,7 +134,8 @@ def made(directory: Path, checkpointer: Any) -> Agent:
         crash.fate.point("in a body of the sub-agent")
         return f"{word} is known"
 
-    helper = create_agent(replies(RESEARCH), [look_up], middleware=[Noted()], name="helper", on_unknown="rerun")
+    around = [Noted(), ShellToolMiddleware(directory)]
+    helper = create_agent(replies(RESEARCH), [look_up], middleware=around, name="helper", on_unknown="rerun")
 
     async def research(topic: str) -> str:
         """Find something out."""
@@ -111,19 +143,23 @@ def made(directory: Path, checkpointer: Any) -> Agent:
 
     return create_agent(
         replies(SCRIPT),
-        [write_file, research],
+        [write_file, research, Shell(directory, unrestricted=True)],
         middleware=[Noted(), TodoListMiddleware()],
         checkpointer=checkpointer,
         on_unknown="rerun",
     )
 
 
-async def play(agent: Agent, durability: Any) -> Any:
-    """Do the remaining work; return the state at the end."""
+async def play(agent: Agent, durability: Any, entry: str = "ainvoke") -> Any:
+    """Do the remaining work, with `ainvoke` or with `invoke` in a thread; return the state at the end."""
     given: Any = {"messages": [("user", "go")]}
     while (state := await agent.aget_state(crash.CONFIG)).next or not state.values.get("messages"):
         crash.note_stored([state.values, [task.result for task in state.tasks]], "found")
-        await agent.ainvoke(None if state.next else given, crash.CONFIG, durability=durability)
+        arguments = (None if state.next else given, crash.CONFIG)
+        if entry == "invoke":
+            await anyio.to_thread.run_sync(partial(agent.invoke, *arguments, durability=durability))
+        else:
+            await agent.ainvoke(*arguments, durability=durability)
     return state
 
 
@@ -138,6 +174,6 @@ async def live(database: Path, saver: str, durability: Any) -> None:
 
 
 def in_fork(where: str, *world: Any) -> None:
-    crash.live, crash.AGENT = live, None
+    crash.live, crash.AGENT, crash.FAR = live, None, 40
     crash.play = lambda saver, durability: play(made(Path(where), saver), durability)
     crash.in_fork(where, *world)

@@ -1,5 +1,6 @@
-"""An agent of `create_agent` is killed again and again, with a todo list, files and a sub-agent; nothing runs twice."""
+"""An agent with a todo list, files, shells and a sub-agent is killed again and again; nothing runs twice."""
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,29 +19,48 @@ from .test_killed_agent import Story, stories
 
 pytestmark = [pytest.mark.hangs_after(200), pytest.mark.real_clock]
 
+RUN = "tool:Exit code 0 after 0.0 s. No output."
+STARTED = "tool:Job 1 is started. job(1) shows its output, stop_job(1) ends it."
 CONVERSATION = [
     *("human:go", "ai:", f"tool:Updated todo list to {TODOS}"),
-    *("ai:", "tool:one is written", "tool:found", "tool:two is written"),
-    *("ai:", f"tool:Updated todo list to {DONE}", "tool:three is written", "ai:done"),
+    *("ai:", "tool:one is written", RUN, STARTED, "tool:found", "tool:two is written"),
+    *("ai:", f"tool:Updated todo list to {DONE}", RUN, "tool:three is written", "ai:done"),
 ]
-CALLS = {"t1", "t2", "w1", "w2", "w3", "r1", "s1", "s2"}
+COMMANDS = {"c1", "c2", "h1"}
+CALLS = {"t1", "t2", "w1", "w2", "w3", "r1", "s1", "s2", "j1", *COMMANDS}
 
 
-def check(story: Story) -> None:
+def check_nothing_runs_again(story: Story, ids: set[str], commands: set[str]) -> None:
+    """Check that no finished call runs again, neither its body nor its command, and that each call has one message.
+
+    Args:
+        story: all lives of one agent.
+        ids: of all calls.
+        commands: ids of the calls whose command adds a line to the log.
+    """
     for how in ("stored", "found"):
         for call in {*story.names(how)}:
-            assert ["started", call] not in story.after(how, call), f"{call} had finished, and ran again"
+            later = story.after(how, call)
+            assert ["started", call] not in later, f"{call} had finished, and ran again"
+            assert ["ran", call] not in later, f"the command of {call} had finished, and ran again"
         for reply in {*story.names(f"{how} reply")}:
             again = [line for line in story.after(f"{how} reply", reply) if line[:2] == ["asked", reply]]
             assert not again, f"the reply {reply!r} was there, and the model was asked for it again"
     for asked in (line for line in story.log if line[0] == "asked"):
         assert complaint(messages_from_dict(asked[2])) is None
     for life in story.lives:
-        started = Counter(line[1] for line in life if line[0] == "started")
-        assert all(times == 1 for times in started.values()), started
-    assert {*story.names("ended")} == CALLS
+        for what in ("started", "ran"):
+            often = Counter(line[1] for line in life if line[0] == what)
+            assert all(times == 1 for times in often.values()), often
+    assert {*story.names("ended")} == ids
+    assert {*story.names("ran")} == commands
     assert complaint(story.conversation) is None
-    assert shape(story.conversation) == CONVERSATION
+
+
+def check(story: Story) -> None:
+    check_nothing_runs_again(story, CALLS, COMMANDS)
+    said = [re.sub(r"after \d+\.\d s", "after 0.0 s", line) for line in shape(story.conversation)]
+    assert said == CONVERSATION
     assert story.log[-3:-1] == [["todos", DONE], ["files", {"one": "1", "two": "2", "three": "3"}]]
 
 
