@@ -1,0 +1,102 @@
+"""An agent of the library deepagents, with `create_agent` of callboard, that is killed repeatedly.
+
+It has files in its state, a shell, and a sub-agent with both, which two calls of one reply run at the same time. The
+lives, their ends and their log are those of `_crash_agent`. Only a fork imports deepagents: it is no dependency of the
+tests, and must find callboard's `create_agent` in LangChain's place.
+"""
+
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import anyio
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolCall, message_to_dict
+
+import callboard
+from callboard import Agent
+from callboard.agent._create_agent import _langchains_factory
+from callboard.testing import ScriptedModel, calls, tool_call
+
+from . import _crash_agent as crash
+from ._crash_create_agent import RAN, DeadlyLazySaver, Noted, next_reply, play, replies
+
+
+def run(call_id: str) -> ToolCall:
+    return tool_call("execute", call_id, command=RAN.format(call_id))
+
+
+def research(topic: str) -> tuple[AIMessage, ...]:
+    """Return the replies of the sub-agent about a topic, with calls whose ids begin with it."""
+    write = tool_call("write_file", f"{topic}-2", file_path=f"/state/{topic}", content=topic)
+    return calls(run(f"{topic}-1"), write), calls(run(f"{topic}-3")), AIMessage(f"{topic} is found")
+
+
+TOPICS = {"tea": research("tea"), "pot": research("pot")}
+SCRIPT = (
+    calls(
+        tool_call("write_file", "w1", file_path="/state/one", content="1"),
+        run("c1"),
+        tool_call("task", "r1", description="tea", subagent_type="helper"),
+        tool_call("task", "r2", description="pot", subagent_type="helper"),
+    ),
+    calls(
+        tool_call("edit_file", "e1", file_path="/state/one", old_string="1", new_string="11"),
+        run("c2"),
+        tool_call("read_file", "f1", file_path="/state/tea"),
+    ),
+    calls(run("c3")),
+    AIMessage("done"),
+)
+
+
+def reply_of_helper(messages: list[BaseMessage]) -> AIMessage:
+    topic = next(message.content for message in messages if isinstance(message, HumanMessage))
+    return next_reply(TOPICS[str(topic)], messages)
+
+
+def made(directory: Path, checkpointer: Any) -> Agent:
+    import langchain.agents
+
+    _langchains_factory()
+    langchain.agents.create_agent = partial(callboard.create_agent, on_unknown="rerun")
+    deepagents: Any = import_module("deepagents")
+    backends: Any = import_module("deepagents.backends")
+
+    class Backend(backends.LocalShellBackend):
+        def execute(self, command: str, **options: Any) -> Any:
+            crash.fate.point("before the command")
+            response = super().execute(command, **options)
+            crash.fate.point("after the command")
+            return response
+
+    shell = Backend(directory, virtual_mode=True)
+    helper = {
+        "name": "helper",
+        "description": "Finds things out.",
+        "system_prompt": "Find it out.",
+        "model": ScriptedModel([reply_of_helper], loop=True),
+        "middleware": [Noted()],
+    }
+    return deepagents.create_deep_agent(
+        replies(SCRIPT),
+        middleware=[Noted()],
+        backend=backends.CompositeBackend(shell, {"/state/": backends.StateBackend()}),
+        subagents=[helper],
+        checkpointer=checkpointer,
+    )
+
+
+async def live(database: Path, entry: str, durability: Any) -> None:
+    async with made(database.parent, f"sqlite:///{database}") as agent:
+        agent.checkpointer.__class__ = DeadlyLazySaver
+        with anyio.fail_after(60):
+            state = await play(agent, durability, entry)
+    crash.fate.note("files", {name: file["content"] for name, file in state.values["files"].items()})
+    crash.fate.note("conversation", [message_to_dict(message) for message in state.values["messages"]])
+
+
+def in_fork(where: str, entry: str, *world: Any) -> None:
+    crash.live, crash.AGENT, crash.FAR = live, None, 40
+    crash.play = lambda saver, durability: play(made(Path(where), saver), durability, entry)
+    crash.in_fork(where, entry, *world)
