@@ -6,7 +6,15 @@ from typing import Annotated
 
 import typer
 
-from callboard._cli._command_options import DemoOptions, RunOptions, ShowOptions, ThreadsOptions, TraceOptions, takes
+from callboard._cli._command_options import (
+    DemoOptions,
+    InitOptions,
+    RunOptions,
+    ShowOptions,
+    ThreadsOptions,
+    TraceOptions,
+    takes,
+)
 from callboard._cli._shown_text import CommandError
 
 # Commands of other distributions, found by their entry points.
@@ -33,7 +41,6 @@ def run_foreign(name: str, distribution: str, arguments: list[str]) -> int:
 app = typer.Typer(
     name="callboard",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -65,6 +72,29 @@ def _finish(command: Callable[[], int]) -> None:
         typer.echo(f"Error: {error}", err=True)
         code = error.exit_code
     raise typer.Exit(code)
+
+
+@app.command()
+@takes(InitOptions)
+def init(options: InitOptions) -> None:
+    """Write a small project that runs: an agent with one tool, its test, and the next steps.
+
+    The tool has a timeout and a limit. The agent's model is scripted, so that neither a key nor the network is needed;
+    the environment variable AGENT_MODEL names a real one. Existing files are never overwritten.
+
+    **Examples**
+
+    `callboard init trip`
+
+    `callboard init --name trip`
+
+    **Exit codes**
+
+    0: the project is written. 2: the name is wrong, the folder is not empty, or it cannot be written to.
+    """
+    from callboard._cli._init_command import write_project
+
+    _finish(lambda: write_project(options))
 
 
 @app.command()

@@ -207,6 +207,19 @@ class TraceOptions:
     ] = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitOptions:
+    """Arguments and options of `callboard init`."""
+
+    directory: Annotated[
+        Path, typer.Argument(metavar="[DIRECTORY]", help="Empty or new folder for the project.", show_default=False)
+    ] = Path()
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Name of the project and its module.", show_default="name of the folder"),
+    ] = None
+
+
 def takes(kind: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
     """Return a decorator for a command: the command gets all its options in one instance of the dataclass `kind`."""
     # typer reads the signature of the decorated function, so the fields become its parameters.

@@ -1,0 +1,110 @@
+"""Command `callboard init`: writes a small project. Its files are in the folder `project`, as templates."""
+
+import keyword
+import re
+import shlex
+import sys
+from importlib.machinery import PathFinder
+from importlib.metadata import metadata, packages_distributions, version
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from callboard._cli._command_options import InitOptions
+from callboard._cli._shown_text import CommandError, named
+
+_NAME = re.compile(r"[a-zA-Z]([\w.-]*[a-zA-Z0-9])?", re.ASCII)
+"""Form of the name of a distribution that is also the name of a module, once its hyphens and dots are replaced."""
+
+
+def write_project(options: InitOptions) -> int:
+    """Write the project, print the next steps, and return the exit code.
+
+    Raises `CommandError` for a wrong name, and for a folder that is not empty or cannot be written to.
+    """
+    directory = options.directory
+    name = directory.resolve().name if options.name is None else options.name
+    module = _module(name)
+    texts = _texts(name, module)
+    try:
+        _check_free(directory, texts)
+        directory.mkdir(parents=True, exist_ok=True)
+        for file, text in texts.items():
+            # Mode "x": a file that another program has written since the check is not overwritten either.
+            with (directory / file).open("x", encoding="utf-8", newline="\n") as stream:
+                stream.write(text)
+    except FileExistsError as error:
+        raise CommandError(f"{_quoted(error.filename)} exists, and is never overwritten; name a new folder") from error
+    except OSError as error:
+        raise CommandError(f"cannot write {_quoted(error.filename)}: {error.strerror}; name another folder") from error
+    print(f"Wrote to {_quoted(directory)}: {', '.join(texts)}\n\nNext:\n")
+    enter = [] if directory == Path() else [f"cd {named(shlex.quote(str(directory)))}"]
+    for step in (*enter, f'callboard run {module}:agent "What is it like in Oslo?"', "pytest"):
+        print(f"  {step}")
+    print("\nREADME.md has more steps, and says how to use a real model.")
+    return 0
+
+
+def _module(name: str) -> str:
+    """Return the name of the project's module; raise `CommandError` if the name of the project is wrong."""
+    if not _NAME.fullmatch(name):
+        raise CommandError(
+            f"{_quoted(name)} is no name for a project: it has to begin with a letter, contain only ASCII letters, "
+            "digits, '-', '_' and '.', and end with a letter or digit; give another one, such as --name trip"
+        )
+    module = re.sub(r"[-.]+", "_", name).lower()
+    if keyword.iskeyword(module) or _is_module(module):
+        raise CommandError(
+            f"{_quoted(name)} is no name for a project: a keyword, or another module, is called {module!r}; "
+            "give another one, such as --name trip"
+        )
+    return module
+
+
+def _is_module(name: str) -> bool:
+    """Return whether another module has this name: Python would import the wrong one of the two."""
+    found = PathFinder.find_spec(name)
+    # A folder without code has a spec without an origin, as a namespace package has, which belongs to a distribution.
+    is_there = found is not None and (found.origin is not None or name in packages_distributions())
+    return is_there or name in sys.stdlib_module_names
+
+
+def _texts(name: str, module: str) -> dict[str, str]:
+    """Return the texts of the project's files, by name."""
+    values = {
+        "name": name,
+        "module": module,
+        "python": metadata("callboard")["Requires-Python"],
+        "version": version("callboard"),
+    }
+    templates = {
+        "pyproject.toml": "pyproject.toml.txt",
+        f"{module}.py": "agent.py.txt",
+        f"test_{module}.py": "test_agent.py.txt",
+        "README.md": "README.md.txt",
+        ".gitignore": "gitignore.txt",
+    }
+    folder = files("callboard._cli").joinpath("project")
+    return {
+        file: Template(folder.joinpath(template).read_text(encoding="utf-8")).substitute(values)
+        for file, template in templates.items()
+    }
+
+
+def _check_free(directory: Path, texts: dict[str, str]) -> None:
+    """Raise `CommandError` if the folder holds a file of the project, or any other file that is not hidden."""
+    if not directory.exists():
+        return
+    if not directory.is_dir():
+        raise CommandError(f"{_quoted(directory)} is a file; name a folder, which is made if it is missing")
+    found = sorted((path.name for path in directory.iterdir()), key=lambda one: (one not in texts, one))
+    # Hidden files, such as .git and .venv, may be there first.
+    if in_the_way := [one for one in found if one in texts or not one.startswith(".")]:
+        listed = ", ".join(map(_quoted, in_the_way[:5])) + (" ..." if len(in_the_way) > 5 else "")
+        raise CommandError(
+            f"the folder {_quoted(directory)} is not empty: it has {listed}. No file is overwritten; name a new folder"
+        )
+
+
+def _quoted(what: object) -> str:
+    return f"'{named(str(what))}'"
