@@ -13,7 +13,7 @@ SCRIPT = "import sys; sys.argv[0] = 'callboard'; from callboard._cli import main
 @pytest.mark.real_clock
 @pytest.mark.parametrize(
     ("words", "completed"),
-    [("callboard de", {"demo"}), ("callboard init --n", {"--name"}), ("callboard run --backend t", {"trio"})],
+    [("callboard d", {"demo", "doctor"}), ("callboard init --n", {"--name"}), ("callboard run --backend t", {"trio"})],
 )
 def test_words_are_completed(words: str, completed: set[str]) -> None:
     done = subprocess.run(

@@ -12,6 +12,12 @@ def main() -> None:
 
         app()
     except ModuleNotFoundError as error:
+        if sys.argv[1:2] == [
+            "doctor"
+        ]:  # needs no package outside the standard library, and names those that are missing
+            from callboard._cli._doctor import main as doctor
+
+            sys.exit(doctor(sys.argv[2:]))
         missing = (error.name or "").partition(".")[0]
         if missing not in _NEEDED:  # an error of the user's module or of callboard itself
             raise

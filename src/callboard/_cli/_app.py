@@ -8,6 +8,7 @@ import typer
 
 from callboard._cli._command_options import (
     DemoOptions,
+    DoctorOptions,
     InitOptions,
     RunOptions,
     ShowOptions,
@@ -95,6 +96,33 @@ def init(options: InitOptions) -> None:
     from callboard._cli._init_command import write_project
 
     _finish(lambda: write_project(options))
+
+
+@app.command()
+@takes(DoctorOptions)
+def doctor(options: DoctorOptions) -> None:
+    """Check this installation: versions, extras, variables, confinement, event loops and servers.
+
+    Runs a small agent on each event loop; nothing is sent over the network, except to servers given with `--url`.
+    Each problem is shown with its remedy. The command works without any extra.
+
+    A check is *ok*, *absent* (optional, and not installed or not supported here), *warning* or *broken*.
+
+    **Examples**
+
+    `callboard doctor`
+
+    `callboard doctor --url redis://localhost --url postgresql://user:password@host/name`
+
+    `callboard doctor --json`
+
+    **Exit codes**
+
+    0: all required parts work. 1: a check is *broken*. 2: the command line is wrong.
+    """
+    from callboard._cli._doctor import run_doctor
+
+    _finish(lambda: run_doctor(options.url or (), as_json=options.as_json))
 
 
 @app.command()

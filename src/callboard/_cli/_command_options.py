@@ -208,6 +208,20 @@ class TraceOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorOptions:
+    """Options of `callboard doctor`."""
+
+    url: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="Also check this Redis or PostgreSQL server. May be repeated. Passwords are not printed.",
+        ),
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InitOptions:
     """Arguments and options of `callboard init`."""
 

@@ -4,8 +4,6 @@ import json
 import unicodedata
 from typing import Any
 
-from pydantic_core import to_jsonable_python
-
 _JOINERS = "\u200c\u200d"
 """Zero-width joiner and non-joiner, which `printable()` does not escape.
 
@@ -53,6 +51,8 @@ def one_line(text: str, length: int) -> str:
 
 def as_json(value: Any, *, indent: int | None = None) -> str:
     """Return any value as a JSON text; values that JSON does not have are converted with `str`."""
+    from pydantic_core import to_jsonable_python
+
     plain = to_jsonable_python(value, serialize_unknown=True, inf_nan_mode="strings", bytes_mode="base64")
     return json.dumps(plain, ensure_ascii=False, indent=indent)
 

@@ -3,5 +3,6 @@
 Start with `_confine.py`, the permissions that users give. `_confinement.py` enforces them in each worker, with Landlock
 for files, sockets and processes (`_landlock.py`), and with a seccomp filter (`_seccomp.py`) for system calls. With
 `isolation="bubblewrap"`, `_bubblewrap.py` also puts the zygote and its workers into a sandbox.
-`_readable.py` lists the paths that every confined worker may read.
+`_readable.py` lists the paths that every confined worker may read. `_support.py` tells `callboard doctor` what this
+system can enforce.
 """

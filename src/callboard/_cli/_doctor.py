@@ -1,0 +1,323 @@
+"""Command `callboard doctor`: versions, extras, variables, confinement, backends and servers, each with a remedy."""
+
+# Other packages are imported inside functions: the command has to report a package that is missing or broken.
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, entry_points, metadata, requires, version
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from callboard._cli._shown_text import CommandError, count, duration, error_text, one_line
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+State = Literal["ok", "absent", "warning", "broken"]
+GROUP = "callboard.doctor"
+"""Group of entry points with further checks: functions that return name, state, value and remedy of each check."""
+OURS = ("callboard", "callboard-actors")
+_REINSTALL = "pip install --force-reinstall callboard"
+_TIMEOUT = 5.0
+_LONGEST = 300
+"""Maximum length of the text of an error, in characters."""
+
+VARIABLES: Mapping[str, str] = {
+    "CALLBOARD_DB": "database of callboard run, threads, show and trace",
+    "CALLBOARD_RECORDS": "directory of recordings",
+    "CALLBOARD_FLEET_SECRET": "secret of a fleet of actors",
+    "CALLBOARD_WORKER_SECRET": "secret of callboard worker and its agents",
+    "CALLBOARD_MCP_TOKEN": "token of the clients of callboard mcp",
+    "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "arguments and results on spans",
+    "OTEL_SDK_DISABLED": "true: no OpenTelemetry",
+    "OTEL_SERVICE_NAME": "name of this service on spans and metrics",
+    "OTEL_TRACES_EXPORTER": "none: no spans are exported",
+    "OTEL_METRICS_EXPORTER": "none: no metrics are exported",
+}
+"""Environment variables that callboard reads, and their purposes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Result of one check. A check that is "broken" makes the command fail; "absent" and "warning" do not."""
+
+    group: str
+    name: str
+    state: State
+    value: str
+    remedy: str = ""
+
+
+def run_doctor(urls: Sequence[str], *, as_json: bool) -> int:
+    """Run all checks, print the results, and return the exit code.
+
+    Raises `CommandError` if a URL has a scheme that is not known.
+    """
+    for url in urls:
+        if _scheme(url) not in CHECK_SERVER:
+            raise CommandError(
+                f"--url {one_line(_shown(url), _LONGEST)}: write {', '.join(f'{one}://...' for one in CHECK_SERVER)}"
+            )
+    groups: dict[str, Callable[[], Iterable[Check]]] = {
+        "versions": _versions,
+        "extras": _extras,
+        "environment": _environment,
+        "confinement": _confinement,
+        "backends": _backends,
+        "servers": lambda: map(_server, urls),
+    }
+    found = [check for name, checks in groups.items() for check in _results(name, checks)]
+    broken = sum(check.state == "broken" for check in found)
+    if as_json:
+        print(json.dumps({"ok": not broken, "checks": [asdict(check) for check in found]}, indent=2))
+    else:
+        _print_table(found)
+        print(f"{count(broken, 'check')} failed." if broken else "All required parts work.")
+    return 1 if broken else 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command without typer, in an installation without the extra `cli`; return the exit code."""
+    parser = argparse.ArgumentParser(prog="callboard doctor", description="Check this installation of callboard.")
+    parser.add_argument("--url", action="append", default=[], help="also check this Redis or PostgreSQL server")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    given = parser.parse_args(arguments)
+    try:
+        return run_doctor(given.url, as_json=given.json)
+    except CommandError as error:
+        parser.error(str(error))
+
+
+def _results(group: str, checks: Callable[[], Iterable[Check]]) -> list[Check]:
+    """Return the results of a group; a check that raises an error is broken, and ends its group."""
+    found: list[Check] = []
+    try:
+        found.extend(checks())
+    except Exception as error:
+        found.append(Check(group, group, "broken", one_line(error_text(error), _LONGEST), _REINSTALL))
+    return found
+
+
+def _print_table(found: Iterable[Check]) -> None:
+    for group, checks in groupby(found, key=lambda check: check.group):
+        rows = list(checks)
+        width = max(len(check.name) for check in rows)
+        print(group)
+        for check in rows:
+            print(f"  {check.state:<7}  {check.name:<{width}}  {check.value}")
+            if check.remedy:
+                print(f"{'':{width + 13}}-> {check.remedy}")
+        print()
+
+
+# Versions and extras, from the metadata of the installed distributions.
+
+
+def _versions() -> Iterator[Check]:
+    from packaging.requirements import Requirement  # a requirement of langchain-core
+
+    python = Requirement(f"Python{metadata('callboard')['Requires-Python']}")
+    yield _version_check(python, platform.python_version())
+    yield Check("versions", "platform", "ok", f"{platform.python_implementation()} on {platform.platform()}")
+    seen: set[str] = set(OURS)
+    for distribution in OURS:
+        found = _version_of(distribution)
+        if found is None:
+            yield Check("versions", distribution, "absent", "not installed", _install(distribution))
+            continue
+        yield Check("versions", distribution, "ok", found)
+        for one, found in _packages(distribution):
+            if one.name not in seen or not _is_good(one, found):
+                seen.add(one.name)
+                yield _version_check(one, found)
+
+
+def _version_check(one: "Requirement", found: str | None) -> Check:
+    if _is_good(one, found):
+        return Check("versions", one.name, "ok", f"{found} ({one.specifier})")
+    told = f"{found} (outside {one.specifier})" if found else f"not installed ({one.specifier})"
+    return Check("versions", one.name, "broken", told, _install(f"{one.name}{one.specifier}"))
+
+
+def _extras() -> Iterator[Check]:
+    for distribution in filter(_version_of, OURS):
+        for extra in metadata(distribution).get_all("Provides-Extra") or ():
+            name = f"{distribution}[{extra}]"
+            packages = list(_packages(distribution, extra))
+            missing = [one.name for one, found in packages if found is None]
+            wrong = [
+                f"{one.name} {found} (outside {one.specifier})"
+                for one, found in packages
+                if found and not _is_good(one, found)
+            ]
+            if missing:
+                yield Check("extras", name, "absent", f"missing: {', '.join(missing)}", _install(name))
+            elif wrong:
+                yield Check("extras", name, "warning", ", ".join(wrong), _install(name))
+            else:
+                complete = ", ".join(f"{one.name} {found}" for one, found in packages)
+                yield Check("extras", name, "ok", complete or "not for this Python and platform")
+
+
+def _packages(distribution: str, extra: str = "") -> "Iterator[tuple[Requirement, str | None]]":
+    """Yield the requirements of a distribution, or only those of an extra, each with the installed version."""
+    from packaging.requirements import Requirement
+
+    for one in map(Requirement, requires(distribution) or ()):
+        with_extra, without = (one.marker is None or one.marker.evaluate({"extra": name}) for name in (extra, ""))
+        if with_extra and not (extra and without):
+            yield one, (found := _version_of(one.name))
+            for inner in one.extras if found else ():
+                yield from _packages(one.name, inner)
+
+
+def _version_of(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def _is_good(one: "Requirement", found: str | None) -> bool:
+    return found is not None and one.specifier.contains(found, prereleases=True)
+
+
+def _install(what: str) -> str:
+    return f"pip install {what}" if what.replace("-", "").isalnum() else f"pip install '{what}'"
+
+
+# Environment variables.
+
+
+def _environment() -> Iterator[Check]:
+    for name, purpose in VARIABLES.items():
+        value = os.environ.get(name)
+        is_secret = name.endswith(("_SECRET", "_TOKEN"))
+        shown = "not set" if value is None else "set" if is_secret else one_line(_shown(value), _LONGEST)
+        yield Check("environment", name, "ok", f"{shown} ({purpose})")
+
+
+def _shown(url: str) -> str:
+    """Return a URL, or another text, without a user and a query, which may contain a password."""
+    # Not `callboard.threads.masked`, which imports packages that may be missing.
+    scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
+    before, at, where = rest.rpartition("@")
+    if "@" in before:  # in a password, or in a query: the address cannot be told from them
+        where = "..."
+    return f"{scheme}{separator}{'***@' if at else ''}{where.partition('?')[0]}"
+
+
+# Confinement and backends.
+
+
+def _confinement() -> Iterator[Check]:
+    name = "Confine(...)"
+    checks = list(entry_points(group=GROUP))
+    if not checks:
+        yield Check("confinement", name, "absent", "comes with callboard-actors", _install("callboard-actors"))
+    for one in checks:
+        try:
+            yield from (Check("confinement", *found) for found in one.load()())
+        except ImportError as error:  # worker processes need a POSIX system
+            yield Check("confinement", name, "absent", one_line(str(error), _LONGEST))
+
+
+def _backends() -> Iterator[Check]:
+    for name in ("asyncio", "uvloop", "trio"):
+        if name == "uvloop" and _version_of(name) is None:
+            yield Check("backends", name, "absent", "not installed", _install("callboard[uvloop]"))
+            continue
+        try:
+            took = _run_agent("trio" if name == "trio" else "asyncio", {"use_uvloop": True} if name == "uvloop" else {})
+        except Exception as error:
+            remedy = "pip install --force-reinstall uvloop" if name == "uvloop" else _REINSTALL
+            yield Check("backends", name, "broken", one_line(error_text(error), _LONGEST), remedy)
+        else:
+            yield Check("backends", name, "ok", f"an agent called a tool, {duration(took)}")
+
+
+def _run_agent(backend: str, options: dict[str, Any]) -> float:
+    """Run an agent that calls a tool, and return its duration in seconds; raise an error if its messages are wrong."""
+    import anyio.lowlevel
+    from langsmith import tracing_context
+
+    from callboard import create_react_agent
+    from callboard.testing import ScriptedModel, calls
+
+    async def ping() -> str:
+        """Answer."""
+        await anyio.lowlevel.checkpoint()
+        return "pong"
+
+    agent = create_react_agent(ScriptedModel([calls("ping"), "Done."]), [ping])
+
+    async def ask() -> Any:
+        with anyio.fail_after(_TIMEOUT):
+            return await agent.ainvoke({"messages": [("user", "ping?")]})
+
+    start = time.perf_counter()
+    with tracing_context(enabled=False):  # nothing is sent to LangSmith, whatever the environment says
+        state = anyio.run(ask, backend=backend, backend_options=options)
+    contents = [message.content for message in state["messages"]]
+    if contents != ["ping?", "", "pong", "Done."]:
+        raise RuntimeError(f"the messages of the agent are {contents}")
+    return time.perf_counter() - start
+
+
+# Servers.
+
+
+def _server(url: str) -> Check:
+    """Connect to a server, and return its version or the reason of the failure. Neither contains the password."""
+    shown = one_line(_shown(url), _LONGEST)
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # may raise ValueError
+        if "@" in parts.path:
+            raise ValueError
+    except ValueError:  # its text may contain a part of the password
+        return Check("servers", shown, "broken", "no valid URL", "percent-encode special characters of the password")
+    try:
+        return Check("servers", shown, "ok", CHECK_SERVER[_scheme(url)](url))
+    except ImportError as error:
+        remedy = _install(f"callboard-actors[{'postgres' if _scheme(url).startswith('postgres') else 'redis'}]")
+        return Check("servers", shown, "broken", one_line(error_text(error), _LONGEST), remedy)
+    except Exception as error:
+        told = error_text(error)
+        for secret in filter(None, (parts.password, *parse_qs(parts.query).get("password", ()))):
+            told = told.replace(secret, "***").replace(unquote(secret), "***")
+        return Check("servers", shown, "broken", one_line(told, _LONGEST), "start the server, or correct the URL")
+
+
+def _scheme(url: str) -> str:
+    return url.partition("://")[0].lower() if "://" in url else ""
+
+
+def _redis_version(url: str) -> str:
+    import redis
+
+    with redis.Redis.from_url(url, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT) as client:
+        found: Any = client.info("server")
+        return f"Redis {found['redis_version']}"
+
+
+def _postgres_version(url: str) -> str:
+    import psycopg
+
+    with psycopg.connect(url, connect_timeout=int(_TIMEOUT)) as connection:
+        return f"PostgreSQL {connection.info.parameter_status('server_version')}"
+
+
+CHECK_SERVER: Mapping[str, Callable[[str], str]] = {
+    "redis": _redis_version,
+    "rediss": _redis_version,
+    "unix": _redis_version,
+    "postgresql": _postgres_version,
+    "postgres": _postgres_version,
+}

@@ -1,0 +1,341 @@
+"""`callboard doctor`: its table, its JSON, its exit codes, and the remedies of broken installations."""
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from functools import partial
+from importlib.metadata import EntryPoint, PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langsmith import tracing_context
+
+import callboard.testing
+from callboard._cli import _doctor
+from callboard.testing import ScriptedModel
+from callboard_actors.process._confinement import _support
+from tests.agent._postgres import Server as PostgresServer
+from tests.agent._postgres import programs
+from tests.server._servers import NOWHERE, RedisServer, program
+
+from ._commands import PATIENCE, Project, environment
+
+ROOT = Path(__file__).parents[2]
+FOREIGN = {"OTEL_SDK_DISABLED", "OTEL_SERVICE_NAME", "OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER"}
+
+pytestmark = pytest.mark.real_clock
+
+
+def checks(project: Project, *arguments: str, code: int = 0, **env: str) -> dict[tuple[str, str], Any]:
+    """Run the command with `--json`, and return its checks by group and name."""
+    done = project.call("doctor", "--json", *arguments, **env)
+    found = json.loads(done.stdout)
+    assert (done.exit_code, found["ok"], done.stderr) == (code, code == 0, "")
+    return {(one.pop("group"), one.pop("name")): one for one in found["checks"]}
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, **versions: str | None) -> None:
+    """Make packages seem to have other versions, or to be missing."""
+    chosen = {name.replace("_", "-"): found for name, found in versions.items()}
+
+    def version_of(name: str) -> str:
+        if (found := chosen.get(name, "real")) is None:
+            raise PackageNotFoundError(name)
+        return version(name) if found == "real" else found
+
+    monkeypatch.setattr(_doctor, "version", version_of)
+
+
+def test_a_complete_installation_is_shown_as_a_table(project: Project) -> None:
+    done = project.call("doctor")
+
+    assert (done.exit_code, done.stderr) == (0, "")
+    headings = re.findall(r"^\w+$", done.stdout, re.MULTILINE)
+    assert headings == ["versions", "extras", "environment", "confinement", "backends"]
+    assert re.search(r"^  ok +anyio +[\d.]+ \(.*>=4\.14.*\)$", done.stdout, re.MULTILINE)
+    assert re.search(r"^  ok +trio +an agent called a tool, [\d.]+ m?s$", done.stdout, re.MULTILINE)
+    assert done.stdout.endswith("All required parts work.\n")
+
+
+def test_programs_read_json(project: Project) -> None:
+    found = checks(project)
+
+    assert {state for _, one in found.items() if (state := one["state"]) not in ("ok", "absent", "warning")} == set()
+    assert found["versions", "langgraph"]["state"] == "ok"
+    assert found["extras", "callboard[langchain]"]["value"] == f"langchain {version('langchain')}"
+    assert [name for group, name in found if group == "backends"] == ["asyncio", "uvloop", "trio"]
+
+
+def test_a_version_outside_its_bounds_is_broken(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pip installs such a version if another package asks for it; the command tells the bounds of callboard."""
+    installed(monkeypatch, anyio="3.7.1", structlog=None)
+    found = checks(project, code=1)
+
+    assert found["versions", "anyio"]["state"] == found["versions", "structlog"]["state"] == "broken"
+    assert found["versions", "anyio"]["value"] == "3.7.1 (outside <5,>=4.14)"
+    assert found["versions", "anyio"]["remedy"] == "pip install 'anyio<5,>=4.14'"
+    assert found["versions", "structlog"]["value"] == "not installed (>=25.1)"
+
+
+def test_two_distributions_of_different_releases_are_broken(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`callboard-actors` is released with its version of callboard, and uses no other."""
+    installed(monkeypatch, callboard="9.0")
+
+    assert checks(project, code=1)["versions", "callboard"]["value"].startswith("9.0 (outside ==")
+
+
+def test_an_absent_extra_is_not_broken_and_its_command_is_told(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An extra of an extra counts, too: `psycopg[pool]` is a part of `callboard[postgres]`."""
+    installed(monkeypatch, uvloop=None, psycopg_pool=None, schwifty="2020.1", callboard_actors=None)
+    found = checks(project)
+
+    assert found["extras", "callboard[postgres]"] == {
+        "state": "absent",
+        "value": "missing: psycopg-pool",
+        "remedy": "pip install 'callboard[postgres]'",
+    }
+    assert found["extras", "callboard[redact]"]["state"] == "warning"
+    assert found["extras", "callboard[redact]"]["value"] == "schwifty 2020.1 (outside >=2026.7.3)"
+    assert found["backends", "uvloop"]["remedy"] == "pip install 'callboard[uvloop]'"
+    assert found["versions", "callboard-actors"]["remedy"] == "pip install callboard-actors"
+    assert not any(name.startswith("callboard-actors[") for _, name in found)
+
+
+def test_an_agent_that_hangs_on_an_event_loop_makes_it_broken(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_doctor, "_TIMEOUT", 0.05)
+    monkeypatch.setattr(callboard.testing, "ScriptedModel", partial(ScriptedModel, delay=PATIENCE))
+    found = checks(project, code=1)
+
+    for backend in ("asyncio", "uvloop", "trio"):
+        assert found["backends", backend]["state"] == "broken"
+        assert found["backends", backend]["value"].startswith("TimeoutError")
+        assert found["backends", backend]["remedy"]
+
+
+def test_the_agent_is_not_traced(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is sent over the network, also if traces of all runs are wanted."""
+    made: list[object] = []
+
+    def no_tracer(self: object, *_: object, **__: object) -> None:
+        made.append(self)
+        raise RuntimeError("no tracer")
+
+    monkeypatch.setattr("langchain_core.tracers.langchain.LangChainTracer.__init__", no_tracer)
+    with tracing_context(enabled=True):
+        found = checks(project)
+
+    assert (found["backends", "asyncio"]["state"], made) == ("ok", [])
+
+
+def test_a_check_that_raises_an_error_is_broken_and_the_others_are_made(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_doctor, "_packages", lambda *_: 1 / 0)
+    found = checks(project, code=1)
+
+    assert found["versions", "versions"]["value"] == "ZeroDivisionError: division by zero"
+    assert found["backends", "trio"]["state"] == "ok"
+
+
+# Without packages.
+
+WITHOUT = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {packages!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+sys.argv = ["callboard", "doctor", *{arguments!r}]
+from callboard._cli import main
+main()
+"""
+
+
+def run_without(packages: list[str], *arguments: str) -> "subprocess.CompletedProcess[str]":
+    code = WITHOUT.format(packages=packages, arguments=arguments)
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=PATIENCE, check=False)
+
+
+EXTRAS = ["typer", "rich", "httpx2", "langchain", "uvloop", "psycopg", "redis"]
+
+
+def test_it_needs_no_extra() -> None:
+    """The extra `cli` may be the missing one."""
+    done = run_without(EXTRAS, "--json")
+
+    assert (done.returncode, done.stderr) == (1, "")  # uvloop is installed here, and cannot be imported
+    found = {one["name"]: one["state"] for one in json.loads(done.stdout)["checks"]}
+    assert (found["asyncio"], found["uvloop"], found["trio"]) == ("ok", "broken", "ok")
+
+
+def test_a_wrong_option_is_refused_without_an_extra() -> None:
+    done = run_without(EXTRAS, "--url", "mysql://clerk:secret@host/app")
+
+    assert done.returncode == 2
+    assert "error: --url mysql://***@host/app: write redis://..." in done.stderr
+
+
+def test_a_required_package_that_is_missing_is_named() -> None:
+    """Other commands fail with an ImportError, whose text does not say how to repair the installation."""
+    done = run_without(["pydantic_core", "langgraph"])
+
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "No module named" in done.stdout
+    assert "-> pip install" in done.stdout
+
+
+# Servers.
+
+
+@pytest.mark.parametrize("kind", ["redis", "postgres"])
+def test_a_server_that_does_not_answer_is_broken(project: Project, kind: str) -> None:
+    done = project.call("doctor", "--url", NOWHERE[kind])
+
+    assert done.exit_code == 1
+    assert re.search(r"^  broken +\w+://(\*\*\*@)?127.0.0.1:1/.* .*refused", done.stdout, re.MULTILINE)
+    assert "-> start the server, or correct the URL" in done.stdout
+    assert done.stdout.endswith("\n1 check failed.\n")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:secret@127.0.0.1:1/0",
+        "redis://:sec/secret@127.0.0.1:1/0",
+        "redis://:12/secret@127.0.0.1:1/0",
+        "postgresql://clerk:secret@127.0.0.1:1/app",
+        "redis://:sec?secret@127.0.0.1:1/0",
+        "redis://:sec@secret@127.0.0.1:1/0",
+        "postgresql://clerk@127.0.0.1:1/app?password=secret",
+        "postgresql://clerk@127.0.0.1:1/app?password=sec@secret",
+        "postgresql://clerk:sec/secret@127.0.0.1:1/app",
+        "mysql://clerk:secret@host/app",
+        "clerk:secret@host",
+    ],
+)
+def test_a_password_is_never_shown(project: Project, url: str) -> None:
+    """Also not that of a URL that nobody understands: the errors of some libraries quote it."""
+    done = project.call("doctor", "--url", url)
+
+    assert done.exit_code in (1, 2)
+    assert "***" in done.output
+    assert "sec" not in done.output.replace("secret of", "").replace("seccomp", "").replace("SECRET", "")
+
+
+@pytest.mark.parametrize("url", ["mysql://host/app", "localhost:6379", "redis:/host", ""])
+def test_a_url_of_no_known_server_is_refused(project: Project, url: str) -> None:
+    done = project.call("doctor", "--url", url)
+
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"Error: --url {url}: write redis://..., ")
+
+
+@pytest.mark.parametrize(("package", "extra"), [("redis", "redis"), ("psycopg", "postgres")])
+def test_a_server_without_its_client_library_names_the_extra(
+    project: Project, monkeypatch: pytest.MonkeyPatch, package: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    found = checks(project, "--url", NOWHERE[extra], code=1)
+
+    (server,) = (one for (group, _), one in found.items() if group == "servers")
+    assert package in server["value"]
+    assert server["remedy"] == f"pip install 'callboard-actors[{extra}]'"
+
+
+@pytest.mark.exhaustive
+def test_servers_that_answer_tell_their_versions(project: Project) -> None:
+    if (redis := program()) is None or (postgres := programs()) is None:
+        pytest.skip("Redis or PostgreSQL is not installed")
+    servers = RedisServer(redis, "--requirepass", "secret"), PostgresServer(postgres)
+    try:
+        for server in servers:
+            server.start()
+        right, wrong = (f"unix://:{password}@{servers[0].socket}" for password in ("secret", "guess"))
+        told = project.call("doctor", "--url", right, "--url", wrong, "--url", servers[1].new_database()).stdout
+    finally:
+        for server in servers:
+            server.remove()
+
+    assert re.search(r"^  ok +unix://\*\*\*@.* Redis [\d.]+$", told, re.MULTILINE)
+    assert re.search(r"^  broken +unix://\*\*\*@.* invalid username-password pair", told, re.MULTILINE)
+    assert re.search(r"^  ok +postgresql://.* PostgreSQL \d+", told, re.MULTILINE)
+
+
+# Environment variables.
+
+
+def test_every_variable_that_callboard_reads_is_listed() -> None:
+    sources = [path.read_text() for folder in ("src", "actors/src") for path in (ROOT / folder).rglob("*.py")]
+    read = {name for text in sources for name in re.findall(r"\bCALLBOARD_[A-Z_]+\b", text)}
+    read |= {name for text in sources for name in re.findall(r'CAPTURE_VARIABLE = "(\w+)"', text)}
+
+    assert set(_doctor.VARIABLES) == read | FOREIGN
+
+
+def test_values_of_variables_are_shown_without_secrets(project: Project) -> None:
+    found = checks(
+        project, CALLBOARD_DB="postgresql://clerk:abc@host/app", CALLBOARD_MCP_TOKEN="abc", OTEL_SERVICE_NAME="desk"
+    )
+
+    assert found["environment", "CALLBOARD_DB"]["value"].startswith("postgresql://***@host/app (")
+    assert found["environment", "CALLBOARD_MCP_TOKEN"]["value"].startswith("set (")
+    assert found["environment", "OTEL_SERVICE_NAME"]["value"].startswith("desk (")
+    assert found["environment", "CALLBOARD_RECORDS"]["value"].startswith("not set (")
+
+
+# Confinement.
+
+
+def confined_by(monkeypatch: pytest.MonkeyPatch, *values: str) -> None:
+    points = [EntryPoint("confinement", value, _doctor.GROUP) for value in values]
+    monkeypatch.setattr(_doctor, "entry_points", lambda **_: points)
+
+
+def test_the_actors_tell_which_confinement_the_kernel_supports(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tomllib.loads((ROOT / "actors" / "pyproject.toml").read_text())
+    confined_by(monkeypatch, *settings["project"]["entry-points"][_doctor.GROUP].values())
+    found = {name: one for (group, name), one in checks(project).items() if group == "confinement"}
+
+    assert list(found) == ["Landlock", "seccomp", "user namespaces", "bubblewrap"]
+    assert {one["state"] for one in found.values()} <= {"ok", "absent"}
+    assert {bool(one["remedy"]) for one in found.values() if one["state"] == "absent"} <= {True}
+
+
+def test_a_kernel_that_cannot_confine_is_not_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Confinement is optional; each missing part has its reason and its remedy."""
+    monkeypatch.setattr(_support._landlock, "version", lambda: 0)
+    monkeypatch.setattr(_support, "_NAMESPACES", tmp_path / "missing")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("callboard_actors.process._confinement._confinement._landlock.version", lambda: 0)
+    rows = {name: rest for name, *rest in _support._results()}
+
+    assert [state for state, _, _ in rows.values()] == ["absent"] * 4
+    assert rows["Landlock"][1].startswith("confine= needs Landlock")
+    assert rows["bubblewrap"][2] == "install bubblewrap, and allow user namespaces"
+
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    assert _support._results() == [("Confine(...)", "absent", "confines on Linux only, and this is Darwin", "")]
+
+
+@pytest.mark.parametrize(("values", "told"), [([], "comes with"), (["no_such_module:checks"], "No module named")])
+def test_a_system_without_confinement_is_not_broken(
+    project: Project, monkeypatch: pytest.MonkeyPatch, values: list[str], told: str
+) -> None:
+    """`callboard-actors` may be missing, or the system may have no worker processes."""
+    confined_by(monkeypatch, *values)
+
+    only = checks(project)["confinement", "Confine(...)"]
+    assert (only["state"], told in only["value"]) == ("absent", True)
