@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, metadata, requires, version
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -47,7 +46,6 @@ VARIABLES: Mapping[str, str] = {
 class Check:
     """Result of one check. A check that is "broken" makes the command fail; "absent" and "warning" do not."""
 
-    group: str
     name: str
     state: State
     value: str
@@ -72,12 +70,14 @@ def run_doctor(urls: Sequence[str], *, as_json: bool) -> int:
         "backends": _backends,
         "servers": lambda: map(_server, urls),
     }
-    found = [check for name, checks in groups.items() for check in _results(name, checks)]
-    broken = sum(check.state == "broken" for check in found)
+    found = {name: _results(name, checks) for name, checks in groups.items()}
+    broken = sum(check.state == "broken" for checks in found.values() for check in checks)
     if as_json:
-        print(json.dumps({"ok": not broken, "checks": [asdict(check) for check in found]}, indent=2))
+        listed = [{"group": name, **asdict(check)} for name, checks in found.items() for check in checks]
+        print(json.dumps({"ok": not broken, "checks": listed}, indent=2))
     else:
-        _print_table(found)
+        for name, checks in found.items():
+            _print_table(name, checks)
         print(f"{count(broken, 'check')} failed." if broken else "All required parts work.")
     return 1 if broken else 0
 
@@ -100,20 +100,20 @@ def _results(group: str, checks: Callable[[], Iterable[Check]]) -> list[Check]:
     try:
         found.extend(checks())
     except Exception as error:
-        found.append(Check(group, group, "broken", one_line(error_text(error), _LONGEST), _REINSTALL))
+        found.append(Check(group, "broken", one_line(error_text(error), _LONGEST), _REINSTALL))
     return found
 
 
-def _print_table(found: Iterable[Check]) -> None:
-    for group, checks in groupby(found, key=lambda check: check.group):
-        rows = list(checks)
-        width = max(len(check.name) for check in rows)
-        print(group)
-        for check in rows:
-            print(f"  {check.state:<7}  {check.name:<{width}}  {check.value}")
-            if check.remedy:
-                print(f"{'':{width + 13}}-> {check.remedy}")
-        print()
+def _print_table(group: str, checks: Sequence[Check]) -> None:
+    if not checks:
+        return
+    print(group)
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        print(f"  {check.state:<7}  {check.name:<{width}}  {check.value}")
+        if check.remedy:
+            print(f"{'':{width + 13}}-> {check.remedy}")
+    print()
 
 
 # Versions and extras, from the metadata of the installed distributions.
@@ -124,14 +124,14 @@ def _versions() -> Iterator[Check]:
 
     python = Requirement(f"Python{metadata('callboard')['Requires-Python']}")
     yield _version_check(python, platform.python_version())
-    yield Check("versions", "platform", "ok", f"{platform.python_implementation()} on {platform.platform()}")
+    yield Check("platform", "ok", f"{platform.python_implementation()} on {platform.platform()}")
     seen: set[str] = set(OURS)
     for distribution in OURS:
         found = _version_of(distribution)
         if found is None:
-            yield Check("versions", distribution, "absent", "not installed", _install(distribution))
+            yield Check(distribution, "absent", "not installed", _install(distribution))
             continue
-        yield Check("versions", distribution, "ok", found)
+        yield Check(distribution, "ok", found)
         for one, found in _packages(distribution):
             if one.name not in seen or not _is_good(one, found):
                 seen.add(one.name)
@@ -140,9 +140,9 @@ def _versions() -> Iterator[Check]:
 
 def _version_check(one: "Requirement", found: str | None) -> Check:
     if _is_good(one, found):
-        return Check("versions", one.name, "ok", f"{found} ({one.specifier})")
+        return Check(one.name, "ok", f"{found} ({one.specifier})")
     told = f"{found} (outside {one.specifier})" if found else f"not installed ({one.specifier})"
-    return Check("versions", one.name, "broken", told, _install(f"{one.name}{one.specifier}"))
+    return Check(one.name, "broken", told, _install(f"{one.name}{one.specifier}"))
 
 
 def _extras() -> Iterator[Check]:
@@ -157,12 +157,12 @@ def _extras() -> Iterator[Check]:
                 if found and not _is_good(one, found)
             ]
             if missing:
-                yield Check("extras", name, "absent", f"missing: {', '.join(missing)}", _install(name))
+                yield Check(name, "absent", f"missing: {', '.join(missing)}", _install(name))
             elif wrong:
-                yield Check("extras", name, "warning", ", ".join(wrong), _install(name))
+                yield Check(name, "warning", ", ".join(wrong), _install(name))
             else:
                 complete = ", ".join(f"{one.name} {found}" for one, found in packages)
-                yield Check("extras", name, "ok", complete or "not for this Python and platform")
+                yield Check(name, "ok", complete or "not for this Python and platform")
 
 
 def _packages(distribution: str, extra: str = "") -> "Iterator[tuple[Requirement, str | None]]":
@@ -200,7 +200,7 @@ def _environment() -> Iterator[Check]:
         value = os.environ.get(name)
         is_secret = name.endswith(("_SECRET", "_TOKEN"))
         shown = "not set" if value is None else "set" if is_secret else one_line(_shown(value), _LONGEST)
-        yield Check("environment", name, "ok", f"{shown} ({purpose})")
+        yield Check(name, "ok", f"{shown} ({purpose})")
 
 
 def _shown(url: str) -> str:
@@ -220,26 +220,26 @@ def _confinement() -> Iterator[Check]:
     name = "Confine(...)"
     checks = list(entry_points(group=GROUP))
     if not checks:
-        yield Check("confinement", name, "absent", "comes with callboard-actors", _install("callboard-actors"))
+        yield Check(name, "absent", "comes with callboard-actors", _install("callboard-actors"))
     for one in checks:
         try:
-            yield from (Check("confinement", *found) for found in one.load()())
+            yield from (Check(*found) for found in one.load()())
         except ImportError as error:  # worker processes need a POSIX system
-            yield Check("confinement", name, "absent", one_line(str(error), _LONGEST))
+            yield Check(name, "absent", one_line(str(error), _LONGEST))
 
 
 def _backends() -> Iterator[Check]:
     for name in ("asyncio", "uvloop", "trio"):
         if name == "uvloop" and _version_of(name) is None:
-            yield Check("backends", name, "absent", "not installed", _install("callboard[uvloop]"))
+            yield Check(name, "absent", "not installed", _install("callboard[uvloop]"))
             continue
         try:
             took = _run_agent("trio" if name == "trio" else "asyncio", {"use_uvloop": True} if name == "uvloop" else {})
         except Exception as error:
             remedy = "pip install --force-reinstall uvloop" if name == "uvloop" else _REINSTALL
-            yield Check("backends", name, "broken", one_line(error_text(error), _LONGEST), remedy)
+            yield Check(name, "broken", one_line(error_text(error), _LONGEST), remedy)
         else:
-            yield Check("backends", name, "ok", f"an agent called a tool, {duration(took)}")
+            yield Check(name, "ok", f"an agent called a tool, {duration(took)}")
 
 
 def _run_agent(backend: str, options: dict[str, Any]) -> float:
@@ -282,17 +282,17 @@ def _server(url: str) -> Check:
         if "@" in parts.path:
             raise ValueError
     except ValueError:  # its text may contain a part of the password
-        return Check("servers", shown, "broken", "no valid URL", "percent-encode special characters of the password")
+        return Check(shown, "broken", "no valid URL", "percent-encode special characters of the password")
     try:
-        return Check("servers", shown, "ok", CHECK_SERVER[_scheme(url)](url))
+        return Check(shown, "ok", CHECK_SERVER[_scheme(url)](url))
     except ImportError as error:
         remedy = _install(f"callboard-actors[{'postgres' if _scheme(url).startswith('postgres') else 'redis'}]")
-        return Check("servers", shown, "broken", one_line(error_text(error), _LONGEST), remedy)
+        return Check(shown, "broken", one_line(error_text(error), _LONGEST), remedy)
     except Exception as error:
         told = error_text(error)
         for secret in filter(None, (parts.password, *parse_qs(parts.query).get("password", ()))):
             told = told.replace(secret, "***").replace(unquote(secret), "***")
-        return Check("servers", shown, "broken", one_line(told, _LONGEST), "start the server, or correct the URL")
+        return Check(shown, "broken", one_line(told, _LONGEST), "start the server, or correct the URL")
 
 
 def _scheme(url: str) -> str:
