@@ -294,6 +294,13 @@ def test_values_of_variables_are_shown_without_secrets(project: Project) -> None
     assert found["environment", "CALLBOARD_RECORDS"]["value"].startswith("not set (")
 
 
+def test_a_variable_cannot_forge_a_row_of_the_table(project: Project) -> None:
+    told = project.call("doctor", CALLBOARD_DB="a.db\n  broken  trio \x1b[2J").stdout
+
+    assert "CALLBOARD_DB" in told
+    assert "a.db broken trio \\u001b[2J (database of" in told
+
+
 # Confinement.
 
 

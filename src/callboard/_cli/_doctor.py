@@ -25,7 +25,7 @@ OURS = ("callboard", "callboard-actors")
 _REINSTALL = "pip install --force-reinstall callboard"
 _TIMEOUT = 5.0
 _LONGEST = 300
-"""Maximum length of the text of an error, in characters."""
+"""Maximum length of a text in the table, in characters."""
 
 VARIABLES: Mapping[str, str] = {
     "CALLBOARD_DB": "database of callboard run, threads, show and trace",
@@ -100,7 +100,7 @@ def _results(group: str, checks: Callable[[], Iterable[Check]]) -> list[Check]:
     try:
         found.extend(checks())
     except Exception as error:
-        found.append(Check(group, "broken", one_line(error_text(error), _LONGEST), _REINSTALL))
+        found.append(Check(group, "broken", error_text(error), _REINSTALL))
     return found
 
 
@@ -108,9 +108,11 @@ def _print_table(group: str, checks: Sequence[Check]) -> None:
     if not checks:
         return
     print(group)
-    width = max(len(check.name) for check in checks)
-    for check in checks:
-        print(f"  {check.state:<7}  {check.name:<{width}}  {check.value}")
+    # Escaped and on one line: texts of servers and variables cannot control the terminal, nor forge a row.
+    names = [one_line(check.name, _LONGEST) for check in checks]
+    width = max(map(len, names))
+    for name, check in zip(names, checks, strict=True):
+        print(f"  {check.state:<7}  {name:<{width}}  {one_line(check.value, _LONGEST)}")
         if check.remedy:
             print(f"{'':{width + 13}}-> {check.remedy}")
     print()
@@ -199,7 +201,7 @@ def _environment() -> Iterator[Check]:
     for name, purpose in VARIABLES.items():
         value = os.environ.get(name)
         is_secret = name.endswith(("_SECRET", "_TOKEN"))
-        shown = "not set" if value is None else "set" if is_secret else one_line(_shown(value), _LONGEST)
+        shown = "not set" if value is None else "set" if is_secret else _shown(value)
         yield Check(name, "ok", f"{shown} ({purpose})")
 
 
@@ -225,7 +227,7 @@ def _confinement() -> Iterator[Check]:
         try:
             yield from (Check(*found) for found in one.load()())
         except ImportError as error:  # worker processes need a POSIX system
-            yield Check(name, "absent", one_line(str(error), _LONGEST))
+            yield Check(name, "absent", str(error))
 
 
 def _backends() -> Iterator[Check]:
@@ -237,7 +239,7 @@ def _backends() -> Iterator[Check]:
             took = _run_agent("trio" if name == "trio" else "asyncio", {"use_uvloop": True} if name == "uvloop" else {})
         except Exception as error:
             remedy = "pip install --force-reinstall uvloop" if name == "uvloop" else _REINSTALL
-            yield Check(name, "broken", one_line(error_text(error), _LONGEST), remedy)
+            yield Check(name, "broken", error_text(error), remedy)
         else:
             yield Check(name, "ok", f"an agent called a tool, {duration(took)}")
 
@@ -275,7 +277,7 @@ def _run_agent(backend: str, options: dict[str, Any]) -> float:
 
 def _server(url: str) -> Check:
     """Connect to a server, and return its version or the reason of the failure. Neither contains the password."""
-    shown = one_line(_shown(url), _LONGEST)
+    shown = _shown(url)
     try:
         parts = urlsplit(url)
         _ = parts.port  # may raise ValueError
@@ -287,12 +289,12 @@ def _server(url: str) -> Check:
         return Check(shown, "ok", CHECK_SERVER[_scheme(url)](url))
     except ImportError as error:
         remedy = _install(f"callboard-actors[{'postgres' if _scheme(url).startswith('postgres') else 'redis'}]")
-        return Check(shown, "broken", one_line(error_text(error), _LONGEST), remedy)
+        return Check(shown, "broken", error_text(error), remedy)
     except Exception as error:
         told = error_text(error)
         for secret in filter(None, (parts.password, *parse_qs(parts.query).get("password", ()))):
             told = told.replace(secret, "***").replace(unquote(secret), "***")
-        return Check(shown, "broken", one_line(told, _LONGEST), "start the server, or correct the URL")
+        return Check(shown, "broken", told, "start the server, or correct the URL")
 
 
 def _scheme(url: str) -> str:
