@@ -80,6 +80,15 @@ def test_a_version_outside_its_bounds_is_broken(project: Project, monkeypatch: p
     assert found["versions", "structlog"]["value"] == "not installed (>=25.1)"
 
 
+def test_a_python_that_was_built_from_a_repository_is_no_problem(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its version, such as 3.13.1+, is no valid version of a package."""
+    monkeypatch.setattr("platform.python_version", lambda: "3.13.1+")
+
+    assert checks(project)["versions", "Python"]["value"] == "3.13.1 (>=3.11)"
+
+
 def test_two_distributions_of_different_releases_are_broken(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """`callboard-actors` is released with its version of callboard, and uses no other."""
     installed(monkeypatch, callboard="9.0")
@@ -161,8 +170,8 @@ main()
 """
 
 
-def run_without(packages: list[str], *arguments: str) -> "subprocess.CompletedProcess[str]":
-    code = WITHOUT.format(packages=packages, arguments=arguments)
+def run_without(packages: list[str], *arguments: str, code: str = WITHOUT) -> "subprocess.CompletedProcess[str]":
+    code = code.format(packages=packages, arguments=arguments)
     command = [sys.executable, "-c", code]
     return subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=PATIENCE, check=False)
 
@@ -177,6 +186,14 @@ def test_it_needs_no_extra() -> None:
     assert (done.returncode, done.stderr) == (1, "")  # uvloop is installed here, and cannot be imported
     found = {one["name"]: one["state"] for one in json.loads(done.stdout)["checks"]}
     assert (found["asyncio"], found["uvloop"], found["trio"]) == ("ok", "broken", "ok")
+
+
+def test_a_package_that_is_too_old_to_be_imported_does_not_stop_it() -> None:
+    """An old typer lacks names that the command line imports; the command has to say that it is old."""
+    code = WITHOUT.replace("ModuleNotFoundError(f", "ImportError(f")
+    done = run_without(["typer"], code=code)
+
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_wrong_option_is_refused_without_an_extra() -> None:

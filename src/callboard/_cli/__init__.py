@@ -11,16 +11,15 @@ def main() -> None:
         from callboard._cli._app import app
 
         app()
-    except ModuleNotFoundError as error:
-        if sys.argv[1:2] == [
-            "doctor"
-        ]:  # needs no package outside the standard library, and names those that are missing
+    except ImportError as error:
+        # The command that says what is wrong with an installation runs without these packages.
+        if sys.argv[1:2] == ["doctor"]:
             from callboard._cli._doctor import main as doctor
 
             sys.exit(doctor(sys.argv[2:]))
         missing = (error.name or "").partition(".")[0]
-        if missing not in _NEEDED:  # an error of the user's module or of callboard itself
-            raise
+        if missing not in _NEEDED or not isinstance(error, ModuleNotFoundError):
+            raise  # an error of the user's module or of callboard itself
         sys.exit(f"The callboard command needs {missing}: pip install 'callboard[cli]'")
     except KeyboardInterrupt:
         sys.exit(130)

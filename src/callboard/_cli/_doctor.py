@@ -125,7 +125,7 @@ def _versions() -> Iterator[Check]:
     from packaging.requirements import Requirement  # a requirement of langchain-core
 
     python = Requirement(f"Python{metadata('callboard')['Requires-Python']}")
-    yield _version_check(python, platform.python_version())
+    yield _version_check(python, platform.python_version().rstrip("+"))  # "3.13.1+" is built from a repository
     yield Check("platform", "ok", f"{platform.python_implementation()} on {platform.platform()}")
     seen: set[str] = set(OURS)
     for distribution in OURS:
