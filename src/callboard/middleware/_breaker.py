@@ -476,7 +476,7 @@ class CircuitBreaker(Middleware):
 
         Raises the errors of `awrap_tool_call`.
         """
-        name = _name_of(request.model)
+        name = name_of(request.model)
         call = ToolCallRequest(ToolCall(name=name, args={}, id=None), None, request.state, request.runtime)
         return await self._counted(call, name, partial(call_next, request))
 
@@ -545,7 +545,7 @@ class CircuitBreaker(Middleware):
         return matches(self._on, error) or None
 
 
-def _name_of(model: Any) -> str:
+def name_of(model: Any) -> str:
     """Return the name of a chat model at its provider, or the name of its class."""
     names = (getattr(model, attribute, None) for attribute in ("model_name", "model"))
     return next((name for name in names if isinstance(name, str)), type(model).__name__)

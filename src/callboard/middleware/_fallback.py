@@ -3,7 +3,8 @@
 import dataclasses
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
@@ -13,17 +14,24 @@ from callboard._calls._thread_pool import Threads
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolInvocationError, msg_content_output
 from callboard._loops._deadline import remaining
 from callboard._util._callers import is_async
+from callboard._util._extras import require
 from callboard._util._suggestions import no_such
+from callboard.middleware._breaker import name_of
 from callboard.middleware._retry import ASKS_TOO_LATE, When, check_on_message, check_when, matches
 from callboard.tools._errors import is_control_flow
 from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import Missing, check_missing, check_tool_names
 from callboard.tools._results import CallNext, Output, is_output, with_entries
 
+if TYPE_CHECKING:
+    from langchain.agents.middleware import ModelFallbackMiddleware
+    from langchain_core.language_models import BaseChatModel
+
 T = TypeVar("T")
 
 _THREADS = 256
 """Maximum number of threads in which one alternative runs, if it is a sync function."""
+_NOT_SAID = "the reply of another model is cached as if the model had given it"
 
 Failure = Exception | ToolMessage
 """Failure for which an alternative is needed: an error, or a message that counts as a failure."""
@@ -148,8 +156,32 @@ def signed(output: Output, call: ToolCall, by: str) -> Output:
     return with_entries(output, entry)
 
 
+def other_models(given: object) -> "tuple[ModelFallbackMiddleware[Any, Any], ...]":
+    """Return the given models, in their order, each in a middleware of LangChain that adapts a request to it."""
+    from langchain_core.language_models import BaseChatModel
+
+    several: Sequence[Any] = given if isinstance(given, (list, tuple)) else [given]
+    if several is not given or not all(isinstance(one, (str, BaseChatModel)) for one in several):
+        raise TypeError(
+            f"Fallback(models=...) takes a list of chat models or names such as 'openai:gpt-5.5', got {given!r}"
+        )
+    if not several:
+        return ()
+    require("Fallback(models=...)", "langchain", extra="langchain")
+    from langchain.agents.middleware import ModelFallbackMiddleware
+
+    return tuple(ModelFallbackMiddleware(one) for one in several)
+
+
+async def _instead_of(request: Any, failure: Exception, call_next: Callable[[Any], Awaitable[T]], adapted: Any) -> T:
+    """Send a request that LangChain has adapted to another model; the first model has failed already."""
+    if adapted is request:
+        raise failure
+    return await call_next(adapted)
+
+
 class Fallback(Middleware):
-    """Middleware that answers with an alternative when a tool fails.
+    """Middleware that answers with an alternative when a tool or, in `create_agent`, a model fails.
 
     Alternatives are tried in order, until one has an answer or the call's time is used up. If none has, the first
     failure stands, with the other errors in its notes. Interrupts, cancellations and invalid arguments are not
@@ -158,17 +190,19 @@ class Fallback(Middleware):
     An alternative is another tool of the node, by name; a tool object that the model does not know; a `Value`; or a
     function `(request, failure)` that returns anything that a tool may return; a sync one runs in a worker thread.
     Another tool gets the same arguments, under its own policy and limits; if it answers with an error message, it has
-    failed, too.
+    failed, too. Requests of `create_agent` are sent to other `models` in the same way.
 
     Args:
         instead_of: for each tool name, one alternative or a list of them.
+        models: chat models, or names for langchain's `init_chat_model`, that answer if a model request fails.
         on: errors that count as failures: exception types, or a predicate of the error.
         on_message: predicate of a message that counts as a failure; by default no message does.
         missing: "error" to reject a name in `instead_of` that the node does not have, "ignore" to accept it.
 
     Raises:
         ValueError: if a list is empty, or a tool is its own alternative.
-        TypeError: if an alternative is of an unknown kind.
+        TypeError: if an alternative is of an unknown kind, or none is given.
+        ImportError: if `models` is given, and the extra `langchain` is not installed.
     """
 
     order = Order(
@@ -183,8 +217,9 @@ class Fallback(Middleware):
 
     def __init__(
         self,
-        instead_of: Mapping[str, Alternative | Sequence[Alternative]],
+        instead_of: Mapping[str, Alternative | Sequence[Alternative]] | None = None,
         *,
+        models: "Sequence[str | BaseChatModel]" = (),
         on: When = Exception,
         on_message: Callable[[ToolMessage], bool] | None = None,
         missing: Missing = "error",
@@ -192,6 +227,12 @@ class Fallback(Middleware):
         check_missing("Fallback", missing)
         check_when("Fallback(on=...)", on)
         check_on_message("Fallback(on_message=...)", on_message)
+        self._models = other_models(models)
+        if self._models:
+            instead_of = {} if instead_of is None else instead_of
+            self.order = dataclasses.replace(self.order, not_inside={**self.order.not_inside, "model_cache": _NOT_SAID})
+            # `create_agent` looks for this method: only an object with other models is around requests.
+            self.awrap_model_call = self._around_request
         if not isinstance(instead_of, Mapping):
             raise TypeError(
                 f"Fallback takes alternatives by tool name, such as {{'search': 'cached_search'}}; got {instead_of!r}"
@@ -236,6 +277,27 @@ class Fallback(Middleware):
         if not self._stands_for_failure(output):
             return output
         return await self._instead(request, call_next, cast("ToolMessage", output)) or output
+
+    async def _around_request(self, request: Any, call_next: Callable[[Any], Awaitable[T]]) -> T:
+        """Send a model request; if it fails, send it to the other models, until one replies or the time is used up."""
+        try:
+            return await call_next(request)
+        except Exception as error:
+            if not self._is_failure(error):
+                raise
+            for other in self._models:
+                if remaining() <= 0:
+                    break
+                name = name_of(other.models[0])
+                note("fallback", to=name, error=_kind(error))
+                try:
+                    call_other: Any = partial(_instead_of, request, error, call_next)
+                    return cast("T", await other.awrap_model_call(request, call_other))
+                except Exception as another:
+                    if is_control_flow(another):
+                        raise
+                    self._failed_too(name, error, another)
+            raise
 
     async def _instead(self, request: ToolCallRequest, call_next: CallNext, failure: Failure) -> Output | None:
         """Return the output of the first alternative that succeeds, or `None` if none does."""

@@ -33,7 +33,8 @@ class Order:
     """Rules for the position of a middleware among others. A node with a wrong order warns with the reason.
 
     The kinds of callboard's middleware are "output", "repair", "sanitize", "approval", "fallback", "cache", "breaker",
-    "retry" and "redact". `order = Cache.order` treats a middleware as a cache, with all reasons.
+    "retry" and "redact", and "model_cache" for `Cache(models=True)`. `order = Cache.order` treats a middleware as a
+    cache, with all reasons.
 
     `not_around` has reasons why this middleware must not be outside of others, by their kind, and `not_inside` why it
     must not be inside of them.

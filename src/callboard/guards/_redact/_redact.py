@@ -6,18 +6,20 @@ import re
 import secrets as randomness
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from langchain_core.messages import ToolCall
+from langchain_core.messages import AIMessage, BaseMessage, ToolCall
+from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 from langgraph.store.base import BaseStore, GetOp, Item, PutOp
 
 from callboard._calls._call import note
 from callboard._calls._thread_pool import Threads
 from callboard._langgraph._vocabulary import ToolCallRequest
+from callboard._records._policies import check_type
 from callboard._util._extras import is_installed, require
 from callboard._util._suggestions import did_you_mean
 from callboard.guards._redact._credentials import CREDENTIALS, CREDENTIALS_ON_DEMAND
@@ -35,6 +37,8 @@ from callboard.tools._results import CallNext, Output
 if TYPE_CHECKING:
     from cachetools import LRUCache
 
+T = TypeVar("T")
+
 # Redaction of one call: tokens for the secrets in values and errors, and the value of each token
 
 
@@ -45,6 +49,8 @@ _BUILT_IN = {one.name: one for one in (*CREDENTIALS, *PERSONAL, *CREDENTIALS_ON_
 TOKEN = re.compile(rf"<({KIND}):[0-9a-f]{{12}}>")
 """Pattern of a token: the kind of the secret, and 48 bits of an HMAC of its value."""
 
+_THOUGHTS = ("thinking", "redacted_thinking", "reasoning")
+"""Types of content blocks that providers sign."""
 _LITERAL = "secret"
 _SHORTEST = 4
 """Minimum characters of a secret that is given as a literal; a shorter one would be found in ordinary text."""
@@ -73,6 +79,18 @@ class Redaction:
     def of(self, value: Any) -> Any:
         """Return a copy of a nested value with tokens in place of secrets; the same object if it has no secrets."""
         return walked(value, self.text, self._named, Clearing(self.text, self._named).copy)
+
+    def of_conversation(self, messages: Iterable[BaseMessage | None]) -> list[Any]:
+        """Return copies of the messages of a model request with tokens in place of secrets."""
+        return [self._signed(message, self.of(message)) for message in messages]
+
+    def _signed(self, message: Any, hidden: Any) -> Any:
+        # A provider refuses a conversation in which a thought of its own model has changed.
+        if hidden is message or not isinstance(message, AIMessage) or not isinstance(message.content, list):
+            return hidden
+        blocks = zip(message.content, hidden.content, strict=True)
+        content = [old if isinstance(old, dict) and old.get("type") in _THOUGHTS else new for old, new in blocks]
+        return hidden.model_copy(update={"content": content})
 
     def cleared(self, error: Exception) -> Exception:
         """Return an error with tokens in place of secrets.
@@ -316,6 +334,7 @@ _NESTED = 8
 """Maximum number of passes that replace tokens by values: a value may itself contain tokens."""
 
 _SHOWN_TO_PERSONS = "with reveal=..., the question shows, and a checkpoint keeps, what tokens stand for"
+_OF_ANOTHER = "a reply with the tokens of one conversation is handed to another, which cannot reveal them"
 _log = logging.getLogger("callboard")
 
 
@@ -327,10 +346,14 @@ class Redact(Middleware):
     Tools in `reveal` get values in place of tokens; all other tools get tokens in place of values. An error keeps its
     type if clearing its arguments, attributes and notes is enough; otherwise a `RedactedError` replaces it.
 
+    With `models`, the model of `create_agent` gets tokens, too. The messages of the thread and the replies stay as they
+    are: tools in `reveal` get values for the tokens in a reply, and `restore` makes an answer readable for the user.
+
     Args:
         detectors: names of built-in detectors, or `Detector` objects.
         reveal: names of tools that get values, or a mapping from such names to the arguments with values.
         secrets: values that are always secret, also escaped or encoded; at least 4 characters each.
+        models: whether to replace secrets in the messages and the system prompt of model requests.
         vault: storage of the values; by default a new `MemoryVault`.
         key: at least 16 bytes; with it tokens stay the same after a restart. By default random.
         missing: "error" to reject a name in `reveal` that the node does not have, "ignore" to accept it.
@@ -349,6 +372,7 @@ class Redact(Middleware):
         *,
         reveal: Sequence[str] | Mapping[str, Sequence[str]] = (),
         secrets: Sequence[str] = (),
+        models: bool = False,
         vault: Vault | None = None,
         key: bytes | None = None,
         missing: Missing = "error",
@@ -360,10 +384,17 @@ class Redact(Middleware):
             raise ValueError(f"Redact(key=...) has {len(key)} bytes; give it 16 or more, such as secrets.token_bytes()")
         if vault is not None and not (hasattr(vault, "put") and hasattr(vault, "get")):
             raise TypeError(f"Redact(vault=...) takes a vault, such as MemoryVault(); got {vault!r}")
+        check_type("Redact(models=...)", models, bool, "True")
         self._detectors = detectors_of(detectors, secrets)
         self._reveal = _reveal_of(reveal)
-        if self._reveal:
-            self.order = Order("redact", not_around={"approval": _SHOWN_TO_PERSONS})
+        self.order = Order(
+            "redact",
+            not_around={"approval": _SHOWN_TO_PERSONS} if self._reveal else {},
+            not_inside={"model_cache": _OF_ANOTHER} if models else {},
+        )
+        if models:
+            # `create_agent` looks for this method: only an object with the option is around requests.
+            self.awrap_model_call = self._around_request
         self._vault = MemoryVault() if vault is None else vault
         self._threads = Threads("Redact")
         self._key = key or randomness.token_bytes(32)
@@ -408,7 +439,7 @@ class Redact(Middleware):
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Run the call with tokens in place of secrets in its arguments (if not revealed), its result and its error."""
-        thread_id = _thread_id(request)
+        thread_id = _thread_id(request.runtime.config)
         request, known = await self._prepared(request, thread_id)
         redaction = self._redaction(thread_id, known)
         failure: Exception | None = None
@@ -432,6 +463,26 @@ class Redact(Middleware):
             del failure, redaction
         assert output is not None
         return output
+
+    async def _around_request(self, request: Any, call_next: Callable[[Any], Awaitable[T]]) -> T:
+        """Send a model request with tokens in place of secrets, and clear its error of them."""
+        thread_id = _thread_id(ensure_config())
+        redaction = self._redaction(thread_id)
+        said = [request.system_message, *request.messages]
+        system, *messages = await run_if_long(self._threads, said, partial(redaction.of_conversation, said))
+        await self._keep(thread_id, redaction)
+        try:
+            return await call_next(request.override(system_message=system, messages=messages))
+        except Exception as error:
+            failure = error
+        # Outside of the `except` block, and with `finally`, for the reasons in `awrap_tool_call`.
+        try:
+            redaction = self._redaction(thread_id, redaction.values)
+            failure = redaction.cleared(failure)
+            await self._keep(thread_id, redaction)
+            raise failure
+        finally:
+            del failure, redaction
 
     async def _prepared(self, request: ToolCallRequest, thread_id: str) -> tuple[ToolCallRequest, Mapping[str, str]]:
         """Return the request for the tool, and the secret values that the tool receives in it, by their tokens."""
@@ -499,8 +550,8 @@ def _kept(redaction: Redaction) -> dict[str, str]:
     return {token: value for token, value in redaction.values.items() if len(value) <= LONGEST}
 
 
-def _thread_id(request: ToolCallRequest) -> str:
-    thread_id = request.runtime.config.get("configurable", {}).get("thread_id")
+def _thread_id(config: Mapping[str, Any]) -> str:
+    thread_id = config.get("configurable", {}).get("thread_id")
     return "" if thread_id is None else str(thread_id)
 
 

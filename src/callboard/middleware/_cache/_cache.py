@@ -6,21 +6,25 @@ The key of a call contains the identity of the code that its tool runs.
 import inspect
 import json
 import warnings
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from uuid import uuid4
 
-from langchain_core.messages import ToolMessage
+from langchain_core.load import dumps
+from langchain_core.messages import BaseMessage, ToolCall, ToolMessage, messages_from_dict
+from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from callboard._calls._call import note
 from callboard._calls._thread_pool import Threads
-from callboard._langgraph._vocabulary import ToolCallRequest, context_of
+from callboard._langgraph._vocabulary import ToolCallRequest, call_context, context_of
 from callboard._loops._side_tasks import CutOffError, shielded
 from callboard._records._documents import SharedDocuments
-from callboard._records._policies import CallContext, KeyFunction, check_count, check_seconds, key_function
+from callboard._records._policies import CallContext, KeyFunction, check_count, check_seconds, check_type, key_function
 from callboard._util._extras import require
 from callboard._util._suggestions import no_such
 from callboard.exceptions import CallboardWarning, CallError
@@ -41,6 +45,9 @@ from callboard.tools._middleware_hooks import Missing, check_missing, check_tool
 from callboard.tools._plan import ToolFacts
 from callboard.tools._results import CallNext, Output
 
+if TYPE_CHECKING:
+    from langchain.agents.middleware import ModelRequest, ModelResponse
+
 
 class _Identity:
     """Hashable wrapper of any object; it equals only another wrapper of the same object."""
@@ -57,6 +64,18 @@ class _Identity:
         return id(self._of)
 
 
+class _Equal(_Identity):
+    """Hashable wrapper of an object without a hash; it equals another wrapper of an equal object."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Equal) and self._of == other._of
+
+    def __hash__(self) -> int:
+        return hash(type(self._of))
+
+
 def body_of(tool: BaseTool) -> Hashable:
     """Return a hashable key for the code of a tool."""
     # It is the tool's function or, if it has none, the identity of the tool object.
@@ -70,7 +89,7 @@ def is_function_alone(body: Hashable) -> bool:
     return inspect.isfunction(body) and not body.__closure__
 
 
-CacheKey = Callable[[ToolCallRequest], Hashable] | Callable[[ToolCallRequest, CallContext], Hashable]
+CacheKey = Callable[[Any], Hashable] | Callable[[Any, CallContext], Hashable]
 """Function that returns the key of a call's result, or `None` for a call that is not cached.
 
 Calls with equal keys share a result.
@@ -87,6 +106,7 @@ class _Key(NamedTuple):
     """Key of a result in the cache. Calls with equal keys share one result."""
 
     tool: str
+    """Name of the tool; empty for a model request."""
     body: Hashable
     """Code that the tool runs: two tools may have the same name, such as tools made for two users."""
     value: Hashable
@@ -99,7 +119,7 @@ _led: ContextVar[tuple[_Flight, ...]] = ContextVar("callboard_led", default=())
 
 
 class Cache(Middleware):
-    """Middleware that reuses the results of identical calls, and runs identical simultaneous calls once.
+    """Middleware that reuses the results of identical calls or model requests, and runs simultaneous ones once.
 
     Only messages with the status "success" are kept, never errors and commands. A call that finds an identical one
     running waits for it, and shares its result or error. If that one ends for a reason of its own (cancelled,
@@ -108,9 +128,14 @@ class Cache(Middleware):
     A call that a person has answered always runs. Without `key`, calls of a tool that receives more than its
     arguments always run, too: state, store, runtime, config or call id.
 
+    With `models`, it reuses replies to equal model requests of `create_agent` instead: with the same model, messages,
+    tools, choice of tools, response format and settings. Ids and token counts of messages are no part of a request. A
+    reused reply has new ids, for its calls too, and no token counts: they are in the reply that the model has sent.
+
     Args:
         tools: names of the tools whose results may be reused. `idempotent` in a policy does not imply this:
             deleting a file twice does no harm, skipping the second deletion may.
+        models: whether to reuse replies of models, in place of results of tools.
         ttl: seconds for which a result is kept; `math.inf` for no limit.
         size: maximum number of results, at least 1; the least recently used is evicted.
         key: a function of the request, or of the request and a `CallContext`. It returns the key of the result, or
@@ -125,6 +150,7 @@ class Cache(Middleware):
 
     Raises:
         ValueError: if a number is out of range.
+        ValueError: if both `tools` and `models` are given.
         TypeError: if `tools` is not a collection of names, or `key` not a plain function.
         ImportError: if the extra `middleware` is not installed.
     """
@@ -140,8 +166,9 @@ class Cache(Middleware):
 
     def __init__(
         self,
-        tools: Collection[str],
+        tools: Collection[str] | None = None,
         *,
+        models: bool = False,
         ttl: float = 300.0,
         size: int = 1024,
         key: CacheKey | None = None,
@@ -152,7 +179,17 @@ class Cache(Middleware):
     ) -> None:
         check_missing("Cache", missing)
         check_store("Cache", shared, name=name, version=version)
-        self._tools = tool_names("Cache(tools)", tools)
+        check_type("Cache(models=...)", models, bool, "True")
+        if models and tools is not None:
+            raise ValueError(
+                f"Cache({tools!r}, models=True): a cache is for tools or for models; write two, Cache({tools!r}) and "
+                "Cache(models=True)"
+            )
+        if models:
+            self.order = Order("model_cache")
+            # `create_agent` looks for this method: only an object with the option is around requests.
+            self.awrap_model_call = self._around_request
+        self._tools = tool_names("Cache(tools)", () if models else tools)
         check_seconds("Cache(ttl=...)", ttl, zero=False)
         check_count("Cache(size=...)", size, least=1)
         require("Cache(...)", "cachetools", extra="middleware")
@@ -160,6 +197,7 @@ class Cache(Middleware):
         self._local: LocalResults[_Key, ToolMessage] = LocalResults(ttl, size)
         self._stored = None if shared is None else StoredResults(shared, name, version, ttl, size)
         self._is_alone = ToolFacts(takes_only_arguments)
+        self._schemas = ToolFacts(convert_to_openai_tool)
         self._warned: set[str] = set()
         self._missing: Missing = missing
         self._threads = Threads("Cache")
@@ -201,8 +239,31 @@ class Cache(Middleware):
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Answer from the cache, wait for an identical running call, or run the call."""
         key = await self._key(request)
+        return await (call_next(request) if key is None else self._shared(key, request, call_next))
+
+    async def _around_request(
+        self, request: "ModelRequest[Any]", call_next: "Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]"
+    ) -> "ModelResponse[Any]":
+        """Answer a model request from the cache, wait for an equal running request, or send it."""
+        key = await self._key_of_request(request)
         if key is None:
             return await call_next(request)
+        own: list[ModelResponse[Any]] = []
+
+        async def run(_: object) -> Any:
+            own.append(await call_next(request))
+            return _as_result(own[-1])
+
+        # A reply has the form of a result here: the same rules keep it, share it and store it.
+        call = ToolCallRequest(
+            ToolCall(name="model", args={}, id=None), None, request.state, cast("Any", request.runtime)
+        )
+        result = await self._shared(key, call, run)
+        if not own and (reply := _reply_of(result)) is not None:
+            return reply
+        return own[-1] if own else await call_next(request)
+
+    async def _shared(self, key: _Key, request: ToolCallRequest, call_next: CallNext) -> Output:
         found = self._local.enter(key)
         if isinstance(found, Hit):
             note("cache_hit", age=found.age)
@@ -330,6 +391,31 @@ class Cache(Middleware):
             value = await self._canonical(request.tool_call["args"])
         return None if value is None else _Key(name, body_of(tool), value)
 
+    async def _key_of_request(self, request: "ModelRequest[Any]") -> _Key | None:
+        """Return the key of the reply to a model request, or `None` if the request must be sent."""
+        if self._key_function is not None:
+            context = partial(call_context, ensure_config(), request.state, getattr(request.runtime, "context", None))
+            value = self._key_function.of(request, context)
+        else:
+            said = (request.system_message, *request.messages)
+            told = {
+                # LangChain writes the name of the agent into the reply.
+                "agent": ensure_config().get("metadata", {}).get("lc_agent_name"),
+                "tools": [tool if isinstance(tool, dict) else self._as_sent(tool) for tool in request.tools],
+                "tool_choice": request.tool_choice,
+                "settings": request.model_settings,
+            }
+            value = await run_if_long(self._threads, said, partial(_canonical, told, partial(_with_messages, said)))
+        if value is None:
+            return None
+        form = request.response_format
+        schema = None if form is None else _Equal((type(form), getattr(form, "__dict__", form)))
+        return _Key("", None, (_identity_of(request.model), schema, value))
+
+    def _as_sent(self, tool: BaseTool) -> object:
+        """Return the part of a tool that a model sees."""
+        return [self._schemas.of(tool), tool.description, getattr(tool, "extras", None)]
+
     async def _canonical(self, args: Mapping[str, object]) -> str | None:
         if is_long(args):
             return await self._threads.run(partial(_canonical, args, _in_steps))
@@ -355,7 +441,7 @@ class Cache(Middleware):
 
     def _is_known_by_its_name(self, key: _Key) -> bool:
         """Return whether the name of a tool stands for the same code in all processes, as far as the code shows."""
-        if is_function_alone(key.body):
+        if is_function_alone(key.body) or not key.tool:
             return True
         note("cache_skipped", reason="is not known by its name")
         self._warn(key.tool, f"does not share results of the tool {key.tool!r}: it is more than a function")
@@ -396,3 +482,69 @@ def _for_call_too(error: Exception, request: ToolCallRequest) -> Exception:
     if isinstance(again, CallError) and again is not error:
         again.call_id = request.tool_call["id"]
     return again
+
+
+# Model requests
+
+_UNSENT = {"id", "usage_metadata", "response_metadata", "artifact"}
+"""Fields of a message that say nothing to a model. They differ for a reply that was reused in an earlier request."""
+_COUNTS = frozenset(("token_usage", "usage", "usage_metadata"))
+"""Names under which providers count tokens in `response_metadata`."""
+_CALL_IDS = frozenset(("id", "call_id", "tool_call_id", "tool_use_id"))
+"""Names of fields with the id of a call, in messages and in the content blocks of providers."""
+
+
+def _identity_of(model: Any) -> Hashable:
+    """Return a text that is equal for models with equal options; without such a text, the identity of the object."""
+    text = dumps(model)
+    return _Identity(model) if '"not_implemented"' in text else text
+
+
+def _with_messages(messages: Iterable[BaseMessage | None], told: Mapping[str, object]) -> str:
+    """Return a model request as JSON, in which each call has its position in place of its id."""
+    # Providers choose ids at random, and a reused reply has new ones: with them, no second request would be equal.
+    said = [one.model_dump(exclude=_UNSENT, warnings=False) for one in messages if one is not None]
+    places = {name: f"call {place}" for place, name in enumerate(_call_ids(said))}
+    return _in_steps({**told, "messages": _renamed(said, places)})
+
+
+def _call_ids(messages: Iterable[Mapping[str, Any]]) -> list[str]:
+    calls = (call for one in messages for kind in ("tool_calls", "invalid_tool_calls") for call in one.get(kind) or ())
+    return [call["id"] for call in calls if call["id"] is not None]
+
+
+def _renamed(value: Any, names: Mapping[str, str], field: object = None) -> Any:
+    """Return a copy of nested data with other ids of calls, which are found by the names of their fields."""
+    if isinstance(value, dict):
+        # Google's models keep data of calls under their ids.
+        return {names.get(name, name): _renamed(item, names, name) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_renamed(item, names) for item in value]
+    return names.get(value, value) if field in _CALL_IDS and isinstance(value, str) else value
+
+
+def _as_result(response: "ModelResponse[Any]") -> object:
+    """Return a reply as a result, with its messages as plain data; a reply that cannot be copied is returned as is."""
+    try:
+        said = [one.model_dump(exclude={"id", "usage_metadata"}, warnings=False) for one in response.result]
+    except Exception:
+        return response
+    for one in said:
+        one["response_metadata"] = {
+            name: item for name, item in one["response_metadata"].items() if name not in _COUNTS
+        }
+    artifact = {"messages": said, "structured_response": response.structured_response}
+    return ToolMessage(content="", tool_call_id="", artifact=artifact)
+
+
+def _reply_of(result: Any) -> "ModelResponse[Any] | None":
+    """Return a kept reply with new ids; `None` if it is damaged, because other programs may write to a store."""
+    from langchain.agents.middleware import ModelResponse
+
+    try:
+        said, structured = result.artifact["messages"], result.artifact["structured_response"]
+        said = _renamed(said, {name: f"call_{uuid4().hex}" for name in _call_ids(said)})
+        messages = messages_from_dict([{"type": one["type"], "data": {**one, "id": str(uuid4())}} for one in said])
+    except Exception:
+        return None
+    return ModelResponse(messages, structured)
