@@ -92,17 +92,21 @@ async def _until_rejected(agent: Any, scope: anyio.CancelScope) -> None:
     scope.cancel()
 
 
-async def test_no_other_model_is_asked_after_the_end_of_the_budget() -> None:
-    """The model blocks its loop, so that nothing can cancel it."""
+@pytest.mark.parametrize("door", ["ainvoke", "invoke"])
+async def test_no_other_model_is_asked_after_the_end_of_the_budget(door: str) -> None:
+    """The model blocks its loop or thread, so that nothing can cancel it."""
     other = ScriptedModel(["other"])
 
     class Blocking(ScriptedModel):
-        async def _agenerate(self, *args: Any, **options: Any) -> Any:
+        def _generate(self, *args: Any, **options: Any) -> Any:
             time.sleep(0.15)
             raise LOST
 
+        async def _agenerate(self, *args: Any, **options: Any) -> Any:
+            return self._generate()
+
     with pytest.raises((TimeoutError, ConnectionError)):
-        await run(create_agent(Blocking([]), [], middleware=[Fallback(models=[other])], budget=0.1))
+        await run(create_agent(Blocking([]), [], middleware=[Fallback(models=[other])], budget=0.1), door)
     assert other.requests == []
 
 
