@@ -11,7 +11,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolCall
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.tools import BaseTool
 from langgraph.cache.base import BaseCache
@@ -147,12 +147,7 @@ class BuiltBodies(NodeBodies):
                 complete_calls(message)
             # A call of structured output has LangChain's answer already.
             answered = answered_ids(messages)
-            messages[:] = [
-                kept
-                for message in messages
-                for kept in keepable(message)
-                if kept is message or not isinstance(kept, ToolMessage) or kept.tool_call_id not in answered
-            ]
+            messages[:] = [kept for message in messages for kept in keepable(message, answered)]
         return output
 
     def _reply_in(self, output: Any) -> AIMessage | None:

@@ -4,7 +4,7 @@ LangGraph refuses a conversation with unanswered calls, and its thread is lost. 
 Providers refuse answers in another position, which LangGraph passes on. Here they are moved to their calls.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from operator import is_
 from typing import Any, cast
 from uuid import uuid4
@@ -51,11 +51,11 @@ def complete_calls(reply: BaseMessage) -> None:
         call["name"] = str(call["name"])
 
 
-def keepable(reply: BaseMessage) -> list[BaseMessage]:
+def keepable(reply: BaseMessage, answered: Collection[str] = ()) -> list[BaseMessage]:
     """Return a list: the reply in a form that can be stored, and an error message for each call that cannot be stored.
 
     A call with arguments that cannot be stored loses its arguments. It is answered by its error message, so it does not
-    run.
+    run. Calls with the ids in `answered` have a message already.
     """
     refused = unkept(reply.tool_calls) if isinstance(reply, AIMessage) else {}
     if not isinstance(reply, AIMessage) or not refused:
@@ -65,7 +65,8 @@ def keepable(reply: BaseMessage) -> list[BaseMessage]:
     content = reply.content
     if isinstance(content, list):  # some providers repeat the arguments in content blocks
         content = [_without_arguments(block) if _id_in(block) in ids else block for block in content]
-    return [reply.model_copy(update={"tool_calls": calls, "content": content}), *refused.values()]
+    told = [error for place, error in refused.items() if id_of(reply.tool_calls[place]) not in answered]
+    return [reply.model_copy(update={"tool_calls": calls, "content": content}), *told]
 
 
 def _id_in(block: object) -> object:
