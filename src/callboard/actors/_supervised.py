@@ -244,8 +244,13 @@ class ActorUnit:
         """Save the state within `stop_timeout`. A failure is logged, and the call keeps its result."""
         assert self._snapshots is not None
         assert not isinstance(self._snapshots, JournalSnapshots)
-        seconds = self.spec.lifespan.stop
+        seconds, ownership = self.spec.lifespan.stop, self.cell.ownership
         try:
+            # The fleet's store writes with the newest token of this process. It may own the key again, while a handler
+            # that swallowed its cancellation goes on under an older ownership: the state of the owner in between is
+            # newer than this one.
+            if ownership is not None and not ownership.is_current:
+                raise KeyMovedError("its process lost its key")
             with self._time_limit(seconds):
                 await self._snapshots.save(self.spec.name, self.cell.key, snapshot)
                 self.cell.has_lost_state = False

@@ -2,14 +2,14 @@
 
 import pickle
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 
-from callboard import ActorDiedError, CallPolicy, StorageError, ToolNode, child, fencing_token, keyed
+from callboard import ActorDiedError, CallPolicy, StorageError, ToolNode, child, fencing_token, handler, keyed
 from callboard.actors._actor_set import Keyed
 from callboard.testing import tool_call
 from callboard_actors._server.fleet._messages import ForgedError, Message, Signer
@@ -105,6 +105,53 @@ async def test_a_call_whose_state_was_refused_is_unknown(server: MemoryServer, l
 
     starts = [token for what, _, token in LOGS[log].lives if what == "start"]
     assert (done_in(log), len(starts), len(set(starts))) == (["after"] * 3, 2, 2)  # no state with the expired token
+
+
+class Stubborn(Counter):
+    """Counter with a handler that swallows its cancellation."""
+
+    @handler
+    async def go_on(self) -> int:
+        """Count, and end only when the test says so."""
+        self.log.done.append("began")
+        while "release" not in self.log.done:
+            try:
+                await anyio.sleep(0.05)
+            except anyio.get_cancelled_exc_class():
+                self.log.done.append("was cancelled")
+        self.number += 100
+        return self.number
+
+
+@pytest.mark.exhaustive
+async def test_a_handler_that_outlives_its_lease_saves_nothing_although_the_process_owns_the_key_again(
+    server: MemoryServer, log: str
+) -> None:
+    """Another process owned the key meanwhile, and its state is the newer one."""
+    cut_off, other = (MemoryFleet(server, lease=LEASE) for _ in range(2))
+    found: list[int] = []
+
+    async def ask(one: Any) -> None:
+        with suppress(ActorDiedError):
+            await one.go_on()
+
+    async def ask_again(one: Any) -> None:
+        found.append((await one.up())[0])
+
+    with anyio.fail_after(30):
+        async with keyed(Stubborn(log), fleet=cut_off, save="each_call") as here, anyio.create_task_group() as tasks:
+            await here["k"].up()
+            tasks.start_soon(ask, here["k"])
+            await until(lambda: "began" in done_in(log))
+            cut_off.is_away = True
+            await until(lambda: "was cancelled" in done_in(log))
+            async with keyed(Stubborn(log), fleet=other, save="each_call") as there:
+                assert (await there["k"].up())[0] == 2
+            cut_off.is_away = False
+            tasks.start_soon(ask_again, here["k"])
+            await until(lambda: any(server.is_alive(one.owner) for one in server.keys.values()))
+            LOGS[log].done.append("release")
+    assert found == [3]
 
 
 def _rob(server: MemoryServer) -> None:
