@@ -1,4 +1,4 @@
-"""Test helpers: virtual clocks, a scripted model, recorded tools, a fake engine, and suites for actors and engines."""
+"""Test helpers: virtual clocks, a scripted model, fakes of tools and engines, and suites for actors and engines."""
 
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from callboard.testing._clock import backend_names as backend_names
     from callboard.testing._engine import FakeEngine as FakeEngine
     from callboard.testing._engine_contract import EngineContract as EngineContract
+    from callboard.testing._fakes import FakedCall as FakedCall
+    from callboard.testing._fakes import FakedTools as FakedTools
+    from callboard.testing._fakes import UnfakedToolError as UnfakedToolError
+    from callboard.testing._fakes import fake_tools as fake_tools
+    from callboard.testing._orphans import OrphansError as OrphansError
+    from callboard.testing._orphans import no_orphans as no_orphans
     from callboard.testing._scripted_model import Line as Line
     from callboard.testing._scripted_model import Reply as Reply
     from callboard.testing._scripted_model import ScriptedModel as ScriptedModel
@@ -34,6 +40,8 @@ _HOMES = {
     ),
     "callboard.testing._engine": ("FakeEngine",),
     "callboard.testing._engine_contract": ("EngineContract",),
+    "callboard.testing._fakes": ("FakedCall", "FakedTools", "UnfakedToolError", "fake_tools"),
+    "callboard.testing._orphans": ("OrphansError", "no_orphans"),
     "callboard.testing._scripted_model": (
         "Line",
         "Reply",

@@ -1,0 +1,146 @@
+"""Fakes for tools by name pattern: values, functions and errors run in place of the tools' functions."""
+
+import inspect
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from langchain_core.tools import BaseTool
+
+from callboard._calls._call import current_call
+from callboard.tools._plan import Plan, plan_for
+from callboard.tools._setup import Setup
+
+
+class UnfakedToolError(AssertionError):
+    """Raised for a call of a tool without a fake, and at the end of `fake_tools` if such a call was made."""
+
+    def __init__(self, tool: str, fakes: Iterable[str]) -> None:
+        super().__init__(
+            f"the tool {tool!r} has no fake ({', '.join(map(repr, fakes)) or 'there are none'}): add "
+            f"fake_tools({{{tool!r}: ...}}), or let it run with fake_tools(..., real=[{tool!r}])"
+        )
+        self.tool = tool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakedCall:
+    """Call of a tool that a fake has answered."""
+
+    tool: str
+    args: Mapping[str, Any]
+    """Arguments after their validation by the tool's schema, without injected ones."""
+    id: str | None
+
+
+@dataclass(slots=True, kw_only=True)
+class FakedTools:
+    """Fakes that are in use, with the calls that they have answered."""
+
+    fakes: Mapping[str, object]
+    real: Sequence[str]
+    calls: list[FakedCall] = field(default_factory=list[FakedCall])
+    """Calls in the order in which their fakes began; each attempt of a call is an entry."""
+    unfaked: list[UnfakedToolError] = field(default_factory=list[UnfakedToolError])
+    """Errors of calls without a fake."""
+
+    def pattern(self, tool: str) -> str | None:
+        """Return the pattern of the fake for a tool: its exact name, or else the first match; `None` without one."""
+        return tool if tool in self.fakes else next((one for one in self.fakes if fnmatchcase(tool, one)), None)
+
+    def is_real(self, tool: str) -> bool:
+        return any(fnmatchcase(tool, one) for one in self.real)
+
+
+_in_use: list[FakedTools] = []
+"""Open `fake_tools` blocks; the innermost is the last."""
+_plan = Setup.plan
+
+
+@contextmanager
+def fake_tools(fakes: Mapping[str, object], *, real: Sequence[str] = ()) -> Generator[FakedTools]:
+    """Replace the functions of tools inside the block, for all nodes and agents of callboard in the process.
+
+    Names, schemas, policies, limits and middleware stay those of the tools. Yields the `FakedTools`, with the answered
+    calls. Inner blocks come first. `Supervise` does not look for fakes, and actors of a node start as usual.
+
+    Args:
+        fakes: by tool name, or pattern of `fnmatch` such as `"http_*"`: a result; an exception to raise; or a
+            function, sync or async, of the tool's arguments. A function gets injected arguments if it names them.
+            Sync functions run in the event loop's thread.
+        real: names or patterns of tools that run as they are.
+
+    Raises:
+        UnfakedToolError: in a call of any other tool, and at the end of the block if the call's error was handled.
+    """
+    if isinstance(real, str):
+        raise TypeError(f"fake_tools(real=...) takes a list of names, got {real!r}; write [{real!r}]")
+    used = FakedTools(fakes=dict(fakes), real=real)
+    _in_use.append(used)
+    # The class has slots and no hook for tests, so that a call in production pays nothing.
+    setattr(Setup, "plan", _faked_plan)  # noqa: B010
+    try:
+        yield used
+    finally:
+        _in_use.remove(used)
+        if not _in_use:
+            setattr(Setup, "plan", _plan)  # noqa: B010
+    if used.unfaked:  # a node may have made a message of the error
+        raise used.unfaked[0]
+
+
+def _faked_plan(setup: Setup, tool: BaseTool) -> Plan:
+    """Return the plan of a tool, with its fake as the function: `Setup.plan` while fakes are in use."""
+    for used in reversed(_in_use):
+        if used.is_real(tool.name):
+            return _plan(setup, tool)
+        if (pattern := used.pattern(tool.name)) is not None:
+            return _with_body(tool, used, used.fakes[pattern])
+    used = _in_use[-1]
+    error = UnfakedToolError(tool.name, [name for one in _in_use for name in one.fakes])
+
+    def refuse() -> None:
+        used.unfaked.append(error)
+        raise error
+
+    return _with_body(tool, used, refuse)
+
+
+def _with_body(tool: BaseTool, used: FakedTools, fake: object) -> Plan:
+    own = plan_for(tool)
+    is_pair = getattr(tool, "response_format", "content") == "content_and_artifact"
+
+    async def body(*args: Any, **kwargs: Any) -> Any:
+        call = current_call()
+        shown = {name: value for name, value in kwargs.items() if name not in own.injected.names}
+        shown |= dict(zip(tool.args, args, strict=False))
+        used.calls.append(FakedCall(tool=tool.name, args=shown, id=None if call is None else call.call.get("id")))
+        found = await _result(fake, args, kwargs, own.injected.names)
+        return (found, None) if is_pair and not (isinstance(found, tuple) and len(found) == 2) else found
+
+    # The fake gets neither config nor callbacks, and always runs in the event loop.
+    return replace(own, kind="async", fn=body, config_param=None, run_manager=False, callbacks=False, from_sync=None)
+
+
+async def _result(fake: Any, args: Sequence[Any], kwargs: Mapping[str, Any], injected: Iterable[str]) -> Any:
+    if isinstance(fake, BaseException) or (isinstance(fake, type) and issubclass(fake, BaseException)):
+        raise fake
+    if not callable(fake):
+        return fake
+    named = _parameters(fake)
+    hidden = {*kwargs} if named == () else set(injected) - set(named or kwargs)
+    found = fake(*(args if named != () else ()), **{key: value for key, value in kwargs.items() if key not in hidden})
+    return await found if inspect.isawaitable(found) else found
+
+
+def _parameters(fn: Callable[..., Any]) -> tuple[str, ...] | None:
+    """Return the names of a function's parameters; `None` if it takes any, or if they are unknown."""
+    try:
+        parameters = inspect.signature(fn).parameters
+    except ValueError:  # a builtin
+        return None
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        return None
+    return tuple(parameters)

@@ -1,0 +1,116 @@
+"""Search for orphans of a test: tasks, threads and child processes that it leaves running."""
+
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import anyio
+import anyio.lowlevel
+
+from callboard._loops._watchdog import _current_frames
+
+_TURNS = 10
+"""Turns of the event loop in which ended tasks may disappear."""
+_PATIENCE = 1.0
+"""Seconds in which threads and processes that are told to end may do so."""
+_POOLS = (
+    "callboard._loops",
+    "trio._core._thread_cache",
+    "anyio._backends._asyncio",
+    "concurrent.futures.thread",
+)
+"""Modules in which an idle worker thread waits for its next job."""
+_SERVICES = ("callboard watchdog", "callboard-asyncio")
+"""Names of threads that serve the whole process."""
+
+
+class OrphansError(AssertionError):
+    """Raised if a test has left tasks, threads or child processes running."""
+
+
+async def check_tasks(known: set[int]) -> None:
+    """Raise `OrphansError` for tasks of the event loop that are not `known` by their ids, a few turns later."""
+    __tracebackhide__ = True  # for pytest
+    for _ in range(_TURNS):
+        if not _new_tasks(known):
+            return
+        await anyio.lowlevel.checkpoint()
+    if left := _new_tasks(known):
+        raise OrphansError(_text("tasks", left))
+
+
+def task_ids() -> set[int]:
+    """Return the ids of all tasks of the running event loop."""
+    return {task.id for task in anyio.get_running_tasks()}
+
+
+def _new_tasks(known: set[int]) -> list[str]:
+    return sorted(f"{task.name or task.id}" for task in anyio.get_running_tasks() if task.id not in known)
+
+
+@contextmanager
+def no_orphans() -> Generator[None]:
+    """Raise `OrphansError` at the end if threads or child processes that began in the block still run.
+
+    Waits up to a second for them. Idle worker threads of callboard, anyio, trio and `concurrent.futures` are no
+    orphans. Child processes are found on Linux; elsewhere those of `multiprocessing` are.
+    """
+    __tracebackhide__ = True  # for pytest
+    before = {**_threads(), **_processes()}
+    yield
+    end = time.monotonic() + _PATIENCE
+    while left := {kind: names for kind, find in _KINDS.items() if (names := _left(find, before))}:
+        if time.monotonic() > end:
+            raise OrphansError("; ".join(_text(kind, names) for kind, names in left.items()))
+        time.sleep(0.01)
+
+
+def _left(find: Callable[[], Mapping[object, str]], before: Mapping[object, str]) -> list[str]:
+    return [name for key, name in find().items() if key not in before]
+
+
+def _threads() -> dict[object, str]:
+    frames = _current_frames()
+    return {
+        thread: thread.name
+        for thread in threading.enumerate()
+        if thread.name not in _SERVICES and not _is_idle(frames.get(thread.ident or 0))
+    }
+
+
+def _is_idle(frame: FrameType | None) -> bool:
+    """Return whether a thread waits for a job of its pool: whether a pool's function waits for its queue."""
+    while frame is not None and frame.f_globals.get("__name__") in ("threading", "queue"):
+        frame = frame.f_back
+    return frame is not None and str(frame.f_globals.get("__name__")).startswith(_POOLS)
+
+
+def _processes() -> dict[object, str]:
+    found: dict[object, str] = {one.pid: f"{one.name} (pid {one.pid})" for one in multiprocessing.active_children()}
+    for path in Path("/proc/self/task").glob("*/children"):
+        for pid in map(int, path.read_text().split()):
+            if command := _command(pid):
+                found.setdefault(pid, f"{command} (pid {pid})")
+    return found
+
+
+def _command(pid: int) -> str:
+    """Return the command line of a process; empty for one that has ended, and for a service of `multiprocessing`."""
+    folder = Path(f"/proc/{pid}")
+    try:
+        told = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        has_ended = (folder / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return ""
+    return "" if has_ended or "multiprocessing.resource_tracker" in told else told or "a process"
+
+
+_KINDS: Mapping[str, Callable[[], Mapping[object, str]]] = {"threads": _threads, "processes": _processes}
+
+
+def _text(kind: str, names: list[str]) -> str:
+    return f"{kind} that the test has left running: {', '.join(names)}"

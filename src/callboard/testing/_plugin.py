@@ -1,0 +1,123 @@
+"""pytest plugin of callboard: fixtures for tests of tools and agents. It imports what a test uses, when it is used."""
+
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from functools import partial, wraps
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from callboard.testing import Backend, FakedTools, Recorder, ScriptedModel
+
+_CLOCKS = ("virtual_clock", "real_clock")
+_MARKER = "callboard(path): recording that the fixture `replay` compares an agent with, relative to pytest's rootdir"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker."""
+    config.addinivalue_line("markers", _MARKER)
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def virtual_clock(request: pytest.FixtureRequest) -> "Backend":
+    """Run an async test on asyncio and on trio, on a virtual clock: an hour passes at once.
+
+    The test needs no other plugin and no mark. With anyio's plugin, let its fixture return this one:
+    `@pytest.fixture` above `def anyio_backend(virtual_clock): return virtual_clock`.
+    """
+    from callboard.testing import backend
+
+    return backend(request.param)
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def real_clock(request: pytest.FixtureRequest) -> "Backend":
+    """Run an async test on asyncio and on trio, on the real clock, for code with threads, processes or sockets.
+
+    Otherwise like `virtual_clock`.
+    """
+    from callboard.testing import backend
+
+    return backend(request.param, real_clock=True)
+
+
+@pytest.fixture
+def scripted_model() -> "type[ScriptedModel]":
+    """Model that answers from a script: `scripted_model([calls("search"), "Done."])`. See `callboard.testing`."""
+    from callboard.testing import ScriptedModel
+
+    return ScriptedModel
+
+
+@pytest.fixture
+def recorder() -> "Recorder":
+    """Factory of scripted tools that records the events of their calls; see `callboard.testing.Recorder`."""
+    from callboard.testing import Recorder
+
+    return Recorder()
+
+
+@pytest.fixture
+def fake_tools() -> "Generator[Callable[..., FakedTools]]":
+    """Replace the functions of tools until the test ends: `fake_tools({"search": "42", "http_*": ConnectionError()})`.
+
+    Any other tool raises an error, unless `real=["..."]` names it. Returns the record of the calls. See
+    `callboard.testing.fake_tools`.
+    """
+    from callboard.testing import fake_tools
+
+    with ExitStack() as stack:
+        yield lambda fakes, **options: stack.enter_context(fake_tools(fakes, **options))
+
+
+@pytest.fixture
+def no_orphans() -> Generator[None]:
+    """Fail the test if it leaves tasks, threads or child processes running. See `callboard.testing.no_orphans`."""
+    from callboard.testing import no_orphans
+
+    with no_orphans():
+        yield
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run an async test that uses a clock of this plugin, and look for tasks that a test with `no_orphans` left."""
+    __tracebackhide__ = True
+    if not iscoroutinefunction(pyfuncitem.obj):
+        return None
+    if "no_orphans" in pyfuncitem.funcargs:
+        pyfuncitem.obj = _watched(pyfuncitem.obj)
+    clock = next((name for name in _CLOCKS if name in pyfuncitem.funcargs), None)
+    if clock is None:
+        return None
+    chosen: Any = pyfuncitem.funcargs[clock]
+    other = pyfuncitem.funcargs.get("anyio_backend")
+    if other is not None:
+        if other is not chosen:
+            pytest.fail(
+                f"anyio's plugin runs this test on {other!r}, without the fixture {clock!r}: remove the mark 'anyio', "
+                f"or override its fixture: def anyio_backend({clock}): return {clock}",
+                pytrace=False,
+            )
+        return None
+    import anyio
+
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    name, options = chosen
+    anyio.run(partial(pyfuncitem.obj, **arguments), backend=name, backend_options=options)
+    return True
+
+
+def _watched(test: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(test)
+    async def run(*args: Any, **kwargs: Any) -> None:
+        __tracebackhide__ = True
+        from callboard.testing._orphans import check_tasks, task_ids
+
+        known = task_ids()
+        await test(*args, **kwargs)
+        await check_tasks(known)
+
+    return run

@@ -1,0 +1,237 @@
+"""The pytest plugin, in projects of users: each test runs pytest in a project of its own."""
+
+import re
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+PLUGIN = "callboard.testing._plugin"
+TOOLS = """
+    import asyncio
+    import pytest
+    from callboard import ToolNode
+    from callboard.testing import calls, tool_call
+
+    def search(query: str) -> str:
+        "Search."
+        raise AssertionError("the real tool ran")
+
+    def http_get(url: str) -> str:
+        "Get."
+        raise AssertionError("the real tool ran")
+
+    node = ToolNode([search, http_get])
+
+    def texts(found):
+        return [message.content for message in found]
+"""
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A project whose pytest loads the plugins of anyio and callboard only, whatever is installed."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makeini("[pytest]\naddopts = --strict-markers -W error")
+    return pytester
+
+
+def run(project: pytest.Pytester, *options: str) -> pytest.RunResult:
+    return project.runpytest_subprocess("-p", "anyio.pytest_plugin", "-p", PLUGIN, *options, timeout=100)
+
+
+def test_the_distribution_names_the_plugin() -> None:
+    """pytest finds plugins by the entry points of installed distributions."""
+    written = tomllib.loads(Path("pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
+
+    assert written == {"callboard": PLUGIN}
+    assert import_module(PLUGIN)
+
+
+def test_the_plugin_loads_next_to_nothing_before_a_test_uses_it(project: pytest.Pytester) -> None:
+    """It is loaded in every test session of an environment with callboard; most tests do not use it."""
+    project.makepyfile("""
+        import sys
+
+        def test_modules():
+            assert not {"anyio", "langchain_core", "langgraph", "pydantic", "trio"} & set(sys.modules)
+            assert {name for name in sys.modules if name.startswith("callboard.testing.")} == {
+                "callboard.testing._plugin"
+            }
+    """)
+    project.runpytest_subprocess("-p", PLUGIN, timeout=100).assert_outcomes(passed=1)
+
+
+def test_markers_and_fixtures_are_explained(project: pytest.Pytester) -> None:
+    told = run(project, "--markers").stdout.str() + run(project, "--fixtures").stdout.str()
+
+    assert "@pytest.mark.callboard(path): recording that" in told
+    for text in ("virtual_clock", "real_clock", "fake_tools", "no_orphans", "scripted_model", "recorder"):
+        assert f"\n{text} -- " in told
+
+
+def test_an_async_test_runs_on_both_backends_on_a_virtual_clock(project: pytest.Pytester) -> None:
+    project.makepyfile("""
+        import anyio
+        import sniffio
+        from callboard.testing import calls, tool_call
+
+        async def test_an_hour(virtual_clock, recorder):
+            started = anyio.current_time()
+            await anyio.sleep(3600)
+            assert 3600 <= anyio.current_time() - started < 3601
+            assert sniffio.current_async_library() == virtual_clock[0]
+
+        async def test_agent(virtual_clock, scripted_model, recorder):
+            from callboard import create_react_agent
+            agent = create_react_agent(scripted_model([calls("work"), "Done."]), [recorder.tool("work", seconds=60)])
+            found = await agent.ainvoke({"messages": [("user", "go")]})
+            assert found["messages"][-1].content == "Done."
+            assert recorder.lines == ["work started", "work finished"]
+
+        async def test_real(real_clock):
+            started = anyio.current_time()
+            await anyio.sleep(0.01)
+            assert anyio.current_time() - started < 5
+    """)
+    run(project).assert_outcomes(passed=6)
+
+
+def test_anyios_plugin_takes_the_clock_from_the_fixture(project: pytest.Pytester) -> None:
+    project.makeconftest("""
+        import pytest
+
+        @pytest.fixture
+        def anyio_backend(virtual_clock):
+            return virtual_clock
+    """)
+    project.makepyfile("""
+        import anyio
+        import pytest
+
+        @pytest.mark.anyio
+        async def test_an_hour():
+            await anyio.sleep(3600)
+    """)
+    run(project).assert_outcomes(passed=2)
+
+
+def test_a_clock_that_anyios_plugin_would_not_use_is_refused(project: pytest.Pytester) -> None:
+    """Without this, the test would silently sleep on the real clock."""
+    project.makepyfile("""
+        import pytest
+
+        @pytest.mark.anyio
+        async def test_it(virtual_clock):
+            pass
+    """)
+    result = run(project)
+
+    result.assert_outcomes(failed=4)
+    result.stdout.fnmatch_lines(["*def anyio_backend(virtual_clock): return virtual_clock*"])
+
+
+def test_fakes_replace_tools_by_pattern(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        TOOLS
+        + """
+    async def test_async(virtual_clock, fake_tools):
+        faked = fake_tools({"search": "42", "http_*": lambda url: f"page {url}"})
+        found = await node.ainvoke([calls(("search", {"query": "tea"}), ("http_get", {"url": "x"}))])
+        assert texts(found) == ["42", "page x"]
+        assert sorted((one.tool, one.args) for one in faked.calls) == [
+            ("http_get", {"url": "x"}), ("search", {"query": "tea"})
+        ]
+
+    def test_sync(fake_tools):
+        fake_tools({"search": ConnectionError("away")})
+        with pytest.raises(ConnectionError, match="away"):
+            node.invoke([calls(("search", {"query": "tea"}))])
+
+    def test_the_real_ones_are_back():
+        with pytest.raises(AssertionError, match="the real tool ran"):
+            node.invoke([calls(("search", {"query": "tea"}))])
+    """
+    )
+    run(project).assert_outcomes(passed=4)
+
+
+def test_a_tool_without_a_fake_fails_the_test_even_if_its_error_is_handled(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        TOOLS
+        + """
+    quiet = ToolNode([search, http_get], handle_tool_errors=True)
+
+    def test_it(fake_tools):
+        fake_tools({"http_*": "page"})
+        quiet.invoke([calls(("search", {"query": "tea"}))])
+    """
+    )
+    result = run(project)
+
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(
+        ["*the tool 'search' has no fake ('http_*'): add fake_tools({'search': ...}), or let it*"]
+    )
+
+
+def test_orphans_fail_a_test(project: pytest.Pytester) -> None:
+    """Tasks are found in the event loop of the test, threads and processes after it."""
+    project.makepyfile("""
+        import asyncio, subprocess, sys, threading, time
+        import anyio, pytest, sniffio
+
+        kept = []
+        pytestmark = pytest.mark.usefixtures("no_orphans")
+
+        async def test_task(virtual_clock):
+            if sniffio.current_async_library() == "asyncio":
+                kept.append(asyncio.create_task(asyncio.sleep(1e6), name="left behind"))
+            else:
+                import trio
+                trio.lowlevel.spawn_system_task(trio.sleep, 1e6, name="left behind")
+
+        def test_thread():
+            threading.Thread(target=time.sleep, args=(5,), name="left thread", daemon=True).start()
+
+        async def test_thread_of_a_pool(real_clock):
+            with anyio.move_on_after(0.05):
+                await anyio.to_thread.run_sync(time.sleep, 5, abandon_on_cancel=True)
+
+        def test_process():
+            kept.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(30)"]))
+
+        async def test_clean(real_clock):
+            await anyio.to_thread.run_sync(time.sleep, 0.01)
+            threading.Thread(target=time.sleep, args=(0.1,)).start()
+            async with anyio.create_task_group() as group:
+                group.start_soon(anyio.sleep, 0.01)
+
+        def teardown_module():
+            for one in kept:
+                if isinstance(one, subprocess.Popen):
+                    one.kill()
+                    one.wait()
+    """)
+    result = run(project, "-W", "default")
+
+    result.assert_outcomes(passed=1 + 2 + 1 + 2, failed=2, errors=1 + 1 + 1)
+    result.stdout.fnmatch_lines(
+        [
+            "*OrphansError: threads that the test has left running: left thread",
+            "*OrphansError: processes that the test has left running: *time.sleep(30)*",
+            "*OrphansError: tasks that the test has left running: left behind",
+        ]
+    )
+
+
+def test_the_tests_on_the_page_pass(project: pytest.Pytester) -> None:
+    """Users copy them."""
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "test-your-agents.md"
+    code = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    project.makepyfile("\n".join(code))
+
+    run(project).assert_outcomes(passed=1 + 2)
