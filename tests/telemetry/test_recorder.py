@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, HumanMessage, convert_to_messages
 from langchain_core.tools import tool
 
 from callboard import CallPolicy, Limit, ToolNode, create_react_agent
@@ -213,3 +213,33 @@ async def test_events_after_the_end_of_a_recording_are_lost_and_not_kept(tmp_pat
     assert (closing["events"], closing["lost"]) == (2, 0)
     assert (recorder.events, recorder.lost) == (4, 2)
     assert not recorder._writer._lines
+
+
+@pytest.mark.real_clock
+async def test_inputs_and_replies_are_recorded_with_arguments_only(tmp_path: Path) -> None:
+    """A replay needs them; LangChain reads them as messages."""
+    agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [Tools().tool("work")])
+    lines = []
+    for capture in (False, True):
+        with Recorder(tmp_path / "run.jsonl", capture=capture, redact=False), anyio.fail_after(WAIT):
+            await agent.ainvoke({"messages": [HumanMessage("go", id="1"), ("user", "now")]})
+        lines.append(lines_of(tmp_path / "run.jsonl"))
+        agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [Tools().tool("work")])
+
+    assert not [line for line in lines[0] if {"input", "reply"} & line.keys()]
+    messages, *replies = [line.get("input") or line["reply"] for line in lines[1] if {"input", "reply"} & line.keys()]
+    assert messages == {"messages": [{"role": "human", "content": "go", "id": "1"}, ["user", "now"]]}
+    assert [(reply["role"], reply["content"], len(reply["tool_calls"])) for reply in replies] == [
+        ("ai", "", 1),
+        ("ai", "done", 0),
+    ]
+    assert convert_to_messages([replies[0]])[0].tool_calls == calls("work").tool_calls
+
+
+async def test_recorded_values_are_complete(tmp_path: Path) -> None:
+    """`what-is-recorded.md` promises it: the page about spans names a limit, and recordings have none."""
+    path, node = tmp_path / "run.jsonl", ToolNode([Tools().tool("work")])
+    with Recorder(path, capture=True, redact=False):
+        await asked(node, tool_call("work", "call_1", query="x" * 20_000))
+    found = [line.get("args") or line["result"] for line in lines_of(path) if {"args", "result"} & line.keys()]
+    assert found == [{"query": "x" * 20_000}, "x" * 20_000]

@@ -122,6 +122,21 @@ def _plain(value: object) -> object:
     return value
 
 
+def repeatable(value: object) -> object:
+    """Return a value with its messages and commands as dicts from which LangChain can make them again."""
+    told: dict[str, object]
+    if isinstance(value, BaseMessage):
+        told = {"role": value.type, "content": value.content, "id": value.id, "name": value.name}
+        told |= {name: getattr(value, name, None) for name in ("tool_calls", "tool_call_id", "status")}
+        return {name: one for name, one in told.items() if one is not None}
+    if isinstance(value, Command):
+        told = {"goto": value.goto, "update": value.update, "resume": value.resume}
+        return {name: repeatable(one) for name, one in told.items() if one}
+    if isinstance(value, (list, tuple)):
+        return [repeatable(one) for one in value]
+    return {str(key): repeatable(one) for key, one in value.items()} if isinstance(value, dict) else value
+
+
 def result_of(output: object) -> object:
     """Return the output of a call; for a list with one element, return that element."""
     if isinstance(output, list) and len(output) == 1:

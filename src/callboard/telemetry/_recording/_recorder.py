@@ -19,12 +19,13 @@ from time import perf_counter
 from typing import Any, BinaryIO, Self
 
 from langchain_core.messages import AIMessage
+from langgraph.types import Command
 from pydantic_core import to_json
 
 import callboard.telemetry._names as names
 from callboard._calls._observers import careful_observers, observed_by
 from callboard._records._events import ActorEvent, AskEvent, CallEvent, RunEvent
-from callboard.telemetry._capture import MAX_LENGTH, Capture, Redactor, result_of
+from callboard.telemetry._capture import Capture, Redactor, repeatable, result_of
 from callboard.telemetry._tracing import about_model, about_reply
 from callboard.telemetry._tracker import error_type, outcome_of, outcome_of_run
 
@@ -53,11 +54,11 @@ class Records:
             if event.facts:
                 line["facts"] = dict(event.facts)
             if self._capture.wanted and event.message:
-                line["message"] = self._capture.short(event.message)
+                line["message"] = self._capture.value(event.message)
         elif phase == "ended":
             line |= {"outcome": outcome_of(event.error), "attempts": event.attempt}
             if self._capture.wanted and event.result is not None:
-                line["result"] = self._capture.short(result_of(event.result))
+                line["result"] = self._capture.value(result_of(event.result))
         elif phase in ("started", "attempt_ended"):
             line["attempt"] = event.attempt
         if event.queue_wait and phase in ("gave_up", "started", "ended"):
@@ -75,20 +76,27 @@ class Records:
         if event.resumes is not None:  # a mark of `_links`: the span of the call, a space, the span of the run
             line["resumes"] = event.resumes.split(" ")[0]
         if self._capture.wanted and event.call is not None:
-            line["args"] = self._capture.short(event.call.get("args"))
+            line["args"] = self._capture.value(event.call.get("args"))
 
     def of_run(self, event: RunEvent, time: float) -> Line:
         """Return the line for an event of a run; `time` is in seconds since the header."""
         line: Line = {"t": time, "event": f"run_{event.phase}", "run": event.run.number}
         if event.phase == "begun":
-            return line | _run_begun(event)
+            return line | _run_begun(event) | self._input(event.given)
         if event.phase == "ended":
             line["outcome"] = outcome_of_run(event)
             if event.questions:
                 line["questions"] = event.questions
             return _with_error(line, event.error)
         line["event"] = f"model_{event.phase}"
+        if self._capture.wanted and event.phase == "answered" and isinstance(event.result, AIMessage):
+            line["reply"] = self._capture.value(repeatable(event.result))
         return _with_error(line | _about_request(event), event.error)
+
+    def _input(self, given: object) -> Line:
+        if not self._capture.wanted or given is None:
+            return {}
+        return {"command" if isinstance(given, Command) else "input": self._capture.value(repeatable(given))}
 
     def of_actor(self, event: AskEvent | ActorEvent, time: float) -> Line:
         """Return the line for an event of an ask or of an actor; `time` is in seconds since the header."""
@@ -104,7 +112,7 @@ class Records:
         return _with_error(line, event.error)
 
     def _key(self, key: Hashable) -> Line:
-        return {"key": self._capture.short(str(key))} if self._capture.wanted and key is not None else {}
+        return {"key": self._capture.value(str(key))} if self._capture.wanted and key is not None else {}
 
 
 def _run_begun(event: RunEvent) -> Line:
@@ -178,7 +186,7 @@ class Recorder:
         self.overhead = 0.0
         """Seconds that recording took in the threads of event loops."""
         self._append = append
-        self._capture = Capture(capture, redact, MAX_LENGTH)
+        self._capture = Capture(capture, redact)
         self._records = Records(self._capture)
         self._bound = bound
         self._patience = patience

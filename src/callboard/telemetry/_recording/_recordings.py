@@ -98,6 +98,9 @@ class _RunLine(_Timed):
     calls: int = 0
     input_tokens: int | None = None
     output_tokens: int | None = None
+    input: Any = None
+    command: Any = None
+    reply: Any = None
 
 
 class _AskLine(_Timed):
@@ -274,7 +277,7 @@ class PartBuilder:
 
     def _take_run(self, line: _RunLine) -> None:
         if line.event == "run_begun":
-            known = _fields(line, "agent", "thread", "run_id", "namespace", "resumes")
+            known = _fields(line, "agent", "thread", "run_id", "namespace", "resumes", "input", "command")
             self._runs[line.run] = RecordedRun(number=line.run, start=line.time, **known)
         elif (run := self._runs.get(line.run)) is None:
             return
@@ -284,7 +287,7 @@ class PartBuilder:
             asked = ModelRequest(start=line.time, model=line.model)
             self._runs[line.run] = replace(run, requests=(*run.requests, asked))
         elif run.requests and run.requests[-1].end is None:
-            known = _fields(line, "error", "calls", "input_tokens", "output_tokens")
+            known = _fields(line, "error", "calls", "input_tokens", "output_tokens", "reply")
             answered = replace(run.requests[-1], end=line.time, **known)
             self._runs[line.run] = replace(run, requests=(*run.requests[:-1], answered))
 

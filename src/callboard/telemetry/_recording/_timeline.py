@@ -108,6 +108,8 @@ class ModelRequest:
     """Number of tool calls in the model's reply."""
     input_tokens: int | None = None
     output_tokens: int | None = None
+    reply: Any = None
+    """Reply as a dict that LangChain reads as a message; `None` if arguments and results were not captured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +128,10 @@ class RecordedRun:
     error: str | None = None
     questions: int = 0
     requests: tuple[ModelRequest, ...] = ()
+    input: Any = None
+    """Input of the run, with messages as dicts; `None` if it was a command, if it was empty, or if not captured."""
+    command: Any = None
+    """Input of the run if it was a `Command`: a dict of its fields `resume`, `update` and `goto`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
