@@ -1,6 +1,7 @@
 """The pytest plugin, in projects of users: each test runs pytest in a project of its own."""
 
 import re
+import sys
 import tomllib
 from importlib import import_module
 from pathlib import Path
@@ -69,7 +70,7 @@ def test_markers_and_fixtures_are_explained(project: pytest.Pytester) -> None:
     told = run(project, "--markers").stdout.str() + run(project, "--fixtures").stdout.str()
 
     assert "@pytest.mark.callboard(path): recording that" in told
-    for text in ("virtual_clock", "real_clock", "fake_tools", "no_orphans", "scripted_model", "recorder"):
+    for text in ("virtual_clock", "real_clock", "fake_tools", "no_orphans", "scripted_model", "recorder", "replay"):
         assert f"\n{text} -- " in told
 
 
@@ -226,6 +227,66 @@ def test_orphans_fail_a_test(project: pytest.Pytester) -> None:
             "*OrphansError: tasks that the test has left running: left behind",
         ]
     )
+
+
+SHOP = """
+    from callboard import create_react_agent
+    from callboard.testing import ScriptedModel, calls
+
+    def search(query: str) -> str:
+        "Search."
+        return f"order {query}"
+
+    def refund(order: str) -> str:
+        "Refund."
+        return f"refunded {order}"
+
+    script = [calls(("search", {"query": "o1"})), calls(("refund", {"order": "o1"})), "Done."]
+    agent = create_react_agent(ScriptedModel(script), [search, refund], name="shop")
+"""
+BUGS = {
+    "a tool renamed": ("script =", "refund.__name__ = 'pay_back'\nscript ="),
+    "an argument renamed": ("def refund(order: str) -> str:", "def refund(number: str, order: int = 0) -> str:"),
+    "another order": ("[search, refund], name", "[search, refund], interrupt_before=['tools'], name"),
+}
+
+
+def test_a_recording_of_callboard_run_is_a_regression_test(project: pytest.Pytester) -> None:
+    """Planted bugs are reported: the recording was made before them."""
+    project.makepyfile(
+        shop=SHOP,
+        test_shop="""
+            import pytest
+            import shop
+
+            @pytest.mark.callboard("runs/refund.jsonl")
+            def test_refund(replay):
+                replay(shop.agent)
+
+            @pytest.mark.callboard("runs/refund.jsonl")
+            @pytest.mark.parametrize("event", range(1, 20, 6))
+            def test_killed(replay, event):
+                replay(shop.agent, kill_at=event)
+
+            def test_unmarked(replay):
+                pass
+        """,
+    )
+    command = ("run", "shop:agent", "Refund me.", "--thread", "refund", "--record-to", "runs", "--capture")
+    made = project.run(sys.executable, "-m", "callboard._cli", *command, timeout=100)
+    assert made.ret == 0
+
+    result = run(project, "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=2 + 8, errors=2)
+    result.stdout.fnmatch_lines(["*the fixture 'replay' needs a recording: @pytest.mark.callboard(*"])
+    right = Path("shop.py").read_text()
+    for before, after in BUGS.values():
+        Path("shop.py").write_text(right.replace(before, after))
+        result = run(project, "-p", "no:cacheprovider", "-k", "test_refund")
+        result.assert_outcomes(failed=2)
+        result.stdout.fnmatch_lines(
+            ["E *the replay of *refund.jsonl differs in *", "E *run 1 of 'shop', *", "E *got *"]
+        )
 
 
 def test_the_tests_on_the_page_pass(project: pytest.Pytester) -> None:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from callboard.testing._fakes import fake_tools as fake_tools
     from callboard.testing._orphans import OrphansError as OrphansError
     from callboard.testing._orphans import no_orphans as no_orphans
+    from callboard.testing._replay import Replay as Replay
+    from callboard.testing._replay import ReplayDifferenceError as ReplayDifferenceError
+    from callboard.testing._replay import replay as replay
     from callboard.testing._scripted_model import Line as Line
     from callboard.testing._scripted_model import Reply as Reply
     from callboard.testing._scripted_model import ScriptedModel as ScriptedModel
@@ -42,6 +45,7 @@ _HOMES = {
     "callboard.testing._engine_contract": ("EngineContract",),
     "callboard.testing._fakes": ("FakedCall", "FakedTools", "UnfakedToolError", "fake_tools"),
     "callboard.testing._orphans": ("OrphansError", "no_orphans"),
+    "callboard.testing._replay": ("Replay", "ReplayDifferenceError", "replay"),
     "callboard.testing._scripted_model": (
         "Line",
         "Reply",

@@ -121,7 +121,9 @@ def _with_body(tool: BaseTool, used: FakedTools, fake: object) -> Plan:
         return (found, None) if is_pair and not (isinstance(found, tuple) and len(found) == 2) else found
 
     # The fake gets neither config nor callbacks, and always runs in the event loop.
-    return replace(own, kind="async", fn=body, config_param=None, run_manager=False, callbacks=False, from_sync=None)
+    made = replace(own, kind="async", fn=body, config_param=None, run_manager=False, callbacks=False, from_sync=None)
+    object.__setattr__(made, "takes_thread", own.takes_thread)  # a sync tool waits as before if all threads are busy
+    return made
 
 
 async def _result(fake: Any, args: Sequence[Any], kwargs: Mapping[str, Any], injected: Iterable[str]) -> Any:

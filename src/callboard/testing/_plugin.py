@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from callboard.testing import Backend, FakedTools, Recorder, ScriptedModel
+    from callboard.testing import Backend, FakedTools, Recorder, Replay, ScriptedModel
 
 _CLOCKS = ("virtual_clock", "real_clock")
 _MARKER = "callboard(path): recording that the fixture `replay` compares an agent with, relative to pytest's rootdir"
@@ -79,6 +79,23 @@ def no_orphans() -> Generator[None]:
 
     with no_orphans():
         yield
+
+
+@pytest.fixture
+def replay(request: pytest.FixtureRequest, virtual_clock: "Backend") -> "Callable[..., Replay]":
+    """Compare an agent with a recording, on asyncio and on trio: `replay(agent)` in a sync test.
+
+    The mark `@pytest.mark.callboard("runs/refund.jsonl")` names the recording. Options are those of
+    `callboard.testing.replay`: `real=["search"]` runs tools, and `kill_at=5` kills the run at an event.
+    """
+    from callboard.testing import replay
+
+    mark = request.node.get_closest_marker("callboard")
+    if mark is None or len(mark.args) != 1:
+        pytest.fail(
+            "the fixture 'replay' needs a recording: @pytest.mark.callboard('runs/refund.jsonl')", pytrace=False
+        )
+    return partial(replay, request.config.rootpath / mark.args[0], backend=virtual_clock[0])
 
 
 @pytest.hookimpl(tryfirst=True)

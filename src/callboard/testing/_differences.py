@@ -1,0 +1,221 @@
+"""Comparison of a replay with its recording, as a readable report."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, zip_longest
+from pathlib import Path
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage
+
+from callboard.telemetry._recording._timeline import ModelRequest, RecordedCall, RecordedRun
+
+_SHOWN = 5
+"""Number of differences that a report shows."""
+_LONGEST = 200
+"""Longest value in a report, in characters."""
+_SOON = 0.001
+"""Seconds that the recorded start of a call may be late without a queue."""
+
+
+@dataclass(slots=True)
+class Story:
+    """Recorded run with its calls, in the order in which they began."""
+
+    run: RecordedRun
+    calls: Sequence[RecordedCall]
+    _asked: int = 0
+    _taken: set[int] = field(default_factory=set[int])
+
+    @property
+    def is_nested(self) -> bool:
+        """`True` if a tool or a graph around the agent started the run."""
+        return bool(self.run.namespace)
+
+    def take(self, call_id: str | None) -> RecordedCall:
+        """Return the next recorded call with an id; raise LookupError if there is none."""
+        for call in self.calls:
+            if call.id == call_id and call.number not in self._taken:
+                self._taken.add(call.number)
+                return call
+        # Again, after a kill; otherwise the comparison tells of the call.
+        if (again := next((call for call in self.calls if call.id == call_id), None)) is None:
+            raise LookupError(f"the recording has no call {call_id!r}")
+        return again
+
+    def next_request(self, history: Sequence[BaseMessage]) -> tuple[int, ModelRequest]:
+        """Return the request whose reply comes next, with its place; raise LookupError after the last one.
+
+        Replies in the history count: after a kill, another run goes on.
+        """
+        known = {message.id for message in history if isinstance(message, AIMessage)}
+        stored = (place + 1 for place in range(len(self.run.requests)) if self.reply_id(place) in known)
+        place = max(self._asked, *stored, 0)
+        if place >= len(self.run.requests):
+            raise LookupError(f"the recorded run has {place} model requests, and the replay made one more")
+        self._asked = place + 1
+        return place, self.run.requests[place]
+
+    def reply_id(self, place: int) -> str:
+        """Return the id of a recorded reply, or a name for it."""
+        return (self.run.requests[place].reply or {}).get("id") or f"recorded_{place}"
+
+    def start_again(self) -> None:
+        """Forget which calls and requests the replay has made."""
+        self._asked = 0
+        self._taken.clear()
+
+    def turns(self) -> list[list[RecordedCall]]:
+        """Return the calls before the first model request, those of the first reply, and so on."""
+        found: list[list[RecordedCall]] = [[] for _ in range(len(self.run.requests) + 1)]
+        for call in self.calls:
+            found[self._turn(call)].append(call)
+        return found
+
+    def _turn(self, call: RecordedCall) -> int:
+        # By the ids in replies, because on a virtual clock many events have the same time.
+        asked = [place for place, one in enumerate(self.run.requests, 1) if one.start <= call.start]
+        replies = [self.run.requests[place - 1].reply or {} for place in asked]
+        said = [{one.get("id") for one in reply.get("tool_calls") or ()} for reply in replies]
+        return max((place for place, ids in zip(asked, said, strict=True) if call.id in ids), default=0)
+
+
+def report(path: Path, found: Sequence[str], errors: Sequence[Exception]) -> str:
+    """Return a text about the differences, the first ones in full."""
+    many = "in 1 place" if len(found) == 1 else f"in {len(found)} places, of which the first may cause the others"
+    lines = [f"the replay of {path} differs {many}:", *found[:_SHOWN]]
+    if len(found) > _SHOWN:
+        lines.append(f"... and {len(found) - _SHOWN} more")
+    lines += [f"A run of the replay raised {type(one).__name__}: {_short(str(one))}" for one in errors]
+    return "\n".join(lines)
+
+
+def differences(expected: Sequence[Story], got: Sequence[Story], *, with_order: bool) -> list[str]:
+    """Return the differences between recorded and replayed runs, in the order of events; nested runs do not count.
+
+    `with_order` compares which calls of a turn ran at once, and which one ended first.
+    """
+    told = [one for one in expected if not one.is_nested]
+    found = [one for one in got if not one.is_nested]
+    pairs = enumerate(zip(told, found, strict=False), 1)
+    return [
+        text for place, pair in pairs for text in _of_run(f"run {place} of {pair[0].run.agent!r}", *pair, with_order)
+    ]
+
+
+def _of_run(where: str, expected: Story, got: Story, with_order: bool) -> Iterator[str]:
+    requests = list(zip_longest(expected.run.requests, got.run.requests))
+    for place, (one, other) in enumerate(zip_longest(expected.turns(), got.turns(), fillvalue=())):
+        if place:
+            yield from _pair(f"{where}, model request {place}", *map(_request, requests[place - 1]))
+        turn = f"{where}, after model request {place}" if place else f"{where}, at its start"
+        yield from _of_turn(turn, one, other, with_order)
+    yield from _pair(f"{where}, its end", _end(expected.run), _end(got.run))
+
+
+def _of_turn(
+    where: str, expected: Sequence[RecordedCall], got: Sequence[RecordedCall], with_order: bool
+) -> Iterator[str]:
+    left = list(got)
+    pairs: list[tuple[RecordedCall, RecordedCall]] = []
+    for call in expected:
+        other = next((one for one in left if one.id == call.id), None)
+        if other is not None:
+            left.remove(other)
+            pairs.append((call, other))
+        yield from _pair(where, _call(call), _call(other), *_details(call, other))
+    for call in left:
+        yield from _pair(where, _call(None), _call(call))
+    for (one, now), (two, then) in combinations(pairs, 2) if with_order else ():
+        before, after = _Relation.of(one, two), _Relation.of(now, then)
+        if before is not None and after is not None and before.differs_from(after):
+            yield from _pair(where, before.text(one, two), after.text(one, two))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Relation:
+    """Order of the bodies of two calls of one turn."""
+
+    first: int
+    """Number of the call, 0 or 1, that began first, or ended first if both ran at the same time."""
+    at_once: bool
+    by_chance: bool
+    """`True` if the order of the ends is not significant."""
+
+    @classmethod
+    def of(cls, one: RecordedCall, other: RecordedCall) -> "_Relation | None":
+        """Return the relation of two calls; `None` if a body did not run, or if chance alone decided the order."""
+        if not (one.attempts and other.attempts):
+            return None
+        starts = one.attempts[0].start, other.attempts[0].start
+        ends = one.attempts[-1].end, other.attempts[-1].end
+        first = 0 if starts[0] <= starts[1] else 1
+        ended, further = ends[first], ends[1 - first]
+        if ended is None or further is None:
+            return None
+        if starts[1 - first] < ended:
+            first = first if ended <= further else 1 - first
+            return cls(first=first, at_once=True, by_chance=abs(further - ended) < _SOON)
+        # The second call has begun, and its body started after the end of the first: it was in a queue.
+        waited = starts[1 - first] - (one, other)[1 - first].start
+        return cls(first=first, at_once=False, by_chance=False) if waited > _SOON else None
+
+    def differs_from(self, other: "_Relation") -> bool:
+        by_chance = self.by_chance or other.by_chance
+        return self.at_once != other.at_once or (self.first != other.first and not by_chance)
+
+    def text(self, *calls: RecordedCall) -> str:
+        first, second = (f"{calls[place].id} {calls[place].tool}" for place in (self.first, 1 - self.first))
+        if self.at_once:
+            return f"{first} and {second} at the same time, {second} ends last"
+        return f"{second} waits for the end of {first}"
+
+
+def _pair(where: str, expected: str, got: str, *further: str) -> Iterator[str]:
+    if expected != got:
+        yield "\n".join([f"{where}:", f"  expected  {expected}", f"  got       {got}", *further])
+
+
+def _details(call: RecordedCall, other: RecordedCall | None) -> Iterator[str]:
+    """Yield a line for each argument that has changed, and one for the message about an error."""
+    if other is None:
+        return
+    if isinstance(call.args, dict) and isinstance(other.args, dict):
+        for name in dict.fromkeys((*call.args, *other.args)):
+            before, now = (_short(args[name]) if name in args else "none" for args in (call.args, other.args))
+            if before != now:
+                yield f"  argument  {name}: {before} -> {now}"
+    if other.failed and not call.failed and other.result:
+        yield f"  message   {_short(other.result)}"
+
+
+def _request(request: ModelRequest | None) -> str:
+    if request is None:
+        return "no further request to the model"
+    return f"a request to the model ({request.error or 'ok'})"
+
+
+def _call(call: RecordedCall | None) -> str:
+    if call is None:
+        return "no such call"
+    failed = [attempt.error for attempt in call.attempts if attempt.error is not None and attempt.error != call.error]
+    tried = f", after {', '.join(failed)}" if failed else ""
+    args = call.args if isinstance(call.args, dict) else {}
+    shown = ", ".join(f"{name}={_short(value)}" for name, value in args.items())
+    return f"{call.id} {call.tool}({shown}): {_ending(call.outcome, call.error)}{tried}"
+
+
+def _end(run: RecordedRun) -> str:
+    questions = f", {run.questions} open questions" if run.questions else ""
+    return f"{_ending(run.outcome, run.error)}{questions}"
+
+
+def _ending(outcome: str | None, error: str | None) -> str:
+    return f"{outcome} ({error})" if error not in (None, outcome) else f"{outcome}"
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = json.dumps(text, ensure_ascii=False) if isinstance(value, str) else text
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

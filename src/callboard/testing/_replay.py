@@ -1,0 +1,365 @@
+"""Replay of a recording: its replies and results stand in for models and tools, and the events are compared."""
+
+import os
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+import anyio
+from langchain_core.messages import AIMessage, ToolMessage, convert_to_messages
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.types import Command, interrupt
+
+from callboard._calls._call import current_call
+from callboard._calls._observers import current_run, observe
+from callboard._records._events import CallEvent, RunEvent, RunInfo
+from callboard.agent._agent import Agent
+from callboard.agent._run_events import RunReporter
+from callboard.telemetry._capture import messages_of
+from callboard.telemetry._recording._recorder import Recorder
+from callboard.telemetry._recording._recordings import read_recording
+from callboard.telemetry._recording._timeline import ModelRequest, Part, RecordedAttempt, RecordedCall, RecordedRun
+from callboard.testing._clock import backend as backend_of
+from callboard.testing._differences import Story, differences, report
+from callboard.testing._fakes import fake_tools
+from callboard.tools._unanswered import answered_ids
+
+_INSTANT = 0.001
+"""Seconds below which a recorded body took no time, unless another call of its batch began meanwhile."""
+_TOO_LONG = 1e7
+"""Virtual seconds after which a replay hangs."""
+_HANGS = ("timeout", "deadline", "cancelled")
+"""Errors of attempts that were ended from outside: the replayed body waits for its end."""
+
+
+class ReplayDifferenceError(AssertionError):
+    """Raised if an agent behaves differently from its recording."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """Result of a replay."""
+
+    state: Any
+    """State of the agent at the end of the last run; `None` if that run failed."""
+    events: int
+    """Number of events of calls, runs and model requests: the largest useful `kill_at`."""
+
+
+def replay(
+    path: str | os.PathLike[str],
+    agent: Agent,
+    *,
+    real: Sequence[str] = (),
+    kill_at: int | None = None,
+    backend: str = "asyncio",
+) -> Replay:
+    """Run an agent against a recording: its inputs, model replies and tool results; compare what the agent does.
+
+    Call it from sync code. The agent's own model, tools and checkpointer are not used; middleware and limits are.
+    Hooks around the model of `create_agent` do not run. A virtual clock keeps the recorded durations, except with
+    `real`.
+
+    Args:
+        path: recording with arguments and results: of `callboard run --capture`, or `Recorder(capture=True)`.
+        agent: agent as it is now.
+        real: names or patterns of tools that run as they are, on the real clock.
+        kill_at: number of the event at which the process "dies", from 1: the run ends there, and another run goes on
+            with what was stored. Then only the promises about kills are checked.
+        backend: name of the event loop, as for `backend()`.
+
+    Raises:
+        ReplayDifferenceError: with the first differences, expected and got.
+        ValueError: if the recording has no arguments and results, or is incomplete.
+        TypeError: if `agent` is no agent of callboard.
+    """
+    __tracebackhide__ = True  # for pytest
+    if not isinstance(agent, Agent):
+        raise TypeError(f"replay(agent=...) takes an agent of callboard, got {agent!r}")
+    path = Path(path)
+    told = _stories(path)
+    player = _Player(told, keeps_times=not real)
+    name, options = backend_of(backend, real_clock=bool(real))
+    with TemporaryDirectory() as folder:
+        record = Path(folder) / "replay.jsonl"
+        run = _Runs(agent, player, record, real, kill_at)
+        anyio.run(run.all, backend=name, backend_options=options)
+        found = [story for part in read_recording(record).parts for story in _of_part(part)]
+    wrong = run.broken if kill_at is not None else differences(told, found, with_order=not real)
+    if wrong:
+        raise ReplayDifferenceError(report(path, wrong, run.errors)) from next(iter(run.errors), None)
+    return Replay(state=run.state, events=run.events)
+
+
+# The recording
+
+
+def _stories(path: Path) -> list[Story]:
+    recording = read_recording(path)
+    found: list[Story] = []
+    for part in recording.parts:
+        if part.runs and not part.captures:
+            raise ValueError(
+                f"{path} has no arguments, results and replies, which a replay needs: record with "
+                "`callboard run --capture`, or Recorder(path, capture=True)"
+            )
+        found += _of_part(part)
+    if not any(not story.is_nested for story in found):
+        raise ValueError(f"{path} has no run of an agent")
+    for story in found:
+        run = story.run
+        if run.end is None:
+            raise ValueError(f"{path} ends within a run of the agent {run.agent!r}; a replay needs all of it")
+        if any(one.reply is None and one.error is None for one in run.requests):
+            raise ValueError(
+                f"{path} lacks replies of the model, in a run of the agent {run.agent!r}: the agent has a structured "
+                "response, or the recording is by a version of callboard that did not record replies"
+            )
+    return found
+
+
+def _of_part(part: Part) -> list[Story]:
+    return [Story(run, [call for call in part.calls if call.run == run.number]) for run in part.runs]
+
+
+# Replies and results
+
+
+@dataclass(slots=True)
+class _Player:
+    """Source of recorded replies and results, for the requests and calls of the replay."""
+
+    stories: Sequence[Story]
+    keeps_times: bool
+    left: list[Story] = field(init=False)
+    """Recorded runs that no run of the replay has taken yet."""
+    of_run: dict[int, Story] = field(default_factory=dict[int, Story])
+    of_call: dict[int, tuple[RecordedCall, list[RecordedAttempt]]] = field(default_factory=dict[int, Any])
+    """Recorded calls with the attempts that have not been replayed, by the number of the replayed call."""
+    anchors: dict[tuple[int, int], float] = field(default_factory=dict[tuple[int, int], float])
+    """Difference of the clocks of replay and recording, by recorded run and batch."""
+
+    def __post_init__(self) -> None:
+        self.left = list(self.stories)
+
+    def story(self, info: RunInfo | None) -> Story:
+        """Return the recorded run that a run of the replay stands for: the next one of its agent, or else the next."""
+        if info is None:
+            raise LookupError("the replay called a tool outside of an agent's run")
+        if (known := self.of_run.get(info.number)) is not None:
+            return known
+        alike = [one for one in self.left if one.is_nested == bool(info.namespace)]
+        if not alike:
+            raise LookupError(f"the recording has no further run, and the agent {info.agent!r} began one")
+        taken = next((one for one in alike if one.run.agent == info.agent), alike[0])
+        self.left.remove(taken)
+        self.of_run[info.number] = taken
+        return taken
+
+    async def result(self, **_: object) -> Any:
+        """Return or raise what a recorded body did, at its recorded time: the fake of every tool."""
+        call = current_call()
+        assert call is not None
+        story = self.story(current_run.get())
+        if call.number not in self.of_call:
+            recorded = story.take(call.call.get("id"))
+            self.of_call[call.number] = (recorded, list(recorded.attempts))
+        recorded, attempts = self.of_call[call.number]
+        attempt = attempts.pop(0) if attempts else None
+        await self._until_end(story, recorded, attempt)
+        if attempt is None or attempt.error is None:
+            return _result(recorded)
+        if recorded.outcome == "interrupted" and attempt.error.endswith("GraphInterrupt"):
+            # The recording has no questions. The answer is in the result of the recorded call that was resumed.
+            return interrupt(f"question of {recorded.tool} in the recording")
+        raise _error(attempt.error)
+
+    async def _until_end(self, story: Story, call: RecordedCall, attempt: RecordedAttempt | None) -> None:
+        if attempt is None or attempt.end is None or not self.keeps_times:
+            return
+        if attempt.error in _HANGS:
+            await anyio.sleep(2 * (attempt.end - attempt.start) + 1)  # not forever: the timeout may be gone
+            return
+        batch = [one for one in story.calls if one.batch == call.batch]
+        is_alone = not any(attempt.start < one.start < attempt.end for one in batch if one is not call)
+        if is_alone and attempt.end - attempt.start < _INSTANT:
+            return
+        key = (id(story), call.batch)
+        offset = self.anchors.setdefault(key, anyio.current_time() - min(one.start for one in batch))
+        await anyio.sleep(max(attempt.end + offset - anyio.current_time(), 0))
+
+    async def reply(self, given: object) -> AIMessage:
+        """Return or raise the recorded reply to the next request of the running run."""
+        story = self.story(current_run.get())
+        place, request = story.next_request(messages_of(given))
+        if self.keeps_times and request.end is not None:
+            await anyio.sleep(request.end - request.start)
+        if request.error is not None:
+            raise _error(request.error)
+        return _message(request, story.reply_id(place))
+
+    def start_again(self, left: Sequence[Story]) -> None:
+        """Replay recorded runs again, after a kill."""
+        self.left = list(left)
+        for story in left:
+            story.start_again()
+
+    @contextmanager
+    def replies(self) -> Generator[None]:
+        """Replace the requests of all agents to their models by recorded replies, inside the block."""
+        before = RunReporter.ask
+
+        async def ask(
+            reporter: RunReporter,
+            model: object,
+            given: object,
+            _ask: Callable[[], Awaitable[Any]],
+            reply_in: Callable[[Any], object] | None = None,
+        ) -> Any:
+            async def recorded() -> Any:
+                reply = await self.reply(given)
+                return reply if reply_in is None else {"messages": [reply]}
+
+            return await before(reporter, model, given, recorded, reply_in)
+
+        setattr(RunReporter, "ask", ask)  # noqa: B010
+        try:
+            yield
+        finally:
+            setattr(RunReporter, "ask", before)  # noqa: B010
+
+
+def _result(call: RecordedCall) -> Any:
+    found = call.result
+    if isinstance(found, dict) or (isinstance(found, list) and any("goto" in one for one in found if one)):
+        raise ValueError(
+            f"the recorded call {call.id!r} of {call.tool!r} returned a Command, of which a recording has no complete "
+            f"copy; let the tool run: real=[{call.tool!r}]"
+        )
+    return "" if found is None else found
+
+
+def _message(request: ModelRequest, reply_id: str) -> AIMessage:
+    (message,) = convert_to_messages([{**request.reply, "id": reply_id}])
+    reply = cast("AIMessage", message)
+    if request.input_tokens is not None or request.output_tokens is not None:
+        given, made = request.input_tokens or 0, request.output_tokens or 0
+        reply.usage_metadata = {"input_tokens": given, "output_tokens": made, "total_tokens": given + made}
+    return reply
+
+
+def _error(name: str) -> Exception:
+    """Return an error of the class with a name, or of a class made for it: code looks at types of errors."""
+    module, _, kind = name.rpartition(".")
+    try:
+        found: Any = getattr(import_module(module or "builtins"), kind)
+        return found("recorded") if issubclass(found, Exception) else RuntimeError(name)
+    except Exception:  # not importable, or its constructor takes other arguments
+        made: type[Exception] = type(kind, (Exception,), {"__module__": module or "builtins"})
+        return made("recorded")
+
+
+# The runs
+
+
+class _Runs:
+    """Runs of the agent with the inputs of a recording, one after the other."""
+
+    def __init__(self, agent: Agent, player: _Player, record: Path, real: Sequence[str], kill_at: int | None) -> None:
+        self._agent = agent
+        self._player = player
+        self._record = record
+        self._real = real
+        self._kill_at = kill_at
+        self._saver = InMemorySaver(serde=JsonPlusSerializer(pickle_fallback=True))
+        self._scope: anyio.CancelScope | None = None
+        self._ended: dict[str, int] = {}
+        """Calls with a result before the kill, by id."""
+        self.events = 0
+        self.state: Any = None
+        self.errors: list[Exception] = []
+        self.broken: list[str] = []
+        """Broken promises of a replay with a kill."""
+
+    async def all(self) -> None:
+        """Run the agent with each recorded input."""
+        with ExitStack() as stack:
+            stack.enter_context(fake_tools({"*": self._player.result}, real=self._real))
+            stack.enter_context(self._player.replies())
+            clock = anyio.current_time
+            stack.enter_context(Recorder(self._record, capture=True, redact=False, clock=clock))
+            stack.enter_context(observe(self._seen, runs=self._seen))
+            for place, story in enumerate(self._player.stories):
+                if not story.is_nested:
+                    await self._run(story.run, f"replay {place}")
+
+    async def _run(self, run: RecordedRun, otherwise: str) -> None:
+        config: RunnableConfig = {"configurable": {"thread_id": run.thread or otherwise}}
+        given = run.input if run.command is None else self._command(run.command)
+        self.state = None
+        left = list(self._player.left)
+        try:
+            with anyio.fail_after(None if self._real else _TOO_LONG):
+                with anyio.CancelScope() as scope:
+                    self._scope = scope
+                    self.state = await self._invoke(given, config)
+                if scope.cancelled_caught:
+                    self._player.start_again(left)
+                    self.state = await self._resume(given, config)
+        except Exception as error:
+            self.errors.append(error)
+        if self._kill_at is not None:
+            self._check()
+
+    def _invoke(self, given: Any, config: RunnableConfig) -> Awaitable[Any]:
+        agent = self._agent.copy({"checkpointer": self._saver})
+        # With a kill, all that was decided is stored before the next event.
+        return agent.ainvoke(given, config, durability="async" if self._kill_at is None else "sync")
+
+    async def _resume(self, given: Any, config: RunnableConfig) -> Any:
+        """Go on after a kill, as a new process does: with the thread, or with the input if it was not stored."""
+        state = await self._agent.copy({"checkpointer": self._saver}).aget_state(config)
+        return await self._invoke(None if state.next else given, config)
+
+    def _command(self, told: Mapping[str, Any]) -> Command[Any]:
+        """Return the recorded command; answers by the ids of questions go to the open questions, in order."""
+        resume = told.get("resume")
+        open_questions = [one.id for one in (self.state or {}).get("__interrupt__", ())]
+        if isinstance(resume, dict) and len(resume) == len(open_questions) and all(len(key) == 32 for key in resume):
+            resume = dict(zip(open_questions, resume.values(), strict=True))
+        return Command(resume=resume, update=told.get("update"), goto=told.get("goto", ()))
+
+    def _seen(self, event: CallEvent | RunEvent) -> None:
+        """Count an event; at the chosen one, keep what is stored, and end the run."""
+        self.events += 1
+        killed = self._kill_at is not None and self.events > self._kill_at
+        if isinstance(event, CallEvent) and event.call_id is not None:
+            if event.phase == "ended" and event.result is not None and not killed:
+                self._ended[event.call_id] = event.number
+            elif event.phase == "started" and killed and self._ended.get(event.call_id, event.number) != event.number:
+                self.broken.append(f"the call {event.call_id} of {event.tool} had finished, and ran again")
+        if self.events == self._kill_at and self._scope is not None:
+            self._saver = _copy(self._saver)
+            self._scope.cancel()
+
+    def _check(self) -> None:
+        if self.state is None:
+            self.broken.append("the run failed")
+            return
+        results = [message for message in self.state["messages"] if isinstance(message, ToolMessage)]
+        if len(results) != len(answered_ids(results)):
+            self.broken.append("a call has two results")
+
+
+def _copy(saver: InMemorySaver) -> InMemorySaver:
+    """Return a checkpointer with all that another one has stored now; the first one's later writes are lost."""
+    made = InMemorySaver(serde=saver.serde)
+    made.storage, made.writes, made.blobs = deepcopy((saver.storage, saver.writes, saver.blobs))
+    return made

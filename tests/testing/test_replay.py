@@ -1,0 +1,286 @@
+"""`replay`: a recording is a regression test."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import anyio
+import pytest
+from langchain_core.tools import StructuredTool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, interrupt
+
+from callboard import Agent, CallPolicy, Limit, ToolNode, create_agent, create_react_agent
+from callboard.middleware import Retry
+from callboard.telemetry import Recorder
+from callboard.testing import Recorder as Tools
+from callboard.testing import ReplayDifferenceError, ScriptedModel, _replay, backend, calls, replay
+
+SCRIPT = [
+    calls(("search", {"query": "tea"}), ("fetch", {"query": "a.example"})),
+    calls(("refund", {"query": "o1"})),
+    "Refunded.",
+]
+BACKENDS = pytest.mark.parametrize("name", ["asyncio", "trio"])
+
+
+def _never(query: str = "") -> str:
+    """Do something."""
+    raise AssertionError(f"the real tool ran with {query!r}")
+
+
+def never(*names: str) -> list[StructuredTool]:
+    return [StructuredTool.from_function(_never, name=name) for name in names]
+
+
+def new_agent(tools: Sequence[Any] = (), of_agent: Mapping[str, Any] = MappingProxyType({}), **options: Any) -> Agent:
+    """Return the agent as it is in a test, without a model and without tools that could run."""
+    node = ToolNode(tools or never("search", "fetch", "refund"), **options)
+    return create_react_agent(ScriptedModel([]), node, name="bot", **of_agent)
+
+
+def record(path: Path, run: Callable[[], Any], name: str = "asyncio", **options: Any) -> Path:
+    """Record what a function does, on a virtual clock."""
+
+    async def recorded() -> None:
+        with Recorder(path, clock=anyio.current_time, **{"capture": True, "redact": False, **options}):
+            await run()
+
+    loop, settings = backend(name)
+    anyio.run(recorded, backend=loop, backend_options=settings)
+    return path
+
+
+def go(agent: Agent, *inputs: Any) -> Callable[[], Any]:
+    async def run() -> None:
+        for given in inputs or [{"messages": [("user", "Refund me.")]}]:
+            await agent.ainvoke(given, {"configurable": {"thread_id": "1"}})
+
+    return run
+
+
+def slow_tools(**options: Any) -> list[Any]:
+    tools = Tools()
+    return [tools.tool("search", seconds=5), tools.tool("fetch", seconds=3), tools.tool("refund", returns="done")]
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    agent = create_react_agent(ScriptedModel(SCRIPT), slow_tools(), name="bot")
+    return record(tmp_path / "runs.jsonl", go(agent))
+
+
+def differences(path: Path, agent: Agent, name: str = "asyncio", **options: Any) -> str:
+    with pytest.raises(ReplayDifferenceError) as caught:
+        replay(path, agent, backend=name, **options)
+    return str(caught.value)
+
+
+@BACKENDS
+def test_an_unchanged_agent_behaves_as_recorded(recording: Path, name: str) -> None:
+    found = replay(recording, new_agent(), backend=name)
+
+    contents = [message.content for message in found.state["messages"]]
+    assert contents == ["Refund me.", "", "tea", "a.example", "", "done", "Refunded."]
+    assert found.events == 23
+
+
+@BACKENDS
+def test_a_recording_of_the_real_clock_is_replayed_again_and_again(tmp_path: Path, name: str) -> None:
+    """Times of a real run are uneven; calls that ran at once may begin in any order in trio."""
+    many = [calls(*(("quick", {"query": str(place)}) for place in range(8))), "Done."]
+    tools = Tools()
+    agent = create_react_agent(ScriptedModel(many), [tools.sync_tool("quick", seconds=0.01)], name="bot")
+    path = tmp_path / "real.jsonl"
+    with Recorder(path, capture=True, redact=False):
+        agent.invoke({"messages": [("user", "go")]})
+
+    for _ in range(5):
+        replay(path, new_agent(never("quick")), backend=name)
+
+
+@BACKENDS
+def test_a_renamed_tool_is_a_difference(recording: Path, name: str) -> None:
+    told = differences(recording, new_agent(never("find", "fetch", "refund")), name)
+
+    assert told.startswith(f"the replay of {recording} differs in 1 place:\nrun 1 of 'bot', after model request 1:\n")
+    assert '  expected  call_1 search(query="tea"): ok\n  got       call_1 search(query="tea"): error' in told
+    assert "search is not a valid tool, try one of [find, fetch, refund]" in told
+
+
+@BACKENDS
+def test_a_renamed_argument_is_a_difference(recording: Path, name: str) -> None:
+    def search(text: str) -> str:
+        """Search."""
+        return _never(text)
+
+    told = differences(recording, new_agent([search, *never("fetch", "refund")]), name)
+
+    assert 'got       call_1 search(query="tea"): error' in told
+    assert "text: Field required" in told
+
+
+@BACKENDS
+def test_changed_arguments_are_shown_one_by_one(recording: Path, name: str) -> None:
+    """Hooks after the model may change the calls of its reply."""
+
+    def hook(state: Any) -> Any:
+        last = state["messages"][-1].model_copy(deep=True)
+        for call in last.tool_calls:
+            if call["name"] == "refund":
+                call["args"] = {"query": "o2"}
+        return {"messages": [last]}
+
+    told = differences(recording, new_agent(of_agent={"post_model_hook": hook, "version": "v1"}), name)
+
+    assert "after model request 2" in told
+    assert '  argument  query: "o1" -> "o2"' in told
+
+
+@BACKENDS
+def test_calls_that_no_longer_run_at_once_are_a_difference(recording: Path, name: str) -> None:
+    told = differences(recording, new_agent(limit=Limit(concurrency=1)), name)
+
+    assert "  expected  call_2 fetch and call_1 search at the same time, call_1 search ends last\n" in told
+    assert "  got       call_2 fetch waits for the end of call_1 search" in told
+
+
+@BACKENDS
+def test_a_timeout_that_is_shorter_than_the_recorded_call_is_a_difference(recording: Path, name: str) -> None:
+    """Recorded durations are kept, on a virtual clock."""
+    told = differences(recording, new_agent(policies={"search": CallPolicy(timeout=4)}), name)
+
+    assert 'got       call_1 search(query="tea"): timeout' in told
+
+
+@BACKENDS
+def test_further_calls_and_missing_requests_are_differences(recording: Path, name: str) -> None:
+    cut = {"messages": [("user", "Refund me.")]}
+    short = create_react_agent(ScriptedModel(SCRIPT), slow_tools(), name="bot", interrupt_before=["tools"])
+    path = record(recording.with_name("short.jsonl"), go(short, cut))
+
+    told = differences(path, new_agent(), name)
+    assert '  expected  no such call\n  got       call_1 search(query="tea"): error (LookupError)' in told
+    assert "A run of the replay raised LookupError" in told
+    assert "got       no further request to the model" in differences(
+        recording, new_agent(of_agent={"interrupt_before": ["tools"]}), name
+    )
+
+
+@BACKENDS
+def test_errors_retries_and_timeouts_happen_again(tmp_path: Path, name: str) -> None:
+    """Middleware sees an error of the recorded class."""
+    tools = Tools()
+    options: Any = {
+        "middleware": [Retry(attempts=3, on=ConnectionError, any_tool=True)],
+        "policies": {"slow": CallPolicy(timeout=2)},
+    }
+    script = [calls("flaky", "slow"), "Done."]
+    working = [
+        tools.tool("flaky", raises=ConnectionError("away"), times=2),
+        tools.tool("slow", hang=True),
+    ]
+    agent = create_react_agent(ScriptedModel(script), ToolNode(working, **options), name="bot")
+    path = record(tmp_path / "runs.jsonl", go(agent))
+
+    replay(path, new_agent(never("flaky", "slow"), **options), backend=name)
+    told = differences(path, new_agent(never("flaky", "slow"), policies=options["policies"]), name)
+    assert "expected  call_1 flaky(): ok, after ConnectionError, ConnectionError" in told
+    assert "A run of the replay raised ConnectionError" in told
+    told = differences(path, new_agent(never("flaky", "slow"), middleware=options["middleware"]), name)
+    assert "expected  call_2 slow(): timeout" in told
+
+
+@BACKENDS
+def test_a_conversation_with_a_question_is_replayed(tmp_path: Path, name: str) -> None:
+    def refund(query: str) -> str:
+        """Refund."""
+        return f"{query}: {interrupt('really?')}"
+
+    agent = create_react_agent(
+        ScriptedModel([*SCRIPT, "Bye."]), [*slow_tools()[:2], refund], name="bot", checkpointer=InMemorySaver()
+    )
+    first, last = {"messages": [("user", "Refund me.")]}, {"messages": [("user", "Bye.")]}
+    path = record(tmp_path / "runs.jsonl", go(agent, first, Command(resume="yes"), last))
+
+    found = replay(path, new_agent(), backend=name)
+
+    assert [message.content for message in found.state["messages"]][-4:] == ["o1: yes", "Refunded.", "Bye.", "Bye."]
+
+
+@BACKENDS
+def test_an_agent_of_create_agent_is_replayed(tmp_path: Path, name: str) -> None:
+    path = record(tmp_path / "runs.jsonl", go(create_agent(ScriptedModel(SCRIPT), slow_tools(), name="bot")))
+    now = create_agent(ScriptedModel([]), never("search", "fetch", "refund"), name="bot")
+
+    assert replay(path, now, backend=name).state["messages"][-1].content == "Refunded."
+
+
+@BACKENDS
+def test_an_agent_within_a_tool_is_replayed_by_the_tools_result_or_for_real(tmp_path: Path, name: str) -> None:
+    def outer(model: ScriptedModel, inner: Agent) -> Agent:
+        async def ask(query: str) -> str:
+            """Ask the inner agent."""
+            found = await inner.ainvoke({"messages": [("user", query)]})
+            return str(found["messages"][-1].content)
+
+        return create_react_agent(model, [ask], name="outer")
+
+    script = [calls(("ask", {"query": "o1"})), "It says so."]
+    path = record(
+        tmp_path / "runs.jsonl",
+        go(outer(ScriptedModel(script), create_react_agent(ScriptedModel(SCRIPT), slow_tools(), name="bot"))),
+    )
+
+    for real in ((), ("ask",)):
+        found = replay(path, outer(ScriptedModel([]), new_agent()), backend=name, real=real)
+        assert [message.content for message in found.state["messages"]][2:] == ["Refunded.", "It says so."]
+
+
+@BACKENDS
+def test_real_tools_run_by_choice(recording: Path, name: str) -> None:
+    tools = Tools()
+    replay(recording, new_agent([*never("search", "fetch"), tools.tool("refund")]), real=["refund"], backend=name)
+
+    assert tools.order == ["refund(o1)"]
+
+
+@BACKENDS
+def test_a_kill_at_any_event_loses_and_repeats_nothing(recording: Path, name: str) -> None:
+    """After the kill, another run goes on with what the thread has."""
+    events = replay(recording, new_agent(), backend=name).events
+    ends = {
+        replay(recording, new_agent(), backend=name, kill_at=at).state["messages"][-1].content
+        for at in range(1, events + 1)
+    }
+
+    assert ends == {"Refunded."}
+
+
+def test_a_kill_after_which_a_finished_call_runs_again_is_told(
+    recording: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpointer that stores nothing breaks the promise; without this test, the one above could pass by chance."""
+    monkeypatch.setattr(_replay, "_copy", lambda saver: InMemorySaver())
+
+    told = differences(recording, new_agent(), kill_at=15)
+
+    assert "the call call_1 of search had finished, and ran again" in told
+
+
+def test_a_recording_that_cannot_be_replayed_says_why(tmp_path: Path, recording: Path) -> None:
+    agent = create_react_agent(ScriptedModel(["Hi."]), slow_tools(), name="bot")
+    plain = record(tmp_path / "plain.jsonl", go(agent), capture=False)
+    cut = tmp_path / "cut.jsonl"
+    cut.write_text("".join(recording.read_text().splitlines(keepends=True)[:9]))
+    empty = record(tmp_path / "empty.jsonl", anyio.lowlevel.checkpoint)
+
+    with pytest.raises(ValueError, match=r"no arguments, results and replies.*`callboard run --capture`"):
+        replay(plain, new_agent())
+    with pytest.raises(ValueError, match="ends within a run of the agent 'bot'"):
+        replay(cut, new_agent())
+    with pytest.raises(ValueError, match="has no run of an agent"):
+        replay(empty, new_agent())
+    with pytest.raises(TypeError, match="takes an agent of callboard"):
+        replay(recording, "bot")  # type: ignore[arg-type]
