@@ -3,16 +3,17 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 import anyio
 import pytest
-from langchain_core.tools import StructuredTool
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import InjectedToolCallId, StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
 from callboard import Agent, CallPolicy, Limit, ToolNode, create_agent, create_react_agent
-from callboard.middleware import Retry
+from callboard.middleware import RequireApproval, Retry
 from callboard.telemetry import Recorder
 from callboard.testing import Recorder as Tools
 from callboard.testing import ReplayDifferenceError, ScriptedModel, _replay, backend, calls, replay
@@ -210,6 +211,65 @@ def test_a_conversation_with_a_question_is_replayed(tmp_path: Path, name: str) -
 
 
 @BACKENDS
+def test_answers_by_id_go_to_the_open_questions(tmp_path: Path, name: str) -> None:
+    """Ids of questions differ from run to run."""
+    options: Any = {"middleware": [RequireApproval({"search": True, "fetch": True})]}
+    node = ToolNode(slow_tools(), **options)
+    agent = create_react_agent(ScriptedModel(SCRIPT), node, name="bot", checkpointer=InMemorySaver())
+
+    async def run() -> None:
+        config: Any = {"configurable": {"thread_id": "1"}}
+        found = await agent.ainvoke({"messages": [("user", "Refund me.")]}, config)
+        asked = [question.id for question in found["__interrupt__"]]
+        assert len(asked) == 2
+        answers = [{"type": "accept", "args": None}, {"type": "response", "args": "no"}]
+        await agent.ainvoke(Command(resume=dict(zip(asked, answers, strict=True))), config)
+
+    path = record(tmp_path / "runs.jsonl", run)
+    found = replay(path, new_agent(of_agent={"checkpointer": InMemorySaver()}, **options), backend=name)
+
+    assert [message.content for message in found.state["messages"]][2:] == ["tea", "no", "", "done", "Refunded."]
+
+
+@BACKENDS
+def test_a_redacted_recording_is_replayed_with_its_tokens(tmp_path: Path, name: str) -> None:
+    script = [calls(("search", {"query": "ann@example.com"})), "Done, ann@example.com."]
+    agent = create_react_agent(ScriptedModel(script), slow_tools(), name="bot")
+    path = record(tmp_path / "runs.jsonl", go(agent), redact=True)
+
+    assert "ann@example.com" not in path.read_text()
+    assert replay(path, new_agent(), backend=name).state["messages"][-1].content.startswith("Done, ")
+
+
+def test_a_run_that_does_not_begin_is_a_difference(recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a run there is nothing to compare, which must not count as equal."""
+
+    async def refuse(*args: Any, **options: Any) -> Any:
+        raise RuntimeError("not today")
+
+    monkeypatch.setattr(Agent, "ainvoke", refuse)
+    told = differences(recording, new_agent())
+
+    assert "run 1: it did not begin" in told
+    assert 'A run of the replay raised RuntimeError: "not today"' in told
+
+
+def test_a_command_as_a_result_has_to_be_real(tmp_path: Path) -> None:
+    """The recording has no complete copy of it."""
+
+    def leave(tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+        """Leave."""
+        return Command(update={"messages": [ToolMessage("gone", tool_call_id=tool_call_id)]})
+
+    agent = create_react_agent(ScriptedModel([calls("leave"), "Done."]), [leave], name="bot")
+    path = record(tmp_path / "runs.jsonl", go(agent))
+
+    with pytest.raises(ReplayDifferenceError, match=r"returned a Command.*let the tool run: real=\['leave'\]"):
+        replay(path, agent)
+    assert replay(path, agent, real=["leave"]).state["messages"][-1].content == "Done."
+
+
+@BACKENDS
 def test_an_agent_of_create_agent_is_replayed(tmp_path: Path, name: str) -> None:
     path = record(tmp_path / "runs.jsonl", go(create_agent(ScriptedModel(SCRIPT), slow_tools(), name="bot")))
     now = create_agent(ScriptedModel([]), never("search", "fetch", "refund"), name="bot")
@@ -282,5 +342,7 @@ def test_a_recording_that_cannot_be_replayed_says_why(tmp_path: Path, recording:
         replay(cut, new_agent())
     with pytest.raises(ValueError, match="has no run of an agent"):
         replay(empty, new_agent())
+    with pytest.raises(ValueError, match="from 1 to 23; got 24"):
+        replay(recording, new_agent(), kill_at=24)
     with pytest.raises(TypeError, match="takes an agent of callboard"):
         replay(recording, "bot")  # type: ignore[arg-type]

@@ -98,10 +98,13 @@ def differences(expected: Sequence[Story], got: Sequence[Story], *, with_order: 
     """
     told = [one for one in expected if not one.is_nested]
     found = [one for one in got if not one.is_nested]
-    pairs = enumerate(zip(told, found, strict=False), 1)
-    return [
-        text for place, pair in pairs for text in _of_run(f"run {place} of {pair[0].run.agent!r}", *pair, with_order)
-    ]
+    texts: list[str] = []
+    for place, (one, other) in enumerate(zip_longest(told, found), 1):
+        if one is None or other is None:
+            texts.append(f"run {place}: {'the recording has no further run' if one is None else 'it did not begin'}")
+        else:
+            texts += _of_run(f"run {place} of {one.run.agent!r}", one, other, with_order)
+    return texts
 
 
 def _of_run(where: str, expected: Story, got: Story, with_order: bool) -> Iterator[str]:

@@ -77,7 +77,7 @@ def replay(
 
     Raises:
         ReplayDifferenceError: with the first differences, expected and got.
-        ValueError: if the recording has no arguments and results, or is incomplete.
+        ValueError: if the recording has no arguments and results, or is incomplete; if there is no event `kill_at`.
         TypeError: if `agent` is no agent of callboard.
     """
     __tracebackhide__ = True  # for pytest
@@ -92,6 +92,8 @@ def replay(
         run = _Runs(agent, player, record, real, kill_at)
         anyio.run(run.all, backend=name, backend_options=options)
         found = [story for part in read_recording(record).parts for story in _of_part(part)]
+    if kill_at is not None and not 1 <= kill_at <= run.events:
+        raise ValueError(f"replay(kill_at=...) is the number of an event, from 1 to {run.events}; got {kill_at!r}")
     wrong = run.broken if kill_at is not None else differences(told, found, with_order=not real)
     if wrong:
         raise ReplayDifferenceError(report(path, wrong, run.errors)) from next(iter(run.errors), None)
@@ -208,6 +210,7 @@ class _Player:
     def start_again(self, left: Sequence[Story]) -> None:
         """Replay recorded runs again, after a kill."""
         self.left = list(left)
+        self.anchors.clear()
         for story in left:
             story.start_again()
 
@@ -238,7 +241,9 @@ class _Player:
 
 def _result(call: RecordedCall) -> Any:
     found = call.result
-    if isinstance(found, dict) or (isinstance(found, list) and any("goto" in one for one in found if one)):
+    if isinstance(found, dict) or (
+        isinstance(found, list) and any(isinstance(one, dict) and "goto" in one for one in found)
+    ):
         raise ValueError(
             f"the recorded call {call.id!r} of {call.tool!r} returned a Command, of which a recording has no complete "
             f"copy; let the tool run: real=[{call.tool!r}]"
@@ -316,7 +321,7 @@ class _Runs:
         except Exception as error:
             self.errors.append(error)
         if self._kill_at is not None:
-            self._check()
+            self._check(run)
 
     def _invoke(self, given: Any, config: RunnableConfig) -> Awaitable[Any]:
         agent = self._agent.copy({"checkpointer": self._saver})
@@ -349,9 +354,9 @@ class _Runs:
             self._saver = _copy(self._saver)
             self._scope.cancel()
 
-    def _check(self) -> None:
+    def _check(self, run: RecordedRun) -> None:
         if self.state is None:
-            self.broken.append("the run failed")
+            self.broken += ["the run failed"] if run.outcome in ("ok", "interrupted") else []
             return
         results = [message for message in self.state["messages"] if isinstance(message, ToolMessage)]
         if len(results) != len(answered_ids(results)):
