@@ -10,13 +10,13 @@ from typing import Any
 
 import anyio
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, convert_to_messages
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage, convert_to_messages
 from langchain_core.tools import tool
 
 from callboard import CallPolicy, Limit, ToolNode, create_react_agent
 from callboard._records._events import RunEvent, RunInfo
 from callboard.telemetry import Recorder
-from callboard.telemetry._capture import Capture
+from callboard.telemetry._capture import Capture, repeatable
 from callboard.telemetry._recording import _recorder as module
 from callboard.testing import Recorder as Tools
 from callboard.testing import ScriptedModel, backend, backend_names, calls, tool_call
@@ -243,3 +243,10 @@ async def test_recorded_values_are_complete(tmp_path: Path) -> None:
         await asked(node, tool_call("work", "call_1", query="x" * 20_000))
     found = [line.get("args") or line["result"] for line in lines_of(path) if {"args", "result"} & line.keys()]
     assert found == [{"query": "x" * 20_000}, "x" * 20_000]
+
+
+def test_a_streamed_message_is_recorded_as_one_that_langchain_reads() -> None:
+    """The `type` of a chunk is `AIMessageChunk`, which `convert_to_messages` refuses."""
+    written = repeatable({"messages": [AIMessageChunk("hi", id="1"), ToolMessage("x", tool_call_id="2")]})
+
+    assert [message.type for message in convert_to_messages(written["messages"])] == ["ai", "tool"]

@@ -135,6 +135,20 @@ def test_a_clock_that_anyios_plugin_would_not_use_is_refused(project: pytest.Pyt
     result.stdout.fnmatch_lines(["*def anyio_backend(virtual_clock): return virtual_clock*"])
 
 
+def test_a_clock_that_another_plugin_would_not_use_is_refused(project: pytest.Pytester) -> None:
+    project.makepyfile("""
+        import pytest
+
+        @pytest.mark.trio
+        async def test_it(virtual_clock):
+            pass
+    """)
+    result = run(project, "-p", "pytest_trio.plugin")
+
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["*another plugin runs this async test, without the fixture 'virtual_clock'*"])
+
+
 def test_fakes_replace_tools_by_pattern(project: pytest.Pytester) -> None:
     project.makepyfile(
         TOOLS
@@ -264,7 +278,7 @@ def test_a_recording_of_callboard_run_is_a_regression_test(project: pytest.Pytes
                 replay(shop.agent)
 
             @pytest.mark.callboard("runs/refund.jsonl")
-            @pytest.mark.parametrize("event", range(1, 20, 6))
+            @pytest.mark.parametrize("event", range(1, 18, 5))
             def test_killed(replay, event):
                 replay(shop.agent, kill_at=event)
 

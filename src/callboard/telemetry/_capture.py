@@ -126,7 +126,8 @@ def repeatable(value: object) -> object:
     """Return a value with its messages and commands as dicts from which LangChain can make them again."""
     told: dict[str, object]
     if isinstance(value, BaseMessage):
-        told = {"role": value.type, "content": value.content, "id": value.id, "name": value.name}
+        role = "ai" if isinstance(value, AIMessage) else value.type  # the type of a streamed reply is no role
+        told = {"role": role, "content": value.content, "id": value.id, "name": value.name}
         told |= {name: getattr(value, name, None) for name in ("tool_calls", "tool_call_id", "status")}
         return {name: one for name, one in told.items() if one is not None}
     if isinstance(value, Command):

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ _SHOWN = 5
 """Number of differences that a report shows."""
 _LONGEST = 200
 """Longest value in a report, in characters."""
-_SOON = 0.001
-"""Seconds that the recorded start of a call may be late without a queue."""
+_QUICK = 0.01
+"""Seconds below which the duration of a body says nothing about queues."""
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ def report(path: Path, found: Sequence[str], errors: Sequence[Exception]) -> str
 def differences(expected: Sequence[Story], got: Sequence[Story], *, with_order: bool) -> list[str]:
     """Return the differences between recorded and replayed runs, in the order of events; nested runs do not count.
 
-    `with_order` compares which calls of a turn ran at once, and which one ended first.
+    `with_order` compares whether calls of a turn waited for each other.
     """
     told = [one for one in expected if not one.is_nested]
     found = [one for one in got if not one.is_nested]
@@ -121,58 +121,31 @@ def _of_turn(
     where: str, expected: Sequence[RecordedCall], got: Sequence[RecordedCall], with_order: bool
 ) -> Iterator[str]:
     left = list(got)
-    pairs: list[tuple[RecordedCall, RecordedCall]] = []
     for call in expected:
         other = next((one for one in left if one.id == call.id), None)
         if other is not None:
             left.remove(other)
-            pairs.append((call, other))
         yield from _pair(where, _call(call), _call(other), *_details(call, other))
     for call in left:
         yield from _pair(where, _call(None), _call(call))
-    for (one, now), (two, then) in combinations(pairs, 2) if with_order else ():
-        before, after = _Relation.of(one, two), _Relation.of(now, then)
-        if before is not None and after is not None and before.differs_from(after):
-            yield from _pair(where, before.text(one, two), after.text(one, two))
+    if with_order:
+        before, now = _has_queue(expected), _has_queue(got)
+        if before is not None and now is not None:
+            yield from _pair(where, _queue(before), _queue(now))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Relation:
-    """Order of the bodies of two calls of one turn."""
+def _has_queue(calls: Sequence[RecordedCall]) -> bool | None:
+    """Return whether a call waited for the end of another; `None` if that is unclear."""
+    ended = [call for call in calls if call.end is not None and call.attempts]
+    took = [one.end - one.start for call in ended for one in call.attempts if one.end is not None]
+    # A real queue takes as long as the shortest body. Shorter waits, and all waits for quick bodies, are chance.
+    if len(ended) < 2 or not took or min(took) < _QUICK:
+        return None
+    return max(call.waited for call in ended) > min(took) / 2
 
-    first: int
-    """Number of the call, 0 or 1, that began first, or ended first if both ran at the same time."""
-    at_once: bool
-    by_chance: bool
-    """`True` if the order of the ends is not significant."""
 
-    @classmethod
-    def of(cls, one: RecordedCall, other: RecordedCall) -> "_Relation | None":
-        """Return the relation of two calls; `None` if a body did not run, or if chance alone decided the order."""
-        if not (one.attempts and other.attempts):
-            return None
-        starts = one.attempts[0].start, other.attempts[0].start
-        ends = one.attempts[-1].end, other.attempts[-1].end
-        first = 0 if starts[0] <= starts[1] else 1
-        ended, further = ends[first], ends[1 - first]
-        if ended is None or further is None:
-            return None
-        if starts[1 - first] < ended:
-            first = first if ended <= further else 1 - first
-            return cls(first=first, at_once=True, by_chance=abs(further - ended) < _SOON)
-        # The second call has begun, and its body started after the end of the first: it was in a queue.
-        waited = starts[1 - first] - (one, other)[1 - first].start
-        return cls(first=first, at_once=False, by_chance=False) if waited > _SOON else None
-
-    def differs_from(self, other: "_Relation") -> bool:
-        by_chance = self.by_chance or other.by_chance
-        return self.at_once != other.at_once or (self.first != other.first and not by_chance)
-
-    def text(self, *calls: RecordedCall) -> str:
-        first, second = (f"{calls[place].id} {calls[place].tool}" for place in (self.first, 1 - self.first))
-        if self.at_once:
-            return f"{first} and {second} at the same time, {second} ends last"
-        return f"{second} waits for the end of {first}"
+def _queue(has_queue: bool) -> str:
+    return "a call waits for the end of another" if has_queue else "no call waits for the end of another"
 
 
 def _pair(where: str, expected: str, got: str, *further: str) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from functools import partial, wraps
-from inspect import iscoroutinefunction
+from inspect import iscoroutinefunction, unwrap
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -102,16 +102,17 @@ def replay(request: pytest.FixtureRequest, virtual_clock: "Backend") -> "Callabl
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run an async test that uses a clock of this plugin, and look for tasks that a test with `no_orphans` left."""
     __tracebackhide__ = True
+    clock = next((name for name in _CLOCKS if name in pyfuncitem.funcargs), None)
     if not iscoroutinefunction(pyfuncitem.obj):
+        if clock is not None and iscoroutinefunction(unwrap(pyfuncitem.obj)):
+            pytest.fail(f"another plugin runs this async test, without the fixture {clock!r}", pytrace=False)
         return None
     if "no_orphans" in pyfuncitem.funcargs:
         pyfuncitem.obj = _watched(pyfuncitem.obj)
-    clock = next((name for name in _CLOCKS if name in pyfuncitem.funcargs), None)
     if clock is None:
         return None
     chosen: Any = pyfuncitem.funcargs[clock]
-    other = pyfuncitem.funcargs.get("anyio_backend")
-    if other is not None:
+    if (other := pyfuncitem.funcargs.get("anyio_backend")) is not None:
         if other is not chosen:
             pytest.fail(
                 f"anyio's plugin runs this test on {other!r}, without the fixture {clock!r}: remove the mark 'anyio', "

@@ -31,8 +31,6 @@ from callboard.testing._differences import Story, differences, report
 from callboard.testing._fakes import fake_tools
 from callboard.tools._unanswered import answered_ids
 
-_INSTANT = 0.001
-"""Seconds below which a recorded body took no time, unless another call of its batch began meanwhile."""
 _TOO_LONG = 1e7
 """Virtual seconds after which a replay hangs."""
 _HANGS = ("timeout", "deadline", "cancelled")
@@ -145,8 +143,6 @@ class _Player:
     of_run: dict[int, Story] = field(default_factory=dict[int, Story])
     of_call: dict[int, tuple[RecordedCall, list[RecordedAttempt]]] = field(default_factory=dict[int, Any])
     """Recorded calls with the attempts that have not been replayed, by the number of the replayed call."""
-    anchors: dict[tuple[int, int], float] = field(default_factory=dict[tuple[int, int], float])
-    """Difference of the clocks of replay and recording, by recorded run and batch."""
 
     def __post_init__(self) -> None:
         self.left = list(self.stories)
@@ -166,7 +162,7 @@ class _Player:
         return taken
 
     async def result(self, **_: object) -> Any:
-        """Return or raise what a recorded body did, at its recorded time: the fake of every tool."""
+        """Return or raise the result of a recorded body, after its recorded duration: the fake of every tool."""
         call = current_call()
         assert call is not None
         story = self.story(current_run.get())
@@ -175,7 +171,7 @@ class _Player:
             self.of_call[call.number] = (recorded, list(recorded.attempts))
         recorded, attempts = self.of_call[call.number]
         attempt = attempts.pop(0) if attempts else None
-        await self._until_end(story, recorded, attempt)
+        await self._until_end(attempt)
         if attempt is None or attempt.error is None:
             return _result(recorded)
         if recorded.outcome == "interrupted" and attempt.error.endswith("GraphInterrupt"):
@@ -183,19 +179,14 @@ class _Player:
             return interrupt(f"question of {recorded.tool} in the recording")
         raise _error(attempt.error)
 
-    async def _until_end(self, story: Story, call: RecordedCall, attempt: RecordedAttempt | None) -> None:
+    async def _until_end(self, attempt: RecordedAttempt | None) -> None:
         if attempt is None or attempt.end is None or not self.keeps_times:
             return
         if attempt.error in _HANGS:
             await anyio.sleep(2 * (attempt.end - attempt.start) + 1)  # not forever: the timeout may be gone
             return
-        batch = [one for one in story.calls if one.batch == call.batch]
-        is_alone = not any(attempt.start < one.start < attempt.end for one in batch if one is not call)
-        if is_alone and attempt.end - attempt.start < _INSTANT:
-            return
-        key = (id(story), call.batch)
-        offset = self.anchors.setdefault(key, anyio.current_time() - min(one.start for one in batch))
-        await anyio.sleep(max(attempt.end + offset - anyio.current_time(), 0))
+        # Its own duration, and not its recorded end: it may get the permit of a limit earlier than in the recording.
+        await anyio.sleep(attempt.end - attempt.start)
 
     async def reply(self, given: object) -> AIMessage:
         """Return or raise the recorded reply to the next request of the running run."""
@@ -210,7 +201,6 @@ class _Player:
     def start_again(self, left: Sequence[Story]) -> None:
         """Replay recorded runs again, after a kill."""
         self.left = list(left)
-        self.anchors.clear()
         for story in left:
             story.start_again()
 
