@@ -90,7 +90,7 @@ def replay(
         run = _Runs(agent, player, record, real, kill_at)
         anyio.run(run.all, backend=name, backend_options=options)
         found = [story for part in read_recording(record).parts for story in _of_part(part)]
-    if kill_at is not None and not 1 <= kill_at <= run.events:
+    if kill_at is not None and not run.is_killed:
         raise ValueError(f"replay(kill_at=...) is the number of an event, from 1 to {run.events}; got {kill_at!r}")
     wrong = run.broken if kill_at is not None else differences(told, found, with_order=not real)
     if wrong:
@@ -277,6 +277,7 @@ class _Runs:
         self._scope: anyio.CancelScope | None = None
         self._ended: dict[str, int] = {}
         """Calls with a result before the kill, by id."""
+        self.is_killed = False
         self.events = 0
         self.state: Any = None
         self.errors: list[Exception] = []
@@ -343,6 +344,7 @@ class _Runs:
         if self.events == self._kill_at and self._scope is not None:
             self._saver = _copy(self._saver)
             self._scope.cancel()
+            self.is_killed = True
 
     def _check(self, run: RecordedRun) -> None:
         if self.state is None:
