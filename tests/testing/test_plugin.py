@@ -255,13 +255,20 @@ SHOP = """
         "Refund."
         return f"refunded {order}"
 
-    script = [calls(("search", {"query": "o1"})), calls(("refund", {"order": "o1"})), "Done."]
+    def reverse(state):
+        last = state["messages"][-1].model_copy(deep=True)
+        last.tool_calls.reverse()
+        return {"messages": [last]}
+
+    looked = calls(("search", {"query": "o1"}), ("search", {"query": "o2"}))
+    script = [looked, calls(("refund", {"order": "o1"})), "Done."]
     agent = create_react_agent(ScriptedModel(script), [search, refund], name="shop")
 """
 BUGS = {
     "a tool renamed": ("script =", "refund.__name__ = 'pay_back'\nscript ="),
     "an argument renamed": ("def refund(order: str) -> str:", "def refund(number: str, order: int = 0) -> str:"),
-    "another order": ("[search, refund], name", "[search, refund], interrupt_before=['tools'], name"),
+    "another order": ('name="shop"', 'name="shop", version="v1", post_model_hook=reverse'),
+    "no calls": ("[search, refund], name", "[search, refund], interrupt_before=['tools'], name"),
 }
 
 

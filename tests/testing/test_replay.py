@@ -144,6 +144,19 @@ def test_changed_arguments_are_shown_one_by_one(recording: Path, name: str) -> N
 
 
 @BACKENDS
+def test_another_order_of_calls_in_a_batch_is_a_difference(recording: Path, name: str) -> None:
+    def hook(state: Any) -> Any:
+        last = state["messages"][-1].model_copy(deep=True)
+        last.tool_calls.reverse()
+        return {"messages": [last]}
+
+    told = differences(recording, new_agent(of_agent={"post_model_hook": hook, "version": "v1"}), name)
+
+    assert "differs in 1 place" in told
+    assert "  expected  call_1, call_2\n  got       call_2, call_1" in told
+
+
+@BACKENDS
 def test_calls_that_no_longer_run_at_once_are_a_difference(recording: Path, name: str) -> None:
     told = differences(recording, new_agent(limit=Limit(concurrency=1)), name)
 

@@ -128,10 +128,18 @@ def _of_turn(
         yield from _pair(where, _call(call), _call(other), *_details(call, other))
     for call in left:
         yield from _pair(where, _call(None), _call(call))
+    yield from _pair(where, _order(expected, got), _order(got, expected))
     if with_order:
         before, now = _has_queue(expected), _has_queue(got)
         if before is not None and now is not None:
             yield from _pair(where, _queue(before), _queue(now))
+
+
+def _order(calls: Sequence[RecordedCall], others: Sequence[RecordedCall]) -> str:
+    """Return the ids of the calls that both sides have, in the order of the batch."""
+    common = {call.id for call in others}
+    # By number: on trio, the calls of a batch begin in any order.
+    return ", ".join(f"{call.id}" for call in sorted(calls, key=lambda call: call.number) if call.id in common)
 
 
 def _has_queue(calls: Sequence[RecordedCall]) -> bool | None:
