@@ -137,6 +137,7 @@ anyio.run(main, backend={name!r})
     )
 
 
+@pytest.mark.exhaustive
 def test_clients_of_servers_can_be_imported_without_the_names_of_posix() -> None:
     """These rooms talk to servers and start no workers, so nothing in them needs POSIX."""
     in_a_new_python(
@@ -216,6 +217,7 @@ for name, cls in (("process", "Processes"), ("python", "python_tool"), ("shell",
         (["worker", "json:loads"], 1, "Error: callboard_actors.process needs a POSIX system"),
     ],
 )
+@pytest.mark.exhaustive
 def test_a_command_runs_without_the_names_of_posix_or_says_that_it_needs_them(
     arguments: list[str], code: int, message: str
 ) -> None:
@@ -236,6 +238,7 @@ except SystemExit as end:
     assert "Traceback" not in told
 
 
+@pytest.mark.exhaustive
 def test_the_lease_decides_where_a_process_cannot_be_looked_up() -> None:
     """On Windows `os.kill(pid, 0)` sends Ctrl-C to other processes, and fails for a process that has ended."""
     in_a_new_python(

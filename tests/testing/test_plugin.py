@@ -193,6 +193,7 @@ def test_a_tool_without_a_fake_fails_the_test_even_if_its_error_is_handled(proje
     )
 
 
+@pytest.mark.exhaustive
 def test_orphans_fail_a_test(project: pytest.Pytester) -> None:
     """Tasks are found in the event loop of the test, threads and processes after it."""
     project.makepyfile("""
@@ -272,6 +273,7 @@ BUGS = {
 }
 
 
+@pytest.mark.exhaustive
 def test_a_recording_of_callboard_run_is_a_regression_test(project: pytest.Pytester) -> None:
     """Planted bugs are reported: the recording was made before them."""
     project.makepyfile(
