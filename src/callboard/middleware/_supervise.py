@@ -1,11 +1,12 @@
 """`Supervise`: middleware of LangChain that supervises the tool calls of LangChain's own agent."""
 
+import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Annotated, Any, NotRequired, cast
 
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 from pydantic import ValidationError
 
@@ -20,6 +21,7 @@ from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._entry_mode import entered_from
 from callboard._records._policies import CallPolicy, Limit
 from callboard._records._reports import Statistics
+from callboard.exceptions import CallRejectedError
 from callboard.tools._chain import Chain, chain_of, middleware_in
 from callboard.tools._errors import (
     ErrorHandling,
@@ -35,10 +37,10 @@ from callboard.tools._plan import Plan, ToolFacts, inject, plan_for
 from callboard.tools._results import Item, messages_in
 from callboard.tools._supervision import OnFailure, Supervision, run_judged
 from callboard.tools._tool_batch import chunks_for
-from callboard.tools._unanswered import answer_of
+from callboard.tools._unanswered import answer_of, calls_in, last_reply
 
 try:
-    from langchain.agents.middleware import AgentMiddleware
+    from langchain.agents.middleware.types import AgentMiddleware, AgentState, PrivateStateAttr
 except ImportError as error:
     raise ImportError("Supervise is for LangChain's create_agent: pip install 'callboard[langchain]'") from error
 
@@ -60,6 +62,8 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         handle_tool_errors: as in `ToolNode`. By default a timeout, a rejection or a spent budget becomes a
             message, and every other error is raised.
         missing: "ignore" to accept names in `policies` that the agent lacks: other middleware may add such tools.
+        after_hooks: `True` if a call runs only after the hooks that follow the model, such as an approval. A call whose
+            reply has jumped past them gets an error message. For middleware behind `Supervise` in the agent's list.
 
     Raises:
         ValueError: if a number is out of range, or a policy has `runs_in`: LangChain's agent runs the bodies itself.
@@ -76,6 +80,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         grace: float = DEFAULT_GRACE,
         handle_tool_errors: ErrorHandling = only_invalid_arguments,
         missing: Missing = "error",
+        after_hooks: bool = False,
     ) -> None:
         super().__init__()
         check_missing("Supervise", missing)
@@ -93,6 +98,14 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         )
         self._missing: Missing = missing
         self._checked: set[frozenset[str]] = set()
+        if after_hooks:
+            # A class of its own, because LangChain gives a class with hooks a node in the graph, which costs each turn.
+            kind = type(self)
+            self.__class__ = cast("Any", type(kind.__name__, (_AfterHooks, kind), {"__module__": kind.__module__}))
+
+    def _left_out(self, request: ToolCallRequest) -> str | None:
+        """Return the reason why a call must not run; `None` if it may run."""
+        return None
 
     def statistics(self) -> Statistics:
         """Return the numbers of running and waiting calls, and of threads that outlived their calls."""
@@ -125,7 +138,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
 
     async def _supervise(self, request: ToolCallRequest, way: "_Way") -> Item:
         self._check_names(request)
-        call = _AgentCall(self._setup, request, way, self._around(request))
+        call = _AgentCall(self._setup, request, way, self._around(request), self._left_out(request))
         await Batch([call], on_error="cancel", live=self._setup.supervision.batches).run()
         return cast("Item", call.result)
 
@@ -154,6 +167,42 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         check_tools(self._middleware, {tool.name: tool for tool in tools})
         check_policies(self._middleware, self._setup.supervision.policies_of(names))
         self._checked.add(names)
+
+
+class _HooksState(AgentState[Any]):
+    callboard_after_hooks: NotRequired[Annotated[list[str], PrivateStateAttr]]
+    """Calls of the last reply after whose hooks `_AfterHooks` ran. Private: no input of a run can set it."""
+
+
+class _AfterHooks(Supervise):
+    """`Supervise` that runs a call only if its own hook after the model, which runs after those behind it, has run."""
+
+    state_schema = _HooksState
+
+    def after_model(self, state: Any, runtime: Any) -> dict[str, Any]:
+        """Record the calls of the last reply as they are after the hooks."""
+        messages = state["messages"]
+        place = last_reply(messages)
+        calls = [] if place is None else calls_in(messages[place])
+        return {"callboard_after_hooks": [_digest(place, call) for call in calls]}
+
+    async def aafter_model(self, state: Any, runtime: Any) -> dict[str, Any]:
+        """Record them without a thread."""
+        return self.after_model(state, runtime)
+
+    def _left_out(self, request: ToolCallRequest) -> str | None:
+        seen = request.state.get("callboard_after_hooks") or ()
+        if _digest(last_reply(messages_in(request.state, "messages")), request.tool_call) in seen:
+            return None
+        return (
+            f"Tool {request.tool_call['name']!r} was not run: the agent jumped to the tools past the hooks that follow "
+            "the model, and with them past an approval, if there is one."
+        )
+
+
+def _digest(place: int | None, call: ToolCall) -> str:
+    """Return a text that identifies a call: by its reply's place, because a model may repeat the id of a call."""
+    return json.dumps([place, call["id"], call["name"], call["args"]], sort_keys=True, default=repr)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +235,13 @@ class _Way:
 class _AgentCall(SupervisedCall[Item]):
     """Supervised tool call of an agent: runs middleware and attempts, and converts errors to messages."""
 
-    __slots__ = ("_request", "_setup", "_way")
+    __slots__ = ("_left_out", "_request", "_setup", "_way")
 
-    def __init__(self, setup: _Setup, request: ToolCallRequest, way: _Way, around: BatchContext) -> None:
+    def __init__(
+        self, setup: _Setup, request: ToolCallRequest, way: _Way, around: BatchContext, left_out: str | None
+    ) -> None:
         super().__init__(*setup.terms(request), around)
+        self._left_out = left_out
         self._setup = setup
         self._request = request
         self._way = way
@@ -209,6 +261,8 @@ class _AgentCall(SupervisedCall[Item]):
         if answer is not None:
             note("answered")
             return answer
+        if self._left_out is not None:
+            raise CallRejectedError(self.name, self.id, self._left_out)
         chain = self._setup.chain
         if chain is None:
             return await self._make_attempt(self._request)
