@@ -194,6 +194,7 @@ anyio.run(main, backend={name!r})
     assert "Done." in told
 
 
+@pytest.mark.exhaustive
 def test_a_tool_in_a_worker_process_says_that_it_needs_posix() -> None:
     """The error of a missing module, such as fcntl, would not tell a user that WSL helps."""
     told = in_a_new_python(

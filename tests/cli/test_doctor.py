@@ -188,6 +188,7 @@ def test_it_needs_no_extra() -> None:
     assert (found["asyncio"], found["uvloop"], found["trio"]) == ("ok", "broken", "ok")
 
 
+@pytest.mark.exhaustive
 def test_a_package_that_is_too_old_to_be_imported_does_not_stop_it() -> None:
     """An old typer lacks names that the command line imports; the command has to say that it is old."""
     code = WITHOUT.replace("ModuleNotFoundError(f", "ImportError(f")

@@ -174,6 +174,7 @@ def test_fakes_replace_tools_by_pattern(project: pytest.Pytester) -> None:
     run(project).assert_outcomes(passed=4)
 
 
+@pytest.mark.exhaustive
 def test_a_tool_without_a_fake_fails_the_test_even_if_its_error_is_handled(project: pytest.Pytester) -> None:
     project.makepyfile(
         TOOLS
