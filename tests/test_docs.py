@@ -100,6 +100,21 @@ def test_the_reference_has_every_public_name_and_no_other() -> None:
     assert sorted(listed) == sorted(callboard.__all__)
 
 
+def test_each_error_and_warning_has_a_remedy() -> None:
+    """The page on troubleshooting names each public class of errors and warnings."""
+    page = (ROOT / "docs" / "reference" / "troubleshooting.md").read_text()
+    kinds = {name for name in callboard.__all__ if _is_error(getattr(callboard, name))}
+    bases = {"CallError", "CallboardError", "ActorError", "CallboardWarning"}
+
+    assert len(kinds) > 25
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == kinds - bases
+    assert all(f"`{name}" in page for name in bases)
+
+
+def _is_error(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseException)
+
+
 def public_names() -> list[tuple[str, str]]:
     """Modules of both distributions, each with its public names."""
     found: list[tuple[str, str]] = []
