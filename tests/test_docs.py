@@ -18,10 +18,12 @@ import pytest
 import callboard
 import callboard_actors
 from callboard.testing import Recorder, tool_call
+from tests import llms
 
 ROOT = Path(__file__).parents[1]
 TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
-PAGES = [*(ROOT / name for name in TOP), *sorted((ROOT / "docs").rglob("*.md"))]
+SKILL = ROOT / "src" / "callboard" / ".agents" / "skills" / "callboard" / "SKILL.md"
+PAGES = [*(ROOT / name for name in TOP), SKILL, *sorted((ROOT / "docs").rglob("*.md"))]
 REFERENCE = ROOT / "docs" / "reference" / "api.md"
 
 _FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -250,3 +252,9 @@ def test_an_example_uses_public_names_only(path: Path) -> None:
 
     assert imports
     assert {line.split()[1] for line in imports} <= PUBLIC
+
+
+def test_the_list_for_language_models_is_up_to_date() -> None:
+    """`python -m tests.llms` writes `docs/llms.txt`; the full text has each page of the list."""
+    assert llms.PAGE.read_text() == llms.listed()
+    assert all(page.read_text() in llms.full() for _, page in llms.pages())
