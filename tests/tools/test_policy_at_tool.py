@@ -3,6 +3,7 @@
 import functools
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -13,6 +14,7 @@ from langchain_core.tools import BaseTool, tool
 from callboard import Actor, CallPolicy, Limit, ToolNode, create_agent, create_react_agent, handler
 from callboard.middleware import Supervise
 from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.tools._supervision import Supervision
 from tests.helpers import ask, ended
 
 WAIT = 20
@@ -144,6 +146,29 @@ def test_the_calls_of_langchains_agent_run_under_it() -> None:
     agent: Any = langchains_agent(ScriptedModel([calls("read"), "done"]), [read], middleware=[Supervise()])
     found = agent.invoke({"messages": [("user", "go")]})
     assert ended(found["messages"][2]) == "timeout"
+
+
+def test_threads_that_meet_a_tool_first_at_the_same_time_share_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Supervise` learns the tools of an agent in its first calls."""
+    supervision = Supervision("Supervise", "the agent", timeout=None, limit=None, policies=None, grace=5.0)
+    together, found = threading.Barrier(2), list[object]()
+
+    def slowly(tool: Any) -> CallPolicy:
+        with suppress(threading.BrokenBarrierError):
+            together.wait(0.2)  # both are here, unless one waits for the other
+        return CallPolicy(limit=Limit(concurrency=1))
+
+    def meet() -> None:
+        supervision.adopt([slow_tool])
+        found.append(supervision.limiters["slow_tool"])
+
+    monkeypatch.setattr("callboard.tools._supervision.policy_of", slowly)
+    threads = [threading.Thread(target=meet) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT)
+    assert found[0] is found[1]
 
 
 class Plain(BaseTool):

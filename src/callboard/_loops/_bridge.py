@@ -58,7 +58,7 @@ class _BackgroundLoop:
 
 
 _SIGNALS = 0.5
-"""In seconds: a waiting main thread handles a signal at the latest after so long."""
+"""Longest time, in seconds, after which a waiting main thread handles a signal."""
 
 _lock = threading.Lock()  # two threads that need the loop first at the same moment must share one
 _shared: _BackgroundLoop | None = None
@@ -197,16 +197,19 @@ def _wait_for(background: _BackgroundLoop, fn: Callable[[], Awaitable[T]]) -> T:
     crossing = _BridgedCall(background, fn, ended.set)
     try:
         crossing.start()  # within the block: Ctrl-C may arrive as soon as the call runs
-        # A wait without a timeout is not interrupted by a signal that arrives just before it, or in another thread:
-        # Python runs the signal's handler in the main thread, between two instructions.
-        while not ended.wait(_SIGNALS):
-            pass
+        _wait(ended)
     except BaseException:  # Ctrl-C; a second one leaves the wait below, and the cancelled call ends on its own
         crossing.cancel()
-        while not ended.wait(_SIGNALS):
-            pass
+        _wait(ended)
         raise
     return crossing.result()
+
+
+def _wait(ended: threading.Event) -> None:
+    # A wait without a timeout is not interrupted by a signal that arrives just before it, or in another thread: Python
+    # runs the signal's handler in the main thread, between two instructions.
+    while not ended.wait(_SIGNALS):
+        pass
 
 
 async def run_on_asyncio(fn: Callable[[], Awaitable[T]]) -> T:

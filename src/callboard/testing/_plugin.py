@@ -16,7 +16,7 @@ _MARKER = "callboard(path): recording that the fixture `replay` compares an agen
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker."""
+    """Register the marker `callboard`, which pytest otherwise refuses with `--strict-markers`."""
     config.addinivalue_line("markers", _MARKER)
 
 

@@ -1,6 +1,7 @@
 """Supervision of a node's calls: policies, limits, worker threads, and the running batches."""
 
 import math
+import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -79,6 +80,7 @@ class Supervision:
         self.default = CallPolicy(timeout=timeout, grace=grace, on_unknown=on_unknown)
         self._owner = owner
         self._limit = limit
+        self._adopting = threading.Lock()
         self.policies: dict[str, CallPolicy] = {}
         self.engines: dict[str, Engine] = {}
         """Engines for the bodies of some tools, by tool name."""
@@ -116,9 +118,12 @@ class Supervision:
 
     def adopt(self, tools: Iterable[BaseTool]) -> None:
         """Take the policies that stand at tools, for tools that have none by name."""
-        for tool in tools:
-            if tool.name not in self.policies and (policy := policy_of(tool)) is not None:
-                self._add(tool.name, policy, f"tool {tool.name!r}")
+        # `Supervise` learns the tools in its first calls, which may run in several threads: two limiters for one tool
+        # would let twice as many calls run.
+        with self._adopting:
+            for tool in tools:
+                if tool.name not in self.policies and (policy := policy_of(tool)) is not None:
+                    self._add(tool.name, policy, f"tool {tool.name!r}")
 
     def terms(
         self,
