@@ -27,10 +27,11 @@ from callboard.guards import DEFAULT_DETECTORS, Detector, MemoryVault, Redact, R
 from callboard.guards._redact._redact import TOKEN
 from callboard.guards._redact._values import walked
 from callboard.guards._sanitize._text import strip_invisible
-from callboard.middleware import RequireApproval
+from callboard.middleware import Cache, RequireApproval
 from callboard.testing import calls, tool_call
 from tests import helpers
 from tests.helpers import examples
+from tests.server.documents._memory import MemoryDocuments, MemoryServer
 
 WAIT = 1000
 CARD = "4111 1111 1111 1111"
@@ -917,3 +918,106 @@ async def test_a_revealed_value_is_the_value_that_was_hidden(value: str) -> None
     await run(node_of(helpers.make(keep), redact=redact), tool_call("keep", "1", it=hidden["it"]))
 
     assert seen == [value]
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["in turn", "together"])
+async def test_a_cached_result_with_tokens_stays_in_its_conversation(together: bool) -> None:
+    """Each conversation gets tokens that it can reveal, and its second call is answered from the cache."""
+    ran: list[str] = []
+    charged: list[str] = []
+
+    @tool
+    async def find(name: str) -> str:
+        """Find a customer."""
+        ran.append(name)
+        await anyio.sleep(1)
+        return f"card {CARD}"
+
+    @tool
+    async def charge(card: str) -> str:
+        """Charge a card."""
+        charged.append(card)
+        return "charged"
+
+    node = ToolNode([find, charge], middleware=[Cache({"find"}), Redact(reveal={"charge": ["card"]})])
+
+    async def talk(name: str) -> None:
+        found = [
+            (await node.ainvoke([tool_call("find", "1", name="Ann")], thread(name)))["messages"][0].content
+            for _ in "12"
+        ]
+        assert found[0] == found[1]
+        await node.ainvoke([tool_call("charge", "1", card=found[0].removeprefix("card "))], thread(name))
+
+    names = ["a", "b", "c"]
+    if together:
+        async with anyio.create_task_group() as group:
+            for name in names:
+                group.start_soon(talk, name)
+    else:
+        for name in names:
+            await talk(name)
+    assert ran == ["Ann"] * 3
+    assert charged == [CARD] * 3
+
+
+@pytest.mark.parametrize("kind", ["result", "error"])
+async def test_a_secret_that_the_model_wrote_is_not_shared_as_a_token_of_another_conversation(kind: str) -> None:
+    """The calls are equal, and the tool repeats the token that it gets in place of the secret."""
+
+    @tool
+    async def look(mail: str) -> str:
+        """Look a customer up."""
+        await anyio.sleep(1)
+        if kind == "error":
+            raise LookupError(mail)
+        return mail
+
+    node = ToolNode([look], middleware=[Cache({"look"}), redact := Redact()], handle_tool_errors=True)
+    restored: list[str] = []
+
+    async def talk(name: str) -> None:
+        message = (await node.ainvoke([tool_call("look", "1", mail=EMAIL)], thread(name)))["messages"][0]
+        assert EMAIL not in message.content
+        restored.append(await redact.restore(message.content, thread_id=name))
+
+    async with anyio.create_task_group() as group:
+        for name in ("a", "b", "c"):
+            group.start_soon(talk, name)
+    assert [EMAIL in text for text in restored] == [True] * 3
+
+
+async def test_results_without_secrets_are_shared_by_all_conversations() -> None:
+    """`Redact` changes nothing for a cache of a tool that returns no secret."""
+    ran: list[int] = []
+
+    @tool
+    async def count() -> str:
+        """Count the customers."""
+        ran.append(1)
+        return "3 customers"
+
+    node = ToolNode([count], middleware=[Cache({"count"}), Redact()])
+    for name in ("a", "b"):
+        assert helpers.contents(await node.ainvoke([tool_call("count", "1")], thread(name))) == ["3 customers"]
+    assert ran == [1]
+
+
+async def test_a_result_with_tokens_is_not_stored_for_other_processes() -> None:
+    """Their keys differ, so that no process could reveal the tokens of another one."""
+    server = MemoryServer()
+
+    @tool
+    async def find(name: str) -> str:
+        """Find a customer."""
+        return CARD if name == "Ann" else "nobody"
+
+    cache = Cache({"find"}, shared=MemoryDocuments(server))
+    node = ToolNode([find], middleware=[cache, Redact()])
+    events: list[CallEvent] = []
+    with observe(events.append):
+        for name in ("Bob", "Ann"):
+            await node.ainvoke([tool_call("find", "1", name=name)], thread("a"))
+    assert len(server.texts) == 1
+    reasons = [event.facts["reason"] for event in events if event.what == "cache_skipped"]
+    assert reasons == ["is only for its conversation"]

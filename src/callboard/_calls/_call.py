@@ -339,6 +339,7 @@ class SupervisedCall(Timed, Generic[T]):
         "error",
         "handled",
         "number",
+        "only_for_thread",
         "outer",
         "policy",
         "result",
@@ -371,8 +372,11 @@ class SupervisedCall(Timed, Generic[T]):
         self.error: BaseException | None = None
         self.handled: BaseException | None = None
         """Error that was turned into the result of the call; `None` without one."""
-        self.ended = self.do_not_cache = False
-        """`ended`: the call has ended. `do_not_cache`: its result is only for the current caller, not to be stored."""
+        self.ended = self.do_not_cache = self.only_for_thread = False
+        """`ended`: the call has ended. `do_not_cache`: its result is only for the current caller, not to be stored.
+
+        `only_for_thread`: its result or error means nothing in other conversations, and may be reused in this one.
+        """
         self.running = self.waiting = 0
         """`running`: number of attempts whose bodies run. `waiting`: number of attempts that wait for a permit."""
         self.resumes: str | None = None

@@ -108,6 +108,8 @@ class RunningCall(Protocol):
     """Error that was converted into the call's error message. Observers receive it."""
     do_not_cache: bool
     """`True` if the result is valid only once, such as the number of a call that continues in the background."""
+    only_for_thread: bool
+    """`True` if the result or error is valid only in this conversation, such as tokens that stand for its secrets."""
 
     def budget_is_spent(self) -> bool:
         """Return whether the call was cancelled because its budget is spent."""

@@ -21,7 +21,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from callboard._calls._call import note
 from callboard._calls._thread_pool import Threads
-from callboard._langgraph._vocabulary import ToolCallRequest, call_context, context_of
+from callboard._langgraph._vocabulary import ToolCallRequest, call_context, context_of, thread_of
 from callboard._loops._side_tasks import CutOffError, shielded
 from callboard._records._documents import SharedDocuments
 from callboard._records._policies import CallContext, KeyFunction, check_count, check_seconds, check_type, key_function
@@ -110,6 +110,8 @@ class _Key(NamedTuple):
     body: Hashable
     """Code that the tool runs: two tools may have the same name, such as tools made for two users."""
     value: Hashable
+    thread: str | None = None
+    """Conversation whose calls share the result; `None` for all."""
 
 
 _Flight = Flight[_Key, ToolMessage]
@@ -124,6 +126,8 @@ class Cache(Middleware):
     Only messages with the status "success" are kept, never errors and commands. A call that finds an identical one
     running waits for it, and shares its result or error. If that one ends for a reason of its own (cancelled,
     interrupted, rejected, out of budget), the next waiting call runs.
+
+    A result with tokens of `Redact` is reused in its conversation only, and never stored in `shared`.
 
     A call that a person has answered always runs. Without `key`, calls of a tool that receives more than its
     arguments always run, too: state, store, runtime, config or call id.
@@ -199,6 +203,8 @@ class Cache(Middleware):
         self._is_alone = ToolFacts(takes_only_arguments)
         self._schemas = ToolFacts(convert_to_openai_tool)
         self._warned: set[str] = set()
+        self._by_thread: set[str] = set()
+        """Tools with a result that was only for its conversation: conversations share none of their results."""
         self._missing: Missing = missing
         self._threads = Threads("Cache")
 
@@ -284,7 +290,9 @@ class Cache(Middleware):
             # From here this call leads the flight and must land it; nothing may be awaited in between.
             return await self._lead(follower.flight, request, call_next)
         if isinstance(turn, Turn):
-            return await call_next(request)
+            # The outcome may have been for one conversation only. This call then shares with calls of its own.
+            own = self._in_thread(follower.flight.key, request)
+            return await (call_next(request) if own == follower.flight.key else self._shared(own, request, call_next))
         note("cache_shared")
         if isinstance(turn, ToolMessage):
             return await self._for_call(turn, request)
@@ -309,7 +317,7 @@ class Cache(Middleware):
             output = await call_next(request)
             turn = await self._to_share(output)
             if found is not None and isinstance(turn, ToolMessage) and turn.status == "success":
-                await self._store(found, turn)
+                await self._store(found, turn, self._key_to_keep(flight.key, request))
             return output
         except Exception as error:
             # A copy for the followers, taken now: outer frames will add notes and traceback entries to this error.
@@ -322,13 +330,15 @@ class Cache(Middleware):
             # With a shared store only the store keeps results: a result kept here, too, would miss invalidations
             # of other processes.
             keep = self._stored is None and isinstance(turn, ToolMessage) and turn.status == "success"
-            self._local.land(flight, turn, keep=keep)
+            self._local.land(flight, turn, keep=keep, key=self._key_to_keep(flight.key, request))
             del turn  # breaks a reference cycle: the error's traceback refers to this frame
 
     async def _find_stored(self, key: _Key, request: ToolCallRequest) -> Hit[ToolMessage] | Begun | None:
         """Return the call's result from the shared store, or a `Begun` with which `_store` stores the result later."""
         # Return `None` if the store is not used for this call.
-        if self._stored is None or (self._key_function is None and not self._is_known_by_its_name(key)):
+        if self._stored is None or key.thread is not None:
+            return None
+        if self._key_function is None and not self._is_known_by_its_name(key):
             return None
         # Hashing a long key takes a while, so it runs in a thread.
         document = await run_if_long(self._threads, key.value, partial(self._stored.document_of, key.tool, key.value))
@@ -337,9 +347,12 @@ class Cache(Middleware):
             return None
         return await self._stored.find(document, request)
 
-    async def _store(self, begun: Begun, message: ToolMessage) -> None:
-        """Write the result of a call to the shared store, unless it has no JSON form."""
+    async def _store(self, begun: Begun, message: ToolMessage, key: _Key) -> None:
+        """Write the result of a call to the shared store, unless it has no JSON form or is for one conversation."""
         assert self._stored is not None
+        if key.thread is not None:
+            note("cache_skipped", reason="is only for its conversation")
+            return
         text = None
         with suppress(CutOffError):  # the result exists: a cancellation during the conversion must not lose it
             text = await shielded(partial(run_if_long, self._threads, message, partial(self._stored.text_of, message)))
@@ -389,7 +402,19 @@ class Cache(Middleware):
             value = None
         else:
             value = await self._canonical(request.tool_call["args"])
-        return None if value is None else _Key(name, body_of(tool), value)
+        return None if value is None else self._in_thread(_Key(name, body_of(tool), value), request)
+
+    def _in_thread(self, key: _Key, request: ToolCallRequest) -> _Key:
+        """Return the key for calls of this conversation, if the tool has had a result that was only for one."""
+        return key._replace(thread=thread_of(request.runtime.config)) if key.tool in self._by_thread else key
+
+    def _key_to_keep(self, key: _Key, request: ToolCallRequest) -> _Key:
+        """Return the key under which the outcome of a call that has run may be reused."""
+        call = running_call()
+        # A model request of an agent inside a tool is no part of the result of this tool.
+        if call is not None and call.only_for_thread and key.tool:
+            self._by_thread.add(key.tool)
+        return self._in_thread(key, request)
 
     async def _key_of_request(self, request: "ModelRequest[Any]") -> _Key | None:
         """Return the key of the reply to a model request, or `None` if the request must be sent."""

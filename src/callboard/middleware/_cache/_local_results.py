@@ -113,11 +113,12 @@ class LocalResults(Generic[K, T]):
             if follower.flight.followers.pop(follower, self) is self and follower.turn is Turn.LEAD:
                 self._pass_on(follower.flight)
 
-    def land(self, flight: Flight[K, T], turn: T | Exception | Turn, *, keep: bool) -> None:
+    def land(self, flight: Flight[K, T], turn: T | Exception | Turn, *, keep: bool, key: K) -> None:
         """End a flight whose call the caller has run, and give the result, error or instruction to its followers.
 
         `Turn.LEAD` goes to the first follower only, while the others keep waiting; any other value goes to all. With
-        `keep` the result is kept for later calls, unless it was invalidated while the call ran.
+        `keep` the result is kept for later calls with the key `key`, unless it was invalidated while the call ran. If
+        `key` is not the key of the flight, the outcome is not for its followers: each of them runs its own call.
         """
         with self._lock:
             if turn is Turn.LEAD:
@@ -126,7 +127,9 @@ class LocalResults(Generic[K, T]):
             # `_end()` is false after an invalidation. The followers still get the result: they asked before it.
             if self._end(flight) and keep and not isinstance(turn, (Exception, Turn)):
                 self._read_clock()
-                self._kept[flight.key] = turn, self._now
+                self._kept[key] = turn, self._now
+            if key != flight.key:
+                turn = Turn.ALONE
             followers, flight.followers = flight.followers, {}
             for follower in followers:
                 follower.told(turn)
