@@ -1,9 +1,7 @@
 """The pages and examples are true: code runs, links resolve, and the reference has every name."""
 
 import ast
-import importlib
 import inspect
-import pkgutil
 import re
 import runpy
 import subprocess
@@ -16,9 +14,9 @@ import anyio
 import pytest
 
 import callboard
-import callboard_actors
 from callboard.testing import Recorder, tool_call
 from tests import llms
+from tests.public_names import public_names
 
 ROOT = Path(__file__).parents[1]
 TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
@@ -117,22 +115,12 @@ def _is_error(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, BaseException)
 
 
-def public_names() -> list[tuple[str, str]]:
-    """Modules of both distributions, each with its public names."""
-    found: list[tuple[str, str]] = []
-    for package in (callboard, callboard_actors):
-        names = [module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
-        for name in [package.__name__, *(name for name in names if "._" not in name)]:
-            found += [(name, public) for public in getattr(importlib.import_module(name), "__all__", ())]
-    return found
-
-
 def test_every_public_name_is_on_a_page() -> None:
     """A public name without an entry in the reference or a guide could only be guessed."""
     pages = [page.read_text() for page in (*PAGES, ROOT / "actors" / "README.md") if page.name != "CHANGELOG.md"]
     code = [part for text in pages for part in re.findall(r"^```.*?^```|`[^`\n]+`", text, re.MULTILINE | re.DOTALL)]
     words = {word for part in code for word in re.findall(r"\w+", part)}
-    names = public_names()
+    names = [(found.module, found.name) for found in public_names()]
 
     assert len(names) > 250
     assert [f"{module}.{name}" for module, name in names if name not in words] == []

@@ -12,6 +12,7 @@ import callboard.guards
 import callboard.middleware
 import callboard.testing
 import callboard.threads
+from tests.public_names import public_names
 
 WINDOWS = [callboard, callboard.guards, callboard.middleware, callboard.testing, callboard.threads]
 
@@ -82,6 +83,20 @@ def test_exceptions_are_exported_from_their_module_and_from_the_window() -> None
     from callboard import exceptions
 
     assert set(exceptions.__all__) <= set(callboard.__all__)
+
+
+def test_two_public_objects_never_share_a_name() -> None:
+    """A reader who meets `Recorder` in a page or a traceback must not have to ask which one is meant."""
+    found = public_names()
+    first = {public.name: public for public in reversed(found)}
+    clashes = [
+        f"{public.name}: {first[public.name].module} and {public.module}"
+        for public in found
+        if public.value is not first[public.name].value
+    ]
+
+    assert len(first) > 250
+    assert clashes == []
 
 
 def test_the_former_name_of_the_warning_about_orders_is_the_same_class() -> None:

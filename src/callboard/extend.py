@@ -15,7 +15,7 @@ Middleware that waits, computes or shares state finds functions for that here, t
   connecting, because a name may resolve differently each time. `retry_after` parses the header of that name. For URL
   arguments use `callboard.guards.Url`.
 - *Middleware*: a call waits in `waiting()` without using up its timeout, and for a `wakeup()` that any thread may set.
-  `common_time` is a clock for state that several event loops share. `Threads` run what would block the event loop, and
+  `common_time` is a clock for state that several event loops share. `WorkerThreads` run code that blocks, and
   `shielded` work goes on while its call is cancelled. `run_on_asyncio` calls a library that needs asyncio;
   `is_sync_entry` tells that the run began in sync code, so that sync clients should be used.
 """
@@ -28,7 +28,7 @@ from callboard._calls._call_context import forwarded_context as forwarded_contex
 from callboard._calls._call_context import inject_context as inject_context
 from callboard._calls._draining import EngineOperations as EngineOperations
 from callboard._calls._limits import LimitGuard as LimitGuard
-from callboard._calls._thread_pool import Threads as Threads
+from callboard._calls._thread_pool import WorkerThreads as WorkerThreads
 from callboard._loops._bridge import run_on_asyncio as run_on_asyncio
 from callboard._loops._current import common_time as common_time
 from callboard._loops._current import wakeup as wakeup
@@ -95,9 +95,9 @@ __all__ = [
     "Seat",
     "SharedDocuments",
     "SharedLimits",
-    "Threads",
     "ToolActor",
     "Wakeup",
+    "WorkerThreads",
     "Written",
     "actor_behind",
     "attached_context",

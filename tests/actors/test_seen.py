@@ -29,7 +29,7 @@ from callboard._calls._observers import observe_everywhere
 from callboard._cli._call_counts import CallCounts
 from callboard._cli._view import line, picture
 from callboard.actors._restarts import Backoff
-from callboard.telemetry import Logs, Recorder, read_recording
+from callboard.telemetry import Logs, RecordingWriter, read_recording
 from callboard.testing import tool_call
 from tests.helpers import BrokenError, make
 from tests.telemetry._measured import Seen
@@ -313,7 +313,7 @@ async def test_asks_and_lives_are_logged(caplog: pytest.LogCaptureFixture) -> No
 
 
 async def test_a_recording_has_the_asks_of_its_calls_and_the_lives_of_actors(tmp_path: Path) -> None:
-    with Recorder(tmp_path / "run.jsonl", clock=anyio.current_time):
+    with RecordingWriter(tmp_path / "run.jsonl", clock=anyio.current_time):
         async with ToolNode([child(Desk, key=lambda call: "tenant-7")], limit=Limit(concurrency=1)) as node:
             await node.ainvoke([tool_call("work", "c1", seconds=2.0), tool_call("work", "c2", seconds=1.0)])
         async with running(Desk) as desk:
@@ -339,7 +339,7 @@ async def test_a_recording_has_the_asks_of_its_calls_and_the_lives_of_actors(tmp
 
 async def test_a_captured_recording_has_keys(tmp_path: Path) -> None:
     """Keys are recorded only with capture, as in spans."""
-    with Recorder(tmp_path / "run.jsonl", capture=True, redact=False):
+    with RecordingWriter(tmp_path / "run.jsonl", capture=True, redact=False):
         async with keyed(Desk) as desks:
             await desks["tenant-7"].work(0.0)
 

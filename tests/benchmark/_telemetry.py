@@ -18,7 +18,7 @@ from opentelemetry.trace import Tracer
 
 import callboard
 from callboard._calls._observers import observe_by_default
-from callboard.telemetry import Metrics, Recorder, Tracing
+from callboard.telemetry import Metrics, RecordingWriter, Tracing
 
 from ._contestants import LOOK_UP, Work, direct, in_graph, queries
 from ._measure import CPU, Budget, Contestant, Table, interleaved, repeats
@@ -73,7 +73,7 @@ def _samples(size: int, repetitions: int) -> Any:
         SPANS: run(work, tracing.on, provider.force_flush),
         BARE: run(_bare(provider.get_tracer("bare"), size), after=provider.force_flush),
         METRICS: run(work, metrics.on),
-        RECORDER: run(work, lambda: Recorder(file)),
+        RECORDER: run(work, lambda: RecordingWriter(file)),
         LANGGRAPH: run(in_graph(langgraph.prebuilt.ToolNode([LOOK_UP]), message)),
     }
     try:

@@ -28,7 +28,7 @@ from callboard.guards import (
     Url,
 )
 from callboard.middleware import Cache, OutputBudget
-from callboard.telemetry import Recorder, Tracing, setup
+from callboard.telemetry import RecordingWriter, Tracing, setup
 from callboard.telemetry._default_observers import default_observers
 
 Make = Callable[[], object]
@@ -61,7 +61,7 @@ NEEDS: dict[str, tuple[Make, str, str]] = {
     "Url": (Url, "idna", r"Url\(...\) needs idna: pip install 'callboard\[middleware\]'"),
     "spans": (lambda: Tracing(capture=True), "phonenumbers", r"Redact\(\): .*callboard\[redact\].*redact=False"),
     "a recording": (
-        lambda: Recorder("x", capture=True),
+        lambda: RecordingWriter("x", capture=True),
         "schwifty",
         r"Redact\(\): .*callboard\[redact\].*redact=False",
     ),
@@ -132,7 +132,7 @@ WITHOUT: dict[str, Make] = {
     "no URL": lambda: Sanitize(tools={"search": {"query": Text()}}),
     "spans without arguments": lambda: Tracing(capture=False),
     "spans with all there is": lambda: Tracing(capture=True, redact=False),
-    "a recording with another redactor": lambda: Recorder("x", capture=True, redact=str),
+    "a recording with another redactor": lambda: RecordingWriter("x", capture=True, redact=str),
 }
 
 

@@ -16,7 +16,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from opentelemetry.sdk.trace import SpanProcessor
 
 from callboard import CallPolicy, ToolNode, create_react_agent
-from callboard.testing import Reply, calls
+from callboard.testing import ScriptedReply, calls
 from tests.helpers import make
 
 from ._traces import PaidModel, said, traced
@@ -36,7 +36,7 @@ class Diary(SpanProcessor):
 
 
 @contextmanager
-def agent_in(directory: Path, pay: Any, *script: Reply) -> Iterator[Any]:
+def agent_in(directory: Path, pay: Any, *script: ScriptedReply) -> Iterator[Any]:
     """Return an agent on the database of that directory. Lost calls are put to a person."""
     node = ToolNode([make(pay)], policies={"pay": CallPolicy(on_unknown="ask")})
     with closing(sqlite3.connect(directory / "db", check_same_thread=False)) as connection:

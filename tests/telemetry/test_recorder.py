@@ -1,4 +1,4 @@
-"""`Recorder`: all events are in the file within a size limit, and its failures do not reach a call."""
+"""`RecordingWriter`: all events are in the file within a size limit, and its failures do not reach a call."""
 
 import gc
 import json
@@ -15,11 +15,10 @@ from langchain_core.tools import tool
 
 from callboard import CallPolicy, Limit, ToolNode, create_react_agent
 from callboard._records._events import RunEvent, RunInfo
-from callboard.telemetry import Recorder
+from callboard.telemetry import RecordingWriter
 from callboard.telemetry._capture import Capture, repeatable
 from callboard.telemetry._recording import _recorder as module
-from callboard.testing import Recorder as Tools
-from callboard.testing import ScriptedModel, backend, backend_names, calls, tool_call
+from callboard.testing import Recorder, ScriptedModel, backend, backend_names, calls, tool_call
 
 WAIT = 1000
 
@@ -36,9 +35,9 @@ async def asked(node: ToolNode, *requested: Any) -> Any:
 @pytest.mark.real_clock
 async def test_a_run_is_recorded_from_its_beginning_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "run.jsonl"
-    agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [Tools().tool("work")], name="bot")
+    agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [Recorder().tool("work")], name="bot")
 
-    with Recorder(path), anyio.fail_after(WAIT):
+    with RecordingWriter(path), anyio.fail_after(WAIT):
         await agent.ainvoke({"messages": [("user", "go")]}, {"configurable": {"thread_id": "oslo"}})
 
     header, *lines, closed = lines_of(path)
@@ -58,9 +57,9 @@ async def test_a_run_is_recorded_from_its_beginning_to_its_end(tmp_path: Path) -
 async def test_waits_retries_and_endings_are_in_it(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     policies = {"slow": CallPolicy(timeout=2, limit=Limit(concurrency=1, queue=1))}
-    node = ToolNode([Tools().tool("slow", seconds=5)], policies=policies)
+    node = ToolNode([Recorder().tool("slow", seconds=5)], policies=policies)
 
-    with Recorder(path, clock=anyio.current_time):
+    with RecordingWriter(path, clock=anyio.current_time):
         await asked(node, *(tool_call("slow", str(n)) for n in range(3)))
 
     lines = [line for line in lines_of(path) if "call" in line]
@@ -75,9 +74,9 @@ async def test_waits_retries_and_endings_are_in_it(tmp_path: Path) -> None:
 
 async def test_a_part_after_a_line_that_was_cut_begins_a_line(tmp_path: Path) -> None:
     """A killed process may leave half a line, which must not merge with the next header."""
-    path, node = tmp_path / "run.jsonl", ToolNode([Tools().tool("work")])
+    path, node = tmp_path / "run.jsonl", ToolNode([Recorder().tool("work")])
     path.write_text('{"t":1,"eve')
-    with Recorder(path, append=True):
+    with RecordingWriter(path, append=True):
         await asked(node, tool_call("work", "call_1"))
     cut, *rest = path.read_text().splitlines()
     assert cut == '{"t":1,"eve'
@@ -86,8 +85,8 @@ async def test_a_part_after_a_line_that_was_cut_begins_a_line(tmp_path: Path) ->
 
 async def test_what_is_no_text_is_written_all_the_same(tmp_path: Path) -> None:
     """Models write lone surrogates, and tools return any object."""
-    path, node = tmp_path / "run.jsonl", ToolNode([Tools().tool("work", returns="fine")])
-    with Recorder(path, capture=True, redact=False):
+    path, node = tmp_path / "run.jsonl", ToolNode([Recorder().tool("work", returns="fine")])
+    with RecordingWriter(path, capture=True, redact=False):
         await asked(node, tool_call("work", "call_1", query="\ud800"))
     assert len(lines_of(path)) == 6
 
@@ -100,10 +99,10 @@ async def test_a_disk_that_is_stuck_loses_events_and_says_how_many(tmp_path: Pat
     path = tmp_path / "pipe"
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    node = ToolNode([Tools().tool("work")])
+    node = ToolNode([Recorder().tool("work")])
     read = bytearray()
 
-    with Recorder(path, bound=4096, patience=0.01) as recorder:
+    with RecordingWriter(path, bound=4096, patience=0.01) as recorder:
         for turn in range(5):
             result = await asked(node, *(tool_call("work", f"{turn}-{n}") for n in range(500)))
             assert len(result["messages"]) == 500
@@ -131,8 +130,8 @@ def _drain(reader: int, read: bytearray) -> None:
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full on this system")  # noqa: PTH110
 async def test_a_full_disk_is_reported_once_and_changes_no_call(caplog: pytest.LogCaptureFixture) -> None:
     """/dev/full fails each write, which must be reported once."""
-    node = ToolNode([Tools().tool("work")])
-    with Recorder("/dev/full") as recorder:
+    node = ToolNode([Recorder().tool("work")])
+    with RecordingWriter("/dev/full") as recorder:
         for turn in range(3):
             result = await asked(node, *(tool_call("work", f"{turn}-{n}") for n in range(20)))
             assert len(result["messages"]) == 20
@@ -144,7 +143,7 @@ async def test_a_full_disk_is_reported_once_and_changes_no_call(caplog: pytest.L
 @pytest.mark.parametrize("bound", [0, 1023])
 def test_a_bound_of_next_to_nothing_is_refused(bound: int) -> None:
     with pytest.raises(ValueError, match=f"1024 bytes or more, got {bound}"):
-        Recorder("x", bound=bound)
+        RecordingWriter("x", bound=bound)
 
 
 @pytest.mark.parametrize("name", backend_names(real_clock=True))
@@ -157,7 +156,7 @@ def test_a_hundred_thousand_calls_are_recorded_in_bounded_memory(name: str, tmp_
     batch = [tool_call("quick", str(n)) for n in range(1000)]
 
     async def main() -> tuple[int, int]:
-        with Recorder(path, bound=1 << 20, patience=10) as recorder:
+        with RecordingWriter(path, bound=1 << 20, patience=10) as recorder:
             await asked(node, *batch)
             gc.collect()
             before = sys.getallocatedblocks()
@@ -203,7 +202,7 @@ async def test_events_after_the_end_of_a_recording_are_lost_and_not_kept(tmp_pat
 
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
-            with Recorder(path) as recorder:
+            with RecordingWriter(path) as recorder:
                 group.start_soon(asked, ToolNode([work]), tool_call("work"))
                 await started.wait()
             may_end.set()
@@ -218,13 +217,13 @@ async def test_events_after_the_end_of_a_recording_are_lost_and_not_kept(tmp_pat
 @pytest.mark.real_clock
 async def test_inputs_and_replies_are_recorded_with_arguments_only(tmp_path: Path) -> None:
     """A replay needs them; LangChain reads them as messages."""
-    agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [Tools().tool("work")])
+    agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [Recorder().tool("work")])
     lines = []
     for capture in (False, True):
-        with Recorder(tmp_path / "run.jsonl", capture=capture, redact=False), anyio.fail_after(WAIT):
+        with RecordingWriter(tmp_path / "run.jsonl", capture=capture, redact=False), anyio.fail_after(WAIT):
             await agent.ainvoke({"messages": [HumanMessage("go", id="1"), ("user", "now")]})
         lines.append(lines_of(tmp_path / "run.jsonl"))
-        agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [Tools().tool("work")])
+        agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [Recorder().tool("work")])
 
     assert not [line for line in lines[0] if {"input", "reply"} & line.keys()]
     messages, *replies = [line.get("input") or line["reply"] for line in lines[1] if {"input", "reply"} & line.keys()]
@@ -238,8 +237,8 @@ async def test_inputs_and_replies_are_recorded_with_arguments_only(tmp_path: Pat
 
 async def test_recorded_values_are_complete(tmp_path: Path) -> None:
     """`what-is-recorded.md` promises it: the page about spans names a limit, and recordings have none."""
-    path, node = tmp_path / "run.jsonl", ToolNode([Tools().tool("work")])
-    with Recorder(path, capture=True, redact=False):
+    path, node = tmp_path / "run.jsonl", ToolNode([Recorder().tool("work")])
+    with RecordingWriter(path, capture=True, redact=False):
         await asked(node, tool_call("work", "call_1", query="x" * 20_000))
     found = [line.get("args") or line["result"] for line in lines_of(path) if {"args", "result"} & line.keys()]
     assert found == [{"query": "x" * 20_000}, "x" * 20_000]

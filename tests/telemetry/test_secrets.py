@@ -23,7 +23,7 @@ from callboard import AbandonedThreadWarning, CallEvent, CallPolicy, Limit, Rate
 from callboard._calls._observers import observe
 from callboard.guards import Redact, RepairArguments, Sanitize
 from callboard.middleware import Cache, CircuitBreaker, Fallback, OutputBudget, Retry
-from callboard.telemetry import Logs, Metrics, Recorder
+from callboard.telemetry import Logs, Metrics, RecordingWriter
 from callboard.telemetry._setup import formatter
 from callboard.testing import calls, tool_call
 from tests.helpers import make, make_sync
@@ -59,7 +59,7 @@ class Everything:
                 stack.callback(logger.removeHandler, handler)
             for one in (self.traces, Metrics(self._meters), Logs()):
                 stack.enter_context(one.on())
-            stack.enter_context(Recorder(self._path, **self._options))
+            stack.enter_context(RecordingWriter(self._path, **self._options))
             yield
 
     async def run(self, node: ToolNode, *requests: Any, fails: Any = ()) -> Any:

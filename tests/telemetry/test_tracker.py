@@ -17,7 +17,7 @@ import callboard.telemetry._names as names
 from callboard import CallEvent, observe
 from callboard._calls._observers import current_observers
 from callboard._cli._call_counts import CallCounts, total
-from callboard.telemetry import CallTracker, Logs, Recorder, TrackedCall, read_recording
+from callboard.telemetry import CallTracker, Logs, RecordingWriter, TrackedCall, read_recording
 
 from ._events import Script, event, played, scripts
 from ._measured import Seen as Measured
@@ -43,7 +43,7 @@ class Seen:
         with ExitStack() as stack:
             for one in (self.traces, self._measured.metrics, Logs(logger)):
                 stack.enter_context(one.on())
-            stack.enter_context(Recorder(file))
+            stack.enter_context(RecordingWriter(file))
             stack.enter_context(observe(self.counts))
             copy_context().run(tell, events)  # spans that end out of order leave theirs behind
         self.recorded = list(read_recording(file).calls())

@@ -14,9 +14,8 @@ from langgraph.types import Command, interrupt
 
 from callboard import Agent, CallPolicy, Limit, ToolNode, create_agent, create_react_agent
 from callboard.middleware import RequireApproval, Retry
-from callboard.telemetry import Recorder
-from callboard.testing import Recorder as Tools
-from callboard.testing import ReplayDifferenceError, ScriptedModel, _replay, backend, calls, replay
+from callboard.telemetry import RecordingWriter
+from callboard.testing import Recorder, ReplayDifferenceError, ScriptedModel, _replay, backend, calls, replay
 
 SCRIPT = [
     calls(("search", {"query": "tea"}), ("fetch", {"query": "a.example"})),
@@ -45,7 +44,7 @@ def record(path: Path, run: Callable[[], Any], name: str = "asyncio", **options:
     """Record what a function does, on a virtual clock."""
 
     async def recorded() -> None:
-        with Recorder(path, clock=anyio.current_time, **{"capture": True, "redact": False, **options}):
+        with RecordingWriter(path, clock=anyio.current_time, **{"capture": True, "redact": False, **options}):
             await run()
 
     loop, settings = backend(name)
@@ -62,7 +61,7 @@ def go(agent: Agent, *inputs: Any) -> Callable[[], Any]:
 
 
 def slow_tools(**options: Any) -> list[Any]:
-    tools = Tools()
+    tools = Recorder()
     return [tools.tool("search", seconds=5), tools.tool("fetch", seconds=3), tools.tool("refund", returns="done")]
 
 
@@ -94,11 +93,11 @@ def test_a_recording_of_the_real_clock_is_replayed_again_and_again(
 ) -> None:
     """Times of a real run are uneven. On trio, calls begin in any order, and get permits in any order."""
     many = [calls(*((tool, {"query": str(place)}) for place in range(4) for tool in ("quick", "slow"))), "Done."]
-    tools = Tools()
+    tools = Recorder()
     made = [tools.sync_tool("quick", seconds=0.001), tools.tool("slow", seconds=lambda query: 0.012 * (1 + int(query)))]
     agent = create_react_agent(ScriptedModel(many), ToolNode(made, limit=limit), name="bot")
     path = tmp_path / "real.jsonl"
-    with Recorder(path, capture=True, redact=False):
+    with RecordingWriter(path, capture=True, redact=False):
         agent.invoke({"messages": [("user", "go")]})
 
     for _ in range(5):
@@ -188,7 +187,7 @@ def test_further_calls_and_missing_requests_are_differences(recording: Path, nam
 @BACKENDS
 def test_errors_retries_and_timeouts_happen_again(tmp_path: Path, name: str) -> None:
     """Middleware sees an error of the recorded class."""
-    tools = Tools()
+    tools = Recorder()
     options: Any = {
         "middleware": [Retry(attempts=3, on=ConnectionError, any_tool=True)],
         "policies": {"slow": CallPolicy(timeout=2)},
@@ -316,7 +315,7 @@ def test_an_agent_within_a_tool_is_replayed_by_the_tools_result_or_for_real(tmp_
 
 @BACKENDS
 def test_real_tools_run_by_choice(recording: Path, name: str) -> None:
-    tools = Tools()
+    tools = Recorder()
     replay(recording, new_agent([*never("search", "fetch"), tools.tool("refund")]), real=["refund"], backend=name)
 
     assert tools.order == ["refund(o1)"]

@@ -25,7 +25,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from callboard import CallEvent, CallPolicy, ToolNode, create_react_agent, observe, progress
 from callboard._calls._progress import PAUSE
-from callboard.telemetry import Logs, Recorder, Tracing, read_recording
+from callboard.telemetry import Logs, RecordingWriter, Tracing, read_recording
 from callboard.testing import ScriptedModel, calls
 from tests.helpers import ask, live_tasks, make, make_sync
 
@@ -375,7 +375,7 @@ async def test_spans_have_the_numbers_and_the_text_if_it_is_captured(capture: bo
 @pytest.mark.parametrize("capture", [False, True])
 async def test_recordings_have_the_numbers_and_the_text_if_it_is_captured(capture: bool, tmp_path: Path) -> None:
     """The progress events of a recording belong to their call."""
-    with Recorder(tmp_path / "run.jsonl", capture=capture, redact=False):
+    with RecordingWriter(tmp_path / "run.jsonl", capture=capture, redact=False):
         await run_secretly()
     [line] = [json.loads(one) for one in (tmp_path / "run.jsonl").read_text().splitlines() if "noted" in one]
     assert (line["what"], line["facts"]) == ("progress", {"done": 1, "total": 2})

@@ -3,7 +3,7 @@
 from typing import assert_type
 
 from callboard import Backoff, Limit, ToolNode, child, running
-from callboard_actors.http import Answer, HttpClient, HttpError, HttpTools, Page
+from callboard_actors.http import HttpAnswer, HttpClient, HttpError, HttpTools, Page
 
 node = ToolNode([HttpTools(allow=["example.org"], methods=["GET", "POST"], retries=1)])
 spec = child(HttpTools(cookies=True, limit=None, headers={"example.org": {"Authorization": "key"}}), key=lambda call: 1)
@@ -17,7 +17,7 @@ async def ask() -> None:
         page = await http.request("PUT", "https://example.org/", content=b"")
         assert_type(await page.readable(), str)
     async with running(HttpTools()) as tools:
-        assert_type(await tools.fetch("https://example.org/", start=10), Answer)
+        assert_type(await tools.fetch("https://example.org/", start=10), HttpAnswer)
 
 
 def read(error: HttpError) -> None:

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from anyio import CancelScope
 
 from callboard._calls._call import current_call
-from callboard._calls._thread_pool import Threads
+from callboard._calls._thread_pool import WorkerThreads
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
@@ -158,7 +158,7 @@ class SyncMiddleware(Generic[Q, A]):
 
     def __init__(self, fn: Callable[[Q, Callable[[Q], A]], A]) -> None:
         self._fn = fn
-        self._threads = Threads(repr(fn), THREADS)
+        self._threads = WorkerThreads(repr(fn), THREADS)
 
     async def __call__(self, request: Q, call_next: Callable[[Q], Awaitable[A]]) -> A:
         return await _answer_while(partial(self._in_thread, request), call_next)

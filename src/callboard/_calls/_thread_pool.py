@@ -1,4 +1,4 @@
-"""Worker threads with a maximum number: `Threads` for one middleware, `ThreadPermits` for one node."""
+"""Worker threads with a maximum number: `WorkerThreads` for one middleware, `ThreadPermits` for one node."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -25,7 +25,7 @@ class _ThreadPermit:
         self._gate.leave()
 
 
-class Threads:
+class WorkerThreads:
     """Bounded number of worker threads. A thread that outlives its call keeps its permit until it ends.
 
     Args:

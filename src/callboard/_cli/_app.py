@@ -217,7 +217,7 @@ def show(options: ShowOptions) -> None:
 def trace(options: TraceOptions) -> None:
     """Show a recording: every call with its waits in queues, its attempts and its outcome.
 
-    Make recordings with `callboard run ... --record`, or with `callboard.telemetry.Recorder` in a program.
+    Make recordings with `callboard run ... --record`, or with `callboard.telemetry.RecordingWriter` in a program.
 
     Each bar is a call: light while it waited in a queue, full while an attempt ran, thin in between.
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from callboard._cli._command_options import RunOptions
 from callboard._cli._shown_text import CommandError, printable
 from callboard.exceptions import StorageError
-from callboard.telemetry import Recorder
+from callboard.telemetry import RecordingWriter
 from callboard.threads import Threads, masked
 
 # Databases.
@@ -104,7 +104,7 @@ def _quoted(text: str) -> str:
     return f"'{printable(text)}'"
 
 
-# Recorder of a run, and its options.
+# RecordingWriter of a run, and its options.
 
 
 def recording_path(options: RunOptions, thread_id: str) -> Path | None:
@@ -134,7 +134,7 @@ def recorded(path: Path | None, *, capture: bool = False) -> Generator[None]:
     with ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(Recorder(path, append=True, capture=capture))
+            stack.enter_context(RecordingWriter(path, append=True, capture=capture))
         except FileExistsError as error:
             raise CommandError(f"cannot record to {path}: {path.parent} is no directory") from error
         except ImportError as error:

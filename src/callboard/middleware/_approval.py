@@ -21,7 +21,7 @@ from pydantic import BaseModel, Discriminator, RootModel, TypeAdapter, model_val
 from typing_extensions import TypedDict
 
 from callboard._calls._call import note
-from callboard._calls._thread_pool import Threads
+from callboard._calls._thread_pool import WorkerThreads
 from callboard._langgraph import answer_is_for, bound_answer_waits, next_is_asked
 from callboard._langgraph._vocabulary import ActionRequest, HumanInterrupt, HumanInterruptConfig, ToolCallRequest
 from callboard._util._canonical import digest, place_of
@@ -320,7 +320,7 @@ class RequireApproval(Middleware):
         self._description = description
         self._other_tools = other_tools
         self._missing: Missing = missing
-        self._threads = Threads("RequireApproval")
+        self._threads = WorkerThreads("RequireApproval")
 
     def check_tools(self, tools: Collection[str]) -> None:
         """Raise `ValueError` if the node lacks a tool named in `tools`: its calls would run unapproved."""

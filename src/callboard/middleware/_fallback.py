@@ -10,7 +10,7 @@ from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 
 from callboard._calls._call import note
-from callboard._calls._thread_pool import Threads
+from callboard._calls._thread_pool import WorkerThreads
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolInvocationError, msg_content_output
 from callboard._loops._deadline import remaining
 from callboard._util._callers import is_async
@@ -133,7 +133,7 @@ def _constant(value: T) -> Callable[..., Awaitable[T]]:
 
 def _in_thread(fn: Callable[..., object]) -> Callable[..., Awaitable[object]]:
     # The result travels in a tuple: trio refuses an awaitable as the result of a thread, and `fn` may return one.
-    threads = Threads(repr(fn), _THREADS)
+    threads = WorkerThreads(repr(fn), _THREADS)
 
     async def answer(*asked: object) -> object:
         return (await threads.run(lambda: (fn(*asked),)))[0]

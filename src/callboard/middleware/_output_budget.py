@@ -24,7 +24,7 @@ from langgraph.store.base import BaseStore, GetOp, PutOp
 from langgraph.store.memory import InMemoryStore
 
 from callboard._calls._call import note
-from callboard._calls._thread_pool import Threads
+from callboard._calls._thread_pool import WorkerThreads
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolRuntime
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._deadline import remaining
@@ -42,7 +42,7 @@ class StoreAccess:
     """Access to LangGraph stores, by their async methods where possible, else by sync methods in at most 16 threads."""
 
     def __init__(self) -> None:
-        self._threads = Threads("a store", 16)
+        self._threads = WorkerThreads("a store", 16)
 
     async def batch(self, store: BaseStore, ops: Sequence[PutOp | GetOp]) -> list[Any]:
         """Run operations on a store, and return their results."""
@@ -243,7 +243,7 @@ class Measure:
         self._count = count
         per_token = CHARACTERS_PER_TOKEN if count is None else _MOST_CHARACTERS_PER_TOKEN
         self._characters = self._tokens * per_token if characters is None else characters
-        self._threads = Threads("a counter of tokens", 4)
+        self._threads = WorkerThreads("a counter of tokens", 4)
 
     @property
     def page(self) -> int:

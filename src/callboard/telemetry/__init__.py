@@ -1,10 +1,10 @@
 """OpenTelemetry spans and metrics, log lines and recordings of calls, agent runs and actors.
 
-Tracing, Metrics, Logs    observers; active by themselves once the application has an SDK, or sets a log level
-setup                     sets up an OpenTelemetry SDK and log lines for an application without them
-Recorder, read_recording  write all events to a file, and read the file back
-CallTracker               base class of your own observers: follows the state of each call
-carrier, continued        inject the trace context into another process, and extract it again
+Tracing, Metrics, Logs            observers; active by themselves once the application has an SDK, or sets a log level
+setup                             sets up an OpenTelemetry SDK and log lines for an application without them
+RecordingWriter, read_recording   write all events to a file, and read the file back
+CallTracker                       base class of your own observers: follows the state of each call
+carrier, continued                inject the trace context into another process, and extract it again
 """
 
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from callboard.telemetry._links import continued as continued
     from callboard.telemetry._logs import Logs as Logs
     from callboard.telemetry._metrics import Metrics as Metrics
-    from callboard.telemetry._recording._recorder import Recorder as Recorder
+    from callboard.telemetry._recording._recorder import RecordingWriter as RecordingWriter
     from callboard.telemetry._recording._recordings import read_recording as read_recording
     from callboard.telemetry._recording._timeline import ActorChange as ActorChange
     from callboard.telemetry._recording._timeline import Closing as Closing
@@ -44,7 +44,7 @@ _HOMES = {
     "callboard.telemetry._logs": ("Logs",),
     "callboard.telemetry._metrics": ("Metrics",),
     "callboard.telemetry._recording._recordings": ("read_recording",),
-    "callboard.telemetry._recording._recorder": ("Recorder",),
+    "callboard.telemetry._recording._recorder": ("RecordingWriter",),
     "callboard.telemetry._setup": ("Telemetry", "setup"),
     "callboard.telemetry._recording._timeline": (
         "ActorChange",

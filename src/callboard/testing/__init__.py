@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from callboard.testing._replay import ReplayDifferenceError as ReplayDifferenceError
     from callboard.testing._replay import replay as replay
     from callboard.testing._scripted_model import Line as Line
-    from callboard.testing._scripted_model import Reply as Reply
     from callboard.testing._scripted_model import ScriptedModel as ScriptedModel
+    from callboard.testing._scripted_model import ScriptedReply as ScriptedReply
     from callboard.testing._scripted_model import ScriptEndedError as ScriptEndedError
     from callboard.testing._scripted_model import calls as calls
     from callboard.testing._scripted_model import tool_call as tool_call
@@ -48,7 +48,7 @@ _HOMES = {
     "callboard.testing._replay": ("Replay", "ReplayDifferenceError", "replay"),
     "callboard.testing._scripted_model": (
         "Line",
-        "Reply",
+        "ScriptedReply",
         "ScriptEndedError",
         "ScriptedModel",
         "calls",

@@ -23,7 +23,7 @@ from callboard._records._events import CallEvent, RunEvent, RunInfo
 from callboard.agent._agent import Agent
 from callboard.agent._run_events import RunReporter
 from callboard.telemetry._capture import messages_of
-from callboard.telemetry._recording._recorder import Recorder
+from callboard.telemetry._recording._recorder import RecordingWriter
 from callboard.telemetry._recording._recordings import read_recording
 from callboard.telemetry._recording._timeline import ModelRequest, Part, RecordedAttempt, RecordedCall, RecordedRun
 from callboard.testing._clock import backend as backend_of
@@ -66,7 +66,7 @@ def replay(
     `real`.
 
     Args:
-        path: recording with arguments and results: of `callboard run --capture`, or `Recorder(capture=True)`.
+        path: recording with arguments and results: of `callboard run --capture`, or `RecordingWriter(capture=True)`.
         agent: agent as it is now.
         real: names or patterns of tools that run as they are, on the real clock.
         kill_at: number of the event at which the process "dies", from 1: the run ends there, and another run goes on
@@ -108,7 +108,7 @@ def _stories(path: Path) -> list[Story]:
         if part.runs and not part.captures:
             raise ValueError(
                 f"{path} has no arguments, results and replies, which a replay needs: record with "
-                "`callboard run --capture`, or Recorder(path, capture=True)"
+                "`callboard run --capture`, or RecordingWriter(path, capture=True)"
             )
         found += _of_part(part)
     if not any(not story.is_nested for story in found):
@@ -290,7 +290,7 @@ class _Runs:
             stack.enter_context(fake_tools({"*": self._player.result}, real=self._real))
             stack.enter_context(self._player.replies())
             clock = anyio.current_time
-            stack.enter_context(Recorder(self._record, capture=True, redact=False, clock=clock))
+            stack.enter_context(RecordingWriter(self._record, capture=True, redact=False, clock=clock))
             stack.enter_context(observe(self._seen, runs=self._seen))
             for place, story in enumerate(self._player.stories):
                 if not story.is_nested:

@@ -129,7 +129,7 @@ def _call_chunks(message: AIMessage) -> list[ToolCallChunk]:
 Line: TypeAlias = AIMessage | str | Sequence[ToolCall]
 """Reply of the model: a message, its text, or its tool calls."""
 
-Reply: TypeAlias = Line | Exception | Callable[[list[BaseMessage]], Line]
+ScriptedReply: TypeAlias = Line | Exception | Callable[[list[BaseMessage]], Line]
 """Entry of a script: a reply, an error to raise, or a function from the messages of the request to a reply."""
 
 
@@ -144,7 +144,7 @@ class ScriptEndedError(AssertionError):
 class _Playback:
     """Script and recorded requests, shared by a model and all models bound from it."""
 
-    def __init__(self, script: Iterable[Reply], *, loop: bool) -> None:
+    def __init__(self, script: Iterable[ScriptedReply], *, loop: bool) -> None:
         self.script = tuple(script)
         self.requests: list[list[BaseMessage]] = []
         self.requested_tools: list[tuple[str, ...]] = []
@@ -152,7 +152,7 @@ class _Playback:
         self._numbering = Numbering()
         self._lock = threading.Lock()
 
-    def take(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> Reply:
+    def take(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> ScriptedReply:
         """Record a request, and return the next entry of the script, which answers it."""
         with self._lock:  # requests may come from several threads; each takes one position of the script
             position = len(self.requests)
@@ -164,7 +164,7 @@ class _Playback:
             raise ScriptEndedError(len(self.script))
         return self.script[position]
 
-    def speak(self, reply: Reply, messages: list[BaseMessage]) -> AIMessage:
+    def speak(self, reply: ScriptedReply, messages: list[BaseMessage]) -> AIMessage:
         """Return the message that an entry of the script stands for, or raise the entry's error."""
         if isinstance(reply, Exception):
             raise reply
@@ -192,7 +192,9 @@ class ScriptedModel(BaseChatModel):
 
     _playback: _Playback = PrivateAttr()
 
-    def __init__(self, script: Iterable[Reply], /, *, loop: bool = False, delay: float = 0.0, **options: Any) -> None:
+    def __init__(
+        self, script: Iterable[ScriptedReply], /, *, loop: bool = False, delay: float = 0.0, **options: Any
+    ) -> None:
         super().__init__(loop=loop, delay=delay, **options)  # type: ignore[call-arg]
         self._playback = _Playback(script, loop=loop)
 

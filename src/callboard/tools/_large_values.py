@@ -15,7 +15,7 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from langchain_core.tools.base import _is_message_content_block, _stringify
 from langgraph.types import Command
 
-from callboard._calls._thread_pool import Threads
+from callboard._calls._thread_pool import WorkerThreads
 from callboard._util._cooperative import Steps, each
 from callboard.tools._results import items_in
 
@@ -34,7 +34,7 @@ _MANY = 1_000
 _PLAIN = frozenset((int, float, bool, type(None)))
 
 
-async def run_if_long(threads: Threads, value: object, fn: Callable[[], T]) -> T:
+async def run_if_long(threads: WorkerThreads, value: object, fn: Callable[[], T]) -> T:
     """Return the result of `fn`, which reads all of `value`; `fn` runs in a thread if the value is long."""
     return await threads.run(fn) if is_long(value) else fn()
 

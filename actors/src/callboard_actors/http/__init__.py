@@ -24,16 +24,25 @@ if TYPE_CHECKING:
     from callboard_actors.http._page import Page as Page
     from callboard_actors.http._request import HttpError as HttpError
     from callboard_actors.http._request import UrlRefusedError as UrlRefusedError
-    from callboard_actors.http._tools import Answer as Answer
+    from callboard_actors.http._tools import HttpAnswer as HttpAnswer
     from callboard_actors.http._tools import HttpTools as HttpTools
     from callboard_actors.http._tools import PageArtifact as PageArtifact
 
-__all__ = ["Answer", "HttpBounds", "HttpClient", "HttpError", "HttpTools", "Page", "PageArtifact", "UrlRefusedError"]
+__all__ = [
+    "HttpAnswer",
+    "HttpBounds",
+    "HttpClient",
+    "HttpError",
+    "HttpTools",
+    "Page",
+    "PageArtifact",
+    "UrlRefusedError",
+]
 
 __getattr__ = on_demand(
     __name__,
     {
-        "Answer": "callboard_actors.http._tools",
+        "HttpAnswer": "callboard_actors.http._tools",
         "HttpBounds": "callboard_actors.http._client",
         "HttpClient": "callboard_actors.http._client",
         "HttpError": "callboard_actors.http._request",

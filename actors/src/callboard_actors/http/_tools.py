@@ -114,7 +114,7 @@ class PageArtifact(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """Result of a request: a text for the model, and data for the program (`None` if there was no response)."""
 
     text: str
@@ -189,21 +189,21 @@ class HttpTools(Actor):
         self._client = await self.enter(self._description)
 
     @handler(group="requests")
-    async def fetch(self, url: str, start: int = 0) -> Answer:
+    async def fetch(self, url: str, start: int = 0) -> HttpAnswer:
         """Read a page or a file of the web: HTML as Markdown with its links, JSON and other text as it is.
 
         What is long is read in pieces: the answer says with which `start` the next one is read.
         """
         return await self._asked("GET", url, start, None, {})
 
-    async def _asked(self, method: str, url: str, start: int, body: str | None, headers: dict[str, str]) -> Answer:
+    async def _asked(self, method: str, url: str, start: int, body: str | None, headers: dict[str, str]) -> HttpAnswer:
         try:
             request = request_of(method, url, body, None, headers)
             page = await self._client._asked(request, share=_MOST_TIME)
         except HttpError as error:
-            return Answer(str(error))
+            return HttpAnswer(str(error))
         text = await self._text(page)
-        return Answer(told(page, text, start=start, most=self._max_chars), artifact_of(page))
+        return HttpAnswer(told(page, text, start=start, most=self._max_chars), artifact_of(page))
 
     async def _text(self, page: Page) -> str | None:
         """Return the readable text of a page, or `None` if its body is not text."""
@@ -236,7 +236,7 @@ class _WritingTools(HttpTools):
     @handler(group="requests")
     async def http_request(
         self, method: str, url: str, body: str = "", content_type: str = "application/json"
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Send a request to a service of the web, and read its answer.
 
         Args:
@@ -246,12 +246,12 @@ class _WritingTools(HttpTools):
             content_type: of the body.
         """
         if method not in self._methods:
-            return Answer(f"Refused: {method!r:.20} is not allowed here, only {', '.join(self._methods)}.")
+            return HttpAnswer(f"Refused: {method!r:.20} is not allowed here, only {', '.join(self._methods)}.")
         headers = {"content-type": content_type} if body else {}
         try:
             return await self._asked(method, url, 0, body or None, headers)
         except ValueError as error:
-            return Answer(f"Refused: {error}.")
+            return HttpAnswer(f"Refused: {error}.")
 
 
 _WritingTools.__name__ = HttpTools.__name__  # errors and traces know the actor by it

@@ -17,7 +17,7 @@ from langchain_core.tools import BaseTool
 from langgraph.store.base import BaseStore, GetOp, Item, PutOp
 
 from callboard._calls._call import note
-from callboard._calls._thread_pool import Threads
+from callboard._calls._thread_pool import WorkerThreads
 from callboard._langgraph._vocabulary import ToolCallRequest, thread_of
 from callboard._records._policies import check_type
 from callboard._util._extras import is_installed, require
@@ -396,7 +396,7 @@ class Redact(Middleware):
             # `create_agent` looks for this method: only an object with the option is around requests.
             self.awrap_model_call = self._around_request
         self._vault = MemoryVault() if vault is None else vault
-        self._threads = Threads("Redact")
+        self._threads = WorkerThreads("Redact")
         self._key = key or randomness.token_bytes(32)
         self._missing: Missing = missing
 

@@ -12,7 +12,7 @@ from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 
 from callboard._calls._call import note
-from callboard._calls._thread_pool import Threads
+from callboard._calls._thread_pool import WorkerThreads
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard.guards._repair._schema import (
     Args,
@@ -404,7 +404,7 @@ class RepairArguments(Middleware):
 
     def __init__(self, *, tell_model: bool = True) -> None:
         self._tell_model = tell_model
-        self._threads = Threads("RepairArguments")
+        self._threads = WorkerThreads("RepairArguments")
         self._contracts = ToolFacts(contract_of)
 
     def check_tools(self, tools: Mapping[str, BaseTool]) -> None:

@@ -6,7 +6,7 @@ import re
 from functools import partial
 from urllib.parse import unquote_to_bytes
 
-from callboard._calls._thread_pool import Threads
+from callboard._calls._thread_pool import WorkerThreads
 from callboard.guards._sanitize._text import RefusedError, normalized, strip_invisible
 
 _DRIVE = re.compile(r"[A-Za-z]:")
@@ -45,7 +45,7 @@ class PathIn:
             raise ValueError(f"PathIn takes one folder or more, such as PathIn('/srv/data'); got {roots!r}")
         # Not resolved here: a root may be a link, and both its name and its target are compared later.
         self._roots = tuple(os.path.abspath(root) for root in roots)  # noqa: PTH100 (`pathlib` would follow links)
-        self._threads = Threads("PathIn")
+        self._threads = WorkerThreads("PathIn")
 
     def __repr__(self) -> str:
         return f"PathIn({', '.join(map(repr, self._roots))})"

@@ -15,7 +15,7 @@ from langchain_core.tools import BaseTool
 from pydantic import ValidationError
 
 from callboard._calls._call import note
-from callboard._calls._thread_pool import Threads
+from callboard._calls._thread_pool import WorkerThreads
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._policies import check_count, check_type
 from callboard._util._suggestions import no_such
@@ -298,7 +298,7 @@ class Sanitize(Middleware):
         self._results = results
         self._missing: Missing = missing
         self._facts = ToolFacts(self._found_out)
-        self._threads = Threads("Sanitize")
+        self._threads = WorkerThreads("Sanitize")
 
     def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
         """Raise `ValueError` for a rule whose tool or argument does not exist, because the rule would check nothing."""

@@ -20,7 +20,7 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from callboard._calls._call import note
-from callboard._calls._thread_pool import Threads
+from callboard._calls._thread_pool import WorkerThreads
 from callboard._langgraph._vocabulary import ToolCallRequest, call_context, context_of, thread_of
 from callboard._loops._side_tasks import CutOffError, shielded
 from callboard._records._documents import SharedDocuments
@@ -206,7 +206,7 @@ class Cache(Middleware):
         self._by_thread: set[str] = set()
         """Tools with a result that was only for its conversation: conversations share none of their results."""
         self._missing: Missing = missing
-        self._threads = Threads("Cache")
+        self._threads = WorkerThreads("Cache")
 
     def check_tools(self, tools: Collection[str]) -> None:
         """Raise `ValueError` if the node lacks a tool that `tools` names."""

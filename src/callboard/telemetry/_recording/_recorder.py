@@ -1,4 +1,4 @@
-"""`Recorder`: observer that writes all events of calls, runs and actors to a file, in its own writer thread.
+"""`RecordingWriter`: observer that writes all events of calls, runs and actors to a file, in its own writer thread.
 
 `docs/reference/recording.md` describes the format.
 """
@@ -140,7 +140,7 @@ def _with_error(line: Line, error: BaseException | None) -> Line:
     return line
 
 
-# Recorder
+# RecordingWriter
 
 
 _log = logging.getLogger("callboard")
@@ -149,7 +149,7 @@ BOUND = 16 * 1024 * 1024
 """Default limit for data that is not written yet, in bytes."""
 
 
-class Recorder:
+class RecordingWriter:
     """Observer that records the calls, runs and asks started inside its `with` block, as lines of JSON in a file.
 
     A full or missing disk is logged once, and does not affect calls.
@@ -177,7 +177,7 @@ class Recorder:
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         if bound < 1024:
-            raise ValueError(f"Recorder(bound=...) must be 1024 bytes or more, got {bound!r}")
+            raise ValueError(f"RecordingWriter(bound=...) must be 1024 bytes or more, got {bound!r}")
         self.path = Path(path)
         self.events = 0
         """Number of events received."""
