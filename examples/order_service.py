@@ -1,0 +1,431 @@
+"""An application: a web service with an agent for orders, whose conversations survive the process.
+
+python order_service.py                            runs the example: approves a refund after `kill -9`, then drains
+python order_service.py serve --port 8000          runs the service with a scripted model; --help lists the options
+uvicorn --factory order_service:service            the same behind a server of your choice, also hypercorn on trio
+
+curl -N localhost:8000/threads/1/messages -d '{"text": "Please refund order A-1."}'
+curl -N localhost:8000/threads/1/answers -d '{"ID OF THE QUESTION": {"type": "accept"}}'
+"""
+
+import argparse
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, closing, nullcontext
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import anyio
+import uvicorn
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessageChunk, BaseMessage, ToolMessage
+from langgraph.types import Command
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from callboard import (
+    Agent,
+    CallboardError,
+    CallPolicy,
+    Drained,
+    DrainingError,
+    ThreadBusyError,
+    create_agent,
+    drain_on_signal,
+    progress,
+)
+from callboard.middleware import RequireApproval, Retry
+from callboard.telemetry import Recorder, Tracing, setup
+from callboard.testing import ScriptedModel, calls
+
+# The tools
+
+
+def money(cents: int) -> str:
+    """Return an amount as people write it."""
+    return f"{cents // 100}.{cents % 100:02} EUR"
+
+
+class Shop:
+    """Orders, the carrier of the parcels, and the payment provider; in place of three real services."""
+
+    def __init__(self, ledger: Path | None = None, depots: Sequence[str] = ("Hull", "Bremen", "Berlin")) -> None:
+        self.ledger = ledger
+        self.depots = depots
+        self.orders = {"A-1": (4990, "P-1"), "A-2": (1200, "P-2"), "A-3": (80500, "P-3")}
+        """Price in cents and parcel of each order."""
+        self.breaks = {"P-2": 1, "A-2": 1}
+        """Number of failures left, by parcel or order."""
+        self.seconds = float(os.environ.get("ORDERS_CARRIER_SECONDS", "0.1"))
+
+    async def find_order(self, order: str) -> str:
+        """Look up an order: its price and its parcel."""
+        if order not in self.orders:
+            return f"there is no order {order}"
+        cents, parcel = self.orders[order]
+        return f"{order}: {money(cents)}, paid, parcel {parcel}"
+
+    async def track_parcel(self, parcel: str) -> str:
+        """Ask the carrier where a parcel is."""
+        if parcel == "P-3":
+            await anyio.sleep_forever()  # the carrier does not answer
+        for place, depot in enumerate(self.depots, 1):
+            progress(f"asked {depot}", done=place, total=len(self.depots))
+            await anyio.sleep(self.seconds)
+        self.fail_once(parcel)
+        return f"parcel {parcel} is in {self.depots[-1]}"
+
+    async def refund(self, order: str, cents: int) -> str:
+        """Pay an amount in cents back to the customer."""
+        await anyio.sleep(self.seconds)
+        self.fail_once(order)
+        self.pay_back(order, cents)
+        return f"refunded {money(cents)} for order {order}"
+
+    def pay_back(self, order: str, cents: int) -> None:
+        """Move money, which nobody can take back."""
+        if self.ledger is not None:
+            with self.ledger.open("a") as file:
+                file.write(f"{order} {cents}\n")
+
+    def fail_once(self, name: str) -> None:
+        if self.breaks.get(name):
+            self.breaks[name] -= 1
+            raise ConnectionError("the connection was lost")
+
+
+# The agent
+
+
+def agent_for(shop: Shop, model: str | BaseChatModel | None = None, checkpointer: str | None = "memory") -> Agent:
+    """Return the agent. A refund waits for a person, and is never tried twice; the other calls may be repeated."""
+    return create_agent(
+        model or script(),
+        [shop.find_order, shop.track_parcel, shop.refund],
+        system_prompt="You help customers of a tea shop. Look an order up before you track or refund it. Be brief.",
+        middleware=[
+            RequireApproval(["refund"], allow=["accept", "ignore"], description=question),
+            Retry(attempts=3, on=ConnectionError),
+        ],
+        policies={
+            "find_order": CallPolicy(timeout=5, idempotent=True),
+            "track_parcel": CallPolicy(timeout=5, idempotent=True),
+            "refund": CallPolicy(timeout=20, on_unknown="ask"),
+        },
+        handle_tool_errors=(ConnectionError,),
+        checkpointer=checkpointer,
+        name="orders",
+    )
+
+
+def question(request: Any) -> str:
+    """Return the question for the person who approves a refund."""
+    args = request.tool_call["args"]
+    return f"Refund {money(args['cents'])} for order {args['order']}?"
+
+
+def script() -> ScriptedModel:
+    """Return a model without a provider: it looks orders up, tracks or refunds them, and tells the results."""
+
+    def reply(messages: list[BaseMessage]) -> Any:
+        asked = max(place for place, message in enumerate(messages) if message.type == "human")
+        orders = re.findall(r"A-\d+", messages[asked].text)
+        found = [message.text for message in messages[asked + 1 :] if message.type == "tool"]
+        if not orders:
+            return "Which order do you mean?"
+        if not found:
+            return calls(*(("find_order", {"order": order}) for order in orders))
+        known = [match for line in found if (match := re.match(r"(A-\d+): (\d+)\.(\d+) EUR, paid, parcel (\S+)", line))]
+        if len(found) > len(orders) or not known:
+            return f"{'; '.join(found[len(orders) :] or found)}."
+        if "refund" in messages[asked].text.lower():
+            return calls(*(("refund", {"order": one[1], "cents": int(one[2] + one[3])}) for one in known))
+        return calls(*(("track_parcel", {"parcel": one[4]}) for one in known))
+
+    return ScriptedModel([reply], loop=True)
+
+
+# The service
+
+
+def service(agent: Agent | None = None, *last: "Listener", drain: float = 20.0) -> Starlette:
+    """Return the application; its defaults are those of $ORDERS_DB and $ORDERS_MODEL."""
+    agent = agent or agent_for(
+        Shop(Path("refunds.txt")),
+        os.environ.get("ORDERS_MODEL"),
+        os.environ.get("ORDERS_DB", "sqlite:///orders.db"),
+    )
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncGenerator[None]:
+        async with agent, drain_on_signal(agent, *last, timeout=drain) as app.state.shutdown:
+            yield
+
+    async def live(_: Request) -> Response:
+        """Liveness check: the process answers. It goes on doing so while the service drains."""
+        return JSONResponse({"live": True})
+
+    async def ready(request: Request) -> Response:
+        """Readiness check: 503 while the service drains, so that no new clients are sent here."""
+        has_begun = request.app.state.shutdown.has_begun
+        return JSONResponse({"ready": not has_begun}, 503 if has_begun else 200)
+
+    async def message(request: Request) -> Response:
+        return streamed(request, {"messages": [("user", (await request.json())["text"])]})
+
+    async def answers(request: Request) -> Response:
+        return streamed(request, Command(resume=await request.json()))
+
+    async def resume(request: Request) -> Response:
+        return streamed(request, None)
+
+    async def thread(request: Request) -> Response:
+        """Tell a client that comes back what was said, which questions are open, and whether a turn is unfinished."""
+        state = await agent.aget_state(config_of(request))
+        said = [{"type": one.type, "text": one.text} for one in state.values.get("messages", ()) if one.text]
+        asked = {one.id: one.value for one in state.interrupts}
+        return JSONResponse({"messages": said, "questions": asked, "unfinished": bool(state.next) and not asked})
+
+    def streamed(request: Request, given: Any) -> Response:
+        if request.app.state.shutdown.has_begun:
+            return JSONResponse({"error": "the service shuts down"}, 503, {"Retry-After": "1"})
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # proxies must not collect the events
+        return StreamingResponse(events(agent, given, config_of(request)), 200, headers, "text/event-stream")
+
+    routes = [
+        Route("/live", live),
+        Route("/ready", ready),
+        Route("/threads/{thread}", thread),
+        Route("/threads/{thread}/messages", message, methods=["POST"]),
+        Route("/threads/{thread}/answers", answers, methods=["POST"]),
+        Route("/threads/{thread}/resume", resume, methods=["POST"]),
+    ]
+    return Starlette(routes=routes, lifespan=lifespan)
+
+
+def config_of(request: Request) -> Any:
+    """Return the config of a thread. A real service checks here whether the user may use it."""
+    return {"configurable": {"thread_id": request.path_params["thread"]}}
+
+
+async def events(agent: Agent, given: Any, config: Any) -> AsyncGenerator[str]:
+    """Run a turn, and yield its server-sent events: token, progress, result, question, and at last end or error."""
+    try:
+        async with aclosing(agent.astream(given, config, stream_mode=["messages", "custom", "updates"])) as stream:
+            async for mode, chunk in stream:
+                for kind, data in told(mode, chunk):
+                    yield event(kind, data)
+    except (DrainingError, ThreadBusyError) as error:
+        yield event("error", str(error))  # nothing is lost: another process resumes the turn
+    except CallboardError as error:
+        yield event("error", type(error).__name__)
+    else:
+        yield event("end", None)
+
+
+def told(mode: str, chunk: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the events of a chunk."""
+    if mode == "custom":
+        yield "progress", chunk
+    elif mode == "updates":
+        if asked := chunk.get("__interrupt__"):
+            yield "question", {one.id: one.value for one in asked}
+    elif isinstance(chunk[0], ToolMessage):
+        yield "result", {"tool": chunk[0].name, "text": chunk[0].text, "status": chunk[0].status}
+    elif isinstance(chunk[0], AIMessageChunk) and chunk[0].text:
+        yield "token", chunk[0].text
+
+
+def event(kind: str, data: Any) -> str:
+    return f"event: {kind}\ndata: {json.dumps(data, default=str)}\n\n"
+
+
+# The server. Started by itself, uvicorn stops listening at SIGTERM, and readiness checks find no server. Here the
+# server is the last stage of the drain, so that they read 503 as long as turns run.
+
+
+class Listener:
+    """Stage of a drain that tells the server to end."""
+
+    def __init__(self) -> None:
+        self.may_end = anyio.Event()
+
+    async def drain(self, timeout: float = 0.0, /) -> Drained:
+        self.may_end.set()
+        return Drained()
+
+
+class Uvicorn(uvicorn.Server):
+    """Uvicorn that leaves signals to `drain_on_signal`."""
+
+    def capture_signals(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    async def run_until(self, listener: Listener) -> None:
+        async def end() -> None:
+            await listener.may_end.wait()
+            self.should_exit = True
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(end)
+            await self.serve()
+            group.cancel_scope.cancel()
+
+
+async def on_hypercorn(app: Starlette, listener: Listener, port: int) -> None:
+    from hypercorn.config import Config  # pip install 'hypercorn[trio]'
+    from hypercorn.trio import serve
+
+    config = Config()
+    config.bind = [f"127.0.0.1:{port}"]
+    await serve(app, config, shutdown_trigger=listener.may_end.wait)
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Serve until SIGTERM or Ctrl-C; return an exit code that says whether all turns finished."""
+    agent = agent_for(Shop(options.refunds), options.model, options.db)
+    listener = Listener()
+    app = service(agent, listener, drain=options.drain)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)  # `drain_on_signal` receives them, and a handler keeps the loop running
+    with ExitStack() as stack:
+        # Around the server and not in the lifespan, because requests run in tasks of the server.
+        if options.traces:
+            stack.enter_context(traces(options.traces))
+        if options.record:
+            stack.enter_context(Recorder(options.record, append=True, capture=True))
+        if options.trio:
+            anyio.run(on_hypercorn, app, listener, options.port, backend="trio")
+        else:
+            config = uvicorn.Config(app, host="127.0.0.1", port=options.port, log_level="warning")
+            anyio.run(Uvicorn(config).run_until, listener)
+    return int(app.state.shutdown.exit_code)
+
+
+def traces(to: str) -> AbstractContextManager[object]:
+    """Send spans to the console, or to a receiver of OTLP."""
+    if to != "console":
+        return setup(endpoint=to, metrics=False)
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(formatter=lambda span: f"span {span.name}\n")))
+    return Tracing(provider).on()
+
+
+def arguments(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="order_service.py serve")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--db", default="sqlite:///orders.db", help="postgresql://user:password@host/database")
+    parser.add_argument("--refunds", type=Path, default=Path("refunds.txt"), help="file with a line for each refund")
+    parser.add_argument("--model", help="such as openai:gpt-5.1; without it, a script plays the model")
+    parser.add_argument("--traces", help="'console', or the URL of an OTLP receiver: http://localhost:4318")
+    parser.add_argument("--record", type=Path, help="file for a recording with contents, from which a test is made")
+    parser.add_argument("--drain", type=float, default=20.0, help="seconds that turns have after SIGTERM")
+    parser.add_argument("--trio", action="store_true", help="hypercorn on trio instead of uvicorn")
+    return parser.parse_args(words)
+
+
+# The rest of the example: clients, `kill -9`, and SIGTERM.
+
+
+class Service:
+    """The service in its own process."""
+
+    def __init__(self, folder: Path, *options: str, carrier: float = 0.1) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as found:
+            self.port = found.getsockname()[1]
+        where = ["--port", str(self.port), "--refunds", str(folder / "refunds.txt")]
+        where += [] if "--db" in options else ["--db", f"sqlite:///{folder / 'orders.db'}"]
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "serve", *where, *options],
+            env={**os.environ, "ORDERS_CARRIER_SECONDS": str(carrier)},
+        )
+        until(self.is_ready)
+
+    def is_ready(self) -> bool:
+        assert self.process.poll() is None
+        try:
+            return self.get("/ready")[0] == 200
+        except OSError:
+            return False
+
+    def get(self, path: str) -> tuple[int, Any]:
+        with closing(HTTPConnection("127.0.0.1", self.port, timeout=30)) as connection:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+
+    def post(self, path: str, body: Any = None) -> Iterator[tuple[str, Any]]:
+        """Yield the events of a turn."""
+        with closing(HTTPConnection("127.0.0.1", self.port, timeout=30)) as connection:
+            connection.request("POST", path, json.dumps(body))
+            response = connection.getresponse()
+            assert response.status == 200, response.read()
+            kind = ""
+            for line in response:
+                name, _, value = line.decode().strip().partition(": ")
+                if name == "event":
+                    kind = value
+                elif name == "data":
+                    yield kind, json.loads(value)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    late = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < late
+        time.sleep(0.02)
+
+
+def text(events: Sequence[tuple[str, Any]]) -> str:
+    return "".join(data for kind, data in events if kind == "token")
+
+
+def story(folder: Path, *options: str) -> None:
+    service = Service(folder, *options, carrier=60.0)
+    asked = dict(service.post("/threads/ann/messages", {"text": "Please refund order A-1."}))["question"]
+    [(question_id, [shown])] = asked.items()
+    print("a question:", shown["description"])
+    turn = service.post("/threads/bob/messages", {"text": "Where is order A-1?"})
+    seen = next(data["message"] for kind, data in turn if kind == "progress")  # the carrier takes a minute
+    service.process.kill()
+    print("killed while the carrier is asked:", seen, "- exit code", service.process.wait(30))
+
+    service = Service(folder, *options, carrier=0.3)
+    assert service.get("/threads/ann")[1]["questions"] == asked  # the kill lost no question
+    answered = list(service.post("/threads/ann/answers", {question_id: {"type": "accept"}}))
+    print("approved in the next process:", text(answered))
+    assert text(answered) == "refunded 49.90 EUR for order A-1."
+    assert service.get("/threads/bob")[1]["unfinished"]
+    resumed = list(service.post("/threads/bob/resume"))
+    print("resumed in the next process:", text(resumed))
+    assert [data["tool"] for kind, data in resumed if kind == "result"] == ["track_parcel"]  # no second look-up
+
+    turn = service.post("/threads/cat/messages", {"text": "Where is order A-1?"})
+    kinds = [next(kind for kind, _ in turn if kind == "progress")]
+    service.process.terminate()
+    until(lambda: service.get("/ready")[0] == 503)
+    live = service.get("/live")[0]
+    kinds += [kind for kind, _ in turn]
+    print(f"SIGTERM: ready 503, live {live}, the turn ends with {kinds[-1]!r}, exit code {service.process.wait(30)}")
+    assert (live, kinds[-1], service.process.returncode) == (200, "end", 0)
+    assert (folder / "refunds.txt").read_text() == "A-1 4990\n"
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["serve"]:
+        sys.exit(serve(arguments(sys.argv[2:])))
+    with tempfile.TemporaryDirectory() as name:
+        story(Path(name), *sys.argv[1:])
