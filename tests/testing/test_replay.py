@@ -1,5 +1,6 @@
 """`replay`: a recording is a regression test."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -12,10 +13,19 @@ from langchain_core.tools import InjectedToolCallId, StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
-from callboard import Agent, CallPolicy, Limit, ToolNode, create_agent, create_react_agent
+from callboard import Actor, Agent, CallPolicy, Limit, ToolNode, create_agent, create_react_agent, handler
 from callboard.middleware import RequireApproval, Retry
 from callboard.telemetry import RecordingWriter
-from callboard.testing import Recorder, ReplayDifferenceError, ScriptedModel, _replay, backend, calls, replay
+from callboard.testing import (
+    Recorder,
+    ReplayDifferenceError,
+    ScriptedModel,
+    _replay,
+    backend,
+    calls,
+    fake_tools,
+    replay,
+)
 
 SCRIPT = [
     calls(("search", {"query": "tea"}), ("fetch", {"query": "a.example"})),
@@ -361,3 +371,84 @@ def test_a_recording_that_cannot_be_replayed_says_why(tmp_path: Path, recording:
         replay(recording, new_agent(), kill_at=24)
     with pytest.raises(TypeError, match="takes an agent of callboard"):
         replay(recording, "bot")  # type: ignore[arg-type]
+
+
+@BACKENDS
+def test_another_number_of_attempts_is_a_difference(tmp_path: Path, name: str) -> None:
+    """All attempts of a call may fail with the error of the call."""
+    options: Any = {"handle_tool_errors": True}
+
+    def retried(tool: Any, attempts: int) -> Agent:
+        middleware = [Retry(attempts=attempts, on=ConnectionError, any_tool=True)]
+        node = ToolNode([tool], middleware=middleware, **options)
+        return create_react_agent(ScriptedModel([calls("search"), "Away."]), node, name="bot")
+
+    away = Recorder().tool("search", raises=ConnectionError("away"))
+    path = record(tmp_path / "runs.jsonl", go(retried(away, 3)))
+
+    replay(path, retried(*never("search"), 3), backend=name)
+    told = differences(path, retried(*never("search"), 2), name)
+    assert "expected  call_1 search(): error (ConnectionError), after ConnectionError, ConnectionError" in told
+    assert "got       call_1 search(): error (ConnectionError), after ConnectionError" in told
+
+
+@BACKENDS
+def test_results_are_compared_by_choice(recording: Path, name: str) -> None:
+    """Results of real tools may depend on the time; those that do not are part of the agent's behaviour."""
+    search, fetch = never("search", "fetch")
+
+    def refund(query: str) -> str:
+        """Refund."""
+        return "x" * 300 + "done"
+
+    replay(recording, new_agent([search, fetch, refund]), real=["refund"], backend=name)
+    told = differences(recording, new_agent([search, fetch, refund]), name, real=["refund"], results=True)
+    assert 'after model request 2, result of call_3 refund:\n  expected  "done"\n  got       "xxx' in told
+    replay(recording, new_agent(), results=True, backend=name)
+
+
+def test_a_difference_of_long_results_is_shown_where_it_is(tmp_path: Path) -> None:
+    def search(query: str) -> str:
+        """Search."""
+        return "tea " * 200 + word
+
+    word = "hot"
+    agent = create_react_agent(ScriptedModel([*SCRIPT[:1], "Done."]), [search, *never("fetch")], name="bot")
+    path = tmp_path / "runs.jsonl"
+    with RecordingWriter(path, capture=True), fake_tools({"fetch": "a"}, real=["search"]):
+        agent.invoke({"messages": [("user", "go")]})
+    replay(path, agent, real=["search"], results=True)
+    word = "hotter"
+    assert 'tea hotter"' in differences(path, agent, real=["search"], results=True)
+    word = "cold"
+    told = differences(path, agent, real=["search"], results=True)
+
+    assert re.search(r'expected  \.\.\."(\w* )?(tea )+hot"\n  got       \.\.\."(\w* )?(tea )+cold"', told)
+
+
+@BACKENDS
+def test_real_actors_keep_their_state_between_runs(tmp_path: Path, name: str) -> None:
+    """The recorded agent was open, and a replay with other states would differ without a reason."""
+
+    class Notes(Actor):
+        def __init__(self) -> None:
+            self.notes: list[str] = []
+
+        @handler
+        async def note(self, text: str) -> str:
+            """Note a text."""
+            self.notes.append(text)
+            return " ".join(self.notes)
+
+    def noting() -> Agent:
+        script = [calls(("note", {"text": "tea"})), "Noted.", calls(("note", {"text": "milk"})), "Noted."]
+        return create_react_agent(ScriptedModel(script), [Notes()], name="bot")
+
+    async def run() -> None:
+        async with noting() as agent:
+            await go(agent, *[{"messages": [("user", "Note it.")]}] * 2)()
+
+    path = record(tmp_path / "runs.jsonl", run)
+
+    replay(path, noting(), real=["note"], results=True, backend=name)
+    assert '"tea milk"' in path.read_text()

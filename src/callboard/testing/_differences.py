@@ -91,11 +91,18 @@ def report(path: Path, found: Sequence[str], errors: Sequence[Exception]) -> str
     return "\n".join(lines)
 
 
-def differences(expected: Sequence[Story], got: Sequence[Story], *, with_order: bool) -> list[str]:
-    """Return the differences between recorded and replayed runs, in the order of events; nested runs do not count.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What is compared in addition to requests, calls and ends of runs."""
 
-    `with_order` compares whether calls of a turn waited for each other.
-    """
+    order: bool
+    """Whether calls of a turn waited for each other."""
+    results: bool
+    """Results of calls that succeeded in both runs."""
+
+
+def differences(expected: Sequence[Story], got: Sequence[Story], compared: Compared) -> list[str]:
+    """Return the differences between recorded and replayed runs, in the order of events; nested runs do not count."""
     told = [one for one in expected if not one.is_nested]
     found = [one for one in got if not one.is_nested]
     texts: list[str] = []
@@ -103,22 +110,22 @@ def differences(expected: Sequence[Story], got: Sequence[Story], *, with_order: 
         if one is None or other is None:
             texts.append(f"run {place}: {'the recording has no further run' if one is None else 'it did not begin'}")
         else:
-            texts += _of_run(f"run {place} of {one.run.agent!r}", one, other, with_order)
+            texts += _of_run(f"run {place} of {one.run.agent!r}", one, other, compared)
     return texts
 
 
-def _of_run(where: str, expected: Story, got: Story, with_order: bool) -> Iterator[str]:
+def _of_run(where: str, expected: Story, got: Story, compared: Compared) -> Iterator[str]:
     requests = list(zip_longest(expected.run.requests, got.run.requests))
     for place, (one, other) in enumerate(zip_longest(expected.turns(), got.turns(), fillvalue=())):
         if place:
             yield from _pair(f"{where}, model request {place}", *map(_request, requests[place - 1]))
         turn = f"{where}, after model request {place}" if place else f"{where}, at its start"
-        yield from _of_turn(turn, one, other, with_order)
+        yield from _of_turn(turn, one, other, compared)
     yield from _pair(f"{where}, its end", _end(expected.run), _end(got.run))
 
 
 def _of_turn(
-    where: str, expected: Sequence[RecordedCall], got: Sequence[RecordedCall], with_order: bool
+    where: str, expected: Sequence[RecordedCall], got: Sequence[RecordedCall], compared: Compared
 ) -> Iterator[str]:
     left = list(got)
     for call in expected:
@@ -126,10 +133,12 @@ def _of_turn(
         if other is not None:
             left.remove(other)
         yield from _pair(where, _call(call), _call(other), *_details(call, other))
+        if compared.results and other is not None and call.outcome == other.outcome == "ok":
+            yield from _of_result(f"{where}, result of {call.id} {call.tool}", _text(call.result), _text(other.result))
     for call in left:
         yield from _pair(where, _call(None), _call(call))
     yield from _pair(where, _order(expected, got), _order(got, expected))
-    if with_order:
+    if compared.order:
         before, now = _has_queue(expected), _has_queue(got)
         if before is not None and now is not None:
             yield from _pair(where, _queue(before), _queue(now))
@@ -161,6 +170,15 @@ def _pair(where: str, expected: str, got: str, *further: str) -> Iterator[str]:
         yield "\n".join([f"{where}:", f"  expected  {expected}", f"  got       {got}", *further])
 
 
+def _of_result(where: str, expected: str, got: str) -> Iterator[str]:
+    """Yield the difference of two results; of long ones, from a little before the first character that differs."""
+    shorter = min(len(expected), len(got))
+    same = next((place for place in range(shorter) if expected[place] != got[place]), shorter)
+    start = max(0, same - _LONGEST // 4) if max(len(expected), len(got)) > _LONGEST else 0
+    skipped = "..." if start else ""
+    yield from _pair(where, *(f"{skipped}{_short(text[start:])}" for text in (expected, got)))
+
+
 def _details(call: RecordedCall, other: RecordedCall | None) -> Iterator[str]:
     """Yield a line for each argument that has changed, and one for the message about an error."""
     if other is None:
@@ -183,7 +201,9 @@ def _request(request: ModelRequest | None) -> str:
 def _call(call: RecordedCall | None) -> str:
     if call is None:
         return "no such call"
-    failed = [attempt.error for attempt in call.attempts if attempt.error is not None and attempt.error != call.error]
+    failed = [attempt.error for attempt in call.attempts if attempt.error is not None]
+    if failed and failed[-1] == call.error:  # the last attempt is the outcome
+        failed.pop()
     tried = f", after {', '.join(failed)}" if failed else ""
     args = call.args if isinstance(call.args, dict) else {}
     shown = ", ".join(f"{name}={_short(value)}" for name, value in args.items())
@@ -200,6 +220,9 @@ def _ending(outcome: str | None, error: str | None) -> str:
 
 
 def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    text = json.dumps(text, ensure_ascii=False) if isinstance(value, str) else text
+    text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -27,7 +27,7 @@ from callboard.telemetry._recording._recorder import RecordingWriter
 from callboard.telemetry._recording._recordings import read_recording
 from callboard.telemetry._recording._timeline import ModelRequest, Part, RecordedAttempt, RecordedCall, RecordedRun
 from callboard.testing._clock import backend as backend_of
-from callboard.testing._differences import Story, differences, report
+from callboard.testing._differences import Compared, Story, differences, report
 from callboard.testing._fakes import fake_tools
 from callboard.tools._unanswered import answered_ids
 
@@ -56,6 +56,7 @@ def replay(
     agent: Agent,
     *,
     real: Sequence[str] = (),
+    results: bool = False,
     kill_at: int | None = None,
     backend: str = "asyncio",
 ) -> Replay:
@@ -69,6 +70,7 @@ def replay(
         path: recording with arguments and results: of `callboard run --capture`, or `RecordingWriter(capture=True)`.
         agent: agent as it is now.
         real: names or patterns of tools that run as they are, on the real clock.
+        results: whether to compare the results of successful calls, too, which real tools and middleware return.
         kill_at: number of the event at which the process "dies", from 1: the run ends there, and another run goes on
             with what was stored. Then only the promises about kills are checked.
         backend: name of the event loop, as for `backend()`.
@@ -92,7 +94,7 @@ def replay(
         found = [story for part in read_recording(record).parts for story in _of_part(part)]
     if kill_at is not None and not run.is_killed:
         raise ValueError(f"replay(kill_at=...) is the number of an event, from 1 to {run.events}; got {kill_at!r}")
-    wrong = run.broken if kill_at is not None else differences(told, found, with_order=not real)
+    wrong = run.broken if kill_at is not None else differences(told, found, Compared(order=not real, results=results))
     if wrong:
         raise ReplayDifferenceError(report(path, wrong, run.errors)) from next(iter(run.errors), None)
     return Replay(state=run.state, events=run.events)
@@ -286,12 +288,16 @@ class _Runs:
 
     async def all(self) -> None:
         """Run the agent with each recorded input."""
-        with ExitStack() as stack:
+        async with AsyncExitStack() as stack:
             stack.enter_context(fake_tools({"*": self._player.result}, real=self._real))
             stack.enter_context(self._player.replies())
             clock = anyio.current_time
             stack.enter_context(RecordingWriter(self._record, capture=True, redact=False, clock=clock))
             stack.enter_context(observe(self._seen, runs=self._seen))
+            if (
+                self._real and self._kill_at is None
+            ):  # real actors keep their state between runs, unless they are killed
+                await stack.enter_async_context(self._agent)
             for place, story in enumerate(self._player.stories):
                 if not story.is_nested:
                     await self._run(story.run, f"replay {place}")
