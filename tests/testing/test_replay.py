@@ -1,6 +1,7 @@
 """`replay`: a recording is a regression test."""
 
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -8,7 +9,7 @@ from typing import Annotated, Any
 
 import anyio
 import pytest
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
@@ -48,6 +49,17 @@ def new_agent(tools: Sequence[Any] = (), of_agent: Mapping[str, Any] = MappingPr
     """Return the agent as it is in a test, without a model and without tools that could run."""
     node = ToolNode(tools or never("search", "fetch", "refund"), **options)
     return create_react_agent(ScriptedModel([]), node, name="bot", **of_agent)
+
+
+def with_changed_replies(change: Callable[[AIMessage], None]) -> Agent:
+    """Return the agent with a hook that changes a copy of each reply of the model."""
+
+    def hook(state: Any) -> Any:
+        reply = state["messages"][-1].model_copy(deep=True)
+        change(reply)
+        return {"messages": [reply]}
+
+    return new_agent(of_agent={"post_model_hook": hook, "version": "v1"})
 
 
 def record(path: Path, run: Callable[[], Any], name: str = "asyncio", **options: Any) -> Path:
@@ -139,14 +151,12 @@ def test_a_renamed_argument_is_a_difference(recording: Path, name: str) -> None:
 def test_changed_arguments_are_shown_one_by_one(recording: Path, name: str) -> None:
     """Hooks after the model may change the calls of its reply."""
 
-    def hook(state: Any) -> Any:
-        last = state["messages"][-1].model_copy(deep=True)
-        for call in last.tool_calls:
+    def change(reply: AIMessage) -> None:
+        for call in reply.tool_calls:
             if call["name"] == "refund":
                 call["args"] = {"query": "o2"}
-        return {"messages": [last]}
 
-    told = differences(recording, new_agent(of_agent={"post_model_hook": hook, "version": "v1"}), name)
+    told = differences(recording, with_changed_replies(change), name)
 
     assert "after model request 2" in told
     assert '  argument  query: "o1" -> "o2"' in told
@@ -154,12 +164,7 @@ def test_changed_arguments_are_shown_one_by_one(recording: Path, name: str) -> N
 
 @BACKENDS
 def test_another_order_of_calls_in_a_batch_is_a_difference(recording: Path, name: str) -> None:
-    def hook(state: Any) -> Any:
-        last = state["messages"][-1].model_copy(deep=True)
-        last.tool_calls.reverse()
-        return {"messages": [last]}
-
-    told = differences(recording, new_agent(of_agent={"post_model_hook": hook, "version": "v1"}), name)
+    told = differences(recording, with_changed_replies(lambda reply: reply.tool_calls.reverse()), name)
 
     assert "differs in 1 place" in told
     assert "  expected  call_1, call_2\n  got       call_2, call_1" in told
@@ -216,6 +221,19 @@ def test_errors_retries_and_timeouts_happen_again(tmp_path: Path, name: str) -> 
     assert "A run of the replay raised ConnectionError" in told
     told = differences(path, new_agent(never("flaky", "slow"), middleware=options["middleware"]), name)
     assert "expected  call_2 slow(): timeout" in told
+
+
+@BACKENDS
+def test_hooks_in_threads_do_not_spend_the_budget_of_the_run(recording: Path, name: str) -> None:
+    """The virtual clock would jump to the end of the budget while a sync hook works in its thread."""
+
+    def hook(state: Any) -> Any:
+        time.sleep(0.05)
+        return {}
+
+    found = replay(recording, new_agent(of_agent={"post_model_hook": hook, "budget": 60.0}), backend=name)
+
+    assert found.state["messages"][-1].content == "Refunded."
 
 
 @BACKENDS

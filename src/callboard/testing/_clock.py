@@ -16,6 +16,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import sniffio
+
 Backend: TypeAlias = tuple[str, dict[str, Any]]
 """Name and options of a backend, as the `anyio_backend` fixture expects them."""
 
@@ -26,10 +28,12 @@ class _JumpingSelector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
+        self.patience = 0.0
+        """Real seconds to wait for a real event before the clock jumps."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         # Real events come first. One of them is the loop's self-pipe, by which threads wake the loop.
-        ready = super().select(0)
+        ready = super().select(self.patience if timeout is None or timeout > 0 else 0)
         if ready:
             return ready
         if timeout is None:
@@ -56,6 +60,18 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         """Wait for the threads of the executor without a timeout."""
         # The timeout of `asyncio.Runner` would pass on the virtual clock at once, while the threads still work.
         await super().shutdown_default_executor()
+
+
+def set_patience(seconds: float) -> None:
+    """Set the real seconds that the running loop's virtual clock waits for an event, as of a thread, before it jumps."""
+    if sniffio.current_async_library() == "trio":
+        import trio.lowlevel
+
+        clock: Any = trio.lowlevel.current_clock()
+        clock.autojump_threshold = seconds
+    else:
+        loop: Any = asyncio.get_running_loop()
+        loop._jumping.patience = seconds
 
 
 def backend_names(*, real_clock: bool = False) -> tuple[str, ...]:

@@ -27,12 +27,18 @@ from callboard.telemetry._recording._recorder import RecordingWriter
 from callboard.telemetry._recording._recordings import read_recording
 from callboard.telemetry._recording._timeline import ModelRequest, Part, RecordedAttempt, RecordedCall, RecordedRun
 from callboard.testing._clock import backend as backend_of
+from callboard.testing._clock import set_patience
 from callboard.testing._differences import Compared, Story, differences, report
 from callboard.testing._fakes import fake_tools
 from callboard.tools._unanswered import answered_ids
 
 _TOO_LONG = 1e7
 """Virtual seconds after which a replay hangs."""
+_PATIENCE = 0.25
+"""Real seconds for which the clock does not jump although every task waits: sync hooks work in threads.
+
+It is not unlimited, because tasks may wait for a timer, such as that of a retry.
+"""
 _HANGS = ("timeout", "deadline", "cancelled")
 """Errors of attempts that were ended from outside: the replayed body waits for its end."""
 
@@ -145,6 +151,8 @@ class _Player:
     of_run: dict[int, Story] = field(default_factory=dict[int, Story])
     of_call: dict[int, tuple[RecordedCall, list[RecordedAttempt]]] = field(default_factory=dict[int, Any])
     """Recorded calls with the attempts that have not been replayed, by the number of the replayed call."""
+    waiting: int = 0
+    """Number of bodies and requests that wait for the end of their recorded duration."""
 
     def __post_init__(self) -> None:
         self.left = list(self.stories)
@@ -185,17 +193,28 @@ class _Player:
         if attempt is None or attempt.end is None or not self.keeps_times:
             return
         if attempt.error in _HANGS:
-            await anyio.sleep(2 * (attempt.end - attempt.start) + 1)  # not forever: the timeout may be gone
+            await self._pass(2 * (attempt.end - attempt.start) + 1)  # not forever: the timeout may be gone
             return
         # Its own duration, and not its recorded end: it may get the permit of a limit earlier than in the recording.
-        await anyio.sleep(attempt.end - attempt.start)
+        await self._pass(attempt.end - attempt.start)
+
+    async def _pass(self, seconds: float) -> None:
+        """Wait for a recorded duration, at once: the clock jumps without patience meanwhile."""
+        self.waiting += 1
+        set_patience(0.0)
+        try:
+            await anyio.sleep(seconds)
+        finally:
+            self.waiting -= 1
+            if not self.waiting:
+                set_patience(_PATIENCE)
 
     async def reply(self, given: object) -> AIMessage:
         """Return or raise the recorded reply to the next request of the running run."""
         story = self.story(current_run.get())
         place, request = story.next_request(messages_of(given))
         if self.keeps_times and request.end is not None:
-            await anyio.sleep(request.end - request.start)
+            await self._pass(request.end - request.start)
         if request.error is not None:
             raise _error(request.error)
         return _message(request, story.reply_id(place))
@@ -291,12 +310,13 @@ class _Runs:
         async with AsyncExitStack() as stack:
             stack.enter_context(fake_tools({"*": self._player.result}, real=self._real))
             stack.enter_context(self._player.replies())
+            if not self._real:
+                set_patience(_PATIENCE)
             clock = anyio.current_time
             stack.enter_context(RecordingWriter(self._record, capture=True, redact=False, clock=clock))
             stack.enter_context(observe(self._seen, runs=self._seen))
-            if (
-                self._real and self._kill_at is None
-            ):  # real actors keep their state between runs, unless they are killed
+            if self._real and self._kill_at is None:
+                # Real actors keep their state between runs, unless they are killed.
                 await stack.enter_async_context(self._agent)
             for place, story in enumerate(self._player.stories):
                 if not story.is_nested:
