@@ -1,0 +1,31 @@
+"""The application of `examples/drained_service.py`, for servers that import it; its options are in the environment.
+
+_served.py BACKEND PORT    runs the program for hypercorn that is on the page "Shut down gracefully"
+"""
+
+import os
+import re
+import runpy
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "how-to" / "shut-down.md"
+
+app = runpy.run_path(str(ROOT / "examples" / "drained_service.py"))["service"](
+    Path(os.environ["DIRECTORY"]), float(os.environ["SECONDS"])
+)
+
+
+def program(backend: str, port: int) -> str:
+    """Return the program of the page for a backend and a port on loopback."""
+    [block] = re.findall(r"^```python no-run\n(?=[^`]*\bfrom hypercorn)(.*?)^```$", PAGE.read_text(), re.M | re.S)
+    text = block.replace("0.0.0.0:8000", f"127.0.0.1:{port}")
+    if backend == "trio":
+        text = text.replace("hypercorn.asyncio import", "hypercorn.trio import")
+        text = text.replace("anyio.run(run)", 'anyio.run(run, backend="trio")')
+    return str(text)
+
+
+if __name__ == "__main__":
+    exec(program(sys.argv[1], int(sys.argv[2])))

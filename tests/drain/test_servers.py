@@ -1,0 +1,131 @@
+"""Servers other than uvicorn's own program are told to end during a call: answer, exit code, processes, journal."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ._service import Service, ask, started, the_example, until_asked
+
+pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive, pytest.mark.timeout(180)]
+
+APP = "tests.drain._served:app"
+
+
+def server(module: str, *options: str, port: str = "--bind") -> Any:
+    """Return the command of a server that imports the application."""
+
+    def command(directory: Path, number: int, seconds: float) -> list[str]:
+        address = ["--host", "127.0.0.1", "--port", str(number)] if port == "--port" else [port, f"127.0.0.1:{number}"]
+        return [sys.executable, "-m", module, APP, *options, *address]
+
+    pytest.importorskip(module)
+    return command
+
+
+def uvicorn() -> Any:
+    return server("uvicorn", port="--port")
+
+
+def gunicorn(graceful: int = 30) -> Any:
+    pytest.importorskip("uvicorn_worker")
+    worker = ("--worker-class", "uvicorn_worker.UvicornWorker", "--workers", "2")
+    return server("gunicorn", *worker, "--graceful-timeout", str(graceful))
+
+
+def hypercorn(worker: str, graceful: int = 30) -> Any:
+    return server("hypercorn", "--worker-class", worker, "--graceful-timeout", str(graceful))
+
+
+def hypercorn_program(backend: str) -> Any:
+    pytest.importorskip("hypercorn")
+    return lambda _, number, seconds: [sys.executable, "-m", "tests.drain._served", backend, str(number)]
+
+
+SERVERS: dict[str, Any] = {
+    "uvicorn": uvicorn,
+    "uvicorn in a program": lambda: the_example,
+    "gunicorn": gunicorn,
+    "hypercorn on asyncio": lambda: hypercorn("asyncio"),
+    "hypercorn on trio": lambda: hypercorn("trio"),
+    "hypercorn in a program on asyncio": lambda: hypercorn_program("asyncio"),
+    "hypercorn in a program on trio": lambda: hypercorn_program("trio"),
+}
+CODES = {"uvicorn": -15}
+"""Exit codes after a drain without unknown calls, other than 0; a shell shows -15 as 143."""
+
+
+def told_to_end(service: Service, directory: Path, text: str) -> tuple[Any, int, float]:
+    """Send SIGTERM during a call; return the client's answer, the exit code, and the seconds until the end."""
+    answers: list[Any] = []
+    client = service.post("/rome", text, answers)
+    until_asked(directory, "Minerva")
+    begun = time.monotonic()
+    service.terminate()
+    client.join(40)
+    code = service.process.wait(40)
+    return answers[0], code, time.monotonic() - begun
+
+
+def asked_about(directory: Path) -> list[str]:
+    """Continue the thread in a new process; return the questions about calls whose outcome is unknown."""
+    with started(directory) as again:
+        status, found = ask(again.port, "POST", "/rome")
+    assert status == 200
+    return [question for question in found["questions"] if "This call was begun" in question]
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_call_that_finishes_in_time_is_answered(name: str, tmp_path: Path) -> None:
+    """Its client gets the result, and no process remains."""
+    with started(tmp_path, 20, SERVERS[name]()) as service:
+        answer, code, _ = told_to_end(service, tmp_path, "Minerva 2")
+        remaining = service.group
+
+    assert answer == (200, {"answer": "It is booked.", "questions": []})
+    assert code == CODES.get(name, 0)
+    assert remaining == []
+    assert (tmp_path / "bookings").read_text() == "Minerva is asked\nMinerva is booked\n"
+
+
+DRAINED = {"uvicorn": -15, "gunicorn": 0, "hypercorn in a program on asyncio": 4, "hypercorn in a program on trio": 4}
+
+
+@pytest.mark.parametrize("name", DRAINED)
+def test_a_call_that_takes_too_long_is_ended_by_the_drain(name: str, tmp_path: Path) -> None:
+    """Its client gets a 503, and the next process asks about the call. Only a program of your own has the exit code."""
+    with started(tmp_path, 0.5, SERVERS[name]()) as service:
+        answer, code, seconds = told_to_end(service, tmp_path, "Minerva 60")
+        remaining = service.group
+
+    assert answer[0] == 503
+    assert answer[1]["begun"]
+    assert code == DRAINED[name]
+    assert seconds < 20
+    assert remaining == []
+    assert len(asked_about(tmp_path)) == 1
+    assert (tmp_path / "bookings").read_text() == "Minerva is asked\n"
+
+
+CUT_OFF: dict[str, Any] = {
+    "gunicorn": lambda: gunicorn(1),
+    "hypercorn on asyncio": lambda: hypercorn("asyncio", 1),
+    "hypercorn on trio": lambda: hypercorn("trio", 1),
+}
+
+
+@pytest.mark.parametrize("name", CUT_OFF)
+def test_a_graceful_timeout_that_is_too_short_cuts_the_call_off(name: str, tmp_path: Path) -> None:
+    """gunicorn kills its worker, hypercorn cancels the request. No client gets an answer, and the journal knows."""
+    with started(tmp_path, 20, CUT_OFF[name]()) as service:
+        answer, code, seconds = told_to_end(service, tmp_path, "Minerva 60")
+        remaining = service.group
+
+    assert isinstance(answer, Exception)
+    assert code == 0
+    assert seconds < 15
+    assert remaining == []
+    assert len(asked_about(tmp_path)) == 1
+    assert (tmp_path / "bookings").read_text() == "Minerva is asked\n"
