@@ -103,6 +103,16 @@ def test_every_call_has_a_bar_where_its_times_say(opened: Any) -> None:
     assert attempt["width"] == pytest.approx(2 * wait["width"], abs=2)
 
 
+def test_the_overview_has_no_peak_where_one_call_follows_another(opened: Any) -> None:
+    """Both ends of a stretch are within a pixel, and a wait may be shorter than a pixel."""
+    turns = [event for number in range(1, 9) for event in call(number, 0.13 * number, took=0.13)]
+    events = [*run(1, 0, 10), *turns, *call(9, 5, wait=0.0001, took=2)]
+    page = opened([HEADER, *in_order(events)]).page
+
+    assert set(page.evaluate("[...levels(400, 'attempts', 1)]")) == {0, 1}
+    assert set(page.evaluate("[...levels(400, 'waits', 0)]")) == {0}
+
+
 def test_searching_narrows(opened: Any) -> None:
     one = opened(busy(200))
     one.press("/")

@@ -22,7 +22,7 @@ class RunOfCalls:
     run: RecordedRun | None
     """Recorded facts about the run; `None` for calls without an agent, or if the event of the run's start was lost."""
     batches: Mapping[int, Sequence[RecordedCall]]
-    """Calls of each batch, by the number of the batch, in the order of their starts."""
+    """Calls of each batch, in the order of their starts, by the position of the batch in the run, from 1."""
 
     @property
     def title(self) -> str:
@@ -40,7 +40,11 @@ def runs_of(part: Part) -> list[RunOfCalls]:
     batches: dict[int | None, dict[int, list[RecordedCall]]] = {number: {} for number in known}
     for call in part.calls:
         batches.setdefault(call.run, {}).setdefault(call.batch, []).append(call)
-    return [RunOfCalls(number, known.get(number), calls) for number, calls in batches.items()]
+    # Batches and calls share the numbers of a recording, so the first batch of a run may have the number 2.
+    return [
+        RunOfCalls(number, known.get(number), dict(enumerate(calls.values(), start=1)))
+        for number, calls in batches.items()
+    ]
 
 
 def end_of(call: RecordedCall, part: Part) -> float:

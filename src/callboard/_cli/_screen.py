@@ -10,6 +10,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Tool
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.text import Text
 
 from callboard._cli._call_counts import CallCounts
 from callboard._cli._grid import call_label, call_labels, shown_arguments
@@ -223,7 +224,9 @@ class Screen:
 
     def _line(self, word: str, text: str, *, failed: bool = False) -> None:
         self._end_line()
-        self._console.print(f"{word:<{_WORD - 1}} {text}", style="red" if failed else "dim", soft_wrap=True)
+        # The style is that of the text: a style of `print` would also colour the live view, which Rich prints below it.
+        line = Text(f"{word:<{_WORD - 1}} {text}", style="red" if failed else "dim")
+        self._console.print(line, soft_wrap=True)
 
     def _say(self, text: str) -> None:
         if not text:

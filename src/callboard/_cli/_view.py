@@ -195,7 +195,8 @@ def picture(counts: CallCounts, now: float, width: int, height: int) -> Renderab
 def _sections(counts: CallCounts, now: float, width: int, height: int) -> Iterator[RenderableType]:
     rows = counts.rows_at(now)
     head = [text for one in _head(counts, rows, now) for text in wrap(one, width)][:height]
-    yield from (Text(text, no_wrap=True, overflow="ellipsis") for text in head)
+    for place, text in enumerate(head):
+        yield Text(text, style="" if place else "bold", no_wrap=True, overflow="ellipsis")
     actors = list(counts.actors.rows().items())[:_ACTORS_SHOWN]
     of_actors = _HEADING + len(actors) if actors and height >= _ROOM_FOR_ACTORS else 0
     each = lines_of_a_call(width)

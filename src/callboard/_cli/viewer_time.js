@@ -23,7 +23,7 @@ function zoom(factor, share = 0.5) {
 const pan = (share) => setView(view.from + view.span * share, view.span);
 
 function step(width) {
-  const rough = (view.span / Math.max(1, width)) * 110;
+  const rough = (view.span / Math.max(1, width)) * 80;
   const power = 10 ** Math.floor(Math.log10(rough));
   return [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
 }
@@ -54,14 +54,16 @@ function drawView() {
   $("window").hidden = span >= total;
 }
 
-/** How many attempts or waits there are at a time, for each pixel of the whole. */
-function levels(width, of) {
+/** How many attempts or waits there are at a time, for each pixel of the whole. Each covers at least some pixels. */
+function levels(width, of, least) {
   const changes = new Float64Array(width + 1);
+  // Both ends are rounded down: where one attempt follows another, no pixel has both.
+  const pixel = (time) => Math.max(0, Math.floor((time / total) * width));
   for (const call of calls) {
     for (const one of call[of]) {
-      const start = Math.min(width - 1, Math.max(0, Math.floor((one.start / total) * width)));
+      const start = Math.min(width - 1, pixel(one.start));
       changes[start] += 1;
-      changes[Math.max(start + 1, Math.min(width, Math.ceil((one.end / total) * width)))] -= 1;
+      changes[Math.max(start + least, Math.min(width, pixel(one.end)))] -= 1;
     }
   }
   let level = 0;
@@ -74,8 +76,8 @@ function drawOverview() {
   const [width, height] = [Math.max(1, canvas.clientWidth), Math.max(1, canvas.clientHeight)];
   canvas.width = width * ratio;
   canvas.height = height * ratio;
-  const running = levels(width, "attempts");
-  const waiting = levels(width, "waits");
+  const running = levels(width, "attempts", 1);
+  const waiting = levels(width, "waits", 0);
   const peak = Math.max(1, ...running.map((level, x) => level + waiting[x]));
   const brush = canvas.getContext("2d");
   // Two properties of the canvas hold the colours, because custom properties are not resolved.
