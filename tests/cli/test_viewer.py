@@ -91,7 +91,7 @@ def three_calls() -> list[dict[str, Any]]:
 def test_every_call_has_a_bar_where_its_times_say(opened: Any) -> None:
     page = opened(three_calls()).page
 
-    assert page.locator(".bar[data-call]").count() == page.evaluate("window.callboard.total") == 3
+    assert page.locator(".bar[data-call]").count() == page.evaluate("window.callboard.total()") == 3
     assert page.locator(".bar .wait").count() == 1
     assert page.locator(".bar .attempt").count() == 3
     assert page.locator(".bar .note").count() == 1

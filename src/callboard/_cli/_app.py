@@ -166,6 +166,8 @@ def run(options: RunOptions) -> None:
 
     `callboard run trip:agent "And all of Europe?" --db trip.db --thread oslo --live`
 
+    `callboard run trip:agent "And Asia?" --web`
+
     **Exit codes**
 
     0: the agent has answered. 1: the run failed. 2: the command line is wrong, or names something that does not

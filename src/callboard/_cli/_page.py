@@ -1,13 +1,16 @@
-"""Recording as one HTML page that contains its scripts and styles."""
+"""Recording as one HTML page that contains its scripts and styles, and the data of this page as JSON."""
 
 import json
 import re
 from base64 import b64encode
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 from callboard._cli._call_counts import actor_rows, tool_rows
 from callboard._cli._grid import Column, call_labels, shown_arguments
@@ -28,21 +31,57 @@ _LABEL = 60
 _SCRIPTS = ("viewer_rows.js", "viewer_time.js", "viewer_details.js", "viewer.js")
 
 
+_LIVE_SCRIPT = "viewer_live.js"
+
+LiveState = Literal["running", "waiting", "ended", "long"]
+"""State of a command for its live page; `viewer_live.js` has a text for each."""
+
+
 def page(recording: Recording) -> str:
     """Return a recording as an HTML page.
 
     No text of the recording is markup, and only this package's scripts may run.
     """
-    style, script = _file("viewer.css"), "\n".join(map(_file, _SCRIPTS))
+    return _html(recording.path.name, page_json(recording), _SCRIPTS)
+
+
+def live_page(title: str) -> str:
+    """Return an HTML page without calls. Its script gets the data of the running command from the page's server."""
+    empty = page_json(Recording(path=Path(title), parts=()))
+    return _html(title, empty, (*_SCRIPTS, _LIVE_SCRIPT), "connect-src 'self'; ")
+
+
+def page_json(recording: Recording, live: LiveState | None = None) -> str:
+    """Return the data of the page as JSON. While the command is "running", its open calls last until now."""
+    parts = recording.parts
+    if live == "running":
+        parts = (*parts[:-1], _until_now(parts[-1]))
+    data = {
+        "live": live,
+        "failed": sum(call.failed for call in recording.calls()),
+        "tools": _table("tool", RECORDED_TOOLS, tool_rows(recording.calls())),
+        "actors": _table("actor", RECORDED_ACTORS, actor_rows(recording.parts)),
+        "parts": [_part(part, is_live=live is not None) for part in parts],
+    }
+    return json.dumps(data, allow_nan=False, separators=(",", ":"))
+
+
+def _until_now(part: Part) -> Part:
+    since = 0.0 if part.started is None else (datetime.now(UTC) - part.started).total_seconds()
+    return replace(part, end=max(part.end, since))
+
+
+def _html(title: str, data: str, scripts: Sequence[str], sources: str = "") -> str:
+    style, script = _file("viewer.css"), "\n".join(map(_file, scripts))
     values = {
         # Recordings contain text of models and tools. All of it is in the title and in the JSON; both are escaped, and
-        # the policy allows only the script and the style with these hashes, and no network access.
-        "title": escape(printable(recording.path.name)),
-        "policy": f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        # the policy allows only the script and the style with these hashes, and only network access to `sources`.
+        "title": escape(printable(title)),
+        "policy": f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; {sources}"
         "base-uri 'none'; form-action 'none'",
         "style": style,
         "script": script,
-        "data": json.dumps(_data(recording), allow_nan=False, separators=(",", ":")).translate(_ACTIVE),
+        "data": data.translate(_ACTIVE),
     }
     return _SLOT.sub(lambda slot: values[slot[1]], _file("viewer.html"))
 
@@ -55,15 +94,6 @@ def _hash(text: str) -> str:
     return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"
 
 
-def _data(recording: Recording) -> dict[str, Any]:
-    return {
-        "failed": sum(call.failed for call in recording.calls()),
-        "tools": _table("tool", RECORDED_TOOLS, tool_rows(recording.calls())),
-        "actors": _table("actor", RECORDED_ACTORS, actor_rows(recording.parts)),
-        "parts": [_part(part) for part in recording.parts],
-    }
-
-
 def _table(heading: str, columns: Sequence[Column[T]], rows: Sequence[tuple[str, T]]) -> dict[str, Any]:
     return {
         "headings": [heading, *(column.heading for column in columns)],
@@ -71,11 +101,12 @@ def _table(heading: str, columns: Sequence[Column[T]], rows: Sequence[tuple[str,
     }
 
 
-def _part(part: Part) -> dict[str, Any]:
+def _part(part: Part, *, is_live: bool) -> dict[str, Any]:
+    goes_on = is_live and part.closing is None and not part.lost
     return {
         "about": about_part(part),
-        "statement": statement(part),
-        "whole": part.closing is not None and not part.lost,
+        "statement": "the run goes on" if goes_on else statement(part),
+        "whole": goes_on or (part.closing is not None and not part.lost),
         "runs": [_run(run, part) for run in runs_of(part)],
     }
 

@@ -7,8 +7,16 @@ import shlex
 import sys
 import traceback
 import warnings
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, aclosing, nullcontext, suppress
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    ExitStack,
+    aclosing,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -47,6 +55,7 @@ from callboard._cli._shown_text import (
 from callboard._cli._signals import Stopped, interruptible_input, stoppable, wait_for
 from callboard._cli._storage import open_database, recorded, recording_path
 from callboard._cli._view import open_console
+from callboard._cli._web import WebPage, web_page
 from callboard.commands import NotThereError, load_named
 from callboard.questions import Action, Answer, Word, approval_in, free_answer
 from callboard.threads import masked, unanswered
@@ -402,23 +411,49 @@ _LONG = 1000
 def run_agent(options: RunOptions) -> int:
     """Run the command `callboard run` and return its exit code; raise `CommandError` for an invalid command line."""
     _check(options)
-    thread_id = options.thread or uuid4().hex[:12]
-    path = recording_path(options, thread_id)
     console = open_console(stderr=options.as_json)
     try:
         with stoppable(), ExitStack() as stack:
-            threads = stack.enter_context(open_database(options.db, must_exist=options.resume)) if options.db else None
-            # The event loop runs in a thread of its own, so that the main thread can read the terminal and get signals.
-            portal = stack.enter_context(start_blocking_portal(options.backend.value))
-            agent = load_agent(options, portal, stack)
-            saver = None if threads is None else threads.saver_for(agent)
-            recording = partial(recorded, path, capture=options.capture)
-            conversation = ThreadRunner(agent, saver, thread_id, console, live=options.live, recording=recording)
-            if path is not None and not conversation.is_kept:  # otherwise the printed thread name leads to the file
-                console.print(f"recording to {printable(str(path))}", style="dim", soft_wrap=True)
-            return _Session(options, portal, conversation, thread_id, console).play()
+            if not options.web:
+                return _run_in_loop(options, console, None)
+            page = stack.enter_context(web_page(options.agent, options.web_port or 0))
+            console.print(f"page {page.url}", style="dim", soft_wrap=True)
+            code = _run_in_loop(options, console, page)
+            if _has_person(console) if options.wait is None else options.wait:
+                page.stay(partial(console.print, style="dim"))
+            return code
     except Stopped as stopped:
         return stopped.exit_code
+
+
+def _run_in_loop(options: RunOptions, console: Console, page: WebPage | None) -> int:
+    """Run an event loop, and the agent in it, until the agent has finished or a question stays open."""
+    thread_id = options.thread or uuid4().hex[:12]
+    path = recording_path(options, thread_id)
+    with ExitStack() as stack:
+        threads = stack.enter_context(open_database(options.db, must_exist=options.resume)) if options.db else None
+        # The event loop runs in a thread of its own, so that the main thread can read the terminal and get signals.
+        portal = stack.enter_context(start_blocking_portal(options.backend.value))
+        agent = load_agent(options, portal, stack)
+        saver = None if threads is None else threads.saver_for(agent)
+        recording = partial(_recorded, [path, page.recording if page else None], capture=options.capture)
+        conversation = ThreadRunner(agent, saver, thread_id, console, live=options.live, recording=recording)
+        if path is not None and not conversation.is_kept:  # otherwise the printed thread name leads to the file
+            console.print(f"recording to {printable(str(path))}", style="dim", soft_wrap=True)
+        return _Session(options, portal, conversation, thread_id, console).play()
+
+
+@contextmanager
+def _recorded(paths: Sequence[Path | None], *, capture: bool) -> Generator[None]:
+    with ExitStack() as stack:
+        for path in paths:
+            stack.enter_context(recorded(path, capture=capture))
+        yield
+
+
+def _has_person(console: Console) -> bool:
+    """Return whether a person sees the output and can type."""
+    return sys.stdin.isatty() and console.is_terminal
 
 
 def _check(options: RunOptions) -> None:
@@ -430,6 +465,9 @@ def _check(options: RunOptions) -> None:
         )
     if options.resume and options.thread is None:
         raise CommandError("--resume needs --thread; callboard threads lists those of a database")
+    for option, given in (("--web-port", options.web_port), ("--wait or --no-wait", options.wait)):
+        if given is not None and not options.web:
+            raise CommandError(f"{option} needs --web, which shows the run on a page")
 
 
 class _Session:
@@ -443,7 +481,7 @@ class _Session:
         self._conversation = conversation
         self._thread_id = thread_id
         self._console = console
-        self._has_person = sys.stdin.isatty() and console.is_terminal
+        self._has_person = _has_person(console)
         self._asker = Asker(console, line_reader(console))
 
     def play(self) -> int:

@@ -115,7 +115,7 @@ def recording_path(options: RunOptions, thread_id: str) -> Path | None:
     folder = options.record_to or (records_dir(options.db) if options.db else None)
     if options.record is not False and folder is not None:
         return folder / recording_name(thread_id)
-    for option, given in (("--record", options.record), ("--capture", options.capture)):
+    for option, given in (("--record", options.record), ("--capture", options.capture and not options.web)):
         if given:
             raise CommandError(f"{option} needs a recording: --record-to DIR, or --db with the path of a file")
     return None

@@ -2,6 +2,14 @@
 
 let shown = rows;
 
+/** Replace the content of an element; the focus stays on the button at the same place. */
+function refill(box, ...children) {
+  const focusable = () => [...box.querySelectorAll("button, pre")];
+  const place = focusable().indexOf(document.activeElement);
+  box.replaceChildren(...children);
+  if (place >= 0) focusable()[place]?.focus({ preventScroll: true });
+}
+
 function search() {
   const words = $("search").value.toLowerCase().split(/\s+/).filter(Boolean);
   const exact = (word) => word.includes(":") && rows.some((row) => row.text.includes(`${word} `));
@@ -195,23 +203,25 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawOvervi
 
 // ---- around the timeline
 
-function addLegend() {
+function legend() {
+  const items = [];
   for (const outcome of OUTCOMES) {
     const count = calls.filter((call) => call.outcome === outcome).length;
     if (!count) continue;
     const button = make("button", outcome, "", { type: "button", title: `Search for outcome:${outcome}` });
     button.append(make("b"), `${outcome} ${number(count)}`);
     button.addEventListener("click", () => searchFor(`outcome:${outcome}`));
-    $("legend").append(button);
+    items.push(button);
   }
   for (const [className, text] of [["wait", "queue wait"], ["retried", "failed attempt of a call that went well"], ["tick", "note"], ["progress", "progress"], ["model", "model request"]]) {
     const item = make("span", className === "model" ? "model" : "ok");
     item.append(make("b", className), text);
-    $("legend").append(item);
+    items.push(item);
   }
+  refill($("legend"), ...items);
 }
 
-function addTable(id, { headings, rows }, nameOf) {
+function fillTable(id, { headings, rows }, nameOf) {
   if (!rows.length) return;
   const head = make("tr");
   head.append(...headings.map((text) => make("th", "", text, { scope: "col" })));
@@ -225,7 +235,7 @@ function addTable(id, { headings, rows }, nameOf) {
   }
   const table = make("thead");
   table.append(head);
-  $(id).append(table, body);
+  refill($(id), table, body);
 }
 
 function searchButton(tool) {
@@ -234,16 +244,37 @@ function searchButton(tool) {
   return button;
 }
 
-const runs = data.parts.reduce((sum, part) => sum + part.runs.length, 0);
-$("about").textContent = [plural(runs, "run"), plural(calls.length, "call"), `${number(data.failed)} failed`, duration(total)].join("  ·  ");
-$("statements").append(...data.parts.map((part) => make("li", part.whole ? "" : "bad", part.statement)));
-$("peak").textContent = `up to ${number(most("attempts"))}, ${number(most("waits"))}`;
-addLegend();
-addTable("tools", data.tools, searchButton);
-addTable("actors", data.actors, (name) => name);
-search();
+/** Everything outside of the timeline, and which of its rows are shown. */
+function tell() {
+  const runs = data.parts.reduce((sum, part) => sum + part.runs.length, 0);
+  $("about").textContent = [plural(runs, "run"), plural(calls.length, "call"), `${number(data.failed)} failed`, duration(total)].join("  ·  ");
+  $("statements").replaceChildren(...data.parts.map((part) => make("li", part.whole ? "" : "bad", part.statement)));
+  $("peak").textContent = `up to ${number(most("attempts"))}, ${number(most("waits"))}`;
+  legend();
+  fillTable("tools", data.tools, searchButton);
+  fillTable("actors", data.actors, (name) => name);
+  search();
+}
+
+/** Show newer data of the same recording. The search, the zoom, the focus and the open details stay. */
+function update(fresh) {
+  const whole = view.span >= total;
+  data = fresh;
+  build();
+  const rowOf = new Map(rows.map((row) => [row.element, row]));
+  current = rowOf.get(current?.element);
+  tell();
+  setCurrent(current ?? calls[0] ?? rows[0]);
+  const opened = rowOf.get(detailed?.element);
+  if (opened && !$("detail").hidden && opened.source !== detailed.source) openDetail(opened, true);
+  view.span = whole ? total : view.span;
+  setView(view.from, view.span);
+  drawOverview();
+}
+
+tell();
 setCurrent(calls[0] ?? rows[0]);
 if (runOf.size > 1) show(rows[0]?.run.start ?? 0, rows[0]?.run.end ?? total);
 new ResizeObserver(drawAll).observe($("axis"));
 drawAll();
-window.callboard = { total: calls.length, visibleBars: () => shown.filter((row) => row.kind === "call").length };
+window.callboard = { total: () => calls.length, visibleBars: () => shown.filter((row) => row.kind === "call").length };

@@ -54,7 +54,7 @@ function detailsOf(row) {
   return parts;
 }
 
-function openDetail(row) {
+function openDetail(row, again = false) {
   detailed?.element.removeAttribute("aria-current");
   detailed = row;
   row.element.setAttribute("aria-current", "true");
@@ -66,8 +66,8 @@ function openDetail(row) {
   const title = make("h2", row.element.classList[1] ?? "", row.kind === "call" ? row.tool : `${row.model}, asked`);
   if (row.kind === "call") title.append(" ", make("span", "word", row.outcome));
   head.append(title, fit, close);
-  $("detail").replaceChildren(head, ...detailsOf(row));
-  $("detail").scrollTop = 0;
+  refill($("detail"), head, ...detailsOf(row));
+  if (!again) $("detail").scrollTop = 0;
   if ($("detail").hidden) {
     $("detail").hidden = false;
     drawAll();

@@ -1,7 +1,7 @@
 // Which seconds are shown: zoom, axis and overview.
 
 const view = { from: 0, span: total };
-const narrowest = Math.max(1e-5, total / 1e7);
+const narrowest = () => Math.max(1e-5, total / 1e7);
 
 function show(start, end, margin = 0.03) {
   const room = (end - start) * margin;
@@ -9,14 +9,14 @@ function show(start, end, margin = 0.03) {
 }
 
 function setView(from, span) {
-  view.span = Math.min(total, Math.max(narrowest, span));
+  view.span = Math.min(total, Math.max(narrowest(), span));
   view.from = Math.min(total - view.span, Math.max(0, from));
   drawView();
 }
 
 function zoom(factor, share = 0.5) {
   const at = view.from + view.span * share;
-  const span = Math.min(total, Math.max(narrowest, view.span * factor));
+  const span = Math.min(total, Math.max(narrowest(), view.span * factor));
   setView(at - span * share, span);
 }
 

@@ -1,0 +1,245 @@
+"""Server of the page of `callboard run --web`: the trace page of the running command, on loopback, for one person."""
+
+import logging
+import os
+import secrets
+import socket
+import sys
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from socketserver import ThreadingTCPServer
+from tempfile import TemporaryDirectory
+from time import monotonic, sleep
+from typing import Any
+
+from callboard._cli._page import LiveState, live_page, page_json
+from callboard._cli._shown_text import CommandError, printable
+from callboard._cli._signals import Stopped
+from callboard.telemetry import Recording, read_recording
+
+_log = logging.getLogger("callboard")
+
+# Data of the page.
+
+_LONGEST = 64 * 1024 * 1024
+"""Largest recording that is shown, in bytes; it bounds the memory and the time that the page takes from the run."""
+_SHARE = 10
+"""Making the page's data takes at most one part in this number of the time."""
+_LEAST_AGE = 0.2
+"""Seconds for which the data are not made again."""
+
+
+class Picture:
+    """Data of the page, made from the recording of the running command when a browser asks for them."""
+
+    # One document for all browsers: a browser that reads slowly, or many of them, buffer nothing in this process.
+
+    def __init__(self, recording: Path) -> None:
+        self.recording = recording
+        self.is_over = False
+        """`True` after the last run of the command."""
+        self._lock = threading.Lock()
+        self._next = 0.0
+        self._found = Recording(path=recording, parts=())
+        self._made = (b"", "")
+
+    def newest(self) -> tuple[bytes, str]:
+        """Return the data as JSON, and an entity tag that changes with them."""
+        with self._lock:
+            since = monotonic()
+            if since >= self._next:
+                state = self._read()
+                body = page_json(self._found, state).encode()
+                self._made = (body, f'"{sha256(body).hexdigest()[:32]}"')
+                now = monotonic()
+                self._next = now + max(_LEAST_AGE, _SHARE * (now - since))
+            return self._made
+
+    def end(self) -> None:
+        """Show from now on that the command has ended its last run."""
+        with self._lock:
+            self.is_over, self._next = True, 0.0
+
+    def _read(self) -> LiveState:
+        """Read the recording, and return the state of the command."""
+        if self.recording.exists():
+            if self.recording.stat().st_size > _LONGEST:
+                return "ended" if self.is_over else "long"
+            self._found = read_recording(self.recording)
+        if self.is_over:
+            return "ended"
+        parts = self._found.parts
+        return "running" if parts and parts[-1].closing is None else "waiting"
+
+
+# Server.
+
+_HOST = "127.0.0.1"
+_MOST = 16
+"""Largest number of open connections, each with a thread; further ones are closed at once."""
+_SILENCE = 5.0
+"""Seconds for which a connection may neither send nor take anything."""
+_LIFE = 10.0
+"""Seconds after which a connection is closed, whatever it does."""
+_LOOK_UP = 0.1
+
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",  # the rest of the policy is in the page
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Connection": "close",
+}
+
+
+class _Server(ThreadingTCPServer):
+    """HTTP server in threads of its own, so that neither the event loop of the run nor the page waits for the other."""
+
+    # Not `HTTPServer`, which resolves the name of the host.
+    daemon_threads = False  # so that `server_close` waits for them
+    request_queue_size = 32
+    # On Windows, the option lets another process take the port.
+    allow_reuse_address = os.name == "posix"
+
+    def __init__(self, port: int, title: str, picture: Picture) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, float] = {}
+        """Open connections, and when they began. A socket is closed only after it has been removed."""
+        self.page = live_page(title).encode()
+        self.picture = picture
+        self.token = secrets.token_urlsafe(24)
+        super().__init__((_HOST, port), _Requests)
+        self.port: int = self.server_address[1]
+        # Only these: a page of another site may make its own name resolve to this address (DNS rebinding).
+        self.hosts = (f"{_HOST}:{self.port}", f"localhost:{self.port}")
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            if has_room := len(self._open) < _MOST:
+                self._open[request] = monotonic()
+        if has_room:
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def close_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().close_request(request)
+
+    def service_actions(self) -> None:
+        """Close connections that are too old; `serve_forever` calls this several times a second."""
+        self.close_older_than(_LIFE)
+
+    def close_older_than(self, age: float) -> None:
+        with self._lock:
+            for connection, since in self._open.items():
+                if monotonic() - since >= age:
+                    with suppress(OSError):  # its thread then fails to read or to write
+                        connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log the error of a request. Connections that the other side, or this server, has closed are no errors."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            _log.error("the page of the run failed to answer", exc_info=error)
+
+
+class _Requests(BaseHTTPRequestHandler):
+    """Handler of one connection, which is closed after its only request."""
+
+    timeout = _SILENCE
+
+    @property
+    def _site(self) -> _Server:
+        assert isinstance(self.server, _Server)
+        return self.server
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if self.headers.get_all("Host") not in [[host] for host in self._site.hosts]:
+            self.send_error(HTTPStatus.FORBIDDEN)
+        elif path == "/":  # without data, so that it needs no token; the token is in the fragment, which is not sent
+            self._answer(HTTPStatus.OK, self._site.page, "text/html; charset=utf-8")
+        elif path != "/data":
+            self.send_error(HTTPStatus.NOT_FOUND)
+        elif not self._has_token():
+            self.send_error(HTTPStatus.UNAUTHORIZED)
+        else:
+            body, tag = self._site.picture.newest()
+            if self.headers.get("If-None-Match") == tag:
+                self._answer(HTTPStatus.NOT_MODIFIED, ETag=tag)
+            else:
+                self._answer(HTTPStatus.OK, body, "application/json", ETag=tag)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer with an error, without any text of the request."""
+        if code == HTTPStatus.NOT_IMPLEMENTED:  # a method without a `do_...` here
+            self._answer(HTTPStatus.METHOD_NOT_ALLOWED, Allow="GET")
+        else:
+            self._answer(HTTPStatus(code), HTTPStatus(code).phrase.encode(), "text/plain; charset=utf-8")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing: the terminal belongs to the run."""
+
+    def _has_token(self) -> bool:
+        given = self.headers.get("Authorization", "").encode("latin-1", "replace")
+        return secrets.compare_digest(given, f"Bearer {self._site.token}".encode())
+
+    def _answer(self, code: HTTPStatus, body: bytes = b"", kind: str | None = None, **headers: str) -> None:
+        self.send_response_only(code)
+        for name, value in {**_HEADERS, **headers, **({"Content-Type": kind} if kind else {})}.items():
+            self.send_header(name, value)
+        if code != HTTPStatus.NOT_MODIFIED:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+# Page of a command.
+
+
+class WebPage:
+    """Page of a running command: its address, and the file of the recording that it shows."""
+
+    def __init__(self, server: _Server) -> None:
+        self.recording = server.picture.recording
+        self.url = f"http://{_HOST}:{server.port}/#{server.token}"
+        self._picture = server.picture
+
+    def stay(self, say: Callable[[str], Any]) -> None:
+        """Wait until SIGINT or SIGTERM. The page shows that the command has ended its last run."""
+        with suppress(Stopped):
+            self._picture.end()
+            say("The page stays. Press Ctrl-C to end.")
+            while True:
+                sleep(_LOOK_UP)
+
+
+@contextmanager
+def web_page(title: str, port: int) -> Generator[WebPage]:
+    """Serve the page of a command on loopback inside the block; port 0 selects a free port.
+
+    Raises `CommandError` if the port cannot be used.
+    """
+    with TemporaryDirectory(prefix="callboard-") as folder:  # readable only by this user
+        try:
+            server = _Server(port, title, Picture(Path(folder) / "calls.jsonl"))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise CommandError(f"--web cannot listen on {_HOST}:{port}: {printable(reason)}") from error
+        thread = threading.Thread(target=server.serve_forever, args=(_LOOK_UP,), name="callboard page", daemon=True)
+        with server:
+            thread.start()
+            try:
+                yield WebPage(server)
+            finally:
+                server.shutdown()
+                server.close_older_than(0)

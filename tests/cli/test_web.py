@@ -1,0 +1,456 @@
+"""`callboard run --web`: the page of a running command, its server, and its end."""
+
+import http.client
+import json
+import re
+import shutil
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from callboard._cli import _web
+from callboard._cli._web import WebPage, web_page
+from tests.telemetry._recordings import HEADER, busy, call, in_order, run, write
+
+from ._agents import AGENT
+from ._commands import PATIENCE, Project, stop
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+GATED = (
+    AGENT
+    + """
+    import anyio
+
+    async def gate(text: str) -> str:
+        '''Wait for the file "open".'''
+        while not (Path(__file__).parent / "open").exists():
+            await anyio.sleep(0.01)
+        return text
+
+    hostile = "</script><img src=x onerror='window.hacked=1'>"
+    script = [calls(("gate", {"text": hostile}), ("weather", {"city": "Oslo"})), "Done."]
+    agent = create_react_agent(ScriptedModel(script), [gate, weather])
+"""
+)
+
+
+class Client:
+    """HTTP client of a page, with its token."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        assert parts.hostname == "127.0.0.1"
+        assert parts.port
+        self.port: int = parts.port
+        self.token = parts.fragment
+
+    def ask(self, path: str = "/data", method: str = "GET", **headers: str) -> tuple[http.client.HTTPResponse, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        try:
+            connection.request(method, path, headers={"Authorization": f"Bearer {self.token}", **headers})
+            answer = connection.getresponse()
+            return answer, answer.read()
+        finally:
+            connection.close()
+
+    def data(self) -> Any:
+        answer, body = self.ask()
+        assert answer.status == 200, body
+        return json.loads(body)
+
+    def calls(self) -> dict[str, str]:
+        """Return the outcome of each call, by its tool."""
+        runs = [one for part in self.data()["parts"] for one in part["runs"]]
+        return {call["tool"]: call["outcome"] for one in runs for batch in one["batches"] for call in batch["calls"]}
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
+
+
+@pytest.fixture
+def page() -> Iterator[WebPage]:
+    with web_page("trip:agent", 0) as made:
+        yield made
+
+
+def show(page: WebPage, events: list[dict[str, Any]]) -> Client:
+    write(page.recording, events)
+    return Client(page.url)
+
+
+def is_ended(connection: socket.socket) -> bool:
+    """Wait until the server ends a connection without an answer."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def url_of(process: Any) -> str:
+    return re.search(r"page (http://\S+)", process.stdout.readline())[1]  # type: ignore[index]
+
+
+def until(client: Client, **expected: str) -> None:
+    """Ask for the data until they have these calls; the server makes them a few times a second."""
+    for _ in range(int(PATIENCE * 20)):
+        if client.calls() == expected:
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError(client.calls())
+
+
+# The server.
+
+
+def test_the_page_is_the_viewer_and_has_no_data(page: WebPage) -> None:
+    """So it needs no token. The token is in the fragment of the address, which browsers do not send."""
+    client = show(page, [HEADER, *call(1, 0, tool="secret_tool")])
+    answer, body = client.ask("/", Authorization="")
+
+    assert answer.status == 200
+    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert b"secret_tool" not in body
+    assert client.token.encode() not in body
+    assert re.search(
+        rb"default-src 'none'; style-src 'sha256-\S+'; script-src 'sha256-\S+'; connect-src 'self'; ", body
+    )
+
+
+def test_open_calls_last_until_now(page: WebPage) -> None:
+    client = show(page, [HEADER, *run(1, 0)[:1], *call(1, 0.5)[:-2]])
+
+    data = client.data()
+    (part,) = data["parts"]
+    (only,) = part["runs"][0]["batches"][0]["calls"]
+    assert (data["live"], part["statement"], only["outcome"]) == ("running", "the run goes on", "open")
+    assert only["end"] > 1000  # the header of the test's recording is old
+
+
+@pytest.mark.parametrize(
+    "events", [[], [HEADER, *run(1), {"event": "closed", "t": 9.0, "events": 9}]], ids=["nothing", "closed"]
+)
+def test_between_runs_it_waits(page: WebPage, events: list[dict[str, Any]]) -> None:
+    """A command runs the agent again after each answer of a person."""
+    assert show(page, events).data()["live"] == "waiting"
+
+
+def test_data_that_did_not_change_are_not_sent_again(page: WebPage) -> None:
+    client = show(page, [HEADER, *call(1, 0), {"event": "closed", "t": 9.0, "events": 9}])
+    answer, _ = client.ask()
+    again, body = client.ask(**{"If-None-Match": answer.headers["ETag"]})
+
+    assert (again.status, body) == (304, b"")
+
+
+def test_nothing_is_cached_or_shared_with_other_sites(page: WebPage) -> None:
+    client = Client(page.url)
+    for path in ("/", "/data", "/other"):
+        headers = client.ask(path, Origin="http://evil.example")[0].headers
+        assert headers["Cache-Control"] == "no-store"
+        assert headers["Content-Security-Policy"] == "frame-ancestors 'none'"
+        assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+        assert headers["Referrer-Policy"] == "no-referrer"
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert not [name for name in headers if name.startswith("Access-Control")]
+        assert "Server" not in headers
+
+
+@pytest.mark.parametrize("given", ["", "Bearer", "Bearer wrong", "Bearer é", "Basic {token}", "Bearer {token}x"])
+def test_without_the_token_there_are_no_data(page: WebPage, given: str) -> None:
+    client = show(page, [HEADER, *call(1, 0, tool="secret_tool")])
+    answer, body = client.ask(Authorization=given.format(token=client.token))
+
+    assert answer.status == 401
+    assert b"secret_tool" not in body
+    assert client.ask(f"/data?token={client.token}", Authorization="")[0].status == 401
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", ""])
+@pytest.mark.parametrize("path", ["/", "/data"])
+def test_another_host_is_refused(page: WebPage, host: str, path: str) -> None:
+    """A page of another site can make its name resolve to 127.0.0.1, and then ask as if it were this page."""
+    client = Client(page.url)
+
+    assert client.ask(path, Host=host.format(port=client.port))[0].status == 403
+    assert client.ask(path, Host=f"localhost:{client.port}")[0].status == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE", "MAKE"])
+def test_only_get_is_allowed(page: WebPage, method: str) -> None:
+    answer, _ = Client(page.url).ask(method=method)
+
+    assert (answer.status, answer.headers["Allow"]) == (405, "GET")
+
+
+@pytest.mark.parametrize("path", ["/other", "/data/", "/../data", "http:/data"])
+def test_there_is_nothing_else(page: WebPage, path: str) -> None:
+    assert Client(page.url).ask(path)[0].status == 404
+
+
+def test_text_of_a_request_is_not_repeated(page: WebPage) -> None:
+    client = Client(page.url)
+    for line in (b"<script>alert(1)</script> / HTTP/1.1", b"GET / <script>", b"GET /<script> HTTP/1.1"):
+        with client.connect() as connection:
+            connection.sendall(line + f"\r\nHost: 127.0.0.1:{client.port}\r\n\r\n".encode())
+            assert b"script" not in b"".join(iter(lambda: connection.recv(65_536), b""))
+
+
+def test_a_hundred_connections_are_bounded_and_end(page: WebPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They say nothing. Each open one has a thread, so their number and their time are limited."""
+    monkeypatch.setattr(_web, "_LIFE", 0.3)
+    client = Client(page.url)
+    before = threading.active_count()
+    with ExitStack() as stack:
+        connections = [stack.enter_context(client.connect()) for _ in range(100)]
+        most = 0
+        for connection in connections:
+            most = max(most, threading.active_count() - before)
+            assert is_ended(connection)
+        assert 0 < most <= 16
+        while threading.active_count() > before:
+            threading.Event().wait(0.01)
+        assert client.ask("/")[0].status == 200
+
+
+def test_a_client_that_never_reads_delays_nobody(page: WebPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_web, "_LIFE", 0.5)
+    client = show(page, busy(5000))
+    request = f"GET /data HTTP/1.1\r\nHost: 127.0.0.1:{client.port}\r\nAuthorization: Bearer {client.token}\r\n\r\n"
+    with ExitStack() as stack:
+        for _ in range(8):
+            connection = stack.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            connection.settimeout(PATIENCE)
+            connection.connect(("127.0.0.1", client.port))
+            connection.sendall(request.encode())
+        assert client.ask("/")[0].status == 200
+        read = b"".join(iter(lambda: connection.recv(65_536), b"")) if _is_cut(connection) else b""
+
+    assert len(read) < 5_000_000
+
+
+def _is_cut(connection: socket.socket) -> bool:
+    """Wait without reading until the server has closed the connection."""
+    import select
+
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    return bool(poll.poll(PATIENCE * 1000))
+
+
+def test_open_connections_do_not_keep_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_web, "_SILENCE", PATIENCE)
+    before = threading.active_count()
+    with web_page("trip:agent", 0) as page:
+        connection = Client(page.url).connect()
+    with connection:
+        assert is_ended(connection)
+    assert threading.active_count() == before
+    assert not page.recording.parent.exists()
+
+
+def test_a_very_long_recording_keeps_what_was_shown(page: WebPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_web, "_LEAST_AGE", 0)
+    monkeypatch.setattr(_web, "_SHARE", 0)
+    client = show(page, [HEADER, *call(1, 0)])
+    assert client.calls() == {"fetch": "ok"}
+    monkeypatch.setattr(_web, "_LONGEST", 10)
+    show(page, [HEADER, *call(1, 0), *call(2, 1, tool="other")])
+
+    assert client.data()["live"] == "long"
+    assert client.calls() == {"fetch": "ok"}
+
+
+def test_making_the_data_takes_a_share_of_the_time(page: WebPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise many browsers would take the interpreter from the run."""
+    monkeypatch.setattr(_web, "_LEAST_AGE", 1000)
+    client = show(page, [HEADER, *call(1, 0)])
+    first = client.ask()[1]
+    show(page, [HEADER, *call(1, 0), *call(2, 1)])
+
+    assert client.ask()[1] == first
+
+
+# The command.
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_run_is_seen_while_it_runs_and_the_page_ends_with_it(project: Project, backend: str) -> None:
+    """Without a terminal nobody would end the page."""
+    name = project.module(GATED)
+    process = project.start("run", f"{name}:agent", "hi", "--web", "--backend", backend, "--db", project.db)
+    client = Client(url_of(process))
+    until(client, gate="open", weather="ok")
+    (project.directory / "open").touch()
+
+    output, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, errors) == (0, "")
+    assert output.endswith("Done.\n")
+    with pytest.raises(ConnectionRefusedError):
+        client.connect()
+    assert len(list(Path(f"{project.db}.calls").iterdir())) == 1
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_and_the_server(project: Project, backend: str, number: signal.Signals) -> None:
+    process = project.start("run", f"{project.module(GATED)}:agent", "hi", "--web", "--wait", "--backend", backend)
+    client = Client(url_of(process))
+    silent = client.connect()
+    until(client, gate="open", weather="ok")
+
+    code, output, errors = stop(process, number)
+
+    assert (code, errors) == (128 + number, "")
+    assert f"Stopping by {number.name}" in output
+    assert "The page stays" not in output
+    silent.close()
+    with pytest.raises(ConnectionRefusedError):
+        client.connect()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_page_stays_until_a_signal_and_the_code_is_that_of_the_run(
+    project: Project, number: signal.Signals
+) -> None:
+    process = project.start("run", f"{project.module(AGENT)}:failing", "hi", "--web", "--wait")
+    client = Client(url_of(process))
+    assert process.stdout is not None
+    while "The page stays" not in process.stdout.readline():
+        assert process.poll() is None
+    until(client, broken="error")
+    assert client.data()["live"] == "ended"
+
+    code, _, errors = stop(process, number)
+    assert code == 1
+    assert "the tool is broken" in errors
+
+
+@pytest.mark.exhaustive
+def test_at_a_terminal_the_page_stays(project: Project, agents: str) -> None:
+    with project.terminal("run", f"{agents}:sunny", "hi", "--web") as terminal:
+        terminal.until("The page stays. Press Ctrl-C to end.")
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.end() == 0
+
+
+def test_a_port_in_use_is_an_error(project: Project, agents: str, page: WebPage) -> None:
+    port = str(urlsplit(page.url).port)
+    done = project.call("run", f"{agents}:sunny", "hi", "--web", "--web-port", port)
+
+    assert done.exit_code == 2
+    assert f"--web cannot listen on 127.0.0.1:{port}" in done.stderr
+
+
+@pytest.mark.parametrize("option", [("--web-port", "0"), ("--wait",), ("--no-wait",)])
+def test_options_of_the_page_need_the_page(project: Project, agents: str, option: tuple[str, ...]) -> None:
+    done = project.call("run", f"{agents}:sunny", "hi", *option)
+
+    assert done.exit_code == 2
+    assert "needs --web" in done.stderr
+
+
+def test_json_stays_alone_on_stdout(project: Project, agents: str) -> None:
+    done = project.call("run", f"{agents}:sunny", "hi", "--web", "--json")
+
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["next"] == []
+    assert "page http://127.0.0.1:" in done.stderr
+
+
+# The page in a browser.
+
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (apt-get install chromium)")
+
+
+@pytest.fixture
+def tab() -> Iterator[Any]:
+    """Open a tab, and check at the end that it had no error."""
+    from playwright.sync_api import sync_playwright
+
+    complaints: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        tab = browser.new_page()
+        tab.on("console", lambda message: complaints.append(message.text))
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        yield tab
+        browser.close()
+    assert [text for text in complaints if "ERR_CONNECTION_REFUSED" not in text] == []
+
+
+@needs_browser
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_call_runs_and_ends_without_a_reload(project: Project, tab: Any, backend: str) -> None:
+    name = project.module(GATED)
+    process = project.start("run", f"{name}:agent", "hi", "--web", "--wait", "--capture", "--backend", backend)
+    tab.goto(url_of(process))
+    tab.evaluate("window.loaded = 1")
+    running = tab.get_by_role("button", name=re.compile("^gate, .*, open,"))
+    running.wait_for()
+    assert tab.locator("#live").inner_text() == "Live: the run is going on."
+    tab.evaluate("document.querySelector('.bar').focus()")
+    running.click()
+    detail = tab.get_by_label("Details", exact=True)
+    detail.get_by_text("attempt 1").wait_for()
+
+    (project.directory / "open").touch()
+    tab.get_by_role("button", name=re.compile("^gate, .*, ok,")).wait_for()
+    tab.get_by_text("The run has ended.").wait_for()
+
+    assert tab.evaluate("window.loaded") == 1
+    assert tab.evaluate("window.hacked") is None
+    assert tab.locator("img").count() == 0
+    assert "<img src=x" in detail.inner_text()
+    assert tab.evaluate("document.activeElement.getAttribute('aria-label')").startswith("gate, ")
+    assert tab.locator("#statements .bad").count() == 0
+    stop(process, signal.SIGINT)
+    tab.get_by_text("The command has ended, or does not answer.").wait_for()
+    assert tab.locator(".bar").count() == 2
+
+
+@needs_browser
+@pytest.mark.exhaustive
+def test_an_update_keeps_the_search_the_zoom_and_the_elements(page: WebPage, tab: Any) -> None:
+    events = [*run(1, 0, 9)[:-1], *call(1, 0.5, took=2), *call(2, 0.6, tool="query")[:-2]]
+    show(page, [HEADER, *in_order(events)])
+    tab.goto(page.url)
+    tab.locator(".bar").nth(1).wait_for()
+    tab.locator("#search").fill("fetch")
+    tab.keyboard.press("ArrowDown")
+    tab.keyboard.press("f")
+    tab.evaluate("window.first = document.querySelector('.bar')")
+    span = tab.evaluate("view.span")
+
+    show(page, [HEADER, *in_order([*events, *call(3, 3, tool="fetch", batch=2)])])
+    tab.get_by_text("2 of 3").wait_for()
+
+    assert tab.evaluate("window.first === document.querySelector('.bar') && document.activeElement === window.first")
+    assert tab.evaluate("view.span") == span
+    assert tab.evaluate("document.getElementById('search').value") == "fetch"
+
+
+@needs_browser
+@pytest.mark.exhaustive
+def test_without_the_token_the_page_says_so(page: WebPage) -> None:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        tab = browser.new_page()
+        tab.goto(page.url.partition("#")[0])
+        tab.get_by_text("The address lacks the token that the command printed.").wait_for()
+        assert tab.locator(".bar").count() == 0
+        browser.close()
