@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from langsmith import tracing_context
+from packaging.markers import default_environment
 
 import callboard.testing
 from callboard._cli import _doctor
@@ -113,6 +114,17 @@ def test_an_absent_extra_is_not_broken_and_its_command_is_told(
     assert found["backends", "uvloop"]["remedy"] == "pip install 'callboard[uvloop]'"
     assert found["versions", "callboard-actors"]["remedy"] == "pip install callboard-actors"
     assert not any(name.startswith("callboard-actors[") for _, name in found)
+
+
+def test_uvloop_is_not_for_windows(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A remedy would be wrong: the extra installs nothing there."""
+    system = {**default_environment(), "sys_platform": "win32"}
+    monkeypatch.setattr("packaging.markers.default_environment", lambda: system)
+    installed(monkeypatch, uvloop=None)
+    found = checks(project)
+
+    assert found["backends", "uvloop"] == {"state": "absent", "value": "not for this system", "remedy": ""}
+    assert found["extras", "callboard[uvloop]"]["value"] == "not for this Python and platform"
 
 
 def test_an_agent_that_hangs_on_an_event_loop_makes_it_broken(

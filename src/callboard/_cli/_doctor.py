@@ -233,7 +233,10 @@ def _confinement() -> Iterator[Check]:
 def _backends() -> Iterator[Check]:
     for name in ("asyncio", "uvloop", "trio"):
         if name == "uvloop" and _version_of(name) is None:
-            yield Check(name, "absent", "not installed", _install("callboard[uvloop]"))
+            # The extra has no packages where uvloop does not exist, such as on Windows: there is nothing to install.
+            exists = any(_packages("callboard", name))
+            told = ("not installed", _install("callboard[uvloop]")) if exists else ("not for this system",)
+            yield Check(name, "absent", *told)
             continue
         try:
             took = _run_agent("trio" if name == "trio" else "asyncio", {"use_uvloop": True} if name == "uvloop" else {})
