@@ -48,7 +48,7 @@ from callboard import (
     progress,
 )
 from callboard.middleware import RequireApproval, Retry
-from callboard.telemetry import Recorder, Tracing, setup
+from callboard.telemetry import RecordingWriter, Tracing, setup
 from callboard.testing import ScriptedModel, calls
 
 # The tools
@@ -306,7 +306,7 @@ def serve(options: argparse.Namespace) -> int:
         if options.traces:
             stack.enter_context(traces(options.traces))
         if options.record:
-            stack.enter_context(Recorder(options.record, append=True, capture=True))
+            stack.enter_context(RecordingWriter(options.record, append=True, capture=True))
         if options.trio:
             anyio.run(on_hypercorn, app, listener, options.port, backend="trio")
         else:

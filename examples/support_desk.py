@@ -29,7 +29,7 @@ from langchain_core.messages import BaseMessage
 
 from callboard import Actor, Agent, child, create_agent, handler, observe
 from callboard.extend import Fleet
-from callboard.telemetry import Recorder
+from callboard.telemetry import RecordingWriter
 from callboard.testing import ScriptedModel, calls
 
 
@@ -237,7 +237,7 @@ def story(folder: Path, url: str | None) -> None:
 def main() -> None:
     if sys.argv[1:2] == ["work"]:
         options = arguments(sys.argv[2:])
-        with Recorder(options.record, append=True, capture=True) if options.record else nullcontext():
+        with RecordingWriter(options.record, append=True, capture=True) if options.record else nullcontext():
             anyio.run(work, options, backend=options.backend)
         return
     parser = argparse.ArgumentParser(description="A support desk on several processes")

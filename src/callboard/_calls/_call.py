@@ -373,10 +373,7 @@ class SupervisedCall(Timed, Generic[T]):
         self.handled: BaseException | None = None
         """Error that was turned into the result of the call; `None` without one."""
         self.ended = self.do_not_cache = self.only_for_thread = False
-        """`ended`: the call has ended. `do_not_cache`: its result is only for the current caller, not to be stored.
-
-        `only_for_thread`: its result or error means nothing in other conversations, and may be reused in this one.
-        """
+        """`ended`: the call has ended. `do_not_cache`, `only_for_thread`: the result is not for other calls, or threads."""
         self.running = self.waiting = 0
         """`running`: number of attempts whose bodies run. `waiting`: number of attempts that wait for a permit."""
         self.resumes: str | None = None

@@ -70,12 +70,6 @@ class HumanResponse(TypedDict):
 # Context of a call for key functions: config, state and context of the run.
 
 
-def thread_of(config: Mapping[str, Any]) -> str:
-    """Return the id of the conversation that a config names; empty without one."""
-    thread_id = config.get("configurable", {}).get("thread_id")
-    return "" if thread_id is None else str(thread_id)
-
-
 def context_of(request: ToolCallRequest) -> CallContext:
     """Return the `CallContext` for functions that compute a call's key, with the changes that middleware has made."""
     runtime = request.runtime

@@ -63,7 +63,7 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
 
 
 def set_patience(seconds: float) -> None:
-    """Set the real seconds that the running loop's virtual clock waits for an event, as of a thread, before it jumps."""
+    """Set the real seconds that the virtual clock of the running loop waits for an event before it jumps."""
     if sniffio.current_async_library() == "trio":
         import trio.lowlevel
 

@@ -18,7 +18,7 @@ from langgraph.store.base import BaseStore, GetOp, Item, PutOp
 
 from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
-from callboard._langgraph._vocabulary import ToolCallRequest, thread_of
+from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._policies import check_type
 from callboard._util._extras import is_installed, require
 from callboard._util._suggestions import did_you_mean
@@ -439,7 +439,7 @@ class Redact(Middleware):
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Run the call with tokens in place of secrets in its arguments (if not revealed), its result and its error."""
-        thread_id = thread_of(request.runtime.config)
+        thread_id = _thread_id(request.runtime.config)
         request, known = await self._prepared(request, thread_id)
         redaction = self._redaction(thread_id, known)
         failure: Exception | None = None
@@ -467,7 +467,7 @@ class Redact(Middleware):
 
     async def _around_request(self, request: Any, call_next: Callable[[Any], Awaitable[T]]) -> T:
         """Send a model request with tokens in place of secrets, and clear its error of them."""
-        thread_id = thread_of(ensure_config())
+        thread_id = _thread_id(ensure_config())
         redaction = self._redaction(thread_id)
         said = [request.system_message, *request.messages]
         system, *messages = await run_if_long(self._threads, said, partial(redaction.of_conversation, said))
@@ -556,6 +556,11 @@ def _bind_to_thread(tokens: Collection[str]) -> None:
 def _kept(redaction: Redaction) -> dict[str, str]:
     # Longer values are hidden but not stored, which bounds the vault.
     return {token: value for token, value in redaction.values.items() if len(value) <= LONGEST}
+
+
+def _thread_id(config: Mapping[str, Any]) -> str:
+    thread_id = config.get("configurable", {}).get("thread_id")
+    return "" if thread_id is None else str(thread_id)
 
 
 def _tokens_in(value: Any) -> set[str]:

@@ -21,7 +21,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from callboard._calls._call import note
 from callboard._calls._thread_pool import WorkerThreads
-from callboard._langgraph._vocabulary import ToolCallRequest, call_context, context_of, thread_of
+from callboard._langgraph._vocabulary import ToolCallRequest, call_context, context_of
 from callboard._loops._side_tasks import CutOffError, shielded
 from callboard._records._documents import SharedDocuments
 from callboard._records._policies import CallContext, KeyFunction, check_count, check_seconds, check_type, key_function
@@ -406,7 +406,9 @@ class Cache(Middleware):
 
     def _in_thread(self, key: _Key, request: ToolCallRequest) -> _Key:
         """Return the key for calls of this conversation, if the tool has had a result that was only for one."""
-        return key._replace(thread=thread_of(request.runtime.config)) if key.tool in self._by_thread else key
+        if key.tool not in self._by_thread:
+            return key
+        return key._replace(thread=str(request.runtime.config.get("configurable", {}).get("thread_id")))
 
     def _key_to_keep(self, key: _Key, request: ToolCallRequest) -> _Key:
         """Return the key under which the outcome of a call that has run may be reused."""
