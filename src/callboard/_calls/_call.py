@@ -373,7 +373,7 @@ class SupervisedCall(Timed, Generic[T]):
         self.handled: BaseException | None = None
         """Error that was turned into the result of the call; `None` without one."""
         self.ended = self.do_not_cache = self.only_for_thread = False
-        """`ended`: the call has ended. `do_not_cache`, `only_for_thread`: the result is not for other calls, or threads."""
+        """`do_not_cache` (`only_for_thread`): no other call (thread) may have the result."""
         self.running = self.waiting = 0
         """`running`: number of attempts whose bodies run. `waiting`: number of attempts that wait for a permit."""
         self.resumes: str | None = None
