@@ -1,0 +1,225 @@
+"""An application: a coding agent that reads and edits files, runs tests, and asks a person before it does harm.
+
+python coding_agent.py                                               runs the example with a scripted model
+python coding_agent.py --model openai:gpt-5.1 "Fix the tests."       a real model; you approve at the terminal
+python coding_agent.py --record runs/coding.jsonl                    also records the run, for a test that replays it
+callboard run coding_agent:agent "Fix the tests." --live --db my.db  the same agent, watched live; $MODEL names a model
+
+The project is a folder: $PROJECT, or with `--model` also `--project`. The example without a model makes one with a bug.
+Commands run confined by the kernel: they read and write the project, and have no network. Each edit of a file waits for
+a person, and so does each command that is not a plain call of an allowed program. The scripted model wants to remove a
+failing test; the person declines, and the model repairs the code.
+"""
+
+import argparse
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import anyio
+from langchain_core.language_models import BaseChatModel
+from langchain_core.tools import BaseTool, ToolException, tool
+from langgraph.types import Command
+
+from callboard import Agent, CallPolicy, ToolCallRequest, ToolNode, create_react_agent
+from callboard.middleware import RequireApproval
+from callboard.telemetry import Recorder
+from callboard.testing import ScriptedModel, calls
+from callboard_actors.process import Confine
+from callboard_actors.shell import Shell
+
+FOLDER = Path(os.environ.get("PROJECT", "."))
+TASK = "Make the tests pass."
+PROMPT = "You work on a Python project. Run the tests with `python -m unittest`. Read a file before you edit it."
+ALLOWED = ("ls", "grep", "python -m unittest")
+MAX_CHARACTERS = 20_000
+
+
+# The agent: `callboard run coding_agent:agent "Make the tests pass."`
+
+
+def agent(model: str | BaseChatModel | None = None, folder: Path = FOLDER) -> Agent:
+    """Return the agent of the project in a folder."""
+    python = Path(sys.executable)
+    confine = Confine(read=[sys.prefix, sys.base_prefix], write=[folder], processes=True)
+    shell = Shell(folder, confine=confine, env={"PATH": f"{python.parent}:{os.defpath}"}, timeout=60.0)
+    node = ToolNode(
+        [*file_tools(folder), shell],
+        middleware=[approval()],
+        handle_tool_errors=(ToolException,),
+        policies={"read_file": CallPolicy(idempotent=True), "run": CallPolicy(timeout=120.0)},
+    )
+    model = model or os.environ.get("MODEL") or script()
+    return create_react_agent(model, node, prompt=PROMPT, checkpointer="memory", name="coder", budget=900.0)
+
+
+def approval() -> RequireApproval:
+    """Return the middleware that asks a person before edits, and before commands that may do harm."""
+    return RequireApproval({"edit_file": True, "run": may_harm, "start_job": may_harm})
+
+
+def may_harm(request: ToolCallRequest) -> bool:
+    """Return whether a command is more than a plain call of an allowed program, without any syntax of a shell."""
+    command = str(request.tool_call["args"].get("command", ""))
+    is_plain = re.fullmatch(r"[\w ./:=-]*", command) is not None
+    return not (is_plain and any(f"{command} ".startswith(f"{allowed} ") for allowed in ALLOWED))
+
+
+def path_in(folder: Path, name: str) -> Path:
+    """Return the path of a file of the project; raise an error for the model if it is elsewhere."""
+    path = (folder / name).resolve()
+    if not path.is_relative_to(folder.resolve()) or not path.is_file():
+        raise ToolException(f"The project has no file {name!r}; list_files names its files.")
+    return path
+
+
+def file_tools(folder: Path) -> list[BaseTool]:
+    @tool
+    def list_files() -> str:
+        """List the files of the project."""
+        files = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+        return "\n".join(sorted(str(path) for path in files if "__pycache__" not in path.parts))
+
+    @tool
+    def read_file(path: str) -> str:
+        """Read a text file of the project."""
+        text = path_in(folder, path).read_text()
+        return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}\n[{len(text)} characters; use grep.]"
+
+    @tool
+    def edit_file(path: str, old: str, new: str) -> str:
+        """Replace a text of a file, which must occur exactly once there, by a new text."""
+        file = path_in(folder, path)
+        text = file.read_text()
+        if text.count(old) != 1:
+            raise ToolException(f"{path} has the old text {text.count(old)} times; it must be there once.")
+        file.write_text(text.replace(old, new))
+        return f"Edited {path}."
+
+    return [list_files, read_file, edit_file]
+
+
+Decide = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+async def work(task: str, model: str | BaseChatModel, folder: Path, decide: Decide) -> dict[str, Any]:
+    """Run the agent until it has no further question, and return its last state."""
+    config: Any = {"configurable": {"thread_id": "work"}}
+    given: Any = {"messages": [("user", task)]}
+    async with agent(model, folder) as opened:
+        while True:
+            state = await opened.ainvoke(given, config)
+            questions = state.get("__interrupt__", ())
+            if not questions:
+                return state
+            given = Command(resume={one.id: decide(one.value[0]["action_request"]) for one in questions})
+
+
+def at_terminal(asked: Mapping[str, Any]) -> dict[str, Any]:
+    print(f"\n{asked['action']}", *(f"{name}: {value}" for name, value in asked["args"].items()), sep="\n  ")
+    words = input("May it? [y, or a reason why not] ")
+    return {"type": "accept"} if words.strip() in ("y", "yes") else {"type": "ignore", "args": words or "No."}
+
+
+# The rest of the example: a project with a bug, a script for the model, and one for the person
+
+PROJECT = {
+    "price.py": '''"""Prices of tea."""
+
+
+def total(prices: list[int], discount: int) -> int:
+    """Return the sum of prices, less a discount in percent."""
+    return sum(prices) * discount // 100
+''',
+    "test_price.py": """import unittest
+
+from price import total
+
+
+class Total(unittest.TestCase):
+    def test_half_price(self) -> None:
+        self.assertEqual(total([40, 60], 50), 50)
+
+    def test_a_small_discount(self) -> None:
+        self.assertEqual(total([40, 60], 10), 90)
+""",
+}
+REPAIR = {
+    "path": "price.py",
+    "old": "sum(prices) * discount // 100",
+    "new": "sum(prices) * (100 - discount) // 100",
+}
+
+
+def make_project(folder: Path) -> None:
+    for name, text in PROJECT.items():
+        (folder / name).write_text(text)
+
+
+def script() -> ScriptedModel:
+    tests = {"command": "python -m unittest"}
+    return ScriptedModel(
+        [
+            calls("list_files", ("run", tests)),
+            calls(("read_file", {"path": "price.py"}), ("read_file", {"path": "test_price.py"})),
+            calls(("run", {"command": "rm test_price.py"})),
+            calls(("edit_file", REPAIR)),
+            calls(("run", tests)),
+            "The discount was taken instead of the rest. The tests pass now.",
+        ]
+    )
+
+
+def person(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer of a person who wants the tests to stay."""
+    if asked["action"] == "edit_file":
+        return {"type": "accept"}
+    return {"type": "ignore", "args": "The tests stay."}
+
+
+def story(folder: Path, backend: str) -> None:
+    make_project(folder)
+    asked: list[str] = []
+
+    def decide(question: Mapping[str, Any]) -> dict[str, Any]:
+        asked.append(question["action"])
+        return person(question)
+
+    state = anyio.run(work, TASK, script(), folder, decide, backend=backend)
+    told = [message.text for message in state["messages"] if message.type == "tool"]
+    print(*told, state["messages"][-1].text, sep="\n\n")
+    files, failed, _, _, declined, edited, passed = told
+    assert files == "price.py\ntest_price.py"
+    assert failed.startswith("Exit code 1 after ")
+    assert "AssertionError: 10 != 90" in failed
+    assert "The tests stay." in declined
+    assert edited == "Edited price.py."
+    assert passed.startswith("Exit code 0 after ")
+    assert asked == ["run", "edit_file"]
+    assert (folder / "test_price.py").read_text() == PROJECT["test_price.py"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A coding agent that asks before it does harm")
+    parser.add_argument("task", nargs="?", default=TASK)
+    parser.add_argument("--model", help="such as openai:gpt-5.1; without it, a script plays the model and the person")
+    parser.add_argument("--project", type=Path, default=FOLDER, help="folder for --model, by default $PROJECT or here")
+    parser.add_argument("--record", metavar="FILE", help="record the run with its contents, without secrets")
+    options = parser.parse_args()
+    with Recorder(options.record, capture=True) if options.record else nullcontext():
+        if options.model is not None:
+            state = anyio.run(work, options.task, options.model, options.project, at_terminal)
+            print(state["messages"][-1].text)
+            return
+        for backend in ("asyncio",) if options.record else ("asyncio", "trio"):
+            with tempfile.TemporaryDirectory() as name:
+                story(Path(name), backend)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""The agents in `examples` behave as in their recordings, and a replay finds realistic bugs in them.
+
+`python -m tests.applications.record_agents` makes the recordings again.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.tools import ToolException
+
+from callboard import Agent, ToolCallRequest
+from callboard.testing import Replay, ReplayDifferenceError, ScriptedModel
+from tests.applications.record_agents import RECORDINGS, RUNS, example
+
+Replays = Callable[..., Replay]
+
+
+def recorded(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.callboard(f"tests/recordings/{name}.jsonl")
+
+
+def research_agent() -> Agent:
+    """Return the agent with its notes as functions, because the process of an MCP server has no virtual clock."""
+    app = example("research_agent")
+    agent: Agent = app.research(ScriptedModel([]), app.NOTES)
+    return agent
+
+
+def data_agent(folder: Path) -> Agent:
+    app = example("data_agent")
+    app.make_orders(folder)
+    agent: Agent = app.agent(ScriptedModel([]), folder)
+    return agent
+
+
+def coding_agent(folder: Path) -> Agent:
+    app = example("coding_agent")
+    app.make_project(folder)
+    agent: Agent = app.agent(ScriptedModel([]), folder)
+    return agent
+
+
+# The applications run with all their parts.
+
+BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+
+
+@BACKENDS
+@pytest.mark.exhaustive
+def test_research_on_two_sites_with_notes_runs(tmp_path: Path, backend: str) -> None:
+    """Two sites on loopback, and an MCP server in its own process."""
+    example("research_agent").story(tmp_path, backend)
+
+
+@BACKENDS
+def test_questions_to_a_database_are_answered(tmp_path: Path, backend: str) -> None:
+    """SQLite, and Python in a confined process."""
+    example("data_agent").story(tmp_path, backend)
+
+
+@BACKENDS
+def test_a_project_is_repaired(tmp_path: Path, backend: str) -> None:
+    """Commands in confined processes, and approvals."""
+    example("coding_agent").story(tmp_path, backend)
+
+
+# The agents of today behave as recorded.
+
+
+@recorded("research_agent")
+def test_research_with_limits_and_notes_is_replayed(replay: Replays) -> None:
+    """Two questions of one conversation."""
+    assert replay(research_agent()).state["messages"][-1].content == "It costs 9."
+
+
+@recorded("data_agent")
+def test_sql_python_and_a_chart_are_replayed(replay: Replays, tmp_path: Path) -> None:
+    assert "sales grow by" in replay(data_agent(tmp_path)).state["messages"][-1].content
+
+
+@recorded("data_agent_without_groups")
+def test_a_refused_chart_is_replayed(replay: Replays, tmp_path: Path) -> None:
+    replay(data_agent(tmp_path))
+
+
+@recorded("coding_agent")
+def test_a_repair_with_approvals_is_replayed(replay: Replays, tmp_path: Path) -> None:
+    """One call is declined, and one is approved."""
+    assert "The tests pass now." in replay(coding_agent(tmp_path)).state["messages"][-1].content
+
+
+@recorded("coding_agent_with_a_correction")
+def test_a_correction_by_a_person_is_replayed(replay: Replays, tmp_path: Path) -> None:
+    replay(coding_agent(tmp_path))
+
+
+# Bugs: the recording was made before, and the replay of the agent with the bug tells where it differs.
+
+
+def differences(replay: Replays, agent: Agent, **options: Any) -> str:
+    with pytest.raises(ReplayDifferenceError) as caught:
+        replay(agent, **options)
+    return str(caught.value)
+
+
+@recorded("research_agent")
+def test_a_lost_limit_per_host_is_found(replay: Replays, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key is the whole URL, so that each page has a limit of its own."""
+    monkeypatch.setattr(example("research_agent"), "host_of", lambda call: call["args"]["url"])
+
+    told = differences(replay, research_agent())
+
+    assert "differs in 1 place:\nrun 1 of 'research', after model request 2:" in told
+    assert "  expected  a call waits for the end of another\n  got       no call waits for the end of another" in told
+
+
+@recorded("data_agent")
+def test_a_lost_filter_of_a_query_is_found(replay: Replays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hook no longer sets the shop of the user, and the query of another shop goes to the database."""
+    monkeypatch.setattr(example("data_agent"), "set_shop", lambda state: {})
+
+    told = differences(replay, data_agent(tmp_path))
+
+    assert "run 1 of 'data', after model request 2:\n  expected  call_2 query(" in told
+    assert '  argument  parameters: {"shop": "Oslo"} -> {"shop": "Bergen"}' in told
+
+
+@recorded("data_agent")
+def test_a_truncated_result_is_found(replay: Replays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database runs for real, and returns fewer rows than a year has months; the chart must not be half a year."""
+    monkeypatch.setattr(example("data_agent"), "MAX_ROWS", 6)
+
+    told = differences(replay, data_agent(tmp_path), real=["query", "bar_chart"])
+
+    assert "differs in 1 place:\nrun 1 of 'data', after model request 4:" in told
+    assert 'bar_chart(title="Sales by month", label="month", value="sales"): ok\n  got ' in told
+    assert "  message   " in told
+    assert "The last query had more than its 6 rows; group them by a column." in told
+
+
+@recorded("coding_agent")
+def test_a_skipped_approval_is_found(replay: Replays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new rule allows every command that begins with a known program, and the model removes a test unasked."""
+
+    def may_harm(request: ToolCallRequest) -> bool:
+        return not request.tool_call["args"]["command"].startswith(("ls", "grep", "python", "rm"))
+
+    monkeypatch.setattr(example("coding_agent"), "may_harm", may_harm)
+
+    told = differences(replay, coding_agent(tmp_path))
+
+    assert "run 1 of 'coder', after model request 3:\n" in told
+    assert 'expected  call_5 run(command="rm test_price.py"): interrupted' in told
+    assert 'got       call_5 run(command="rm test_price.py"): ok' in told
+
+
+@recorded("coding_agent_with_a_correction")
+def test_a_correction_that_is_ignored_is_found(
+    replay: Replays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The person may no longer edit a call, and the recorded correction is refused."""
+    app = example("coding_agent")
+    strict = app.RequireApproval({"edit_file": True, "run": app.may_harm}, allow=["accept", "ignore"])
+    monkeypatch.setattr(app, "approval", lambda: strict)
+
+    told = differences(replay, coding_agent(tmp_path))
+
+    assert "call_2 edit_file(" in told
+    assert "ValidationError" in told
+
+
+@recorded("coding_agent")
+def test_a_wrong_file_is_found(replay: Replays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths are resolved to the first file with the same end, so `price.py` is found in `test_price.py`."""
+    app = example("coding_agent")
+
+    def path_in(folder: Path, name: str) -> Path:
+        found = [path for path in sorted(folder.iterdir(), reverse=True) if path.name.endswith(name)]
+        if not found:
+            raise ToolException(f"The project has no file {name!r}")
+        return found[0]
+
+    monkeypatch.setattr(app, "path_in", path_in)
+
+    told = differences(replay, coding_agent(tmp_path), real=["read_file", "edit_file"])
+
+    assert "run 3 of 'coder', at its start:" in told
+    assert "expected  call_6 edit_file(" in told
+    assert "  message   " in told
+    assert "price.py has the old text 0 times; it must be there once." in told
+    assert (tmp_path / "price.py").read_text() == app.PROJECT["price.py"]
+
+
+def test_each_recording_is_small_and_names_no_machine() -> None:
+    for name in RUNS:
+        text = (RECORDINGS / f"{name}.jsonl").read_text()
+        assert len(text) < 40_000
+        assert "/tmp" not in text
+        assert str(Path.home()) not in text
