@@ -28,7 +28,7 @@ from langgraph.types import Command
 
 from callboard import Agent, CallPolicy, ToolCallRequest, ToolNode, create_react_agent
 from callboard.middleware import RequireApproval
-from callboard.telemetry import Recorder
+from callboard.telemetry import RecordingWriter
 from callboard.testing import ScriptedModel, calls
 from callboard_actors.process import Confine
 from callboard_actors.shell import Shell
@@ -211,7 +211,7 @@ def main() -> None:
     parser.add_argument("--project", type=Path, default=FOLDER, help="folder for --model, by default $PROJECT or here")
     parser.add_argument("--record", metavar="FILE", help="record the run with its contents, without secrets")
     options = parser.parse_args()
-    with Recorder(options.record, capture=True) if options.record else nullcontext():
+    with RecordingWriter(options.record, capture=True) if options.record else nullcontext():
         if options.model is not None:
             state = anyio.run(work, options.task, options.model, options.project, at_terminal)
             print(state["messages"][-1].text)

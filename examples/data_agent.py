@@ -28,7 +28,7 @@ from langchain_core.tools import BaseTool, ToolException, tool
 
 from callboard import Agent, CallPolicy, InjectedState, ToolNode, create_react_agent
 from callboard.middleware import OutputBudget
-from callboard.telemetry import Recorder
+from callboard.telemetry import RecordingWriter
 from callboard.testing import ScriptedModel, calls
 from callboard_actors.python import Python, python_tool
 from callboard_actors.sql import SqlDatabase
@@ -194,7 +194,7 @@ def main() -> None:
     parser.add_argument("--model", help="such as openai:gpt-5.1; without it, a script plays the model")
     parser.add_argument("--record", metavar="FILE", help="record the run with its contents, without secrets")
     options = parser.parse_args()
-    with Recorder(options.record, capture=True) if options.record else nullcontext():
+    with RecordingWriter(options.record, capture=True) if options.record else nullcontext():
         if options.model is not None:
             if not (FOLDER / "orders.db").exists():
                 make_orders(FOLDER)

@@ -27,7 +27,7 @@ import anyio
 from langchain_core.language_models import BaseChatModel
 
 from callboard import Agent, CallPolicy, Limit, create_agent
-from callboard.telemetry import Recorder
+from callboard.telemetry import RecordingWriter
 from callboard.testing import ScriptedModel, calls
 from callboard_actors.http import HttpTools
 from callboard_actors.mcp import McpServer
@@ -212,7 +212,7 @@ def main() -> None:
     parser.add_argument("--model", help="such as openai:gpt-5.1; without it, a script plays the model")
     parser.add_argument("--record", metavar="FILE", help="record the run with its contents, without secrets")
     options = parser.parse_args()
-    with Recorder(options.record, capture=True) if options.record else nullcontext():
+    with RecordingWriter(options.record, capture=True) if options.record else nullcontext():
         if options.model is not None:
             state = anyio.run(answer, [options.question], options.model, FOLDER)
             print(state["messages"][-1].text)

@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio
 
-from callboard.telemetry import Recorder
+from callboard.telemetry import RecordingWriter
 from callboard.testing import ScriptedModel, calls
 
 ROOT = Path(__file__).parents[2]
@@ -100,7 +100,7 @@ def record(name: str) -> None:
             text = json.dumps(value).replace(str(folder), "project")
             return json.loads(re.sub(r"(127\.0\.0\.\d+):\d+", r"\1", text))
 
-        with Recorder(RECORDINGS / f"{name}.jsonl", capture=True, redact=without_places):
+        with RecordingWriter(RECORDINGS / f"{name}.jsonl", capture=True, redact=without_places):
             await RUNS[name](folder)
 
     with TemporaryDirectory() as folder:

@@ -9,10 +9,13 @@ from typing import Annotated, Any
 
 import anyio
 import pytest
+from langchain.agents.structured_output import ToolStrategy
 from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import InjectedToolCallId, StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
+from pydantic import BaseModel
 
 from callboard import Actor, Agent, CallPolicy, Limit, ToolNode, create_agent, create_react_agent, handler
 from callboard.middleware import RequireApproval, Retry
@@ -318,6 +321,67 @@ def test_an_agent_of_create_agent_is_replayed(tmp_path: Path, name: str) -> None
     now = create_agent(ScriptedModel([]), never("search", "fetch", "refund"), name="bot")
 
     assert replay(path, now, backend=name).state["messages"][-1].content == "Refunded."
+
+
+class Receipt(BaseModel):
+    order: str
+    amount: int
+
+
+@BACKENDS
+@pytest.mark.parametrize("response_format", [Receipt, ("Be brief.", Receipt), {"title": "Receipt", "type": "object"}])
+def test_a_structured_response_is_replayed_in_the_form_of_its_schema(
+    tmp_path: Path, name: str, response_format: Any
+) -> None:
+    """The last request of such an agent has a response in place of a reply."""
+
+    class Model(ScriptedModel):
+        def with_structured_output(self, schema: Any, **options: Any) -> Any:
+            found = {"order": "o1", "amount": 3}
+            return RunnableLambda(lambda _: Receipt(**found) if schema is Receipt else found)
+
+    options: Any = {"name": "bot", "response_format": response_format}
+    path = record(tmp_path / "runs.jsonl", go(create_react_agent(Model(SCRIPT), slow_tools(), **options)))
+    now = create_react_agent(ScriptedModel([]), never("search", "fetch", "refund"), **options)
+
+    wanted = {"order": "o1", "amount": 3} if isinstance(response_format, dict) else Receipt(order="o1", amount=3)
+    found = replay(path, now, backend=name)
+    assert found.state["structured_response"] == wanted
+    killed = replay(path, now, backend=name, kill_at=found.events - 2)
+    assert killed.state["structured_response"] == wanted
+
+
+@BACKENDS
+def test_a_response_that_no_longer_fits_the_schema_is_a_difference(tmp_path: Path, name: str) -> None:
+    class Longer(Receipt):
+        currency: str
+
+    class Model(ScriptedModel):
+        def with_structured_output(self, schema: Any, **options: Any) -> Any:
+            return RunnableLambda(lambda _: Receipt(order="o1", amount=3))
+
+    agent = create_react_agent(Model(SCRIPT), slow_tools(), name="bot", response_format=Receipt)
+    path = record(tmp_path / "runs.jsonl", go(agent))
+
+    told = differences(path, new_agent(of_agent={"response_format": Longer}), name)
+
+    assert "model request 4:\n  expected  a request to the model (ok)" in told
+    assert "ValidationError" in told
+
+
+@BACKENDS
+def test_a_structured_response_of_create_agent_is_replayed(tmp_path: Path, name: str) -> None:
+    """LangChain's node makes it of the calls of a reply; the first call does not fit the schema, and is answered."""
+    script = [*SCRIPT[:2], calls(("Receipt", {"order": "o1"})), calls(("Receipt", {"order": "o1", "amount": 3}))]
+    form = ToolStrategy(Receipt)
+    agent = create_agent(ScriptedModel(script), slow_tools(), name="bot", response_format=form)
+    path = record(tmp_path / "runs.jsonl", go(agent))
+    now = create_agent(ScriptedModel([]), never("search", "fetch", "refund"), name="bot", response_format=form)
+
+    found = replay(path, now, backend=name)
+    assert found.state["structured_response"] == Receipt(order="o1", amount=3)
+    killed = replay(path, now, backend=name, kill_at=found.events - 2)
+    assert killed.state["structured_response"] == Receipt(order="o1", amount=3)
 
 
 @BACKENDS

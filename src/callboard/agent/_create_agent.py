@@ -114,8 +114,9 @@ class BuiltFlow:
 class BuiltBodies(NodeBodies):
     """Bodies of the nodes of LangChain's agent in one run."""
 
-    def __init__(self, context: RunContext) -> None:
+    def __init__(self, response_format: Any, context: RunContext) -> None:
         super().__init__(context)
+        self._response_format = response_format
         self._whole: list[BaseMessage] = []
         """Conversation after its last repair, or after the last check that found nothing to repair."""
 
@@ -137,7 +138,10 @@ class BuiltBodies(NodeBodies):
         if node != MODEL:
             return super().output(node, given, config, is_sent=is_sent)
         reporter, ask = self.context.reporter, partial(self._ask, given, config, is_sent)
-        return ask() if reporter is None else reporter.ask(self.context.plan.chat_model, given, ask, self._reply_in)
+        if reporter is None:
+            return ask()
+        model, form = self.context.plan.chat_model, self._response_format
+        return reporter.ask(model, given, ask, self._reply_in, response_format=form)
 
     async def _ask(self, given: Any, config: RunnableConfig, is_sent: bool) -> Any:
         """Run LangChain's model node; complete the calls of its reply, and answer those that cannot be stored."""
@@ -301,7 +305,7 @@ def create_agent(
         flow=flow,
         schema=Schema(builder, flow),
         chat_model=chat_model,
-        bodies=BuiltBodies,
+        bodies=partial(BuiltBodies, response_format),
         tools=node,
         access=NodeAccess(node),
         hooks={key: cast("Runnable[Any, Any]", builder.nodes[key].runnable) for key in flow.nodes if key != TOOLS},

@@ -77,9 +77,10 @@ class ReactNodes(NodeBodies):
         return reporter.ask(model.known, seen, partial(model.reply, seen, config, tools.offered_tools()))
 
     async def _response(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
-        model, reporter = self._parts.model, self.context.reporter
-        ask = partial(model.respond, state, config, self._parts.response_format)
-        return {"structured_response": await (ask() if reporter is None else reporter.ask(model.known, state, ask))}
+        model, reporter, form = self._parts.model, self.context.reporter, self._parts.response_format
+        ask = partial(model.respond, state, config, form)
+        asked = ask() if reporter is None else reporter.ask(model.known, state, ask, response_format=form)
+        return {"structured_response": await asked}
 
     def _in_order(self, state: Any) -> Any:
         """Return the state with its messages in an order that providers accept.

@@ -3,19 +3,23 @@
 import os
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
+from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import anyio
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, ToolMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Command, interrupt
+from pydantic import BaseModel
 
 from callboard._calls._call import current_call
 from callboard._calls._observers import current_run, observe
@@ -69,7 +73,7 @@ def replay(
     """Run an agent against a recording: its inputs, model replies and tool results; compare what the agent does.
 
     Call it from sync code. The agent's own model, tools and checkpointer are not used; middleware and limits are.
-    Hooks around the model of `create_agent` do not run. A virtual clock keeps the recorded durations, except with
+    Hooks around the model of `create_agent` run only if it has a `response_format`. A virtual clock keeps the recorded durations, except with
     `real`.
 
     Args:
@@ -125,10 +129,10 @@ def _stories(path: Path) -> list[Story]:
         run = story.run
         if run.end is None:
             raise ValueError(f"{path} ends within a run of the agent {run.agent!r}; a replay needs all of it")
-        if any(one.reply is None and one.error is None for one in run.requests):
+        if any(one.reply is None and one.response is None and one.error is None for one in run.requests):
             raise ValueError(
-                f"{path} lacks replies of the model, in a run of the agent {run.agent!r}: the agent has a structured "
-                "response, or the recording is by a version of callboard that did not record replies"
+                f"{path} lacks replies of the model, in a run of the agent {run.agent!r}: the recording is by a "
+                "version of callboard that did not record replies, or structured responses"
             )
     return found
 
@@ -209,15 +213,59 @@ class _Player:
             if not self.waiting:
                 set_patience(_PATIENCE)
 
-    async def reply(self, given: object) -> AIMessage:
-        """Return or raise the recorded reply to the next request of the running run."""
+    async def reply(self, given: object, response_format: Any) -> Any:
+        """Return or raise the recorded reply, or structured response, to the next request of the running run."""
         story = self.story(current_run.get())
         place, request = story.next_request(messages_of(given))
         if self.keeps_times and request.end is not None:
             await self._pass(request.end - request.start)
         if request.error is not None:
             raise _error(request.error)
+        if request.response is not None:
+            return _response(request.response, response_format)
         return _message(request, story.reply_id(place))
+
+    async def output(self, given: object, real: Callable[[], Awaitable[Any]], is_node: bool, form: Any) -> Any:
+        """Return a recorded reply in the form that the agent expects: by itself, or as the output of a node."""
+        reply = await self.reply(given, form)
+        if not is_node:
+            return reply
+        if form is None:
+            return {"messages": [reply]}
+        # LangChain's node makes the structured response of the reply, or answers a reply that does not fit the schema.
+        token = _reply.set(reply)
+        try:
+            return await real()
+        finally:
+            _reply.reset(token)
+
+    @contextmanager
+    def replies(self) -> Generator[None]:
+        """Replace the requests of all agents to their models by recorded replies, inside the block."""
+        before, before_model = RunReporter.ask, BaseChatModel.ainvoke
+
+        async def ask(
+            reporter: RunReporter,
+            model: object,
+            given: object,
+            real: Callable[[], Awaitable[Any]],
+            reply_in: Callable[[Any], object] | None = None,
+            response_format: Any = None,
+        ) -> Any:
+            recorded = partial(self.output, given, real, reply_in is not None, response_format)
+            return await before(reporter, model, given, recorded, reply_in)
+
+        async def ainvoke(model: BaseChatModel, *args: Any, **kwargs: Any) -> AIMessage:
+            reply = _reply.get()
+            return await before_model(model, *args, **kwargs) if reply is None else reply
+
+        setattr(RunReporter, "ask", ask)  # noqa: B010
+        setattr(BaseChatModel, "ainvoke", ainvoke)  # noqa: B010
+        try:
+            yield
+        finally:
+            setattr(RunReporter, "ask", before)  # noqa: B010
+            setattr(BaseChatModel, "ainvoke", before_model)  # noqa: B010
 
     def start_again(self, left: Sequence[Story]) -> None:
         """Replay recorded runs again, after a kill."""
@@ -225,29 +273,9 @@ class _Player:
         for story in left:
             story.start_again()
 
-    @contextmanager
-    def replies(self) -> Generator[None]:
-        """Replace the requests of all agents to their models by recorded replies, inside the block."""
-        before = RunReporter.ask
 
-        async def ask(
-            reporter: RunReporter,
-            model: object,
-            given: object,
-            _ask: Callable[[], Awaitable[Any]],
-            reply_in: Callable[[Any], object] | None = None,
-        ) -> Any:
-            async def recorded() -> Any:
-                reply = await self.reply(given)
-                return reply if reply_in is None else {"messages": [reply]}
-
-            return await before(reporter, model, given, recorded, reply_in)
-
-        setattr(RunReporter, "ask", ask)  # noqa: B010
-        try:
-            yield
-        finally:
-            setattr(RunReporter, "ask", before)  # noqa: B010
+_reply: ContextVar[AIMessage | None] = ContextVar("callboard_recorded_reply", default=None)
+"""Recorded reply that chat models return inside of LangChain's node; `None` outside of it."""
 
 
 def _result(call: RecordedCall) -> Any:
@@ -269,6 +297,13 @@ def _message(request: ModelRequest, reply_id: str) -> AIMessage:
         given, made = request.input_tokens or 0, request.output_tokens or 0
         reply.usage_metadata = {"input_tokens": given, "output_tokens": made, "total_tokens": given + made}
     return reply
+
+
+def _response(value: Any, response_format: Any) -> Any:
+    """Return a recorded structured response as LangChain makes it: an instance of a pydantic class, or a dict."""
+    schema = response_format[1] if isinstance(response_format, tuple) else response_format
+    is_class = isinstance(schema, type) and issubclass(schema, BaseModel)
+    return schema.model_validate(value) if is_class else value
 
 
 def _error(name: str) -> Exception:

@@ -89,8 +89,9 @@ class Records:
                 line["questions"] = event.questions
             return _with_error(line, event.error)
         line["event"] = f"model_{event.phase}"
-        if self._capture.wanted and event.phase == "answered" and isinstance(event.result, AIMessage):
-            line["reply"] = self._capture.value(repeatable(event.result))
+        if self._capture.wanted and event.phase == "answered" and event.result is not None:
+            is_reply = isinstance(event.result, AIMessage)
+            line["reply" if is_reply else "response"] = self._capture.value(repeatable(event.result))
         return _with_error(line | _about_request(event), event.error)
 
     def _input(self, given: object) -> Line:

@@ -101,6 +101,7 @@ class _RunLine(_Timed):
     input: Any = None
     command: Any = None
     reply: Any = None
+    response: Any = None
 
 
 class _AskLine(_Timed):
@@ -287,7 +288,7 @@ class PartBuilder:
             asked = ModelRequest(start=line.time, model=line.model)
             self._runs[line.run] = replace(run, requests=(*run.requests, asked))
         elif run.requests and run.requests[-1].end is None:
-            known = _fields(line, "error", "calls", "input_tokens", "output_tokens", "reply")
+            known = _fields(line, "error", "calls", "input_tokens", "output_tokens", "reply", "response")
             answered = replace(run.requests[-1], end=line.time, **known)
             self._runs[line.run] = replace(run, requests=(*run.requests[:-1], answered))
 

@@ -110,6 +110,8 @@ class ModelRequest:
     output_tokens: int | None = None
     reply: Any = None
     """Reply as a dict that LangChain reads as a message; `None` if arguments and results were not captured."""
+    response: Any = None
+    """Structured response in plain JSON types, of the last request of an agent with a `response_format`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
