@@ -425,6 +425,26 @@ def test_a_kill_at_any_event_loses_and_repeats_nothing(recording: Path, name: st
     assert ends == {"Refunded."}
 
 
+@BACKENDS
+def test_a_kill_at_any_event_around_a_question_loses_and_repeats_nothing(tmp_path: Path, name: str) -> None:
+    """A run that goes on after the kill may only ask the stored question again, without a request or a call."""
+    options: Any = {"middleware": [RequireApproval(["refund"])]}
+    node = ToolNode(slow_tools(), **options)
+    agent = create_react_agent(ScriptedModel(SCRIPT), node, name="bot", checkpointer=InMemorySaver())
+    first = {"messages": [("user", "Refund me.")]}
+    path = record(tmp_path / "runs.jsonl", go(agent, first, Command(resume={"type": "accept"})))
+
+    def now() -> Agent:
+        return new_agent(of_agent={"checkpointer": InMemorySaver()}, **options)
+
+    count = replay(path, now(), backend=name).events
+    ends = [replay(path, now(), backend=name, kill_at=at).state["messages"] for at in range(1, count + 1)]
+
+    known = [messages for messages in ends if "is unknown" not in messages[5].content]
+    assert len(ends) - len(known) < 6  # killed between the beginning and the end of the refund
+    assert {messages[-1].content for messages in known} == {"Refunded."}
+
+
 def test_a_kill_after_which_a_finished_call_runs_again_is_told(
     recording: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

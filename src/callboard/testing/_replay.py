@@ -157,6 +157,7 @@ class _Player:
     """Recorded calls with the attempts that have not been replayed, by the number of the replayed call."""
     waiting: int = 0
     """Number of bodies and requests that wait for the end of their recorded duration."""
+    was_killed: bool = False
 
     def __post_init__(self) -> None:
         self.left = list(self.stories)
@@ -174,6 +175,10 @@ class _Player:
         self.left.remove(taken)
         self.of_run[info.number] = taken
         return taken
+
+    def leave(self, story: Story) -> None:
+        """Do not let a later run take a recorded run: after a kill at a question, a run may end without a request."""
+        self.left = [one for one in self.left if one is not story]
 
     async def result(self, **_: object) -> Any:
         """Return or raise the result of a recorded body, after its recorded duration: the fake of every tool."""
@@ -216,7 +221,12 @@ class _Player:
     async def reply(self, given: object, response_format: Any) -> Any:
         """Return or raise the recorded reply, or structured response, to the next request of the running run."""
         story = self.story(current_run.get())
-        place, request = story.next_request(messages_of(given))
+        try:
+            place, request = story.next_request(messages_of(given))
+        except LookupError:
+            if not self.was_killed:
+                raise
+            return AIMessage("")  # to a message about a call whose outcome the kill has made unknown
         if self.keeps_times and request.end is not None:
             await self._pass(request.end - request.start)
         if request.error is not None:
@@ -269,6 +279,7 @@ class _Player:
 
     def start_again(self, left: Sequence[Story]) -> None:
         """Replay recorded runs again, after a kill."""
+        self.was_killed = True
         self.left = list(left)
         for story in left:
             story.start_again()
@@ -354,8 +365,14 @@ class _Runs:
                 # Real actors keep their state between runs, unless they are killed.
                 await stack.enter_async_context(self._agent)
             for place, story in enumerate(self._player.stories):
-                if not story.is_nested:
+                if not story.is_nested and not self._lost_question(story.run):
                     await self._run(story.run, f"replay {place}")
+                    self._player.leave(story)
+
+    def _lost_question(self, run: RecordedRun) -> bool:
+        """Return whether a run answers a question that a kill has replaced by the message of an unknown outcome."""
+        answers = run.command is not None and run.command.get("resume") is not None
+        return self._player.was_killed and answers and "__interrupt__" not in (self.state or {})
 
     async def _run(self, run: RecordedRun, otherwise: str) -> None:
         config: RunnableConfig = {"configurable": {"thread_id": run.thread or otherwise}}
@@ -369,7 +386,7 @@ class _Runs:
                     self.state = await self._invoke(given, config)
                 if scope.cancelled_caught:
                     self._player.start_again(left)
-                    self.state = await self._resume(given, config)
+                    self.state = await self._resume(run, given, config)
         except Exception as error:
             self.errors.append(error)
         if self._kill_at is not None:
@@ -380,9 +397,12 @@ class _Runs:
         # With a kill, all that was decided is stored before the next event.
         return agent.ainvoke(given, config, durability="async" if self._kill_at is None else "sync")
 
-    async def _resume(self, given: Any, config: RunnableConfig) -> Any:
-        """Go on after a kill, as a new process does: with the thread, or with the input if it was not stored."""
+    async def _resume(self, run: RecordedRun, given: Any, config: RunnableConfig) -> Any:
+        """Go on after a kill, as a new process does: with the thread, or with an input that was not stored."""
         state = await self._agent.copy({"checkpointer": self._saver}).aget_state(config)
+        if run.command is not None and state.interrupts:  # the person is asked again
+            self.state = {"__interrupt__": state.interrupts}
+            return await self._invoke(self._command(run.command), config)
         return await self._invoke(None if state.next else given, config)
 
     def _command(self, told: Mapping[str, Any]) -> Command[Any]:
