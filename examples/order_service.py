@@ -45,6 +45,7 @@ from callboard import (
     ThreadBusyError,
     create_agent,
     drain_on_signal,
+    idempotency_key,
     progress,
 )
 from callboard.middleware import RequireApproval, Retry
@@ -59,17 +60,24 @@ def money(cents: int) -> str:
     return f"{cents // 100}.{cents % 100:02} EUR"
 
 
+class PaymentError(RuntimeError):
+    """Error of the payment provider, after which nobody knows whether the money has moved."""
+
+
+DEPOTS = ("Hull", "Bremen", "Berlin")
+
+
 class Shop:
     """Orders, the carrier of the parcels, and the payment provider; in place of three real services."""
 
-    def __init__(self, ledger: Path | None = None, depots: Sequence[str] = ("Hull", "Bremen", "Berlin")) -> None:
+    def __init__(self, ledger: Path | None = None, seconds: float = 0.1) -> None:
         self.ledger = ledger
-        self.depots = depots
+        self.seconds = seconds
+        """Seconds that the carrier and the payment provider take."""
         self.orders = {"A-1": (4990, "P-1"), "A-2": (1200, "P-2"), "A-3": (80500, "P-3")}
         """Price in cents and parcel of each order."""
         self.breaks = {"P-2": 1, "A-2": 1}
         """Number of failures left, by parcel or order."""
-        self.seconds = float(os.environ.get("ORDERS_CARRIER_SECONDS", "0.1"))
 
     async def find_order(self, order: str) -> str:
         """Look up an order: its price and its parcel."""
@@ -82,29 +90,30 @@ class Shop:
         """Ask the carrier where a parcel is."""
         if parcel == "P-3":
             await anyio.sleep_forever()  # the carrier does not answer
-        for place, depot in enumerate(self.depots, 1):
-            progress(f"asked {depot}", done=place, total=len(self.depots))
+        for place, depot in enumerate(DEPOTS, 1):
+            progress(f"asked {depot}", done=place, total=len(DEPOTS))
             await anyio.sleep(self.seconds)
-        self.fail_once(parcel)
-        return f"parcel {parcel} is in {self.depots[-1]}"
+        if self.fails(parcel):
+            raise ConnectionError("the carrier was not reached")
+        return f"parcel {parcel} is in {DEPOTS[-1]}"
 
     async def refund(self, order: str, cents: int) -> str:
         """Pay an amount in cents back to the customer."""
         await anyio.sleep(self.seconds)
-        self.fail_once(order)
-        self.pay_back(order, cents)
+        if self.fails(order):
+            raise PaymentError("the payment provider did not answer")
+        self.pay_back(order, cents, idempotency_key())
         return f"refunded {money(cents)} for order {order}"
 
-    def pay_back(self, order: str, cents: int) -> None:
-        """Move money, which nobody can take back."""
-        if self.ledger is not None:
+    def pay_back(self, order: str, cents: int, key: str) -> None:
+        """Move money, which nobody can take back; the provider does it once for each key."""
+        if self.ledger is not None and (not self.ledger.exists() or key not in self.ledger.read_text()):
             with self.ledger.open("a") as file:
-                file.write(f"{order} {cents}\n")
+                file.write(f"{order} {cents} {key}\n")
 
-    def fail_once(self, name: str) -> None:
-        if self.breaks.get(name):
-            self.breaks[name] -= 1
-            raise ConnectionError("the connection was lost")
+    def fails(self, name: str) -> bool:
+        self.breaks[name] = self.breaks.get(name, 0) - 1
+        return self.breaks[name] >= 0
 
 
 # The agent
@@ -125,7 +134,7 @@ def agent_for(shop: Shop, model: str | BaseChatModel | None = None, checkpointer
             "track_parcel": CallPolicy(timeout=5, idempotent=True),
             "refund": CallPolicy(timeout=20, on_unknown="ask"),
         },
-        handle_tool_errors=(ConnectionError,),
+        handle_tool_errors=True,
         checkpointer=checkpointer,
         name="orders",
     )
@@ -143,17 +152,20 @@ def script() -> ScriptedModel:
     def reply(messages: list[BaseMessage]) -> Any:
         asked = max(place for place, message in enumerate(messages) if message.type == "human")
         orders = re.findall(r"A-\d+", messages[asked].text)
-        found = [message.text for message in messages[asked + 1 :] if message.type == "tool"]
+        found = [outcome(message) for message in messages[asked + 1 :] if isinstance(message, ToolMessage)]
+        known = [match for line in found if (match := re.match(r"(A-\d+): (\d+)\.(\d+) EUR, paid, parcel (\S+)", line))]
         if not orders:
             return "Which order do you mean?"
         if not found:
             return calls(*(("find_order", {"order": order}) for order in orders))
-        known = [match for line in found if (match := re.match(r"(A-\d+): (\d+)\.(\d+) EUR, paid, parcel (\S+)", line))]
         if len(found) > len(orders) or not known:
             return f"{'; '.join(found[len(orders) :] or found)}."
         if "refund" in messages[asked].text.lower():
             return calls(*(("refund", {"order": one[1], "cents": int(one[2] + one[3])}) for one in known))
         return calls(*(("track_parcel", {"parcel": one[4]}) for one in known))
+
+    def outcome(message: ToolMessage) -> str:
+        return message.text if message.status == "success" else f"{message.name} was not possible"
 
     return ScriptedModel([reply], loop=True)
 
@@ -296,7 +308,7 @@ async def on_hypercorn(app: Starlette, listener: Listener, port: int) -> None:
 
 def serve(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or Ctrl-C; return an exit code that says whether all turns finished."""
-    agent = agent_for(Shop(options.refunds), options.model, options.db)
+    agent = agent_for(Shop(options.refunds, options.carrier), options.model, options.db)
     listener = Listener()
     app = service(agent, listener, drain=options.drain)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -332,6 +344,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--model", help="such as openai:gpt-5.1; without it, a script plays the model")
     parser.add_argument("--traces", help="'console', or the URL of an OTLP receiver: http://localhost:4318")
     parser.add_argument("--record", type=Path, help="file for a recording with contents, from which a test is made")
+    parser.add_argument("--carrier", type=float, default=0.1, help="seconds that each depot of the carrier takes")
     parser.add_argument("--drain", type=float, default=20.0, help="seconds that turns have after SIGTERM")
     parser.add_argument("--trio", action="store_true", help="hypercorn on trio instead of uvicorn")
     return parser.parse_args(words)
@@ -343,15 +356,12 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
 class Service:
     """The service in its own process."""
 
-    def __init__(self, folder: Path, *options: str, carrier: float = 0.1) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as found:
             self.port = found.getsockname()[1]
         where = ["--port", str(self.port), "--refunds", str(folder / "refunds.txt")]
         where += [] if "--db" in options else ["--db", f"sqlite:///{folder / 'orders.db'}"]
-        self.process = subprocess.Popen(
-            [sys.executable, __file__, "serve", *where, *options],
-            env={**os.environ, "ORDERS_CARRIER_SECONDS": str(carrier)},
-        )
+        self.process = subprocess.Popen([sys.executable, __file__, "serve", *where, *options])
         until(self.is_ready)
 
     def is_ready(self) -> bool:
@@ -394,7 +404,7 @@ def text(events: Sequence[tuple[str, Any]]) -> str:
 
 
 def story(folder: Path, *options: str) -> None:
-    service = Service(folder, *options, carrier=60.0)
+    service = Service(folder, *options, "--carrier", "60")
     asked = dict(service.post("/threads/ann/messages", {"text": "Please refund order A-1."}))["question"]
     [(question_id, [shown])] = asked.items()
     print("a question:", shown["description"])
@@ -403,7 +413,7 @@ def story(folder: Path, *options: str) -> None:
     service.process.kill()
     print("killed while the carrier is asked:", seen, "- exit code", service.process.wait(30))
 
-    service = Service(folder, *options, carrier=0.3)
+    service = Service(folder, *options, "--carrier", "0.3")
     assert service.get("/threads/ann")[1]["questions"] == asked  # the kill lost no question
     answered = list(service.post("/threads/ann/answers", {question_id: {"type": "accept"}}))
     print("approved in the next process:", text(answered))
@@ -421,7 +431,8 @@ def story(folder: Path, *options: str) -> None:
     kinds += [kind for kind, _ in turn]
     print(f"SIGTERM: ready 503, live {live}, the turn ends with {kinds[-1]!r}, exit code {service.process.wait(30)}")
     assert (live, kinds[-1], service.process.returncode) == (200, "end", 0)
-    assert (folder / "refunds.txt").read_text() == "A-1 4990\n"
+    [line] = (folder / "refunds.txt").read_text().splitlines()
+    assert line.startswith("A-1 4990 ")
 
 
 if __name__ == "__main__":

@@ -41,10 +41,10 @@ class Desk(Actor):
         self.tickets: dict[int, str] = {}
         self.number = 0
 
-    def snapshot(self) -> dict[str, Any]:
+    async def snapshot(self) -> dict[str, Any]:
         return {"notes": self.notes, "tickets": self.tickets, "number": self.number}
 
-    def restore(self, kept: dict[str, Any]) -> None:
+    async def restore(self, kept: dict[str, Any]) -> None:
         self.notes, self.tickets, self.number = kept["notes"], kept["tickets"], kept["number"]
 
     @handler

@@ -1,0 +1,158 @@
+"""The applications `order_service` and `support_desk`, their conversations, and a command that records them.
+
+Run `uv run python -m tests.applications._services` after a change of an application that its recordings should follow.
+The recordings have no place and no time of their making, and numbers instead of random ids.
+"""
+
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import cache
+from itertools import count
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from uuid import UUID
+
+import anyio
+import httpx2
+
+from callboard.telemetry import Recorder
+
+ROOT = Path(__file__).parents[2]
+RECORDINGS = ROOT / "tests" / "recordings"
+Turn = list[tuple[str, Any]]
+
+
+def example(name: str) -> ModuleType:
+    """Return a fresh module of an example, which a test may change."""
+    spec = importlib.util.spec_from_file_location(f"example_{name}", ROOT / "examples" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# The conversations
+
+
+class Client:
+    """Client of the order service in the same process."""
+
+    def __init__(self, http: httpx2.AsyncClient) -> None:
+        self.http = http
+
+    async def post(self, path: str, body: Any = None) -> Turn:
+        """Return the events of a turn."""
+        found: list[Any] = []
+        response = await self.http.post(path, json=body)
+        assert response.status_code == 200, response.text
+        for line in response.text.splitlines():
+            name, _, value = line.partition(": ")
+            if name in ("event", "data"):
+                found.append(value if name == "event" else json.loads(value))
+        return list(zip(found[::2], found[1::2], strict=True))
+
+    async def say(self, text: str, thread: str = "ann") -> Turn:
+        return await self.post(f"/threads/{thread}/messages", {"text": text})
+
+    async def answer(self, turn: Turn, answer: dict[str, Any], thread: str = "ann") -> Turn:
+        """Answer the only question of a turn."""
+        [(asked, _)] = dict(turn)["question"].items()
+        return await self.post(f"/threads/{thread}/answers", {asked: answer})
+
+
+@asynccontextmanager
+async def order_service(**options: Any) -> AsyncGenerator[Client]:
+    """Yield a client of the service, with a new shop and conversations in memory."""
+    module = example("order_service")
+    app = module.service(module.agent_for(module.Shop(**options)))
+    async with (
+        app.router.lifespan_context(app),
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as http,
+    ):
+        yield Client(http)
+
+
+async def answered() -> None:
+    async with order_service() as client:
+        await client.say("Where are orders A-1 and A-2?")
+
+
+async def approved() -> None:
+    async with order_service() as client:
+        await client.answer(await client.say("Please refund order A-1."), {"type": "accept"})
+
+
+async def denied() -> None:
+    async with order_service() as client:
+        await client.answer(await client.say("Please refund order A-1."), {"type": "ignore", "args": "already paid"})
+
+
+async def broken() -> None:
+    """Ask for calls that fail: a carrier that does not answer, and a refund that loses its connection."""
+    async with order_service() as client:
+        await client.say("Where is order A-3?")
+        await client.answer(await client.say("Please refund order A-2."), {"type": "accept"})
+
+
+async def two_customers() -> None:
+    module = example("support_desk")
+    async with module.agent_for() as agent:
+        for thread, text in [
+            ("ann/1", "My kettle leaks."),
+            ("bob/1", "My cup is broken."),
+            ("ann/2", "Note: call after five."),
+            ("ann/1", "What is open?"),
+            ("bob/1", "Close: 1."),
+        ]:
+            given = {"messages": [("user", text)]}
+            await agent.ainvoke(given, {"configurable": {"thread_id": thread}})
+
+
+CONVERSATIONS: dict[str, Callable[[], Awaitable[None]]] = {
+    "order_answered": answered,
+    "order_refund_approved": approved,
+    "order_refund_denied": denied,
+    "order_failures": broken,
+    "support_two_customers": two_customers,
+}
+
+
+# Their recordings
+
+
+def record(path: Path, conversation: Callable[[], Awaitable[None]], backend: str = "asyncio") -> None:
+    """Record a conversation, on the real clock: LangChain runs parts of hooks around a model in threads."""
+    with Recorder(path, capture=True):
+        anyio.run(conversation, backend=backend)
+    path.write_text(_tidy(path.read_text()))
+
+
+_UNIQUE = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b|\b[0-9a-f]{32}\b")
+
+
+def _numbered(found: str, number: int) -> str:
+    """Return a number in the form of a random id: a replay looks at the length of a question's id."""
+    digits = f"{number:0{len(found.replace('-', ''))}x}"
+    return digits if "-" not in found else str(UUID(digits))
+
+
+def _tidy(text: str) -> str:
+    """Return a recording without its place and time, and with numbers instead of random ids."""
+    numbers = count(1)
+    number = cache(lambda found: _numbered(found, next(numbers)))
+    lines = [json.loads(line) for line in _UNIQUE.sub(lambda found: number(found[0]), text).splitlines()]
+    for line in lines[1:]:
+        line["t"] = round(line["t"], 2)
+    lines[0] |= {"started": "2026-01-01T00:00:00+00:00", "pid": 1, "python": "3"}
+    lines[-1] |= {"overhead": 0.0, "per_event": 0.0, "bytes": 0}
+    return "".join(f"{json.dumps(line)}\n" for line in lines)
+
+
+if __name__ == "__main__":
+    for each in sys.argv[1:] or CONVERSATIONS:
+        record(RECORDINGS / f"{each}.jsonl", CONVERSATIONS[each])
