@@ -10,6 +10,7 @@ curl -N localhost:8000/threads/1/answers -d '{"ID OF THE QUESTION": {"type": "ac
 
 import argparse
 import json
+import logging
 import os
 import re
 import signal
@@ -28,9 +29,11 @@ import anyio
 import uvicorn
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessageChunk, BaseMessage, ToolMessage
+from langgraph.errors import UnknownInterruptError
 from langgraph.types import Command
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -38,7 +41,6 @@ from starlette.routing import Route
 
 from callboard import (
     Agent,
-    CallboardError,
     CallPolicy,
     Drained,
     DrainingError,
@@ -51,6 +53,9 @@ from callboard import (
 from callboard.middleware import RequireApproval, Retry
 from callboard.telemetry import RecordingWriter, Tracing, setup
 from callboard.testing import ScriptedModel, calls
+
+log = logging.getLogger("order_service")
+
 
 # The tools
 
@@ -241,9 +246,12 @@ async def events(agent: Agent, given: Any, config: Any) -> AsyncGenerator[str]:
                 for kind, data in told(mode, chunk):
                     yield event(kind, data)
     except (DrainingError, ThreadBusyError) as error:
-        yield event("error", str(error))  # nothing is lost: another process resumes the turn
-    except CallboardError as error:
-        yield event("error", type(error).__name__)
+        yield event("error", str(error))  # nothing is lost: the client resumes the turn
+    except (UnknownInterruptError, ValidationError) as error:
+        yield event("error", str(error))  # a wrong answer; its question stays open
+    except Exception:
+        log.exception("a turn failed")
+        yield event("error", "the turn failed")
     else:
         yield event("end", None)
 

@@ -19,6 +19,7 @@ from uuid import UUID
 
 import anyio
 import httpx2
+from starlette.applications import Starlette
 
 from callboard.telemetry import Recorder
 
@@ -42,7 +43,8 @@ def example(name: str) -> ModuleType:
 class Client:
     """Client of the order service in the same process."""
 
-    def __init__(self, http: httpx2.AsyncClient) -> None:
+    def __init__(self, app: Starlette, http: httpx2.AsyncClient) -> None:
+        self.app = app
         self.http = http
 
     async def post(self, path: str, body: Any = None) -> Turn:
@@ -74,7 +76,7 @@ async def order_service(**options: Any) -> AsyncGenerator[Client]:
         app.router.lifespan_context(app),
         httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as http,
     ):
-        yield Client(http)
+        yield Client(app, http)
 
 
 async def answered() -> None:

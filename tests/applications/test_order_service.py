@@ -1,0 +1,139 @@
+"""The order service: events of a turn, approvals, health checks, draining, and conversations on PostgreSQL."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.agent._postgres import Server, programs
+
+from ._services import ROOT, Turn, order_service
+
+pytestmark = [pytest.mark.real_clock, pytest.mark.hangs_after(60)]
+ACCEPT = {"type": "accept"}
+
+
+def kinds(turn: Turn) -> list[str]:
+    """Return the kinds of events, each once for a series."""
+    found = [kind for kind, _ in turn]
+    return [kind for place, kind in enumerate(found) if not place or found[place - 1] != kind]
+
+
+async def test_a_turn_streams_progress_results_and_tokens() -> None:
+    async with order_service(seconds=0.06) as client:
+        turn = await client.say("Where is order A-1?")
+
+    assert kinds(turn) == ["result", "progress", "result", "token", "end"]
+    assert [data["message"] for kind, data in turn if kind == "progress"] == [
+        "asked Hull",
+        "asked Bremen",
+        "asked Berlin",
+    ]
+    assert "".join(data for kind, data in turn if kind == "token") == "parcel P-1 is in Berlin."
+
+
+async def test_a_refund_waits_for_its_answer(tmp_path: Path) -> None:
+    """Another message does not approve it, and a second answer does not pay twice."""
+    ledger = tmp_path / "refunds.txt"
+    async with order_service(ledger=ledger, seconds=0) as client:
+        asked = await client.say("Please refund order A-1.")
+        assert kinds(asked) == ["result", "question", "end"]
+        status = (await client.http.get("/threads/ann")).json()
+        assert not ledger.exists()
+        answered = await client.answer(asked, ACCEPT)
+        again = await client.answer(asked, ACCEPT)
+
+    assert dict(asked)["question"] == status["questions"]
+    assert dict(answered)["result"]["text"] == "refunded 49.90 EUR for order A-1"
+    assert [(kind, data[:17]) for kind, data in again] == [("error", "Unknown or alread")]
+    assert len(ledger.read_text().splitlines()) == 1
+
+
+async def test_a_wrong_answer_keeps_the_question(tmp_path: Path) -> None:
+    async with order_service(seconds=0) as client:
+        asked = await client.say("Please refund order A-1.")
+        [(kind, text)] = await client.answer(asked, {"type": "edit"})
+        answered = await client.answer(asked, ACCEPT)
+
+    assert kind == "error"
+    assert 'Answer with {"type": "accept"}' in text
+    assert dict(answered)["result"]["status"] == "success"
+
+
+async def test_a_denied_refund_is_not_paid(tmp_path: Path) -> None:
+    ledger = tmp_path / "refunds.txt"
+    async with order_service(ledger=ledger, seconds=0) as client:
+        denied = await client.answer(await client.say("Please refund order A-1."), {"type": "ignore"})
+
+    assert dict(denied)["result"]["status"] == "error"
+    assert not ledger.exists()
+
+
+@pytest.fixture
+def server_with_a_handler() -> Iterator[None]:
+    """Handle SIGTERM as a server does; without a handler, `drain_on_signal` would cancel the test after the drain."""
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("server_with_a_handler")
+async def test_a_draining_service_is_alive_and_not_ready_and_ends_its_turns() -> None:
+    async with order_service(seconds=0.2) as client, anyio.create_task_group() as group:
+        turns: list[Turn] = []
+
+        async def say() -> None:
+            turns.append(await client.say("Where is order A-1?"))
+
+        assert (await client.http.get("/ready")).status_code == 200
+        group.start_soon(say)
+        while not (await client.http.get("/threads/ann")).json()["unfinished"]:
+            await anyio.sleep(0.01)
+        client.app.state.shutdown.begin()
+        refused = await client.http.post("/threads/bob/messages", json={"text": "Where is order A-1?"})
+        checks = [(await client.http.get(path)).status_code for path in ("/live", "/ready")]
+
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    assert checks == [200, 503]
+    assert kinds(turns[0])[-1] == "end"
+
+
+def run(*options: Any) -> None:
+    example = [sys.executable, "-W", "error", ROOT / "examples" / "order_service.py"]
+    done = subprocess.run([*example, *options], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "exit code 0" in done.stdout
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(240)
+def test_its_conversations_survive_a_kill_on_postgres() -> None:
+    if (found := programs()) is None:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    server = Server(found)
+    try:
+        server.start()
+        run("--db", server.new_database())
+    finally:
+        server.remove()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(120)
+def test_it_runs_on_hypercorn_and_trio() -> None:
+    pytest.importorskip("hypercorn")
+    run("--trio")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(120)
+def test_it_prints_spans_and_makes_a_recording(tmp_path: Path) -> None:
+    recording = tmp_path / "runs.jsonl"
+    run("--traces", "console", "--record", recording)
+
+    assert '"captures":true' in recording.read_text()
