@@ -21,7 +21,7 @@ import anyio
 import httpx2
 from starlette.applications import Starlette
 
-from callboard.telemetry import Recorder
+from callboard.telemetry import RecordingWriter
 
 ROOT = Path(__file__).parents[2]
 RECORDINGS = ROOT / "tests" / "recordings"
@@ -129,7 +129,7 @@ CONVERSATIONS: dict[str, Callable[[], Awaitable[None]]] = {
 
 def record(path: Path, conversation: Callable[[], Awaitable[None]], backend: str = "asyncio") -> None:
     """Record a conversation, on the real clock: LangChain runs parts of hooks around a model in threads."""
-    with Recorder(path, capture=True):
+    with RecordingWriter(path, capture=True):
         anyio.run(conversation, backend=backend)
     path.write_text(_tidy(path.read_text()))
 
