@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -291,8 +291,9 @@ class Listener:
 class Uvicorn(uvicorn.Server):
     """Uvicorn that leaves signals to `drain_on_signal`."""
 
-    def capture_signals(self) -> AbstractContextManager[None]:
-        return nullcontext()
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
     async def run_until(self, listener: Listener) -> None:
         async def end() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.agent._postgres import Server, programs
 
-from ._services import ROOT, Turn, order_service
+from .record_services import ROOT, Turn, example, order_service
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.hangs_after(60)]
 ACCEPT = {"type": "accept"}
@@ -101,6 +101,15 @@ async def test_a_draining_service_is_alive_and_not_ready_and_ends_its_turns() ->
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
     assert checks == [200, 503]
     assert kinds(turns[0])[-1] == "end"
+
+
+def test_a_real_model_is_chosen_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No request is sent: there is no key, and no network."""
+    pytest.importorskip("langchain_openai")
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    module = example("order_service")
+
+    assert module.agent_for(module.Shop(), "openai:gpt-5.1").name == "orders"
 
 
 def run(*options: Any) -> None:

@@ -1,7 +1,7 @@
 """Recordings of `order_service` and `support_desk` are replayed with their agents, also with bugs planted in them.
 
-`uv run python -m tests.applications._services` records all conversations again, with names some of them. Do so after
-an intended change of an application only, and read the difference of the recordings: it is the change.
+`uv run python -m tests.applications.record_services` records all conversations again, with names some of them. Do so
+after an intended change of an application only, and read the difference of the recordings: it is the change.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from callboard import Agent, CallPolicy, Limit
 from callboard.middleware import RequireApproval, Retry
 from callboard.testing import ReplayDifferenceError
 
-from ._services import CONVERSATIONS, RECORDINGS, example
+from .record_services import CONVERSATIONS, RECORDINGS, example
 
 answered = pytest.mark.callboard("tests/recordings/order_answered.jsonl")
 approved = pytest.mark.callboard("tests/recordings/order_refund_approved.jsonl")

@@ -11,7 +11,7 @@ from callboard import Agent
 from tests.agent._postgres import Server, programs
 from tests.server.fleet._memory import MemoryFleet, MemoryServer
 
-from ._services import ROOT, example
+from .record_services import ROOT, example
 
 
 async def say(agent: Agent, thread: str, text: str) -> str:

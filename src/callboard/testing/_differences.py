@@ -93,12 +93,12 @@ def report(path: Path, found: Sequence[str], errors: Sequence[Exception]) -> str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """What is compared in addition to requests, calls and ends of runs."""
+    """Options of a comparison. Requests, calls and ends of runs are always compared."""
 
     order: bool
-    """Whether calls of a turn waited for each other."""
+    """`True` to compare whether calls of a turn waited for each other."""
     results: bool
-    """Results of calls that succeeded in both runs."""
+    """`True` to compare the results of calls that succeeded in both runs."""
 
 
 def differences(expected: Sequence[Story], got: Sequence[Story], compared: Compared) -> list[str]:

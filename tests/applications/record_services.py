@@ -1,7 +1,7 @@
 """The applications `order_service` and `support_desk`, their conversations, and a command that records them.
 
-Run `uv run python -m tests.applications._services` after a change of an application that its recordings should follow.
-The recordings have no place and no time of their making, and numbers instead of random ids.
+Run `uv run python -m tests.applications.record_services` after a change that the recordings should follow.
+They have no place and no time of their making, and numbers instead of random ids.
 """
 
 import importlib.util
