@@ -14,6 +14,7 @@ Middleware that waits, computes or shares state finds functions for that here, t
 - *Web access* for hosts that a model has named: `is_public` checks the name, and `is_public_address` the peer after
   connecting, because a name may resolve differently each time. `retry_after` parses the header of that name. For URL
   arguments use `callboard.guards.Url`.
+- `Openable` gives an object with `async with` also `open()` and `aclose()`, such as for the cells of a notebook.
 - *Middleware*: a call waits in `waiting()` without using up its timeout, and for a `wakeup()` that any thread may set.
   `common_time` is a clock for state that several event loops share. `WorkerThreads` run code that blocks, and
   `shielded` work goes on while its call is cancelled. `run_on_asyncio` calls a library that needs asyncio;
@@ -33,6 +34,7 @@ from callboard._loops._bridge import run_on_asyncio as run_on_asyncio
 from callboard._loops._current import common_time as common_time
 from callboard._loops._current import wakeup as wakeup
 from callboard._loops._entry_mode import is_sync_entry as is_sync_entry
+from callboard._loops._owner_task import Openable as Openable
 from callboard._loops._protocol import Wakeup as Wakeup
 from callboard._loops._side_tasks import CutOffError as CutOffError
 from callboard._loops._side_tasks import shielded as shielded
@@ -87,6 +89,7 @@ __all__ = [
     "LimitGuard",
     "Membership",
     "NonsenseError",
+    "Openable",
     "Ownership",
     "Permit",
     "PermitRequest",

@@ -18,6 +18,7 @@ from anyio import get_current_task
 from callboard._calls._draining import PATIENCE
 from callboard._loops._current import current_loop, is_over
 from callboard._loops._deadline import DEFAULT_GRACE
+from callboard._loops._owner_task import Openable
 from callboard._loops._protocol import Scope, Spawned, Wakeup
 from callboard._records._policies import check_count, check_seconds
 from callboard._records._reports import Drained
@@ -248,7 +249,7 @@ class Tree:
         self._on_end(self, End("stopped" if error is None else "crashed", error))
 
 
-class Supervisor:
+class Supervisor(Openable):
     """Supervisor of actors that run during an `async with` block and are restarted when they end.
 
     The terms are OTP's. Children start in order and stop in reverse order. If they end too often, all are stopped, the

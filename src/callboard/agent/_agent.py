@@ -20,6 +20,7 @@ from callboard._langgraph._node_scope import checkpointer_in, for_all_visits, is
 from callboard._loops._bridge import pulled, run_from_sync
 from callboard._loops._current import current_loop
 from callboard._loops._entry_mode import Door, entered_from
+from callboard._loops._owner_task import Openable
 from callboard._records._policies import check_seconds
 from callboard._records._reports import Drained
 from callboard._util._suggestions import no_such
@@ -120,7 +121,7 @@ def checked_modes(modes: StreamModes) -> frozenset[str]:
     return wanted
 
 
-class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodOverride]
+class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompatibleMethodOverride]
     """Agent that calls its model and its tools in turn until the model answers.
 
     Made by `create_agent` and `create_react_agent`.
@@ -407,7 +408,8 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
     async def aclose(self, timeout: float = PATIENCE) -> None:
         """Wait for the current runs, as `drain` does, and close the databases that were opened for the agent's URLs.
 
-        A closed agent can be used again, and then opens its databases again. A drained agent stays drained.
+        After `open()`, it also stops the agent's actors. A closed agent can be used again, and then opens its databases
+        again. A drained agent stays drained.
 
         Args:
             timeout: seconds to wait for the runs, by default 30; runs that have not finished by then are cancelled.
@@ -415,8 +417,17 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
         Raises:
             TypeError: if `timeout` is no number.
             ValueError: if `timeout` is negative or NaN.
+            RuntimeError: if `open()` was awaited in another event loop.
         """
-        await self._ended(timeout)
+        if self._kept_by() is None:
+            await self._ended(timeout)
+            return
+        runs = self._runner.in_flight
+        with runs.paused():  # no run begins between the two steps
+            try:
+                await runs.drain(timeout)
+            finally:
+                await super().aclose()
 
     def close(self, timeout: float = PATIENCE) -> None:
         """Close the agent as `aclose` does, from sync code; `timeout` is in seconds."""

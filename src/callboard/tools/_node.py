@@ -23,6 +23,7 @@ from callboard._langgraph._vocabulary import AsyncToolCallWrapper, ToolCallWrapp
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._entry_mode import entered_from, is_sync_entry
+from callboard._loops._owner_task import Openable
 from callboard._loops._protocol import Scope
 from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown
 from callboard._records._reports import Drained, Statistics
@@ -109,7 +110,7 @@ class ManyInputs(Runnable[Any, Any]):
         return outputs
 
 
-class ToolNode(ManyInputs):
+class ToolNode(ManyInputs, Openable):
     """Node that runs the tool calls of the last AIMessage concurrently, as supervised tasks.
 
     A drop-in replacement for `langgraph.prebuilt.ToolNode`, as a node of a graph or standalone, on asyncio and trio.
@@ -209,7 +210,7 @@ class ToolNode(ManyInputs):
         mark_entries(cls)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_setup"}
+        return {name: value for name, value in vars(self).items() if name not in ("_setup", "_owner_task")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

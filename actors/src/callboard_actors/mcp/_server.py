@@ -18,6 +18,7 @@ from langchain_core.tools import BaseTool
 from mcp import Client, types
 
 from callboard import ActorDiedError, ActorGoneError, ActorStartError, Keyed, child, keyed
+from callboard.extend import Openable
 from callboard_actors.mcp._connection import Answer, Catalog, Connection, Sending
 from callboard_actors.mcp._plan import Headers, McpBounds, Plan, target_of
 from callboard_actors.mcp._questions import OnElicit
@@ -108,7 +109,7 @@ _LEFT_ALONE = 3.0
 """Seconds for the connection's actor to stop, in addition to the two times `grace` for the process to end."""
 
 
-class McpServer:
+class McpServer(Openable):
     """MCP server whose tools are available within an `async with` block.
 
         async with McpServer(["npx", "-y", "@modelcontextprotocol/server-everything"]) as server:
