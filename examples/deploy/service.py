@@ -1,0 +1,168 @@
+"""A web service for containers: probes, metrics, a drain at SIGTERM, and state that all replicas share.
+
+python service.py    serves on PORT until SIGTERM; the exit code tells whether all runs finished
+
+HOST, PORT               the address, by default 0.0.0.0 and 8000
+DATABASE_URL             PostgreSQL for conversations, limits and baskets; by default they live in this process
+CALLBOARD_FLEET_SECRET   the secret of the fleet, at least 16 bytes; needed with DATABASE_URL
+AGENT_MODEL              a model, such as `openai:gpt-5-mini`; by default a script answers
+DRAIN_SECONDS            time that running calls have after SIGTERM, by default 20
+"""
+
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+import uvicorn
+from circuits import Circuits
+from opentelemetry import metrics
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.sdk.metrics import MeterProvider
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from callboard import (
+    Actor,
+    CallPolicy,
+    DrainingError,
+    Limit,
+    ToolNode,
+    child,
+    create_react_agent,
+    drain_on_signal,
+    handler,
+    observe,
+)
+from callboard.middleware import CircuitBreaker
+from callboard.testing import ScriptedModel, calls
+from callboard_actors.postgres import PostgresFleet, PostgresLimits
+
+DATABASE = os.environ.get("DATABASE_URL")
+DRAIN = float(os.environ.get("DRAIN_SECONDS", "20"))
+
+# callboard finds this provider by itself, and records its metrics there.
+metrics.set_meter_provider(MeterProvider([PrometheusMetricReader()]))
+circuits = Circuits(metrics.get_meter("service"))
+
+limits = PostgresLimits(DATABASE) if DATABASE else None
+fleet = PostgresFleet(DATABASE) if DATABASE else None
+
+
+@CallPolicy(timeout=60, limit=Limit(concurrency=8, queue=100, shared=limits))
+async def pack(order: str, seconds: float) -> str:
+    """Pack an order."""
+    await anyio.sleep(seconds)
+    return f"order {order} is packed"
+
+
+class Basket(Actor):
+    """Basket of a customer; it lives in one replica, and the other replicas send their calls there."""
+
+    def start(self) -> None:
+        self.things: list[str] = []
+
+    def snapshot(self) -> list[str]:
+        return self.things
+
+    def restore(self, things: list[str]) -> None:
+        self.things = things
+
+    @handler
+    def add(self, customer: str, thing: str) -> str:
+        """Put a thing into a customer's basket, and return its content."""
+        self.things.append(thing)
+        return f"{customer} has {', '.join(self.things)}"
+
+
+def by_customer(call: Mapping[str, Any]) -> str:
+    return str(call["args"]["customer"])
+
+
+def script(messages: list[Any]) -> object:
+    """Make the call that the user names, as in `pack 7 2.5` or `add ada tea`, and repeat its result."""
+    if messages[-1].type != "human":
+        return str(messages[-1].content)
+    tool, first, second = messages[-1].content.split()
+    if tool == "pack":
+        return calls(("pack", {"order": first, "seconds": float(second)}))
+    return calls(("add", {"customer": first, "thing": second}))
+
+
+basket = child(Basket(), key=by_customer, idle=600.0, fleet=fleet)
+node = ToolNode([pack, basket], timeout=30, middleware=[CircuitBreaker()])
+agent = create_react_agent(
+    os.environ.get("AGENT_MODEL") or ScriptedModel([script], loop=True),
+    node,
+    name="packer",
+    budget=120,
+    checkpointer=DATABASE or "memory",
+)
+
+
+@asynccontextmanager
+async def lifespan(app: Starlette) -> AsyncGenerator[None]:
+    async with AsyncExitStack() as stack:
+        if limits is not None:
+            stack.callback(limits.close)
+        await stack.enter_async_context(agent)
+        app.state.shutdown = await stack.enter_async_context(drain_on_signal(agent, timeout=DRAIN))
+        yield
+
+
+async def chat(request: Request) -> JSONResponse:
+    """Send a message to a thread; an empty text continues the thread."""
+    text = (await request.body()).decode()
+    given = {"messages": [("user", text)]} if text else None
+    config = {"configurable": {"thread_id": request.path_params["thread"]}}
+    try:
+        with observe(circuits):
+            result = await agent.ainvoke(given, config)
+    except DrainingError as error:
+        return JSONResponse({"error": str(error)}, 503, {"Retry-After": "1"})
+    return JSONResponse({"answer": str(result["messages"][-1].content)})
+
+
+async def ready(request: Request) -> JSONResponse:
+    """Readiness: this replica takes new requests."""
+    has_begun = request.app.state.shutdown.has_begun
+    return JSONResponse({"ready": not has_begun}, 503 if has_begun else 200)
+
+
+async def live(_: Request) -> JSONResponse:
+    """Liveness: the event loop turns. A database that is away is no reason to restart this process."""
+    return JSONResponse({"live": True})
+
+
+def scrape(_: Request) -> Response:
+    """Return the metrics in the format of Prometheus; a plain function, so it runs in a thread."""
+    return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+
+app = Starlette(
+    routes=[
+        Route("/ready", ready),
+        Route("/live", live),
+        Route("/metrics", scrape),
+        Route("/threads/{thread}", chat, methods=["POST"]),
+    ],
+    lifespan=lifespan,
+)
+
+
+def end(number: int, _: object) -> None:
+    shutdown = getattr(app.state, "shutdown", None)
+    sys.exit(128 + number if shutdown is None else shutdown.exit_code)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, end)  # uvicorn has a handler of its own, and raises the signal again at its end
+    uvicorn.run(
+        app, host=os.environ.get("HOST", "0.0.0.0"), port=int(os.environ.get("PORT", "8000")), log_level="warning"
+    )

