@@ -1,0 +1,78 @@
+"""The upgrading page tells the bounds of the project, and what becomes of stored data of another version.
+
+Other tests show that tables of a newer version (`tests/agent/test_postgres.py`), entries of an unknown kind
+(`tests/agent/test_journal.py`), and workers of another version (`tests/remote/test_strangers.py`) are refused.
+"""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from callboard import ToolNode
+from callboard.conversations._storage import entry_of
+from callboard.telemetry import read_recording
+from callboard.telemetry._recording._recordings import FORMAT as RECORDING
+from callboard.testing import Recorder, tool_call
+from callboard.tools._ledger import FORMAT as LEDGER
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "how-to" / "upgrading.md").read_text()
+
+
+def requirements(folder: Path = ROOT) -> dict[str, str]:
+    """Return the bounds of all requirements, extras included, by package."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    every = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
+    found = [re.match(r"([\w.-]+)(?:\[[\w,]+\])?([^;]*)", one) for one in every]
+    return {one[1]: one[2].strip() for one in found if one is not None}
+
+
+def test_the_bounds_on_the_page_are_those_of_the_project() -> None:
+    listed = dict(re.findall(r"^\| `([\w-]+)`[^|]*\| `([<>=\d.,]+)` \|", PAGE, re.MULTILINE))
+
+    assert len(listed) == 6
+    assert {name: requirements()[name] for name in listed} == listed
+
+
+def test_the_formats_on_the_page_are_those_of_the_code() -> None:
+    sql = (ROOT / "actors" / "src" / "callboard_actors" / "postgres" / "_step.sql").read_text()
+
+    assert f"`{LEDGER}`" in PAGE
+    assert f"`{RECORDING}`" in PAGE
+    assert "callboard_limits_step_1" in PAGE
+    assert "FUNCTION callboard_limits_step_1(" in sql
+
+
+def test_both_distributions_have_one_version() -> None:
+    actors = tomllib.loads((ROOT / "actors" / "pyproject.toml").read_text())["project"]
+    [version] = re.findall(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+
+    assert actors["version"] == version
+    assert requirements(ROOT / "actors")["callboard"] == f"=={version}"
+
+
+def test_an_entry_of_an_unknown_kind_is_refused_and_an_unknown_field_is_ignored() -> None:
+    """A kind that is not understood may be a result; a field is an addition."""
+    with pytest.raises(ValueError, match="newer version of callboard"):
+        entry_of({"kind": "of a later version"})
+
+    assert entry_of({"kind": "leave", "of a later version": 1}) == entry_of({"kind": "leave"})
+
+
+async def test_a_ledger_of_another_format_is_refused() -> None:
+    node = ToolNode([Recorder().tool("work")])
+    ledger = {"format": "callboard/2", "keys": [], "calls": {}}
+
+    with pytest.raises(ValueError, match="ledger"):
+        await node.ainvoke([tool_call("work", "1")], ledger=ledger)
+
+
+def test_a_recording_of_another_format_names_both(tmp_path: Path) -> None:
+    file = tmp_path / "recording.jsonl"
+    file.write_text(json.dumps({"event": "header", "format": "callboard/recording/2"}) + "\n")
+
+    with pytest.raises(ValueError, match=r"callboard/recording/2.*callboard/recording/1"):
+        read_recording(file)
