@@ -158,7 +158,7 @@ def until(is_so: Callable[[], bool]) -> None:
 def story(folder: Path) -> None:
     furnish(folder)
     site = Site()
-    recording = folder / "desk.db.calls" / "tea.jsonl"
+    recording = Path(os.environ.get("CALLBOARD_RECORDS", folder / "desk.db.calls")) / "tea.jsonl"
 
     agent = run(folder, site, "Can we serve tea tonight?")
     until(lambda: recording.exists() and recording.read_text().count('"ended"') >= 3)

@@ -68,13 +68,15 @@ def test_calls_stand_under_their_batch_and_run(project: Project, recording: Path
     assert words == ["run 1", "batch", "fetch", "query", "calls without an agent", "batch", "lonely"]
 
 
-def test_batches_are_counted_within_their_run(project: Project) -> None:
-    """A recording numbers batches and calls together, so its first batch may have the number 2."""
-    events = [*run(1, 0, 9), *call(3, 1, batch=2), *call(6, 3, batch=5), *call(9, 5, run=None, batch=8)]
+def test_runs_and_their_batches_are_counted(project: Project) -> None:
+    """A recording numbers runs, batches and calls together, so the numbers of its batches have gaps."""
+    events = [*run(3, 0, 9), *run(7, 4, 9), *call(5, 1, run=3, batch=4), *call(9, 5, run=7, batch=8)]
+    events += [*call(11, 6, run=7, batch=10), *call(13, 7, run=None, batch=12)]
     recording = write(project.directory / "calls.jsonl", [HEADER, *in_order(events)])
     told = trace(project, str(recording))
 
-    assert re.findall(r"^  batch \d+", told, re.MULTILINE) == ["  batch 1", "  batch 2", "  batch 1"]
+    places = ["run 1", "  batch 1", "run 2", "  batch 1", "  batch 2", "  batch 1"]
+    assert re.findall(r"^run \d+|^  batch \d+", told, re.MULTILINE) == places
 
 
 def test_the_summary_counts_by_tool_and_says_what_recording_cost(project: Project, recording: Path) -> None:

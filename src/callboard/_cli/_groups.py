@@ -18,7 +18,7 @@ class RunOfCalls:
     """Run of an agent in a recording, with its batches of calls."""
 
     number: int | None
-    """Number of the run in its recording; `None` for the group of calls that no agent made."""
+    """Position of the run in its part of the recording, from 1; `None` for the group of calls that no agent made."""
     run: RecordedRun | None
     """Recorded facts about the run; `None` for calls without an agent, or if the event of the run's start was lost."""
     batches: Mapping[int, Sequence[RecordedCall]]
@@ -40,9 +40,10 @@ def runs_of(part: Part) -> list[RunOfCalls]:
     batches: dict[int | None, dict[int, list[RecordedCall]]] = {number: {} for number in known}
     for call in part.calls:
         batches.setdefault(call.run, {}).setdefault(call.batch, []).append(call)
-    # Batches and calls share the numbers of a recording, so the first batch of a run may have the number 2.
+    # Runs, batches and calls share the numbers of a recording, which have gaps: "run 1" would be followed by "run 18".
+    places = {number: place for place, number in enumerate((one for one in batches if one is not None), start=1)}
     return [
-        RunOfCalls(number, known.get(number), dict(enumerate(calls.values(), start=1)))
+        RunOfCalls(places.get(number), known.get(number), dict(enumerate(calls.values(), start=1)))
         for number, calls in batches.items()
     ]
 

@@ -72,10 +72,10 @@ function levels(width, of, least) {
 
 function drawOverview() {
   const canvas = $("overview").querySelector("canvas");
-  const ratio = devicePixelRatio || 1;
-  const [width, height] = [Math.max(1, canvas.clientWidth), Math.max(1, canvas.clientHeight)];
-  canvas.width = width * ratio;
-  canvas.height = height * ratio;
+  // In pixels of the device: at a ratio of 1.5, columns of CSS pixels would have seams.
+  const [width, height] = [canvas.clientWidth, canvas.clientHeight].map((one) => Math.max(1, Math.round(one * (devicePixelRatio || 1))));
+  canvas.width = width;
+  canvas.height = height;
   const running = levels(width, "attempts", 1);
   const waiting = levels(width, "waits", 0);
   const peak = Math.max(1, ...running.map((level, x) => level + waiting[x]));
@@ -83,7 +83,6 @@ function drawOverview() {
   // Two properties of the canvas hold the colours, because custom properties are not resolved.
   const { color: ran, outlineColor: waited } = getComputedStyle(canvas);
   const unit = (height - 2) / peak;
-  brush.scale(ratio, ratio);
   for (let x = 0; x < width; x++) {
     brush.fillStyle = waited;
     brush.globalAlpha = 0.45;

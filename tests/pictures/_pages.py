@@ -1,0 +1,135 @@
+"""Recordings of applications, and pictures of their trace pages from Chromium, as small PNG files."""
+
+import os
+import shlex
+import shutil
+import struct
+import subprocess
+import sys
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.pictures._terminal import Theme
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+COMMAND = (sys.executable, "-m", "callboard._cli")
+PATIENCE = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """Application whose trace page has a picture.
+
+    The command runs in an empty folder, and leaves one recording in the folder $CALLBOARD_RECORDS, as `callboard run`
+    does by itself. `python` and `callboard` are those of this environment, and EXAMPLES is the folder of the examples.
+    """
+
+    name: str
+    command: str
+
+
+def record(application: Application, folder: Path) -> Path:
+    """Run the command of an application, and return its recording, which has the name of the application."""
+    work = folder / application.name
+    work.mkdir()
+    records = work / "records"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CALLBOARD_")}
+    environment |= {"CALLBOARD_RECORDS": str(records), "NO_COLOR": "1"}
+    first, *words = shlex.split(application.command.replace("EXAMPLES", str(ROOT / "examples")))
+    command = [*({"python": COMMAND[:1], "callboard": COMMAND}[first]), *words]
+    subprocess.run(command, cwd=work, env=environment, check=True, capture_output=True, timeout=PATIENCE)
+    (found,) = records.glob("*.jsonl")
+    return found.rename(folder / f"{application.name}.jsonl")
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    """Start Chromium, and yield playwright's object of it."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+WIDTH, LEAST, MOST = 860, 400, 760
+"""Width of a picture, and its least and greatest height, in CSS pixels."""
+SCALE = 1.5
+_HEIGHT = """() => document.documentElement.clientHeight + document.querySelector('#rows').scrollHeight
+    + document.querySelector('.sticky').offsetHeight - document.querySelector('main').clientHeight"""
+_PAINTED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
+
+def photograph(opened: Any, recording: Path, theme: Theme) -> bytes:
+    """Return a picture of the whole trace page of a recording, as PNG."""
+    page_file = recording.with_suffix(".html")
+    command = [*COMMAND, "trace", str(recording), "--html", str(page_file)]
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
+    context = opened.new_context(
+        color_scheme=theme, viewport={"width": WIDTH, "height": LEAST}, device_scale_factor=SCALE
+    )
+    try:
+        page = context.new_page()
+        page.goto(page_file.as_uri())
+        page.evaluate(_PAINTED)
+        height = min(MOST, max(LEAST, page.evaluate(_HEIGHT)))
+        page.set_viewport_size({"width": WIDTH, "height": height})
+        page.evaluate(_PAINTED)
+        return _small(context.new_page(), page.screenshot())
+    finally:
+        context.close()
+
+
+# A page has few colours. With a palette, its picture is a third as large, and no library for pictures is needed.
+
+LARGEST = 60_000
+"""Largest size of a picture, in bytes."""
+_COLOURS = (256, 128, 96, 64, 48, 32)
+_INDEXED = """async ([data, most]) => {
+  const image = await createImageBitmap(await (await fetch(`data:image/png;base64,${data}`)).blob());
+  const context = new OffscreenCanvas(image.width, image.height).getContext("2d");
+  context.drawImage(image, 0, 0);
+  const parts = context.getImageData(0, 0, image.width, image.height).data;
+  const colours = Array.from({ length: parts.length / 4 }, (_, at) => parts.slice(4 * at, 4 * at + 3).join());
+  const counts = new Map();
+  for (const colour of colours) counts.set(colour, (counts.get(colour) ?? 0) + 1);
+  const numbers = (colour) => colour.split(",").map(Number);
+  const far = (one, other) => one.reduce((sum, value, place) => sum + (value - other[place]) ** 2, 0);
+  const palette = [];
+  // Frequent colours first, and none that is like another one: a gradient has many colours, each in few pixels.
+  for (const [colour] of [...counts].sort((one, other) => other[1] - one[1])) {
+    if (palette.length < most && palette.every((one) => far(one, numbers(colour)) > 100)) palette.push(numbers(colour));
+  }
+  const nearest = (colour) => palette.reduce(
+    (best, one, place) => (far(one, colour) < far(palette[best], colour) ? place : best), 0);
+  const places = new Map([...counts.keys()].map((colour) => [colour, nearest(numbers(colour))]));
+  const pixels = colours.map((colour) => String.fromCharCode(places.get(colour))).join("");
+  return { width: image.width, height: image.height, palette, pixels: btoa(pixels) };
+}"""
+
+
+def _small(page: Any, picture: bytes) -> bytes:
+    """Return a picture as PNG with a palette of its most frequent colours, as many as the size allows."""
+    for colours in _COLOURS:
+        made = _with_palette(page.evaluate(_INDEXED, [b64encode(picture).decode(), colours]))
+        if len(made) <= LARGEST:
+            return made
+    raise ValueError(f"the picture has {len(made):,} bytes with {colours} colours; make the page smaller")
+
+
+def _with_palette(found: Any) -> bytes:
+    width, height, pixels = found["width"], found["height"], b64decode(found["pixels"])
+    rows = b"".join(b"\0" + pixels[start : start + width] for start in range(0, width * height, width))
+    head = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
+    palette = bytes(value for colour in found["palette"] for value in colour)
+    chunks = ((b"IHDR", head), (b"PLTE", palette), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
