@@ -161,3 +161,81 @@ def test_an_agent_that_sync_code_runs_uses_fakes() -> None:
 def test_a_single_name_is_no_list_of_names() -> None:
     with pytest.raises(TypeError, match=r"write \['search'\]"), fake_tools({}, real="search"):
         pass
+
+
+# LangChain's own agent, which runs on asyncio only, and starts threads.
+
+
+@pytest.fixture(params=["ainvoke", "invoke"])
+def door(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+async def state_of(door: str, *requests: Any, tools: Any = None) -> Any:
+    """Return the messages of tools of LangChain's agent with `Supervise`, and its state."""
+    from langchain.agents import create_agent
+
+    from callboard.middleware import Supervise
+
+    supervise = Supervise(policies={"search": CallPolicy(timeout=0.5)}, missing="ignore")
+    tools = [search, chart, owner, Foreign()] if tools is None else tools
+    agent: Any = create_agent(ScriptedModel([calls(*requests), "Done."]), tools, middleware=[supervise])
+    given = {"messages": [("user", "go")]}
+    with anyio.fail_after(60):
+        return await (agent.ainvoke(given) if door == "ainvoke" else anyio.to_thread.run_sync(agent.invoke, given))
+
+
+def contents_of(state: Any) -> list[Any]:
+    return [message.content for message in state["messages"] if message.type == "tool"]
+
+
+@pytest.mark.backends("asyncio")
+@pytest.mark.real_clock
+async def test_supervise_in_langchains_agent_uses_fakes(door: str) -> None:
+    """A sync tool, a tool with an artifact, one with an injected argument, and one with an `ainvoke` of its own."""
+
+    async def found(query: str, limit: int) -> str:
+        await anyio.sleep(0)
+        return f"{limit} of {query}"
+
+    asked = [
+        ("search", {"query": "tea"}),
+        ("chart", {"name": "a"}),
+        ("owner", {"item": "x"}),
+        ("foreign", {"text": "t"}),
+    ]
+    with fake_tools({"search": found, "chart": "chart a", "owner": lambda item: f"{item}: me", "*": "other"}) as used:
+        state = await state_of(door, *asked)
+
+    assert contents_of(state) == ["3 of tea", "chart a", "x: me", "other"]
+    assert {call.tool: call.args for call in used.calls} == {
+        "search": {"query": "tea", "limit": 3},
+        "chart": {"name": "a"},
+        "owner": {"item": "x"},
+        "foreign": {"text": "t"},
+    }
+    assert all(call.id for call in used.calls)
+
+
+@pytest.mark.backends("asyncio")
+@pytest.mark.real_clock
+async def test_a_fake_of_a_sync_tool_has_its_timeout_in_langchains_agent() -> None:
+    with fake_tools({"search": lambda query, limit: anyio.sleep(60)}):
+        state = await state_of("ainvoke", ("search", {"query": "tea"}))
+    assert "did not finish within its timeout" in contents_of(state)[0]
+
+
+@pytest.mark.backends("asyncio")
+@pytest.mark.real_clock
+async def test_langchains_agent_refuses_other_tools_and_runs_real_ones(door: str) -> None:
+    @tool
+    def echo(text: str) -> str:
+        """Say it again."""
+        return text
+
+    with fake_tools({"search": "42"}, real=["echo"]):
+        state = await state_of(door, ("search", {"query": "tea"}), ("echo", {"text": "me"}), tools=[search, echo])
+    assert contents_of(state) == ["42", "me"]
+    with pytest.raises(UnfakedToolError, match="'echo' has no fake"), fake_tools({"search": "42"}):
+        await state_of(door, ("echo", {"text": "me"}), tools=[search, echo])
+    assert contents_of(await state_of(door, ("echo", {"text": "me"}), tools=[echo])) == ["me"]

@@ -2,14 +2,17 @@
 
 import inspect
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 from langchain_core.tools import BaseTool
 
-from callboard._calls._call import current_call
+from callboard._calls._call import Attempt, current_call
+from callboard._loops._bridge import run_from_sync
 from callboard.tools._plan import Plan, plan_for
 from callboard.tools._setup import Setup
 
@@ -56,6 +59,8 @@ class FakedTools:
 
 _in_use: list[FakedTools] = []
 """Open `fake_tools` blocks; the innermost is the last."""
+_replaced = ExitStack()
+"""Undoes the replacement of methods, after the last open block."""
 _plan = Setup.plan
 
 
@@ -64,7 +69,8 @@ def fake_tools(fakes: Mapping[str, object], *, real: Sequence[str] = ()) -> Gene
     """Replace the functions of tools inside the block, for all nodes and agents of callboard in the process.
 
     Names, schemas, policies, limits and middleware stay those of the tools. Yields the `FakedTools`, with the answered
-    calls. Inner blocks come first. `Supervise` does not look for fakes, and actors of a node start as usual.
+    calls. Inner blocks come first. LangChain's own agent uses the fakes if it has the middleware `Supervise`. Actors of
+    a node start as usual.
 
     Args:
         fakes: by tool name, or pattern of `fnmatch` such as `"http_*"`: a result; an exception to raise; or a
@@ -79,23 +85,53 @@ def fake_tools(fakes: Mapping[str, object], *, real: Sequence[str] = ()) -> Gene
         raise TypeError(f"fake_tools(real=...) takes a list of names, got {real!r}; write [{real!r}]")
     used = FakedTools(fakes=dict(fakes), real=real)
     _in_use.append(used)
-    # The class has slots and no hook for tests, so that a call in production pays nothing.
-    setattr(Setup, "plan", _faked_plan)  # noqa: B010
+    if len(_in_use) == 1:
+        _use_fakes()
     try:
         yield used
     finally:
         _in_use.remove(used)
         if not _in_use:
-            setattr(Setup, "plan", _plan)  # noqa: B010
+            _replaced.close()
     if used.unfaked:  # a node may have made a message of the error
         raise used.unfaked[0]
 
 
+def _use_fakes() -> None:
+    """Replace the methods by which nodes, and `Supervise` in LangChain's agents, find the function of a tool."""
+    # The classes have no hook for tests, so that a call in production pays nothing.
+    _replace(Setup, "plan", _faked_plan)
+    if find_spec("langchain") is None:
+        return
+    from callboard.middleware._supervise import Supervise, _Setup, _Way
+
+    supervise, sync_tool = Supervise._supervise, _Setup.sync_tool
+
+    async def with_fakes(middleware: Supervise, request: Any, way: _Way) -> Any:
+        async def body(attempt: Attempt, request: Any) -> Any:
+            return await way.body(attempt, request.override(tool=request.tool and _faked_tool(request.tool)))
+
+        return await supervise(middleware, request, replace(way, body=body))
+
+    _replace(Supervise, "_supervise", with_fakes)
+    _replace(_Setup, "sync_tool", lambda setup, request: None if _is_fake(request.tool) else sync_tool(setup, request))
+
+
+def _replace(owner: type, name: str, function: Callable[..., Any]) -> None:
+    _replaced.callback(setattr, owner, name, getattr(owner, name))
+    setattr(owner, name, function)
+
+
 def _faked_plan(setup: Setup, tool: BaseTool) -> Plan:
     """Return the plan of a tool, with its fake as the function: `Setup.plan` while fakes are in use."""
+    return _fake_of(tool) or _plan(setup, tool)
+
+
+def _fake_of(tool: BaseTool) -> Plan | None:
+    """Return the plan of a tool with its fake as the function; `None` if the tool runs as it is."""
     for used in reversed(_in_use):
         if used.is_real(tool.name):
-            return _plan(setup, tool)
+            return None
         if (pattern := used.pattern(tool.name)) is not None:
             return _with_body(tool, used, used.fakes[pattern])
     used = _in_use[-1]
@@ -106,6 +142,35 @@ def _faked_plan(setup: Setup, tool: BaseTool) -> Plan:
         raise error
 
     return _with_body(tool, used, refuse)
+
+
+_FAKE = "_callboard_fake"
+"""Attribute of the copy of a tool that runs a fake. The copy needs no thread in an event loop."""
+
+
+def _is_fake(tool: BaseTool | None) -> bool:
+    return getattr(tool, _FAKE, False)
+
+
+def _faked_tool(tool: BaseTool) -> BaseTool:
+    """Return a copy of a tool that runs its fake; the tool itself if it runs as it is."""
+    plan = _fake_of(tool)
+    if plan is None:
+        return tool
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return run_from_sync(partial(plan.fn, *args, **kwargs))
+
+    async def arun(*args: Any, **kwargs: Any) -> Any:
+        return await plan.fn(*args, **kwargs)
+
+    copy = tool.model_copy()
+    object.__setattr__(copy, _FAKE, True)
+    # Validation and output stay LangChain's; a class may have replaced the methods that call them.
+    bodies = {"_run": run, "_arun": arun, "invoke": partial(BaseTool.invoke, copy)}
+    for name, body in (bodies | {"ainvoke": partial(BaseTool.ainvoke, copy)}).items():
+        object.__setattr__(copy, name, body)  # Pydantic models refuse a plain assignment
+    return copy
 
 
 def _with_body(tool: BaseTool, used: FakedTools, fake: object) -> Plan:
