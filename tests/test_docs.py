@@ -94,8 +94,8 @@ def test_every_link_inside_the_project_leads_somewhere(page: Path) -> None:
 
 def test_the_reference_has_every_public_name_and_no_other() -> None:
     """The table is compared with `callboard.__all__`."""
-    listed = re.findall(r"^### `(\w+)`", REFERENCE.read_text(), re.MULTILINE)
-    listed += re.findall(r"^\| `(\w+)` \|", REFERENCE.read_text(), re.MULTILINE)
+    text = REFERENCE.read_text().partition("\n## Guards of content")[0]  # the sections after it have other modules
+    listed = re.findall(r"^### `(\w+)`", text, re.MULTILINE) + re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
 
     assert sorted(listed) == sorted(callboard.__all__)
 

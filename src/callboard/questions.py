@@ -43,6 +43,7 @@ class Approval:
     """Question that asks a person to approve one or more actions."""
 
     actions: Sequence[Action]
+    """Actions in the order in which the answers are expected."""
     encode: Callable[[Sequence[Answer]], Any]
     """Function that takes one answer for each action, and returns the value with which to resume the run."""
 

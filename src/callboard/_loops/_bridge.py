@@ -216,6 +216,9 @@ async def run_on_asyncio(fn: Callable[[], Awaitable[T]]) -> T:
     """Run an async function that needs asyncio: on the running loop if it is asyncio, else on the background loop.
 
     On trio, `fn` runs in another thread and must not use objects that are bound to trio.
+
+    Args:
+        fn: the async function, without arguments.
     """
     loop = current_loop()
     if loop.name == "asyncio":

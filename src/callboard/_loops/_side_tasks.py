@@ -55,10 +55,15 @@ class CutOffError(Exception):
 
 
 async def shielded(work: Callable[[], Awaitable[T]]) -> T:
-    """Run the async function `work` in its own task, which may go on for the grace after the caller was cancelled.
+    """Run an async function in its own task, which may go on for the grace after the caller was cancelled.
 
-    Unlike `cleanup()`, it never ends silently: it returns the result, raises the error of the work, or raises
-    `CutOffError` if the grace was too short.
+    Unlike `cleanup()`, it never ends silently: it returns the result, or raises an error.
+
+    Args:
+        work: the async function, without arguments.
+
+    Raises:
+        CutOffError: if the grace was too short. Errors of the work are raised, too.
     """
     loop, ended = current_loop(), Event()
     results: list[T] = []

@@ -71,7 +71,11 @@ wait, and must have no side effects.
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[V_co]):
-    """Successful answer of a document store, with the value that the `Rule` returned."""
+    """Successful answer of a document store.
+
+    Args:
+        value: the value that the `Rule` returned.
+    """
 
     value: V_co
 

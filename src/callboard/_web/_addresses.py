@@ -51,7 +51,11 @@ _EMBEDDED_V4 = tuple(
 
 
 def literal(host: str) -> Address | None:
-    """Return the host's IP address, or `None` if the host is a domain name."""
+    """Return the host's IP address, or `None` if the host is a domain name.
+
+    Args:
+        host: the host of a URL, an IPv6 address without brackets.
+    """
     try:
         return ipaddress.ip_address(host)
     except ValueError:
@@ -61,7 +65,8 @@ def literal(host: str) -> Address | None:
 def is_public(host: str) -> bool:
     """Return whether a host is a public address, or a name below a top-level domain of the Internet.
 
-    The host must be in its normalized form: lower case, ASCII, without a final dot.
+    Args:
+        host: a host in its normalized form: lower case, ASCII, without a final dot.
     """
     address = literal(host)
     if address is not None:
@@ -71,7 +76,11 @@ def is_public(host: str) -> bool:
 
 
 def is_public_address(address: Address) -> bool:
-    """Return whether an address is global unicast, and all addresses embedded in it are too (RFC 3056, 4380, 6052)."""
+    """Return whether an address is global unicast, and all addresses embedded in it are too (RFC 3056, 4380, 6052).
+
+    Args:
+        address: an IPv4 or IPv6 address.
+    """
     if any(address in network for network in _NOT_PUBLIC):
         return False
     if isinstance(address, ipaddress.IPv4Address):

@@ -233,9 +233,13 @@ async def keyed(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AsyncGenerat
 
     An actor starts at its first call (`await books["mine"].append("hello")`). It is evicted when it is idle for long,
     or when another key needs its place. If its class has `snapshot` and `restore`, it starts again with its last state.
-    `terms` are options for `child`, such as `cap` and `idle`.
 
-    Raises `KeyboardInterrupt` or the like, if a handler raised it, at the end of the block, which is cancelled.
+    Args:
+        actor: an actor class, an object of it, or a result of `child`.
+        terms: options for `child`, such as `cap` and `idle`.
+
+    Raises:
+        KeyboardInterrupt: or the like, if a handler raised it, at the end of the block, which is cancelled.
     """
     spec = spec_of(actor, "keyed", **terms)
     if spec.key is not None:

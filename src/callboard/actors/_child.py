@@ -132,6 +132,10 @@ def child(
         period: seconds.
         runs_in: engine that runs its code; each incarnation has a worker of its own. The default is this process.
         fleet: fleet of processes in which each key has one instance, such as `RedisFleet(url, secret=...)`.
+
+    Raises:
+        TypeError: if `actor` is no actor, or an option has the wrong type.
+        ValueError: if an option is out of range.
     """
     described = _described(actor, args)
     own = name if name is not None else type(described).__name__

@@ -28,6 +28,10 @@ class Backoff:
         factor: growth of the delay with each further restart, 1 or more.
         most: maximum in seconds.
         jitter: random part of the delay, from 0 to 1. It spreads the restarts of actors that crashed together.
+
+    Raises:
+        TypeError: if a value is no number.
+        ValueError: if a value is out of range.
     """
 
     first: float = 0.1

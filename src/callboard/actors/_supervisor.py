@@ -256,12 +256,19 @@ class Supervisor(Openable):
     block is cancelled, and a `SupervisorError` is raised at its end. A supervisor around this one restarts it instead.
 
     Args:
+        children: actor classes, objects of them, results of `child`, and supervisors.
+        name: name in errors and log lines.
         strategy: children that are restarted with one that ended: "one_for_one" none, "one_for_all" all, "rest_for_one"
             all that were started after it.
-        intensity: maximum number of restarts within a sliding `period` of seconds.
+        intensity: maximum number of restarts within a period; after one more, the supervisor gives up.
+        period: length of the sliding period in seconds.
         backoff: delays before restarts; `Backoff()` by default.
         auto_shutdown: rule by which it ends in order with its significant children: "never", after the first
             ("any_significant"), or after the last ("all_significant").
+
+    Raises:
+        TypeError: for a child or an option of the wrong type.
+        ValueError: for two children with one name, or an option out of range.
     """
 
     @suggests_keywords
@@ -448,10 +455,13 @@ class _Running(AbstractAsyncContextManager[A]):
 def running(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AbstractAsyncContextManager[A]:
     """Run one actor for the duration of an `async with` block, which receives a reference to it.
 
-    `terms` are options for `child`.
+    Args:
+        actor: an actor class, an object of it, or a result of `child`.
+        terms: options for `child`.
 
-    Raises `ActorStartError` if the actor does not start, and `SupervisorError` at the end of the block, which is
-    cancelled, if the actor ends too often.
+    Raises:
+        ActorStartError: if the actor does not start.
+        SupervisorError: at the end of the block, which is cancelled, if the actor ends too often.
     """
     return _Running(spec_of(actor, "running", **terms))
 

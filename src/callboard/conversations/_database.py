@@ -371,6 +371,10 @@ def _sqlite_path(url: str, rest: str) -> str:
 
 
 def masked(url: str) -> str:
-    """Return a URL with its password replaced by `***`; also works for a text that is no valid URL."""
+    """Return a URL with its password replaced by `***`.
+
+    Args:
+        url: a URL, or a text that is no valid URL.
+    """
     without = re.sub(r"^([a-zA-Z][\w+.-]*:/{0,3}[^:/@]*|[^:/@]*):.*@", r"\1:***@", url, flags=re.DOTALL)
     return re.sub(r"(?i)(password\s*=\s*)('[^']*'|[^&\s]*)", r"\1***", without)

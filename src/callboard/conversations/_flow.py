@@ -39,6 +39,8 @@ class AgentState(TypedDict):
 
 
 class AgentStatePydantic(BaseModel):
+    """Default state of an agent as a pydantic model."""
+
     messages: Annotated[Sequence[BaseMessage], add_messages]
     remaining_steps: RemainingSteps = 25
 
@@ -50,6 +52,8 @@ class AgentStateWithStructuredResponse(AgentState):
 
 
 class AgentStateWithStructuredResponsePydantic(AgentStatePydantic):
+    """Default state of an agent with a `response_format`, as a pydantic model."""
+
     structured_response: StructuredResponse
 
 

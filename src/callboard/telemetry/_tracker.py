@@ -46,7 +46,11 @@ class _TrackedEvent(Protocol):
 
 
 class TrackedCall:
-    """State of one call, as far as its events are known. It is made from the first event of the call."""
+    """State of one call, as far as its events are known.
+
+    Args:
+        begun: first event of the call.
+    """
 
     __slots__ = ("attempt", "began", "ended", "number", "running", "since", "tool", "waiting")
 
@@ -240,7 +244,11 @@ def _leave(call: TrackedCall, tool: str) -> float | None:
 
 
 def outcome_of(error: BaseException | None) -> Outcome:
-    """Return the outcome of a call, attempt or run from the error that ended it; `None` stands for no error."""
+    """Return the outcome of a call, attempt or run.
+
+    Args:
+        error: error that ended it; `None` if there was none.
+    """
     if error is None or isinstance(error, ParentCommand):  # a Command for the parent graph is a result
         return "ok"
     if isinstance(error, GraphBubbleUp):

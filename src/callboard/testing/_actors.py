@@ -25,7 +25,14 @@ Point = Literal["begun", "done"]
 def kill_actor(reference: object, reason: str = "it was killed by a test") -> None:
     """Kill an actor as a crash would, and leave the restart to its supervisor. Call this in the actor's event loop.
 
-    Running calls are cancelled, and their outcome is unknown. Raises RuntimeError if the actor is not alive now.
+    Running calls are cancelled, and their outcome is unknown.
+
+    Args:
+        reference: reference to the actor.
+        reason: text of the error that ends the actor.
+
+    Raises:
+        RuntimeError: if the actor is not alive now.
     """
     life = cell_of(reference).life
     if not isinstance(life, Incarnation):
@@ -39,8 +46,14 @@ def killing(reference: object, handler: str, point: Point = "done", *, times: in
 
     Each entry is the name of the handler.
 
-    `times` is the number of calls that kill the actor; later calls run normally. Raises ValueError if there is no such
-    handler, or if the block ended without a death.
+    Args:
+        reference: reference to the actor.
+        handler: name of the handler.
+        point: "begun" before the handler runs, "done" after it, before its caller has the reply.
+        times: number of calls that kill the actor; later calls run normally.
+
+    Raises:
+        ValueError: if there is no such handler, or if the block ended without a death.
     """
     cell = cell_of(reference)
     if handler not in cell.kind._handlers:

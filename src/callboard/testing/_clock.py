@@ -75,12 +75,21 @@ def set_patience(seconds: float) -> None:
 
 
 def backend_names(*, real_clock: bool = False) -> tuple[str, ...]:
-    """Return the names of the backends that this interpreter can run, to parametrise a fixture."""
+    """Return the names of the backends that this interpreter can run, to parametrise a fixture.
+
+    Args:
+        real_clock: also name the backends that have no virtual clock, such as uvloop.
+    """
     return tuple(_REAL if real_clock else _VIRTUAL)
 
 
 def backend(name: str, *, real_clock: bool = False) -> Backend:
-    """Return a new backend by its name, for one run. Tests with threads, processes and sockets need a real clock."""
+    """Return a new backend for one run.
+
+    Args:
+        name: one of `backend_names()`.
+        real_clock: use the machine's clock, as tests with threads, processes and sockets need it.
+    """
     return (_REAL if real_clock else _VIRTUAL)[name]()
 
 

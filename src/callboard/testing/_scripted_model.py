@@ -29,7 +29,10 @@ _AUTOMATIC = re.compile(r"call_\d+")
 def tool_call(name: str, call_id: str | None = None, /, **args: object) -> ToolCall:
     """Return one tool call: `tool_call("search", query="tea")`.
 
-    A `ScriptedModel` fills in a missing `call_id`; without one use `calls`, which numbers them.
+    Args:
+        name: name of the tool.
+        call_id: id of the call; a `ScriptedModel` fills in a missing one, and so does `calls`.
+        args: arguments of the call.
     """
     return ToolCall(name=name, args=dict(args), id=call_id, type="tool_call")
 
@@ -39,6 +42,10 @@ def calls(*requests: str | tuple[str, Mapping[str, object]] | ToolCall, content:
 
     Calls without an id are numbered by position: `call_1`, `call_2` and so on. A `ScriptedModel` replaces such an id
     if the conversation has it already. To repeat an id on purpose, use another form than `call_<number>`.
+
+    Args:
+        requests: names of tools, pairs of a name and its arguments, or results of `tool_call`.
+        content: text of the message.
     """
     made = [_as_call(request) for request in requests]
     for place, call in enumerate(made, start=1):
@@ -182,6 +189,12 @@ class ScriptedModel(BaseChatModel):
 
     The model itself runs on asyncio and trio. LangChain's `ainvoke` and `astream` need asyncio for every model,
     because LangChain runs callbacks as asyncio tasks.
+
+    Args:
+        script: replies in order, each a message, a text, tool calls, an error to raise, or a function of the messages.
+        loop: start the script again after its last reply.
+        delay: seconds that each reply takes.
+        options: fields of LangChain's `BaseChatModel`, such as `callbacks`.
     """
 
     loop: bool = False

@@ -20,7 +20,9 @@ class Event:
     """Event of a recorded call."""
 
     kind: Kind
+    """Kind of the event."""
     tool: str
+    """Name of the tool."""
     query: str
     """Argument `query` of the call."""
     time: float

@@ -101,12 +101,21 @@ def is_control_flow(error: BaseException) -> bool:
     """Return whether an error is an interrupt, a parent command or an invalid answer of a person.
 
     Error handlers let these errors pass.
+
+    Args:
+        error: error of a call.
     """
     return isinstance(error, GraphBubbleUp) or is_invalid_resume(error)
 
 
 def error_message(content: str, call: ToolCall, error: Exception | None = None) -> ToolMessage:
-    """Return the error message of a failed call. For a `CallError`, `additional_kwargs` says how the call ended."""
+    """Return the error message of a failed call. For a `CallError`, `additional_kwargs` says how the call ended.
+
+    Args:
+        content: text for the model.
+        call: the tool call that the message answers.
+        error: error that ended the call.
+    """
     extra: dict[str, Any] = {}
     if isinstance(error, CallError):
         extra["additional_kwargs"] = {"callboard": {"ended": error.ended, **error.facts}}

@@ -35,7 +35,13 @@ _PLAIN = frozenset((int, float, bool, type(None)))
 
 
 async def run_if_long(threads: WorkerThreads, value: object, fn: Callable[[], T]) -> T:
-    """Return the result of `fn`, which reads all of `value`; `fn` runs in a thread if the value is long."""
+    """Return the result of `fn`, which reads all of `value`; `fn` runs in a thread if the value is long.
+
+    Args:
+        threads: threads for long values.
+        value: the value, in which all texts are counted.
+        fn: function without arguments.
+    """
     return await threads.run(fn) if is_long(value) else fn()
 
 

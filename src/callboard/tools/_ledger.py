@@ -447,9 +447,11 @@ def answered_question(is_mine: Callable[[object], bool] | None = None) -> object
     that it needs for that can be part of the question, and is stored with it. The next `interrupt()` returns the
     answer. Answers to earlier questions are skipped.
 
-    It is also `None` for a second attempt after the answer was taken, and after the process was killed since then. If
-    several parts of a body ask, `is_mine` returns whether the present part asked a question; if not, no answer is
-    skipped, and the result is `None`.
+    It is also `None` for a second attempt after the answer was taken, and after the process was killed since then.
+
+    Args:
+        is_mine: if several parts of a body ask, a function that returns whether the present part asked a question. If
+            not, no answer is skipped, and the result is `None`.
     """
     scope = scope_of(var_child_runnable_config.get() or {})
     question = None if scope is None else scope.answered_question()

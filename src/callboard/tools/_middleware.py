@@ -36,8 +36,10 @@ class Order:
     "retry" and "redact", and "model_cache" for `Cache(models=True)`. `order = Cache.order` treats a middleware as a
     cache, with all reasons.
 
-    `not_around` has reasons why this middleware must not be outside of others, by their kind, and `not_inside` why it
-    must not be inside of them.
+    Args:
+        kind: kind of this middleware, as others name it in their rules.
+        not_around: reasons why this middleware must not be outside of others, by their kind.
+        not_inside: reasons why it must not be inside of others, by their kind.
     """
 
     kind: str = ""
@@ -122,13 +124,21 @@ def running_call() -> RunningCall | None:
 
 
 def takes_only_arguments(tool: BaseTool) -> bool:
-    """Return whether a tool takes no injected arguments: no state, store, runtime, config or call id."""
+    """Return whether a tool takes no injected arguments: no state, store, runtime, config or call id.
+
+    Args:
+        tool: a LangChain tool.
+    """
     plan = plan_for(tool)
     return plan.injected.none and plan.config_param is None
 
 
 def has_valid_arguments(request: ToolCallRequest) -> bool:
-    """Return whether the tool's schema accepts the arguments that the model has written."""
+    """Return whether the tool's schema accepts the arguments that the model has written.
+
+    Args:
+        request: the call, with its tool.
+    """
     assert request.tool is not None
     plan = plan_for(request.tool)
     try:
@@ -143,7 +153,11 @@ def has_valid_arguments(request: ToolCallRequest) -> bool:
 
 
 def is_answered(request: ToolCallRequest) -> bool:
-    """Return whether a person has answered a question of this call, so that its result depends on the answer."""
+    """Return whether a person has answered a question of this call, so that its result depends on the answer.
+
+    Args:
+        request: the call.
+    """
     task = graph_task(request.runtime.config)
     return task is not None and bool(task.scratchpad.resume or task.resume_map)
 

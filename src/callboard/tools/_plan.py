@@ -61,7 +61,11 @@ class InjectedArgs:
 def injected_args(tool: BaseTool) -> InjectedArgs:
     """Return the injected parameters of a tool.
 
-    Raises ValueError if an annotation contains the same marker twice.
+    Args:
+        tool: a LangChain tool.
+
+    Raises:
+        ValueError: if an annotation contains the same marker twice.
     """
     schema, fn = tool.get_input_schema(), getattr(tool, "func", None) or getattr(tool, "coroutine", None)
     # Other callables may be equal and behave differently, and an incomplete schema may be completed later.
@@ -379,9 +383,12 @@ class _Known(Generic[T]):
 
 
 class ToolFacts(Generic[T]):
-    """Cache of facts that `find_out` reads from a tool; thread-safe.
+    """Cache of facts about tools; thread-safe.
 
     Facts are read again if the tool's functions or schema have been replaced.
+
+    Args:
+        find_out: function of a tool that returns its facts.
     """
 
     __slots__ = ("_find_out", "_known")

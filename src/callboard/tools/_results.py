@@ -165,7 +165,12 @@ def _checked(call: Any) -> ToolCall:
 def tools_condition(state: Any, messages_key: str = "messages") -> Literal["tools", "__end__"]:
     """Return the next node of a graph: "tools" if the last message has tool calls, else "__end__".
 
-    `state` is a list of messages, or a dict or object that contains one. Raises ValueError if there are no messages.
+    Args:
+        state: a list of messages, or a dict or object that contains one.
+        messages_key: name of the list in the state.
+
+    Raises:
+        ValueError: if there are no messages.
     """
     messages = state if isinstance(state, list) else messages_in(state, messages_key)
     if not messages:
@@ -183,7 +188,11 @@ CallNext = Callable[[ToolCallRequest], Awaitable[Output]]
 
 
 def is_output(value: object) -> bool:
-    """Return whether a value is a valid output of a call: a ToolMessage, a Command, or a list of them."""
+    """Return whether a value is a valid output of a call: a ToolMessage, a Command, or a list of them.
+
+    Args:
+        value: result of a tool or of a middleware.
+    """
     return all(isinstance(item, (ToolMessage, Command)) for item in items_in(value))
 
 
@@ -196,7 +205,11 @@ def items_in(output: object) -> list[object]:
 
 
 def entries_in(output: Output) -> Iterator[object]:
-    """Yield the entries of an output: its messages in any form, and the values that its commands write to the state."""
+    """Yield the entries of an output: its messages in any form, and the values that its commands write to the state.
+
+    Args:
+        output: output of a call.
+    """
     if isinstance(output, list):
         for item in output:
             yield from entries_in(item)
@@ -216,6 +229,10 @@ def with_entries(output: Output, change: Callable[[Any], Any]) -> Output:
     """Return a copy of an output, with each entry replaced by `change(entry)`.
 
     The original is not changed: it may be in a cache.
+
+    Args:
+        output: output of a call.
+        change: function of an entry that returns its replacement, or the entry itself.
     """
     if isinstance(output, list):
         return [cast("Item", with_entries(item, change)) for item in output]

@@ -21,7 +21,11 @@ def last_reply(messages: Sequence[Any]) -> int | None:
 
 
 def unanswered(messages: Sequence[Any]) -> list[ToolCall]:
-    """Return the calls of the last reply of a model that have no answer after it."""
+    """Return the calls of the last reply of a model that have no answer after it.
+
+    Args:
+        messages: messages of a conversation, the oldest first.
+    """
     place = last_reply(messages)
     calls: Sequence[ToolCall] = () if place is None else messages[place].tool_calls
     if place is None or not calls or place + 1 == len(messages):

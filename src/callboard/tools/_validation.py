@@ -24,8 +24,14 @@ class ValidationNode(Runnable[Any, Any]):
     The output has one message for each call: the validated arguments as JSON, or the validation error. An error message
     has `is_error` in its `additional_kwargs`.
 
-    `schemas` are pydantic models (version 1 or 2), tools with a schema, or functions to make a schema of; any other
-    type raises ValueError. `format_error` returns the text for the model.
+    Args:
+        schemas: pydantic models (version 1 or 2), tools with a schema, or functions to make a schema of.
+        format_error: function of the error, the call and the schema that returns the text for the model.
+        name: name of the node.
+        tags: LangChain's tags of its runs.
+
+    Raises:
+        ValueError: for a schema of another type.
     """
 
     def __init__(

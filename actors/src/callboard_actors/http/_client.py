@@ -57,6 +57,7 @@ class HttpBounds:
     """
 
     connections: int = 100
+    """Maximum number of open connections."""
     connect_timeout: float = 10.0
     """Maximum seconds to open a connection."""
     read_timeout: float = 20.0
@@ -66,6 +67,7 @@ class HttpBounds:
     max_download: int = 100_000_000
     """Maximum bytes of a response body that is saved in the folder for downloads."""
     max_redirects: int = 5
+    """Maximum number of redirects of one request."""
 
     def __post_init__(self) -> None:
         check_durations("HttpBounds", connect_timeout=self.connect_timeout, read_timeout=self.read_timeout)

@@ -115,7 +115,12 @@ class PageArtifact(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """Result of a request: a text for the model, and data for the program (`None` if there was no response)."""
+    """Result of a request.
+
+    Args:
+        text: text for the model.
+        artifact: data for the program; `None` if there was no response.
+    """
 
     text: str
     artifact: PageArtifact | None = None

@@ -20,10 +20,12 @@ class PostgresLimits(_OnPostgres, LimitStore):
 
     The first process creates tables and functions named `callboard_limits_...`, in the first schema of the search path;
     it needs the right to. The tables are unlogged: nothing in them has to survive a crash.
-    Other options and errors are those of `callboard_actors.redis.RedisLimits`.
 
     Args:
         url: of the database: "postgresql://user:password@host:5432/database".
+        name, prefix, lease, away, patience, processes: as for `callboard_actors.redis.RedisLimits`; times in seconds.
+
+    Raises the same errors as `RedisLimits`.
     """
 
     transport = "PostgresLimitsTransport"
@@ -34,10 +36,12 @@ class PostgresDocuments(_OnPostgres, DocumentStore):
 
     The first process creates a table and functions named `callboard_documents...`, in the first schema of the search
     path; it needs the right to. The table is unlogged: nothing in it has to survive a crash.
-    Other options and errors are those of `callboard_actors.redis.RedisDocuments`.
 
     Args:
         url: of the database: "postgresql://user:password@host:5432/database".
+        prefix, away, patience, largest: as for `callboard_actors.redis.RedisDocuments`; seconds and bytes.
+
+    Raises the same errors as `RedisDocuments`.
     """
 
     transport = "PostgresDocumentsTransport"
@@ -47,10 +51,13 @@ class PostgresFleet(_OnPostgres, FleetStore):
     """Fleet of processes that share one PostgreSQL database, for applications that have no Redis.
 
     The first process creates tables and functions named `callboard_fleet_...`, in the first schema of the search path;
-    it needs the right to. Other options and errors are those of `callboard_actors.redis.RedisFleet`.
+    it needs the right to.
 
     Args:
         url: of the database: "postgresql://user:password@host:5432/database".
+        secret, prefix, lease, patience: as for `callboard_actors.redis.RedisFleet`; times in seconds.
+
+    Raises the same errors as `RedisFleet`.
     """
 
     transport = "PostgresFleetTransport"

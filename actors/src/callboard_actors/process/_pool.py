@@ -62,6 +62,10 @@ class Processes(OpenedEngine[Crew]):
             pickled.
         confine: permissions of workers that run untrusted code. They answer in JSON, and serve one call each by
             default.
+
+    Raises:
+        TypeError: if an option has the wrong type.
+        ValueError: if an option is out of range.
     """
 
     def __init__(

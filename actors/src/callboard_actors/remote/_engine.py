@@ -212,6 +212,10 @@ class RemoteEngine(OpenedEngine[RemoteWorkers]):
             limit.
         max_result: bytes of an encoded result at most.
         carries: your context variables that are sent with each call, as `"package.module:variable"`.
+
+    Raises:
+        TypeError: if an option has the wrong type.
+        ValueError: if an address, the secret or a number cannot be used, or TLS is missing.
     """
 
     def __init__(

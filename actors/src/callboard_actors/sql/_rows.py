@@ -116,6 +116,7 @@ class Rows(Sequence[Mapping[str, Any]]):
     """
 
     columns: tuple[str, ...]
+    """Names of the columns."""
     values: tuple[tuple[Any, ...], ...]
     """Rows as tuples; needed for results with duplicate column names."""
     more: bool = False

@@ -44,6 +44,10 @@ class Confine:
         isolation: "landlock" refuses access to other files. With "bubblewrap", which must be installed, other files do
             not exist: workers run in their own namespaces with their own /proc, /dev and /tmp. The workers of one event
             loop share this /tmp; it is deleted with them.
+
+    Raises:
+        TypeError: if a value has the wrong type.
+        ValueError: if a path does not exist, or the isolation is unknown.
     """
 
     read: Iterable[str | os.PathLike[str]] = ()

@@ -1,0 +1,405 @@
+"""Every public name has an entry in the reference, a complete docstring, and an example that the tests run."""
+
+import ast
+import dataclasses
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from callboard import Actor
+from tests import actors_reference
+from tests.public_names import RECEIVED, PublicName, arguments_in, field_docs, public_names
+from tests.test_docs import EXAMPLES, WITH_CODE, program
+
+LANGGRAPH_STATES = ("AgentStatePydantic", "AgentStateWithStructuredResponsePydantic")
+REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
+PAGES = [REFERENCE / name for name in ("api.md", "middleware.md", "telemetry.md", "actors.md")]
+
+
+def ours() -> dict[str, PublicName]:
+    """Return the public names, each once, without the objects of other projects."""
+    return {
+        public.name: public
+        for public in public_names()
+        if getattr(public.value, "__module__", "callboard").startswith("callboard")
+    }
+
+
+def parameters(name: str, value: Any) -> list[str] | None:
+    """Return the parameters that a caller gives; `None` for objects that are not called."""
+    if isinstance(value, type):
+        is_called = not (issubclass(value, BaseException | dict) or getattr(value, "_is_protocol", False))
+    else:
+        is_called = inspect.isfunction(value)
+    if not is_called or name in RECEIVED or name in ("Actor", *LANGGRAPH_STATES):
+        return None
+    if isinstance(value, type) and (issubclass(value, Actor) or name == "ScriptedModel"):
+        # Actors and pydantic models have a signature of their own beside that of `__init__`.
+        return list(inspect.signature(value.__init__).parameters)[1:]
+    return list(inspect.signature(value).parameters)
+
+
+# (a) The reference
+
+
+def sections() -> Iterator[str]:
+    """Yield the parts of the reference between two headings, each with its heading."""
+    for page in PAGES:
+        yield from re.split(r"^(?=##+ )", page.read_text(), flags=re.MULTILINE)
+
+
+@cache
+def entries() -> dict[str, str]:
+    """Return the text of the sections in which each name has an entry: a heading, a row, or an item of a list."""
+    found: dict[str, str] = {}
+    for section in sections():
+        for entry in re.findall(r"^(?:##+ |\| |- )(`[^|\n]*?)(?: \||$)", section, re.MULTILINE):
+            for name in re.findall(r"`(?:await )?(\w+)", entry):
+                found[name] = found.get(name, "") + section
+    return found
+
+
+def written_signatures(name: str, text: str) -> list[list[str]]:
+    """Return the parameters of each `name(...)` in a text."""
+    found: list[list[str]] = []
+    for match in re.finditer(rf"\b{name}\(", text):
+        end, depth = match.end(), 1
+        while depth and end < len(text):
+            depth += (text[end] in "([{") - (text[end] in ")]}")
+            end += 1
+        try:
+            tree = ast.parse(f"def f({text[match.end() : end - 1].replace('=...', '=None')}): ...").body[0]
+        except SyntaxError:  # a call, not a signature
+            continue
+        assert isinstance(tree, ast.FunctionDef)
+        given = tree.args
+        names = [*given.posonlyargs, *given.args, given.vararg, *given.kwonlyargs, given.kwarg]
+        found.append([argument.arg for argument in names if argument])
+    return found
+
+
+def test_each_public_name_has_an_entry_in_the_reference() -> None:
+    """A name without an entry could only be guessed."""
+    assert sorted({public.name for public in public_names()} - entries().keys()) == []
+
+
+def test_each_callable_is_listed_with_its_parameters() -> None:
+    """A signature in the reference has all parameters, in the order of the code."""
+    wrong: list[str] = []
+    for name, public in ours().items():
+        expected = parameters(name, public.value)
+        if name == "handler":  # a decorator: the function before the options is not written
+            expected = (expected or [])[1:]
+        if name == "create_react_agent":
+            expected = [one for one in expected or [] if one != "deprecated_kwargs"]
+        if expected is not None and expected not in written_signatures(name, entries().get(name, "")):
+            wrong.append(f"{name}{tuple(expected)}")
+
+    assert wrong == []
+
+
+def test_each_field_of_a_record_is_named_in_its_section() -> None:
+    """A program reads the fields of records that callboard passes to it."""
+    wrong: list[str] = []
+    for name, public in ours().items():
+        value: Any = public.value
+        if not isinstance(value, type) or name == "ChildSpec":  # its fields are private to supervisors
+            continue
+        fields = getattr(value, "_fields", None) or (
+            [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else []
+        )
+        code = " ".join(re.findall(r"^```.*?^```|`[^`\n]+`|^\| [\w, ]+ \|", entries()[name], re.MULTILINE | re.DOTALL))
+        words = set(re.findall(r"\w+", code))
+        wrong += [f"{name}.{field}" for field in fields if not field.startswith("_") and field not in words]
+
+    assert wrong == []
+
+
+def test_the_reference_of_callboard_actors_is_up_to_date() -> None:
+    """The page is generated, so nobody edits it by hand."""
+    assert actors_reference.PAGE.read_text() == actors_reference.rendered(), "run `python -m tests.actors_reference`"
+
+
+# (b) Docstrings
+
+
+def raises_deliberately(value: Any) -> bool:
+    """Return whether the body of a function, or of the checks of a class, raises a new error."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(value)))).body[0]
+    bodies: list[ast.AST] = [tree]
+    if isinstance(tree, ast.ClassDef):
+        checks = ("__init__", "__post_init__")
+        bodies = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in checks]
+    return any(isinstance(node, ast.Raise) and node.exc for body in bodies for node in ast.walk(body))
+
+
+def test_each_docstring_starts_with_a_line_that_sums_it_up() -> None:
+    """Editors and the site show this line alone."""
+    texts = {
+        name: public.value.__doc__
+        for name, public in ours().items()
+        if isinstance(public.value, type) or inspect.isfunction(public.value)
+    }
+    lines = {name: inspect.cleandoc(text or "").split("\n") for name, text in texts.items()}
+
+    assert [
+        name for name, (first, *rest) in lines.items() if not first.endswith((".", ":")) or (rest and rest[0])
+    ] == []
+
+
+def test_each_parameter_is_described_in_the_docstring() -> None:
+    """An option that is only in the signature has a name, but no meaning and no unit."""
+    wrong: list[str] = []
+    for name, public in ours().items():
+        value: Any = public.value
+        described = arguments_in(value.__doc__ or "").keys()
+        if dataclasses.is_dataclass(value) and isinstance(value, type):
+            described |= field_docs(value).keys()
+        wrong += [f"{name}({one})" for one in parameters(name, value) or [] if one not in described]
+
+    assert wrong == []
+
+
+def test_each_error_that_a_name_raises_by_itself_is_in_its_docstring() -> None:
+    """A caller must know which errors to expect."""
+    found = {name: public.value for name, public in ours().items() if parameters(name, public.value)}
+
+    assert [name for name, value in found.items() if raises_deliberately(value) and "Raises" not in value.__doc__] == []
+
+
+# (c) Examples
+
+
+@cache
+def shown() -> set[str]:
+    """Return the names that a page or an example imports from callboard and uses."""
+    found: set[str] = set()
+    for text in (*map(program, WITH_CODE), *(path.read_text() for path in EXAMPLES)):
+        nodes = list(ast.walk(ast.parse(text)))
+        imports = [
+            node for node in nodes if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("callboard")
+        ]
+        used = {node.id for node in nodes if isinstance(node, ast.Name)}
+        found |= {alias.name for node in imports for alias in node.names if (alias.asname or alias.name) in used}
+        found |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and _is_module(node.value)}
+    return found
+
+
+def _is_module(node: ast.expr) -> bool:
+    """Return whether an expression is `callboard`, or a module of it."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name) and node.id in ("callboard", "callboard_actors")
+
+
+WITHOUT_EXAMPLE: set[str] = {
+    "AbandonedTaskWarning",
+    "AbandonedThreadWarning",
+    "Action",
+    "ActionRequest",
+    "ActorChange",
+    "ActorContract",
+    "ActorError",
+    "ActorEvent",
+    "ActorStartError",
+    "ActorStatistics",
+    "Address",
+    "AgentState",
+    "AgentStatePydantic",
+    "AgentStateWithStructuredResponse",
+    "AgentStateWithStructuredResponsePydantic",
+    "Answer",
+    "Approval",
+    "AskEvent",
+    "AsyncToolCallWrapper",
+    "Away",
+    "Backend",
+    "Backoff",
+    "Body",
+    "CallCancelledError",
+    "CallError",
+    "CallPlace",
+    "CallRejectedError",
+    "CallState",
+    "CallboardError",
+    "CallboardWarning",
+    "ChildSpec",
+    "CircuitOpenError",
+    "Closing",
+    "Confine",
+    "CutOffError",
+    "DeadlineExceededError",
+    "DeadlockError",
+    "Delivery",
+    "Document",
+    "Done",
+    "Drained",
+    "DuplicateCallIdWarning",
+    "Engine",
+    "EngineContract",
+    "EngineError",
+    "EngineOperations",
+    "Event",
+    "Exchange",
+    "FAILURES",
+    "FakeEngine",
+    "FakedCall",
+    "FakedTools",
+    "Fleet",
+    "FleetAsk",
+    "FleetHost",
+    "Found",
+    "HttpAnswer",
+    "HttpBounds",
+    "HttpError",
+    "HumanInterrupt",
+    "HumanInterruptConfig",
+    "HumanResponse",
+    "INVALID_TOOL_NAME_ERROR_TEMPLATE",
+    "IdleMiddlewareWarning",
+    "IgnoredHooksWarning",
+    "InMemorySnapshots",
+    "InjectedStore",
+    "KeyMovedError",
+    "Keyed",
+    "Kind",
+    "LimitGuard",
+    "Line",
+    "Logs",
+    "LoopBlockedWarning",
+    "MailboxFullError",
+    "McpApp",
+    "McpArtifact",
+    "McpBounds",
+    "McpToolError",
+    "Membership",
+    "MemoryVault",
+    "Metrics",
+    "MiddlewareOrderWarning",
+    "ModelRequest",
+    "NonsenseError",
+    "NotThereError",
+    "Note",
+    "Order",
+    "OrphansError",
+    "Outcome",
+    "Ownership",
+    "Page",
+    "PageArtifact",
+    "Part",
+    "Permit",
+    "PermitRequest",
+    "PoisonousCallError",
+    "PostgresDocuments",
+    "PostgresFleet",
+    "PostgresLimits",
+    "RayEngine",
+    "RecordedAsk",
+    "RecordedAttempt",
+    "RecordedCall",
+    "RecordedRun",
+    "Recording",
+    "RedactedError",
+    "RedisDocuments",
+    "RedisFleet",
+    "RedisLimits",
+    "RemoteEngine",
+    "Replay",
+    "ReplayDifferenceError",
+    "Reply",
+    "Resolver",
+    "ResultLostError",
+    "Rows",
+    "Rule",
+    "RunEvent",
+    "RunInfo",
+    "RunningCall",
+    "ScriptEndedError",
+    "ScriptedReply",
+    "Seat",
+    "SharedDocuments",
+    "SharedLimits",
+    "Shutdown",
+    "SnapshotError",
+    "Snapshots",
+    "Statistics",
+    "StoredThread",
+    "TOOL_CALL_ERROR_TEMPLATE",
+    "TOOL_EXECUTION_ERROR_TEMPLATE",
+    "TOOL_INVOCATION_ERROR_TEMPLATE",
+    "Telemetry",
+    "TokenLimit",
+    "ToolActor",
+    "ToolCallTransformer",
+    "ToolCallWithContext",
+    "ToolCallWrapper",
+    "ToolFacts",
+    "ToolInvocationError",
+    "UnfakedToolError",
+    "UnknownCall",
+    "ValidationNode",
+    "Vault",
+    "VirtualClockLoop",
+    "WORDS",
+    "Wait",
+    "Wakeup",
+    "Word",
+    "WorkerCallError",
+    "WorkerDiedError",
+    "WorkerThreads",
+    "Written",
+    "actor_behind",
+    "agent_model",
+    "answered_question",
+    "approval_in",
+    "approved_arguments",
+    "attached_context",
+    "can_ask",
+    "common_time",
+    "continued",
+    "digest",
+    "dispatch_event",
+    "entries_in",
+    "error_message",
+    "fake_tools",
+    "fencing_token",
+    "forwarded_context",
+    "free_answer",
+    "has_valid_arguments",
+    "inject_context",
+    "injected_args",
+    "is_answered",
+    "is_control_flow",
+    "is_output",
+    "is_public",
+    "is_public_address",
+    "is_sync_entry",
+    "kill_actor",
+    "killing",
+    "literal",
+    "load_named",
+    "masked",
+    "msg_content_output",
+    "no_orphans",
+    "replay",
+    "retry_after",
+    "run_if_long",
+    "run_on_asyncio",
+    "running_call",
+    "serve_mcp",
+    "shielded",
+    "system_resolver",
+    "unanswered",
+    "with_entries",
+}
+
+
+def test_each_public_name_is_in_an_example_that_runs() -> None:
+    """A reader copies an example; the test of its page runs it. The list of exceptions only gets shorter."""
+    missing = {public.name for public in public_names()} - shown()
+
+    assert missing == WITHOUT_EXAMPLE
