@@ -15,6 +15,7 @@ Word = Literal["accept", "edit", "respond", "ignore"]
 """Kind of a person's answer to a question about an action: allow, change, reply in place of, or refuse the action."""
 
 WORDS: tuple[Word, ...] = ("accept", "edit", "respond", "ignore")
+"""Kinds of answers, in the order in which a person is offered them."""
 
 Answer = tuple[Word, Any]
 """Answer of a person: its kind, and the edited arguments for the kind "edit", or a text or `None` for other kinds."""

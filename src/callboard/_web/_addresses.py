@@ -32,6 +32,7 @@ async def system_resolver(host: str, port: int) -> Collection[str]:
 # Classification of hosts and addresses.
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+"""IP address of either version."""
 
 _NOT_PUBLIC = tuple(
     ipaddress.ip_network(network)

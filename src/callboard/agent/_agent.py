@@ -515,7 +515,7 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
             config: names the thread by `thread_id`; with a `checkpoint_id`, a new branch starts at that position.
             values: the change, in the form of a node's output.
             as_node: name of the node to attribute the change to; its successor runs next. `__end__`: nothing runs next.
-            Default: the node that ran last.
+                Default: the node that ran last.
             task_id: accepted for compatibility with LangGraph, and ignored.
 
         Raises:

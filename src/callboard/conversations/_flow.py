@@ -39,7 +39,7 @@ class AgentState(TypedDict):
 
 
 class AgentStatePydantic(BaseModel):
-    """Default state of an agent as a pydantic model."""
+    """Default state of an agent as a pydantic model: its messages, and the number of steps that are left."""
 
     messages: Annotated[Sequence[BaseMessage], add_messages]
     remaining_steps: RemainingSteps = 25

@@ -31,6 +31,7 @@ from callboard.conversations._stored_types import named_types
 from callboard.tools._unanswered import Exchange, exchanges_in
 
 CallState = Literal["done", "failed", "waits", "open"]
+"""State of a call in a stored conversation: `StoredThread.state_of` describes the values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -183,6 +183,8 @@ def tools_condition(state: Any, messages_key: str = "messages") -> Literal["tool
 
 Item = ToolMessage | Command[Any]
 Output = Item | list[Item]
+"""Output of one call: a message, a command, or a list of them."""
+
 CallNext = Callable[[ToolCallRequest], Awaitable[Output]]
 """Function that makes one more attempt at a call, within all inner middleware."""
 

@@ -158,7 +158,8 @@ class RecordingWriter:
     Args:
         path: file to write; its folder is made if it is missing.
         append: add a part to the file, instead of replacing the file.
-        capture, redact: as for `Tracing`.
+        capture: as for `Tracing`.
+        redact: as for `Tracing`.
         bound: maximum of unwritten data in bytes, at least 1024. Above it, events are dropped and counted.
         patience: seconds that the event loop may block for the disk before events are dropped, in total.
         clock: function that returns seconds, with any origin; a virtual clock for tests.
