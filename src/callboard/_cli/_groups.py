@@ -43,7 +43,9 @@ def runs_of(part: Part) -> list[RunOfCalls]:
     # Runs, batches and calls share the numbers of a recording, which have gaps: "run 1" would be followed by "run 18".
     places = {number: place for place, number in enumerate((one for one in batches if one is not None), start=1)}
     return [
-        RunOfCalls(places.get(number), known.get(number), dict(enumerate(calls.values(), start=1)))
+        RunOfCalls(
+            None if number is None else places[number], known.get(number), dict(enumerate(calls.values(), start=1))
+        )
         for number, calls in batches.items()
     ]
 

@@ -58,8 +58,8 @@ class RunReporter:
     ) -> R:
         """Call `ask`, which sends a request to the model, and return its result; report request and reply to observers.
 
-        `reply_in` finds the reply in the result, if the result is not the reply itself. `response_format` is the form of
-        a structured response that the result may have: a replay, which replaces this method, reads it.
+        `reply_in` finds the reply in the result, if the result is not the reply itself. `response_format` is the form
+        of a structured response that the result may have: a replay, which replaces this method, reads it.
         """
         self.tell("asked", model=model, given=given)
         try:

@@ -73,8 +73,8 @@ def replay(
     """Run an agent against a recording: its inputs, model replies and tool results; compare what the agent does.
 
     Call it from sync code. The agent's own model, tools and checkpointer are not used; middleware and limits are.
-    Hooks around the model of `create_agent` run only if it has a `response_format`. A virtual clock keeps the recorded durations, except with
-    `real`.
+    Hooks around the model of `create_agent` run only if it has a `response_format`. A virtual clock keeps the recorded
+    durations, except with `real`.
 
     Args:
         path: recording with arguments and results: of `callboard run --capture`, or `RecordingWriter(capture=True)`.
@@ -254,7 +254,7 @@ class _Player:
         """Replace the requests of all agents to their models by recorded replies, inside the block."""
         before, before_model = RunReporter.ask, BaseChatModel.ainvoke
 
-        async def ask(
+        async def ask(  # noqa: PLR0917 (the parameters of the method that it replaces)
             reporter: RunReporter,
             model: object,
             given: object,

@@ -23,7 +23,12 @@ class PostgresLimits(_OnPostgres, LimitStore):
 
     Args:
         url: of the database: "postgresql://user:password@host:5432/database".
-        name, prefix, lease, away, patience, processes: as for `callboard_actors.redis.RedisLimits`; times in seconds.
+        name: as for `callboard_actors.redis.RedisLimits`.
+        prefix: as for `callboard_actors.redis.RedisLimits`.
+        lease: as for `callboard_actors.redis.RedisLimits`, in seconds.
+        away: as for `callboard_actors.redis.RedisLimits`.
+        patience: as for `callboard_actors.redis.RedisLimits`, in seconds.
+        processes: as for `callboard_actors.redis.RedisLimits`.
 
     Raises the same errors as `RedisLimits`.
     """
@@ -39,7 +44,10 @@ class PostgresDocuments(_OnPostgres, DocumentStore):
 
     Args:
         url: of the database: "postgresql://user:password@host:5432/database".
-        prefix, away, patience, largest: as for `callboard_actors.redis.RedisDocuments`; seconds and bytes.
+        prefix: as for `callboard_actors.redis.RedisDocuments`.
+        away: as for `callboard_actors.redis.RedisDocuments`.
+        patience: as for `callboard_actors.redis.RedisDocuments`, in seconds.
+        largest: as for `callboard_actors.redis.RedisDocuments`, in bytes.
 
     Raises the same errors as `RedisDocuments`.
     """
@@ -55,7 +63,10 @@ class PostgresFleet(_OnPostgres, FleetStore):
 
     Args:
         url: of the database: "postgresql://user:password@host:5432/database".
-        secret, prefix, lease, patience: as for `callboard_actors.redis.RedisFleet`; times in seconds.
+        secret: as for `callboard_actors.redis.RedisFleet`.
+        prefix: as for `callboard_actors.redis.RedisFleet`.
+        lease: as for `callboard_actors.redis.RedisFleet`, in seconds.
+        patience: as for `callboard_actors.redis.RedisFleet`, in seconds.
 
     Raises the same errors as `RedisFleet`.
     """
