@@ -25,7 +25,7 @@ PAGES = [*(ROOT / name for name in TOP), SKILL, *sorted((ROOT / "docs").rglob("*
 REFERENCE = ROOT / "docs" / "reference" / "api.md"
 
 _FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+_LINK = re.compile(r"(?:\[[^\]]*\]\(|\b(?:src|srcset)=\")(?P<target>[^)\"\s]+)[)\"]")
 
 
 @dataclass(frozen=True)
