@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count as count_from
 from math import isfinite
 from typing import Any
 
@@ -41,7 +42,8 @@ def runs_of(part: Part) -> list[RunOfCalls]:
     for call in part.calls:
         batches.setdefault(call.run, {}).setdefault(call.batch, []).append(call)
     # Runs, batches and calls share the numbers of a recording, which have gaps: "run 1" would be followed by "run 18".
-    places = {number: place for place, number in enumerate((one for one in batches if one is not None), start=1)}
+    numbers: list[int | None] = [number for number in batches if number is not None]
+    places = dict(zip(numbers, count_from(1), strict=False))
     return [
         RunOfCalls(
             None if number is None else places[number], known.get(number), dict(enumerate(calls.values(), start=1))
