@@ -192,3 +192,59 @@ async def test_hypothesis_tests_run_on_every_backend(seconds: float) -> None:
 async def test_a_test_of_pytest_trio_is_left_to_it(autojump_clock: object) -> None:
     await trio.sleep(3600)
     assert trio.current_time() == 3600
+
+
+# Schedules of a seed. The tests start event loops of their own.
+
+seeded = pytest.mark.parametrize("name", ["asyncio", "trio"])
+
+
+def steps(name: str, seed: int) -> list[tuple[int, float]]:
+    """Return the order of the steps of four tasks, each with the virtual time."""
+    seen: list[tuple[int, float]] = []
+
+    async def task(number: int) -> None:
+        for _ in range(5):
+            await anyio.lowlevel.checkpoint()
+            seen.append((number, anyio.current_time()))
+        await anyio.sleep(number)
+        seen.append((number, anyio.current_time()))
+
+    async def main() -> None:
+        with anyio.fail_after(100):
+            async with anyio.create_task_group() as tasks:
+                for number in range(4):
+                    tasks.start_soon(task, number)
+
+    library, options = backend(name, seed=seed)
+    anyio.run(main, backend=library, backend_options=options)
+    return seen
+
+
+@seeded
+def test_a_seed_always_makes_the_same_schedule_and_others_differ(name: str) -> None:
+    schedules = [steps(name, seed) for seed in range(20)]
+
+    assert schedules == [steps(name, seed) for seed in range(20)]
+    assert len({str(one) for one in schedules}) == 20
+
+
+@seeded
+def test_a_task_that_waits_for_its_turn_does_not_let_the_clock_jump(name: str) -> None:
+    for seed in range(20):
+        seen = steps(name, seed)
+        assert {time for _, time in seen[:20]} == {seen[0][1]}
+        assert [round(time - seen[0][1]) for _, time in seen[20:]] == [0, 1, 2, 3]
+
+
+def test_a_run_under_a_schedule_leaves_trio_as_it_was() -> None:
+    before = (trio._core._run._r, trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING)
+    steps("trio", 1)
+
+    assert (trio._core._run._r, trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING) == before
+
+
+@pytest.mark.parametrize(("name", "real_clock"), [("asyncio", True), ("trio", True), ("asyncio-eager", False)])
+def test_a_schedule_needs_a_virtual_clock(name: str, real_clock: bool) -> None:
+    with pytest.raises(ValueError, match=r"backend\(seed=...\) is for 'asyncio' and 'trio' on a virtual clock"):
+        backend(name, real_clock=real_clock, seed=1)

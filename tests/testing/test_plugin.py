@@ -70,7 +70,18 @@ def test_markers_and_fixtures_are_explained(project: pytest.Pytester) -> None:
     told = run(project, "--markers").stdout.str() + run(project, "--fixtures").stdout.str()
 
     assert "@pytest.mark.callboard(path): recording that" in told
-    for text in ("virtual_clock", "real_clock", "fake_tools", "no_orphans", "scripted_model", "recorder", "replay"):
+    assert "@pytest.mark.callboard_schedules(number): number of" in told
+    for text in (
+        "virtual_clock",
+        "real_clock",
+        "seeded_clock",
+        "kill_at",
+        "fake_tools",
+        "no_orphans",
+        "scripted_model",
+        "recorder",
+        "replay",
+    ):
         assert f"\n{text} -- " in told
 
 
@@ -319,4 +330,167 @@ def test_the_tests_on_the_page_pass(project: pytest.Pytester) -> None:
     code = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
     project.makepyfile("\n".join(code))
 
-    run(project).assert_outcomes(passed=1 + 2)
+    run(project).assert_outcomes(passed=1 + 2 + 40 + 2)
+
+
+RACES = """
+    import anyio
+    import pytest
+    from callboard import ToolNode
+    from callboard.testing import calls
+
+    class Client:
+        def __init__(self, turns):
+            self.turns, self.session, self.ready = turns, None, anyio.Event()
+
+        async def connect(self) -> str:
+            "Connect."
+            for _ in range(3):
+                await anyio.lowlevel.checkpoint()
+            self.session = "session"
+            self.ready.set()
+            return "connected"
+
+        async def query(self) -> str:
+            "Query: after some turns of the event loop, the session is expected to be there."
+            for _ in range(self.turns):
+                await anyio.lowlevel.checkpoint()
+            if self.turns == 0:
+                await self.ready.wait()
+            assert self.session is not None, "no session"
+            return "rows"
+
+    @pytest.mark.callboard_schedules(30)
+    @pytest.mark.parametrize("turns", [TURNS])
+    async def test_query(seeded_clock, turns):
+        client = Client(turns)
+        node = ToolNode([client.connect, client.query], handle_tool_errors=False)
+        await node.ainvoke([calls("connect", "query")])
+"""
+
+
+def test_a_race_that_depends_on_the_schedule_is_found_and_can_be_repeated(project: pytest.Pytester) -> None:
+    """Without a schedule, the test of this tool always passes."""
+    project.makepyfile(RACES.replace("TURNS", "6"))
+    result = run(project)
+
+    found = {name: set[str]() for name in ("asyncio", "trio")}
+    for name, seed in re.findall(r"^FAILED \S+\[(\w+)-seed(\d+)-6\]", result.stdout.str(), re.MULTILINE):
+        found[name].add(seed)
+    for name, seeds in found.items():
+        assert 0 < len(seeds) < 30
+        again = run(project, "--callboard-seed", min(seeds), "-k", name)
+        again.assert_outcomes(failed=1, deselected=1)
+        told = f"{name}, under the schedule of seed {min(seeds)}; again: pytest *::test_query --callboard-seed "
+        again.stdout.fnmatch_lines([told + min(seeds)])
+
+
+def test_a_tool_without_a_race_passes_under_all_schedules(project: pytest.Pytester) -> None:
+    project.makepyfile(RACES.replace("TURNS", "0"))
+    run(project).assert_outcomes(passed=60)
+
+
+@pytest.mark.exhaustive
+def test_ten_schedules_are_the_default_and_one_is_chosen(project: pytest.Pytester) -> None:
+    project.makeconftest("""
+        import pytest
+
+        @pytest.fixture
+        def anyio_backend(seeded_clock):
+            return seeded_clock
+    """)
+    project.makepyfile("""
+        import anyio
+        import pytest
+
+        async def test_it(seeded_clock):
+            await anyio.sleep(3600)
+
+        @pytest.mark.anyio
+        async def test_anyios():
+            await anyio.sleep(3600)
+
+        @pytest.mark.callboard_schedules(0)
+        async def test_none(seeded_clock):
+            pass
+    """)
+    run(project, "-k", "test_it or test_anyios").assert_outcomes(errors=1)
+    text = (
+        Path("test_ten_schedules_are_the_default_and_one_is_chosen.py")
+        .read_text()
+        .partition("@pytest.mark.callboard")[0]
+    )
+    project.makepyfile(text)
+    run(project).assert_outcomes(passed=40)
+    run(project, "--callboard-seed", "70").assert_outcomes(passed=4)
+
+
+KILLS = """
+    import itertools
+    import anyio
+    import pytest
+    from callboard import CallPolicy, create_react_agent
+    from callboard.testing import ScriptedModel, calls, tool_call
+
+    class Bank:
+        def __init__(self):
+            self.paid = []
+
+        async def pay(self, order: str) -> str:
+            "Pay."
+            await anyio.sleep(1)
+            self.paid.append(order)
+            return "paid " + order
+
+        async def tell(self, text: str) -> str:
+            "Tell."
+            return "told"
+
+    ASKED = (
+        calls(tool_call("pay", "p1", order="o1"), tool_call("pay", "p2", order="o2")),
+        calls(tool_call("tell", "t1", text="Paid.")),
+        "Done.",
+    )
+
+    def agent_of(bank):
+        def reply(messages):
+            return ASKED[sum(message.type == "ai" for message in messages)]
+        return create_react_agent(ScriptedModel([reply], loop=True), [bank.pay, bank.tell])
+
+    GO = {"messages": [("user", "go")]}
+"""
+
+
+def test_a_run_is_killed_at_each_of_its_events_and_goes_on(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        KILLS
+        + """
+    async def test_every_event(seeded_clock, kill_at):
+        ends = set()
+        for event in itertools.count(1):
+            bank = Bank()
+            state = await kill_at(event, agent_of(bank), GO)
+            if state is None:
+                break
+            assert len(bank.paid) == len(set(bank.paid))
+            ends.add(state["messages"][-1].content)
+        assert ends == {"Done."}
+        assert event > 15
+
+    async def test_misuse(virtual_clock, kill_at):
+        with pytest.raises(ValueError, match="from 1, got 0"):
+            await kill_at(0, agent_of(Bank()), GO)
+        with pytest.raises(TypeError, match="takes an agent of callboard, got 'agent'"):
+            await kill_at(1, "agent", GO)
+
+    async def test_a_broken_promise(virtual_clock, kill_at, monkeypatch):
+        from callboard.testing import _kills
+        from langgraph.checkpoint.memory import InMemorySaver
+
+        monkeypatch.setattr(_kills, "_copy", lambda saver: InMemorySaver())
+        with pytest.raises(AssertionError, match="killed at event .*: the call .* of pay had finished, and ran again"):
+            for event in range(1, 20):
+                await kill_at(event, agent_of(Bank()), GO)
+    """
+    )
+    run(project, "--callboard-seed", "3").assert_outcomes(passed=2 + 2 + 2)

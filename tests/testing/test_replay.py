@@ -24,7 +24,7 @@ from callboard.testing import (
     Recorder,
     ReplayDifferenceError,
     ScriptedModel,
-    _replay,
+    _kills,
     backend,
     calls,
     fake_tools,
@@ -449,7 +449,7 @@ def test_a_kill_after_which_a_finished_call_runs_again_is_told(
     recording: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A checkpointer that stores nothing breaks the promise; without this test, the one above could pass by chance."""
-    monkeypatch.setattr(_replay, "_copy", lambda saver: InMemorySaver())
+    monkeypatch.setattr(_kills, "_copy", lambda saver: InMemorySaver())
 
     told = differences(recording, new_agent(), kill_at=15)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from callboard.testing._fakes import FakedTools as FakedTools
     from callboard.testing._fakes import UnfakedToolError as UnfakedToolError
     from callboard.testing._fakes import fake_tools as fake_tools
+    from callboard.testing._kills import kill_at as kill_at
     from callboard.testing._orphans import OrphansError as OrphansError
     from callboard.testing._orphans import no_orphans as no_orphans
     from callboard.testing._replay import Replay as Replay
@@ -44,6 +45,7 @@ _HOMES = {
     "callboard.testing._engine": ("FakeEngine",),
     "callboard.testing._engine_contract": ("EngineContract",),
     "callboard.testing._fakes": ("FakedCall", "FakedTools", "UnfakedToolError", "fake_tools"),
+    "callboard.testing._kills": ("kill_at",),
     "callboard.testing._orphans": ("OrphansError", "no_orphans"),
     "callboard.testing._replay": ("Replay", "ReplayDifferenceError", "replay"),
     "callboard.testing._scripted_model": (

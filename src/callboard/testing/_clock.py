@@ -7,6 +7,9 @@ but may take 0.1 virtual seconds on asyncio.)
 
 A virtual clock does not see worker threads: it jumps while they are busy. Use `real_clock=True` to test code with
 threads.
+
+With a seed, the event loop runs its tasks in an order that the seed decides, and lets some of them wait. Each such
+schedule may happen in production, where threads, sockets and other tasks delay a task.
 """
 
 import asyncio
@@ -14,9 +17,12 @@ import importlib.util
 import selectors
 import sys
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from random import Random
+from typing import Any, TypeAlias, TypeVar
 
 import sniffio
+
+T = TypeVar("T")
 
 Backend: TypeAlias = tuple[str, dict[str, Any]]
 """Name and options of a backend, as the `anyio_backend` fixture expects them."""
@@ -74,6 +80,80 @@ def set_patience(seconds: float) -> None:
         loop._jumping.patience = seconds
 
 
+class _Schedule(Random):
+    """Random numbers of a seed, and the choices that an event loop makes with them."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        # One for the whole run: some races need tasks that are much slower than others, and some need none.
+        self._delay = self.choice((0.0, 0.25, 0.75))
+
+    def of(self, ready: list[T]) -> tuple[list[T], list[T]]:
+        """Return the tasks that run now, in their order, and those that have to wait. At least one runs."""
+        drawn = self.sample(ready, len(ready))
+        late = [self.random() < self._delay for _ in drawn]
+        if late and all(late):
+            late[:1] = [False]
+        chosen = list(zip(drawn, late, strict=True))
+        return [one for one, is_late in chosen if not is_late], [one for one, is_late in chosen if is_late]
+
+
+class _SeededLoop(VirtualClockLoop):
+    """Loop on a virtual clock that runs its tasks in the order of a schedule."""
+
+    def __init__(self, schedule: _Schedule) -> None:
+        super().__init__()
+        self._schedule = schedule
+
+    def _run_once(self) -> None:
+        """Run one round of the loop, without the tasks that have to wait. Other callbacks keep their places."""
+        # The attributes are private, but asyncio's own subclasses outside of CPython rely on them.
+        loop: Any = self
+        ready = [(one, isinstance(getattr(one._callback, "__self__", None), asyncio.Task)) for one in loop._ready]
+        now, later = self._schedule.of([one for one, is_task in ready if is_task])
+        turns = iter(now)
+        places = [next(turns, None) if is_task else one for one, is_task in ready]
+        loop._ready.clear()
+        # At least one callback is left, so the clock does not jump.
+        loop._ready.extend(one for one in places if one is not None)
+        super()._run_once()  # type: ignore[misc]
+        loop._ready.extend(later)
+
+
+def _seeded_asyncio(seed: int) -> Backend:
+    return "asyncio", {"loop_factory": lambda: _SeededLoop(_Schedule(seed))}
+
+
+def _seeded_trio(seed: int) -> Backend:
+    import trio._core._run
+    from trio.abc import Instrument
+
+    _run: Any = trio._core._run
+
+    class Shuffling(_Schedule):
+        """Generator in place of trio's own, which trio uses to shuffle the tasks of each round."""
+
+        def shuffle(self, x: Any) -> None:
+            x[:], later = self.of(x)
+            _run.GLOBAL_RUN_CONTEXT.runner.runq.extend(later)
+
+    class Seeding(Instrument):
+        """Instrument that replaces the generator during a run. pytest-trio seeds the same private name."""
+
+        def before_run(self) -> None:
+            self._before = (_run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING)
+            _run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING = Shuffling(seed), True
+
+        def after_run(self) -> None:
+            _run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING = self._before
+
+    name, options = _virtual_trio()
+    return name, {**options, "instruments": [Seeding()]}
+
+
+_SEEDED: dict[str, Callable[[int], Backend]] = {"asyncio": _seeded_asyncio, "trio": _seeded_trio}
+
+
 def backend_names(*, real_clock: bool = False) -> tuple[str, ...]:
     """Return the names of the backends that this interpreter can run, to parametrise a fixture.
 
@@ -83,13 +163,24 @@ def backend_names(*, real_clock: bool = False) -> tuple[str, ...]:
     return tuple(_REAL if real_clock else _VIRTUAL)
 
 
-def backend(name: str, *, real_clock: bool = False) -> Backend:
+def backend(name: str, *, real_clock: bool = False, seed: int | None = None) -> Backend:
     """Return a new backend for one run.
 
     Args:
         name: one of `backend_names()`.
         real_clock: use the machine's clock, as tests with threads, processes and sockets need it.
+        seed: run tasks in an order that this number decides: "asyncio" and "trio" on a virtual clock.
+
+    Raises:
+        ValueError: if `seed` is given with a real clock or for another backend.
     """
+    if seed is not None:
+        if real_clock or name not in _SEEDED:
+            raise ValueError(
+                f"backend(seed=...) is for {' and '.join(map(repr, _SEEDED))} on a virtual clock, got {name!r}, "
+                f"real_clock={real_clock!r}"
+            )
+        return _SEEDED[name](seed)
     return (_REAL if real_clock else _VIRTUAL)[name]()
 
 

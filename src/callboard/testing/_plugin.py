@@ -1,6 +1,6 @@
 """pytest plugin of callboard: fixtures for tests of tools and agents. It imports what a test uses, when it is used."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import ExitStack
 from functools import partial, wraps
 from inspect import iscoroutinefunction, unwrap
@@ -11,13 +11,51 @@ import pytest
 if TYPE_CHECKING:
     from callboard.testing import Backend, FakedTools, Recorder, Replay, ScriptedModel
 
-_CLOCKS = ("virtual_clock", "real_clock")
-_MARKER = "callboard(path): recording that the fixture `replay` compares an agent with, relative to pytest's rootdir"
+_CLOCKS = ("virtual_clock", "seeded_clock", "real_clock")
+_MARKERS = (
+    "callboard(path): recording that the fixture `replay` compares an agent with, relative to pytest's rootdir",
+    "callboard_schedules(number): number of schedules on each backend for a test with the fixture `seeded_clock`",
+)
+_SCHEDULES = 10
+"""Default number of schedules of a test on each backend."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option `--callboard-seed`."""
+    told = "run each test with the fixture 'seeded_clock' under this schedule only, such as one that has failed"
+    parser.getgroup("callboard").addoption("--callboard-seed", type=int, metavar="SEED", help=told)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker `callboard`, which pytest otherwise refuses with `--strict-markers`."""
-    config.addinivalue_line("markers", _MARKER)
+    """Register the markers, which pytest otherwise refuses with `--strict-markers`."""
+    for marker in _MARKERS:
+        config.addinivalue_line("markers", marker)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make a test for each schedule of a test with the fixture `seeded_clock`."""
+    mark = metafunc.definition.get_closest_marker("callboard_schedules")
+    number = mark.args[0] if mark is not None and mark.args else _SCHEDULES
+    if "seeded_clock" not in metafunc.fixturenames:
+        return
+    if not isinstance(number, int) or number < 1:
+        pytest.fail(f"callboard_schedules(number) is a number of schedules, from 1, got {number!r}", pytrace=False)
+    seed = metafunc.config.getoption("callboard_seed")
+    cases = [(name, one) for name in ("asyncio", "trio") for one in (range(number) if seed is None else [seed])]
+    names = [f"{name}-seed{one}" for name, one in cases]
+    metafunc.parametrize("seeded_clock", cases, ids=names, indirect=True)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any]:
+    """Add the command for the same schedule to the report of a failed test."""
+    report: pytest.TestReport = (yield).get_result()
+    params: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+    if report.failed and "seeded_clock" in params:
+        name, seed = params["seeded_clock"]
+        test = item.nodeid.partition("[")[0]
+        told = f"{name}, under the schedule of seed {seed}; again: pytest {test} --callboard-seed {seed}"
+        report.sections.append(("schedule", told))
 
 
 @pytest.fixture(params=["asyncio", "trio"])
@@ -30,6 +68,19 @@ def virtual_clock(request: pytest.FixtureRequest) -> "Backend":
     from callboard.testing import backend
 
     return backend(request.param)
+
+
+@pytest.fixture
+def seeded_clock(request: pytest.FixtureRequest) -> "Backend":
+    """Run an async test under ten schedules of its tasks, on asyncio and on trio, on a virtual clock.
+
+    A schedule is the order in which an event loop runs its tasks; each seed makes another one, and always the same.
+    `@pytest.mark.callboard_schedules(50)` runs 50, `--callboard-seed 7` one. Otherwise like `virtual_clock`.
+    """
+    from callboard.testing import backend
+
+    name, seed = request.param
+    return backend(name, seed=seed)
 
 
 @pytest.fixture(params=["asyncio", "trio"])
@@ -70,6 +121,18 @@ def fake_tools() -> "Generator[Callable[..., FakedTools]]":
 
     with ExitStack() as stack:
         yield lambda fakes, **options: stack.enter_context(fake_tools(fakes, **options))
+
+
+@pytest.fixture
+def kill_at() -> "Callable[..., Awaitable[Any]]":
+    """Kill a run of an agent at an event, and go on as after a crash.
+
+    `await kill_at(5, agent, {"messages": [...]})` returns the final state, or `None` if the run has fewer events. Fails
+    if a finished call runs again. See `callboard.testing.kill_at`.
+    """
+    from callboard.testing import kill_at
+
+    return kill_at
 
 
 @pytest.fixture

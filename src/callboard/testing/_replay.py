@@ -4,7 +4,6 @@ import os
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from contextvars import ContextVar
-from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
@@ -14,16 +13,14 @@ from typing import Any, cast
 
 import anyio
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, ToolMessage, convert_to_messages
+from langchain_core.messages import AIMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from langgraph.types import Command, interrupt
+from langgraph.types import Command, StateSnapshot, interrupt
 from pydantic import BaseModel
 
 from callboard._calls._call import current_call
 from callboard._calls._observers import current_run, observe
-from callboard._records._events import CallEvent, RunEvent, RunInfo
+from callboard._records._events import RunInfo
 from callboard.agent._agent import Agent
 from callboard.agent._run_events import RunReporter
 from callboard.telemetry._capture import messages_of
@@ -34,7 +31,7 @@ from callboard.testing._clock import backend as backend_of
 from callboard.testing._clock import set_patience
 from callboard.testing._differences import Compared, Story, differences, report
 from callboard.testing._fakes import fake_tools
-from callboard.tools._unanswered import answered_ids
+from callboard.testing._kills import Kill
 
 _TOO_LONG = 1e7
 """Virtual seconds after which a replay hangs."""
@@ -102,12 +99,13 @@ def replay(
         run = _Runs(agent, player, record, real, kill_at)
         anyio.run(run.all, backend=name, backend_options=options)
         found = [story for part in read_recording(record).parts for story in _of_part(part)]
-    if kill_at is not None and not run.is_killed:
-        raise ValueError(f"replay(kill_at=...) is the number of an event, from 1 to {run.events}; got {kill_at!r}")
-    wrong = run.broken if kill_at is not None else differences(told, found, Compared(order=not real, results=results))
+    if kill_at is not None and not run.kill.is_done:
+        raise ValueError(f"replay(kill_at=...) is the number of an event, from 1 to {run.kill.events}; got {kill_at!r}")
+    compared = Compared(order=not real, results=results)
+    wrong = run.kill.broken if kill_at is not None else differences(told, found, compared)
     if wrong:
         raise ReplayDifferenceError(report(path, wrong, run.errors)) from next(iter(run.errors), None)
-    return Replay(state=run.state, events=run.events)
+    return Replay(state=run.state, events=run.kill.events)
 
 
 # The recording
@@ -339,17 +337,9 @@ class _Runs:
         self._player = player
         self._record = record
         self._real = real
-        self._kill_at = kill_at
-        self._saver = InMemorySaver(serde=JsonPlusSerializer(pickle_fallback=True))
-        self._scope: anyio.CancelScope | None = None
-        self._ended: dict[str, int] = {}
-        """Calls with a result before the kill, by id."""
-        self.is_killed = False
-        self.events = 0
+        self.kill = Kill(kill_at)
         self.state: Any = None
         self.errors: list[Exception] = []
-        self.broken: list[str] = []
-        """Broken promises of a replay with a kill."""
 
     async def all(self) -> None:
         """Run the agent with each recorded input."""
@@ -360,8 +350,8 @@ class _Runs:
                 set_patience(_PATIENCE)
             clock = anyio.current_time
             stack.enter_context(RecordingWriter(self._record, capture=True, redact=False, clock=clock))
-            stack.enter_context(observe(self._seen, runs=self._seen))
-            if self._real and self._kill_at is None:
+            stack.enter_context(observe(self.kill.seen, runs=self.kill.seen))
+            if self._real and self.kill.at is None:
                 # Real actors keep their state between runs, unless they are killed.
                 await stack.enter_async_context(self._agent)
             for place, story in enumerate(self._player.stories):
@@ -379,31 +369,25 @@ class _Runs:
         given = run.input if run.command is None else self._command(run.command)
         self.state = None
         left = list(self._player.left)
+
+        def again(stored: StateSnapshot) -> Any:
+            self._player.start_again(left)
+            if run.command is not None and stored.interrupts:  # the person is asked again
+                self.state = {"__interrupt__": stored.interrupts}
+                return self._command(run.command)
+            return None if stored.next else given
+
         try:
             with anyio.fail_after(None if self._real else _TOO_LONG):
-                with anyio.CancelScope() as scope:
-                    self._scope = scope
-                    self.state = await self._invoke(given, config)
-                if scope.cancelled_caught:
-                    self._player.start_again(left)
-                    self.state = await self._resume(run, given, config)
+                self.state = await self.kill.run(self._agent, given, config, again)
         except Exception as error:
             self.errors.append(error)
-        if self._kill_at is not None:
-            self._check(run)
-
-    def _invoke(self, given: Any, config: RunnableConfig) -> Awaitable[Any]:
-        agent = self._agent.copy({"checkpointer": self._saver})
-        # With a kill, all that was decided is stored before the next event.
-        return agent.ainvoke(given, config, durability="async" if self._kill_at is None else "sync")
-
-    async def _resume(self, run: RecordedRun, given: Any, config: RunnableConfig) -> Any:
-        """Go on after a kill, as a new process does: with the thread, or with an input that was not stored."""
-        state = await self._agent.copy({"checkpointer": self._saver}).aget_state(config)
-        if run.command is not None and state.interrupts:  # the person is asked again
-            self.state = {"__interrupt__": state.interrupts}
-            return await self._invoke(self._command(run.command), config)
-        return await self._invoke(None if state.next else given, config)
+        if self.kill.at is None:
+            return
+        if self.state is not None:
+            self.kill.check(self.state)
+        elif run.outcome in ("ok", "interrupted"):
+            self.kill.broken.append("the run failed")
 
     def _command(self, told: Mapping[str, Any]) -> Command[Any]:
         """Return the recorded command; answers by the ids of questions go to the open questions, in order."""
@@ -412,32 +396,3 @@ class _Runs:
         if isinstance(resume, dict) and len(resume) == len(open_questions) and all(len(key) == 32 for key in resume):
             resume = dict(zip(open_questions, resume.values(), strict=True))
         return Command(resume=resume, update=told.get("update"), goto=told.get("goto", ()))
-
-    def _seen(self, event: CallEvent | RunEvent) -> None:
-        """Count an event; at the chosen one, keep what is stored, and end the run."""
-        self.events += 1
-        killed = self._kill_at is not None and self.events > self._kill_at
-        if isinstance(event, CallEvent) and event.call_id is not None:
-            if event.phase == "ended" and event.result is not None and not killed:
-                self._ended[event.call_id] = event.number
-            elif event.phase == "started" and killed and self._ended.get(event.call_id, event.number) != event.number:
-                self.broken.append(f"the call {event.call_id} of {event.tool} had finished, and ran again")
-        if self.events == self._kill_at and self._scope is not None:
-            self._saver = _copy(self._saver)
-            self._scope.cancel()
-            self.is_killed = True
-
-    def _check(self, run: RecordedRun) -> None:
-        if self.state is None:
-            self.broken += ["the run failed"] if run.outcome in ("ok", "interrupted") else []
-            return
-        results = [message for message in self.state["messages"] if isinstance(message, ToolMessage)]
-        if len(results) != len(answered_ids(results)):
-            self.broken.append("a call has two results")
-
-
-def _copy(saver: InMemorySaver) -> InMemorySaver:
-    """Return a checkpointer with all that another one has stored now; the first one's later writes are lost."""
-    made = InMemorySaver(serde=saver.serde)
-    made.storage, made.writes, made.blobs = deepcopy((saver.storage, saver.writes, saver.blobs))
-    return made

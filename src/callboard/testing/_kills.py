@@ -1,0 +1,113 @@
+"""Kills of a run at a chosen event, as by a crash of the process, and the check of the run that goes on."""
+
+from collections.abc import Awaitable, Callable
+from copy import deepcopy
+from typing import Any
+
+import anyio
+from langchain_core.messages import ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.types import Durability, StateSnapshot
+
+from callboard._calls._observers import observe
+from callboard._records._events import CallEvent, RunEvent
+from callboard.agent._agent import Agent
+from callboard.tools._unanswered import answered_ids
+
+
+class Kill:
+    """Observer that ends a run at an event, and notes promises that the run breaks after it went on."""
+
+    def __init__(self, at: int | None) -> None:
+        self.at = at
+        self.saver = InMemorySaver(serde=JsonPlusSerializer(pickle_fallback=True))
+        """Checkpointer of the run; after the kill, one with everything that was stored by then."""
+        self._scope: anyio.CancelScope | None = None
+        self.is_done = False
+        self.events = 0
+        self.broken: list[str] = []
+        self._ended: dict[str, int] = {}
+        """Calls with a result before the kill, by id."""
+
+    def seen(self, event: CallEvent | RunEvent) -> None:
+        """Count an event; at the chosen one, keep what is stored, and end the run."""
+        self.events += 1
+        killed = self.at is not None and self.events > self.at
+        if isinstance(event, CallEvent) and event.call_id is not None:
+            if event.phase == "ended" and event.result is not None and not killed:
+                self._ended[event.call_id] = event.number
+            elif event.phase == "started" and killed and self._ended.get(event.call_id, event.number) != event.number:
+                self.broken.append(f"the call {event.call_id} of {event.tool} had finished, and ran again")
+        if self.events == self.at and self._scope is not None:
+            self.saver = _copy(self.saver)
+            self._scope.cancel()
+            self.is_done = True
+
+    async def run(
+        self, agent: Agent, given: Any, config: RunnableConfig, again: Callable[[StateSnapshot], Any] | None = None
+    ) -> Any:
+        """Run an agent and return its final state.
+
+        After the kill, go on with the input that `again` returns for the stored state.
+        """
+        with anyio.CancelScope() as self._scope:
+            return await self._invoke(agent, given, config)
+        stored = await agent.copy({"checkpointer": self.saver}).aget_state(config)
+        if again is not None:
+            given = again(stored)
+        elif stored.next:  # as a new process does: with the thread, or with the input if it was not stored
+            given = None
+        return await self._invoke(agent, given, config)
+
+    def _invoke(self, agent: Agent, given: Any, config: RunnableConfig) -> Awaitable[Any]:
+        # With a kill, all that was decided is stored before the next event.
+        durability: Durability = "async" if self.at is None else "sync"
+        return agent.copy({"checkpointer": self.saver}).ainvoke(given, config, durability=durability)
+
+    def check(self, state: Any) -> None:
+        """Note a broken promise if a call has two results in the final state."""
+        results = [message for message in state["messages"] if isinstance(message, ToolMessage)]
+        if len(results) != len(answered_ids(results)):
+            self.broken.append("a call has two results")
+
+
+def _copy(saver: InMemorySaver) -> InMemorySaver:
+    """Return a checkpointer with all that another one has stored now; the first one's later writes are lost."""
+    made = InMemorySaver(serde=saver.serde)
+    made.storage, made.writes, made.blobs = deepcopy((saver.storage, saver.writes, saver.blobs))
+    return made
+
+
+async def kill_at(event: int, agent: Agent, input: Any, config: RunnableConfig | None = None) -> Any:
+    """Run an agent, end the run at an event as a crash would, go on with what was stored, and return the final state.
+
+    Returns `None` if the run ended before the event. The agent's checkpointer is not used. The clean-up of running
+    calls still runs, which a crash of a process prevents.
+
+    Args:
+        event: number of the event, from 1: beginnings and ends of runs, model requests, calls and attempts.
+        agent: agent of callboard, with the tools of the test.
+        input: input of the run.
+        config: config of the run, with a thread of its own.
+
+    Raises:
+        AssertionError: if a finished call ran again, or if a call has two results.
+        ValueError: if `event` is smaller than 1.
+        TypeError: if `agent` is no agent of callboard.
+    """
+    if not isinstance(agent, Agent):
+        raise TypeError(f"kill_at(agent=...) takes an agent of callboard, got {agent!r}")
+    if event < 1:
+        raise ValueError(f"kill_at(event=...) is the number of an event, from 1, got {event!r}")
+    config = config or {"configurable": {"thread_id": "kill_at"}}
+    kill = Kill(event)
+    with observe(kill.seen, runs=kill.seen):
+        state = await kill.run(agent, input, config)
+    if not kill.is_done:
+        return None
+    kill.check(state)
+    if kill.broken:
+        raise AssertionError(f"killed at event {event}: {'; '.join(kill.broken)}")
+    return state
