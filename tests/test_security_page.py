@@ -1,6 +1,10 @@
-"""Each cell of the table on the security page names tests that exist; some of these tests are in this file."""
+"""Each cell of the table on the security page names tests that exist, and each default there is that of the code.
+
+Some of the named tests are in this file.
+"""
 
 import ast
+import inspect
 import os
 import re
 import sqlite3
@@ -10,8 +14,24 @@ from typing import Any
 
 import pytest
 
+import callboard
+import callboard.guards
+import callboard.middleware
+import callboard.telemetry
+import callboard_actors.http
+import callboard_actors.mcp
+import callboard_actors.postgres
+import callboard_actors.process
+import callboard_actors.python
+import callboard_actors.redis
+import callboard_actors.remote
+import callboard_actors.shell
+import callboard_actors.sql
 from callboard import ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
+from callboard_actors.mcp_service._command import mcp
+from callboard_actors.mcp_service._serve import HOST
+from callboard_actors.remote._command import worker
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "explanation" / "security.md").read_text()
@@ -37,6 +57,39 @@ def notes() -> dict[str, list[str]]:
     """Return the tests that each note names."""
     found = re.findall(r"^\[\^([\w-]+)\]: (.+)$", PAGE, re.MULTILINE)
     return {name: re.findall(r"`([^`]+)`", text) for name, text in found}
+
+
+MODULES = (
+    callboard,
+    callboard.guards,
+    callboard.middleware,
+    callboard.telemetry,
+    callboard_actors.http,
+    callboard_actors.mcp,
+    callboard_actors.postgres,
+    callboard_actors.process,
+    callboard_actors.python,
+    callboard_actors.redis,
+    callboard_actors.remote,
+    callboard_actors.shell,
+    callboard_actors.sql,
+)
+
+
+def defaults_on_the_page() -> list[ast.Call]:
+    """Return the calls in the columns "default", such as `ToolNode(timeout=None)`."""
+    section = PAGE.partition("## Defaults\n")[2].partition("\n## ")[0]
+    cells = [line.split(" | ")[1] for line in section.splitlines() if line.startswith("| ")]
+    found = [ast.parse(code, mode="eval").body for cell in cells for code in re.findall(r"`(\w+\([^`]*\))`", cell)]
+    return [one for one in found if isinstance(one, ast.Call)]
+
+
+def parameters_of(kind: Any) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a function, or of a class whose metaclass or `__new__` hides them."""
+    return {
+        **inspect.signature(kind).parameters,
+        **(inspect.signature(kind.__init__).parameters if inspect.isclass(kind) else {}),
+    }
 
 
 @cache
@@ -77,6 +130,32 @@ def test_the_tests_of_every_cell_are_there() -> None:
             missing.append(test)
 
     assert missing == []
+
+
+def test_the_defaults_on_the_page_are_those_of_the_code() -> None:
+    """A default that has changed in the code would leave a boundary open that the page calls closed."""
+    wrong = []
+    for one in defaults_on_the_page():
+        name = ast.unparse(one.func)
+        [kind] = {getattr(module, name) for module in MODULES if hasattr(module, name)}
+        for keyword in one.keywords:
+            default = parameters_of(kind)[str(keyword.arg)].default
+            if default != ast.literal_eval(keyword.value):
+                wrong.append(f"{name}({keyword.arg}={default!r})")
+
+    assert len(defaults_on_the_page()) > 20
+    assert wrong == []
+
+
+def test_commands_are_for_this_machine_and_with_tls_by_default() -> None:
+    """A service that other machines reach needs an option."""
+    served, service = inspect.signature(worker).parameters, inspect.signature(mcp).parameters
+
+    assert served["listen"].default == "127.0.0.1:7000"
+    assert (served["insecure"].default, served["confine"].default) == (False, False)
+    assert service["http"].default is False
+    assert service["host"].default is None
+    assert HOST == "127.0.0.1"
 
 
 async def test_a_tool_reads_whatever_its_process_has(monkeypatch: pytest.MonkeyPatch) -> None:
