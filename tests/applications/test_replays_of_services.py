@@ -4,7 +4,9 @@
 after an intended change of an application only, and read the difference of the recordings: it is the change.
 """
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -12,9 +14,9 @@ import pytest
 
 from callboard import Agent, CallPolicy, Limit
 from callboard.middleware import RequireApproval, Retry
-from callboard.testing import ReplayDifferenceError
+from callboard.testing import ReplayDifferenceError, replay
 
-from .record_services import CONVERSATIONS, RECORDINGS, example
+from .record_services import CONVERSATIONS, RECORDINGS, example, record
 
 answered = pytest.mark.callboard("tests/recordings/order_answered.jsonl")
 approved = pytest.mark.callboard("tests/recordings/order_refund_approved.jsonl")
@@ -102,6 +104,17 @@ def test_recordings_are_small_and_name_no_place_of_this_machine() -> None:
         assert len(text) < 40_000
         assert '"captures": true' in text
         assert "/root" not in text and "/tmp" not in text and "/home" not in text
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_the_command_makes_recordings_that_can_be_replayed(orders: ModuleType, tmp_path: Path, backend: str) -> None:
+    path = tmp_path / "runs.jsonl"
+    record(path, CONVERSATIONS["order_refund_approved"], backend)
+
+    told = [json.loads(line)["event"] for line in path.read_text().splitlines()]
+    kept = [json.loads(line)["event"] for line in (RECORDINGS / "order_refund_approved.jsonl").read_text().splitlines()]
+    assert told == kept
+    replay(path, agent_of(orders), backend=backend)
 
 
 # Planted bugs: each replay names the place
