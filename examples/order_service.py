@@ -104,6 +104,7 @@ class Shop:
 
     async def refund(self, order: str, cents: int) -> str:
         """Pay an amount in cents back to the customer."""
+        progress("asked the payment provider")
         await anyio.sleep(self.seconds)
         if self.fails(order):
             raise PaymentError("the payment provider did not answer")

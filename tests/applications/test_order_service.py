@@ -120,6 +120,31 @@ def run(*options: Any) -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.timeout(120)
+def test_a_refund_that_a_kill_has_ended_is_asked_about_and_paid_once(tmp_path: Path) -> None:
+    """The person who approved it is asked again, because the money may have moved."""
+    module = example("order_service")
+    first = module.Service(tmp_path, "--carrier", "60")
+    [question] = dict(first.post("/threads/ann/messages", {"text": "Please refund order A-1."}))["question"]
+    turn = first.post("/threads/ann/answers", {question: ACCEPT})
+    assert next(turn)[0] == "progress"
+    first.process.kill()
+    first.process.wait(30)
+
+    second = module.Service(tmp_path)
+    try:
+        [(question, [asked])] = dict(second.post("/threads/ann/resume"))["question"].items()
+        answered = dict(second.post("/threads/ann/answers", {question: ACCEPT}))
+    finally:
+        second.process.terminate()
+        second.process.wait(30)
+
+    assert asked["description"].startswith("This call was begun")
+    assert answered["result"]["text"] == "refunded 49.90 EUR for order A-1"
+    assert len((tmp_path / "refunds.txt").read_text().splitlines()) == 1
+
+
+@pytest.mark.exhaustive
 @pytest.mark.timeout(240)
 def test_its_conversations_survive_a_kill_on_postgres() -> None:
     if (found := programs()) is None:
