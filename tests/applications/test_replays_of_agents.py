@@ -81,6 +81,14 @@ def test_sql_python_and_a_chart_are_replayed(replay: Replays, tmp_path: Path) ->
 
 
 @recorded("data_agent_without_groups")
+def test_the_database_and_the_chart_return_what_was_recorded(replay: Replays, tmp_path: Path) -> None:
+    """Their results depend on nothing but the file, so that they are compared, too."""
+    replay(data_agent(tmp_path), real=["query", "bar_chart"], results=True)
+
+    assert (tmp_path / "sales.svg").exists()
+
+
+@recorded("data_agent_without_groups")
 def test_a_refused_chart_is_replayed(replay: Replays, tmp_path: Path) -> None:
     replay(data_agent(tmp_path))
 
@@ -132,9 +140,11 @@ def test_a_truncated_result_is_found(replay: Replays, tmp_path: Path, monkeypatc
     """The database runs for real, and returns fewer rows than a year has months; the chart must not be half a year."""
     monkeypatch.setattr(example("data_agent"), "MAX_ROWS", 6)
 
-    told = differences(replay, data_agent(tmp_path), real=["query", "bar_chart"])
+    told = differences(replay, data_agent(tmp_path), real=["query", "bar_chart"], results=True)
 
-    assert "differs in 1 place:\nrun 1 of 'data', after model request 4:" in told
+    assert "run 1 of 'data', after model request 3, result of call_4 query:" in told
+    assert "(The first 6 rows; there are more." in told
+    assert "run 1 of 'data', after model request 4:" in told
     assert 'bar_chart(title="Sales by month", label="month", value="sales"): ok\n  got ' in told
     assert "  message   " in told
     assert "The last query had more than its 6 rows; group them by a column." in told

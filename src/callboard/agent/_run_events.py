@@ -54,12 +54,13 @@ class RunReporter:
         given: object,
         ask: Callable[[], Awaitable[R]],
         reply_in: Callable[[R], object] | None = None,
+        *,
         response_format: Any = None,
     ) -> R:
         """Call `ask`, which sends a request to the model, and return its result; report request and reply to observers.
 
         `reply_in` finds the reply in the result, if the result is not the reply itself. `response_format` is the form
-        of a structured response that the result may have: a replay, which replaces this method, reads it.
+        of a structured response in the result: for a replay, which replaces this method.
         """
         self.tell("asked", model=model, given=given)
         try:

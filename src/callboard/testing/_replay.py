@@ -247,17 +247,25 @@ class _Player:
         finally:
             _reply.reset(token)
 
+    def start_again(self, left: Sequence[Story]) -> None:
+        """Replay recorded runs again, after a kill."""
+        self.was_killed = True
+        self.left = list(left)
+        for story in left:
+            story.start_again()
+
     @contextmanager
     def replies(self) -> Generator[None]:
         """Replace the requests of all agents to their models by recorded replies, inside the block."""
         before, before_model = RunReporter.ask, BaseChatModel.ainvoke
 
-        async def ask(  # noqa: PLR0917 (the parameters of the method that it replaces)
+        async def ask(
             reporter: RunReporter,
             model: object,
             given: object,
             real: Callable[[], Awaitable[Any]],
             reply_in: Callable[[Any], object] | None = None,
+            *,
             response_format: Any = None,
         ) -> Any:
             recorded = partial(self.output, given, real, reply_in is not None, response_format)
@@ -274,13 +282,6 @@ class _Player:
         finally:
             setattr(RunReporter, "ask", before)  # noqa: B010
             setattr(BaseChatModel, "ainvoke", before_model)  # noqa: B010
-
-    def start_again(self, left: Sequence[Story]) -> None:
-        """Replay recorded runs again, after a kill."""
-        self.was_killed = True
-        self.left = list(left)
-        for story in left:
-            story.start_again()
 
 
 _reply: ContextVar[AIMessage | None] = ContextVar("callboard_recorded_reply", default=None)
