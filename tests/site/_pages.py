@@ -13,10 +13,12 @@ API = "docs/reference/api.md"
 OUTSIDE = "repository"
 """Folder of the site for files of the repository that are not in `docs`."""
 
-_LINK = re.compile(r"(?<=\]\()(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
+# Markdown links and images, and the attributes of images in HTML.
+_LINK = re.compile(r"(?:(?<=\]\()|(?<=src=\")|(?<=srcset=\"))(?P<target>[^)\"\s#]+)(?P<anchor>#[^)\"\s]*)?(?=[)\"])")
 _FENCE = re.compile(r"(^(?P<marks>```+)[^\n]*\n.*?^(?P=marks)$)", re.MULTILINE | re.DOTALL)
 _ENTRY = re.compile(r"- \[(?P<title>.+?)\]\((?P<target>[^)]+)\)")
-_IMAGES = {".gif", ".jpg", ".png", ".svg", ".webp"}
+_CODE = {"", ".ini", ".json", ".py", ".sh", ".sql", ".toml", ".txt", ".yaml", ".yml"}
+"""Files that become pages. All others, such as images, come with the site as they are."""
 
 
 def navigation() -> list[dict[str, Any]]:
@@ -27,7 +29,7 @@ def navigation() -> list[dict[str, Any]]:
         if line.startswith("## "):
             entries = sections[line.removeprefix("## ")] = []
             section = entries
-        elif line.endswith(":"):
+        elif line.endswith(":") and len(line) < 60:
             entries = []
             section.append({line.removesuffix(":"): entries})
         elif entry := _ENTRY.match(line):
@@ -45,7 +47,7 @@ def site_path(source: str, target: str) -> str | None:
         path = f"{path}/README.md"
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
-    return f"{OUTSIDE}/{path}" if found.suffix in {*_IMAGES, ".md"} or found.is_dir() else f"{OUTSIDE}/{path}.md"
+    return f"{OUTSIDE}/{path}.md" if found.is_file() and found.suffix in _CODE else f"{OUTSIDE}/{path}"
 
 
 def repository_path(page: str) -> str:
@@ -62,7 +64,7 @@ def text_of(path: str) -> str:
     if found.suffix == ".md":
         return found.read_text()
     if found.is_dir():
-        names = sorted(file.name for file in found.iterdir() if file.suffix == ".py" or (file / "README.md").exists())
+        names = sorted(file.name for file in found.iterdir() if file.suffix in _CODE and file.name[0] not in "._")
         return f"# `{path}`\n\n" + "\n".join(f"- [`{name}`]({name})" for name in names)
     return f"# `{path}`\n\n`````{found.suffix.removeprefix('.')}\n{found.read_text()}\n`````\n"
 
@@ -88,7 +90,7 @@ def outside_pages() -> dict[str, str]:
     pending = [f"docs/{page.relative_to(ROOT / 'docs').as_posix()}" for page in (ROOT / "docs").rglob("*.md")]
     while pending:
         path = pending.pop()
-        if Path(path).suffix in _IMAGES:
+        if Path(path).suffix not in {*_CODE, ".md"}:
             continue
         for part, is_code in _parts(text_of(path)):
             for link in [] if is_code else _LINK.finditer(part):

@@ -39,6 +39,9 @@ def test_the_navigation_has_each_page_once() -> None:
         ("docs/how-to/install.md", "../../CHANGELOG.md", "repository/CHANGELOG.md"),
         ("docs/how-to/shut-down.md", "../../examples/drained_service.py", "repository/examples/drained_service.py.md"),
         ("docs/README.md", "../examples", "repository/examples/README.md"),
+        ("docs/README.md", "../examples/deploy/Dockerfile", "repository/examples/deploy/Dockerfile.md"),
+        ("README.md", "docs/explanation/performance.svg", "explanation/performance.svg"),
+        ("docs/README.md", "../src/callboard/py.typed", "repository/src/callboard/py.typed"),
         ("docs/how-to/limits.md", "no-such-page.md", None),
         ("docs/how-to/limits.md", "https://example.org/install.md", None),
         ("docs/how-to/limits.md", "../../../outside.md", None),
@@ -56,6 +59,13 @@ def test_links_change_outside_of_code_only() -> None:
     assert _pages.for_the_site(text, "how-to/install.md") == (
         "[a](../repository/CHANGELOG.md#unreleased) [b](limits.md)\n```python\ncode[0](../../CHANGELOG.md)\n```\n"
     )
+
+
+def test_images_in_html_have_the_path_of_the_site() -> None:
+    """The README has one picture for light and one for dark themes, which Markdown has no syntax for."""
+    text = '<source srcset="docs/explanation/performance.svg"><img src="docs/explanation/performance.svg" width="9">'
+
+    assert _pages.for_the_site(text, "repository/README.md") == text.replace("docs/", "../")
 
 
 def test_files_outside_are_followed_from_page_to_page() -> None:
