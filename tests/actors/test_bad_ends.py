@@ -20,6 +20,7 @@ from callboard import (
     keyed,
     running,
 )
+from callboard.actors._actor import Resources
 from tests.helpers import keep, live_tasks
 
 WAIT = 600
@@ -336,3 +337,48 @@ async def test_a_log_line_of_an_end_names_the_type_of_the_error_and_not_its_text
 
     assert "the actor 'w' has ended: OSError" in caplog.text
     assert "sk-ant-secret" not in caplog.text
+
+
+class _Resource:
+    """Context manager that records its end, and raises an error of its own there."""
+
+    def __init__(
+        self, name: str, log: list[str], *, error: BaseException | None = None, swallows: bool = False
+    ) -> None:
+        self.name, self.log, self.error, self.swallows = name, log, error, swallows
+
+    async def __aenter__(self) -> str:
+        return self.name
+
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        self.log.append(f"{self.name} {error!r}")
+        if self.error is not None:
+            raise self.error
+        return self.swallows
+
+
+async def test_every_resource_is_left_in_reverse_order_whatever_the_others_raise() -> None:
+    """An error of one end is the error that the next one sees; the first error is kept as its context."""
+    log: list[str] = []
+    resources, block, end = Resources(), OSError("block"), OSError("end")
+    assert await resources.enter(_Resource("a", log)) == "a"
+    await resources.enter(_Resource("b", log, error=end))
+    await resources.enter(_Resource("c", log))
+    with pytest.raises(OSError, match="end") as caught:
+        await resources.__aexit__(type(block), block, None)
+
+    assert log == ["c OSError('block')", "b OSError('block')", "a OSError('end')"]
+    assert caught.value.__context__ is block
+
+
+async def test_a_resource_may_swallow_the_error() -> None:
+    """The resources below it then see no error."""
+    log: list[str] = []
+    resources, block = Resources(), OSError("block")
+    await resources.enter(_Resource("a", log))
+    await resources.enter(_Resource("b", log, swallows=True))
+
+    assert await resources.__aexit__(type(block), block, None)
+    assert log == ["b OSError('block')", "a None"]
+    with pytest.raises(TypeError, match=r"'builtins\.int' object does not support the context manager protocol"):
+        await resources.enter(5)  # type: ignore[arg-type]

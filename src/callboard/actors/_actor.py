@@ -7,7 +7,7 @@ An actor enters context managers in `start`; they are left when its incarnation 
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial, wraps
@@ -34,24 +34,36 @@ from callboard._util._suggestions import did_you_mean, suggests_keywords
 T = TypeVar("T")
 
 
+_Leave = Callable[..., Any]
+"""Method `__aexit__` or `__exit__` of a context manager that was entered."""
+
+
 class Resources:
     """Context managers of an actor that are left together, in reverse order.
 
-    The exit stack is created at first use: an actor without resources needs 0.8 KB less.
+    No `AsyncExitStack`: it rewrites the contexts of errors. If the event loop ends with an error, the cancelled tasks
+    share their cancellations; the rewritten contexts may then form a cycle, which it follows for ever.
     """
 
-    __slots__ = ("_stack",)
+    __slots__ = ("_leaves",)
 
     def __init__(self) -> None:
-        self._stack: AsyncExitStack | None = None
+        # Made at first use: an actor without resources needs less memory.
+        self._leaves: list[tuple[_Leave, bool]] | None = None
 
     async def enter(self, manager: AbstractAsyncContextManager[T] | AbstractContextManager[T]) -> T:
         """Enter a context manager, to be left when the actor ends."""
-        if self._stack is None:
-            self._stack = AsyncExitStack()
         if isinstance(manager, AbstractAsyncContextManager):
-            return await self._stack.enter_async_context(manager)
-        return self._stack.enter_context(manager)
+            leave: tuple[_Leave, bool] = (manager.__aexit__, True)
+            found = await manager.__aenter__()
+        else:
+            if not isinstance(cast("object", manager), AbstractContextManager):
+                name = f"{type(manager).__module__}.{type(manager).__qualname__}"
+                raise TypeError(f"'{name}' object does not support the context manager protocol")
+            leave = (manager.__exit__, False)
+            found = manager.__enter__()
+        self._leaves = [*(self._leaves or ()), leave]
+        return found
 
     async def __aenter__(self) -> Self:
         return self
@@ -59,7 +71,34 @@ class Resources:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        return False if self._stack is None else bool(await self._stack.__aexit__(kind, error, traceback))
+        received = error
+        while self._leaves:
+            leave, is_async = self._leaves.pop()
+            known = (None, None, None) if error is None else (type(error), error, error.__traceback__)
+            try:
+                swallowed = await leave(*known) if is_async else leave(*known)
+                error = None if swallowed else error
+            except BaseException as raised:
+                if raised.__context__ is None and not _is_in_contexts(raised, error):
+                    raised.__context__ = error
+                error = raised
+        try:
+            if error is not None and error is not received:
+                raise error
+            return error is None and received is not None
+        finally:
+            error = received = None  # their tracebacks refer to this frame: a reference cycle
+
+
+def _is_in_contexts(wanted: BaseException, error: BaseException | None) -> bool:
+    """Return whether `wanted` is `error` or one of its contexts, which may form a cycle."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if error is wanted:
+            return True
+        seen.add(id(error))
+        error = error.__context__
+    return False
 
 
 T_contra = TypeVar("T_contra", contravariant=True)
