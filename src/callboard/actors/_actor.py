@@ -72,6 +72,7 @@ class Resources:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         received = error
+        known: tuple[Any, Any, Any] | None = None
         while self._leaves:
             leave, is_async = self._leaves.pop()
             known = (None, None, None) if error is None else (type(error), error, error.__traceback__)
@@ -87,7 +88,7 @@ class Resources:
                 raise error
             return error is None and received is not None
         finally:
-            error = received = None  # their tracebacks refer to this frame: a reference cycle
+            error = received = known = None  # their tracebacks refer to this frame: a reference cycle
 
 
 def _is_in_contexts(wanted: BaseException, error: BaseException | None) -> bool:
