@@ -14,7 +14,7 @@ from typing import Literal
 import pytest
 
 from callboard._cli._app import app
-from callboard.telemetry import Recorder
+from callboard.telemetry import RecordingWriter
 from callboard.testing import VirtualClockLoop
 
 Theme = Literal["light", "dark"]
@@ -94,7 +94,7 @@ def watch(*words: str, recording: Path) -> Watched:
         asyncio.set_event_loop_policy(clocks)
         try:
             # Without redaction, which works in a thread: a virtual clock would run ahead of it.
-            with Recorder(recording, capture=True, redact=False, clock=clocks.now):
+            with RecordingWriter(recording, capture=True, redact=False, clock=clocks.now):
                 app(words, standalone_mode=False)
         finally:
             asyncio.set_event_loop_policy(before)
