@@ -103,7 +103,7 @@ def test_a_tool_runs_in_a_thread_without_the_names_of_posix_and_without_trio() -
     )
 
 
-@pytest.mark.parametrize("name", ["asyncio", "trio"])
+@pytest.mark.parametrize("name", ["asyncio", pytest.param("trio", marks=pytest.mark.exhaustive)])
 def test_a_node_and_an_agent_run_without_the_names_of_posix(name: str) -> None:
     """Sync and async tools, a timeout, a drain by signal and the loop of model and tools: all of it is for Windows."""
     in_a_new_python(

@@ -65,7 +65,7 @@ def check(story: Story) -> None:
     assert story.log[-3:-1] == [["todos", DONE], ["files", {"one": "1", "two": "2", "three": "3"}]]
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.exhaustive)])
 def test_a_killed_agent_ends_as_if_nobody_had_killed_it(forks: Forks, backend: str, kills: int, tmp_path: Path) -> None:
     told = stories(forks, tmp_path, "url", backend, "async", 7000, kills, module="agent._crash_create_agent")

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 import anyio
 import ormsgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain.agents import create_agent as langchains_agent
 from langchain.agents.middleware import AgentState
@@ -403,6 +403,7 @@ ACTIONS = st.sampled_from(["hello", "write a", "write b c", "ask a", "both d", "
 STEPS = st.tuples(st.sampled_from(["ours", "theirs"]), ACTIONS, st.one_of(st.just(1.0), st.floats(0, 0.999)))
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(st.lists(STEPS, min_size=2, max_size=8))
 async def test_any_sequence_of_changes_leads_to_what_langchains_agent_alone_has(steps: list[Any]) -> None:
     """Whoever makes a turn, an answer, an update or a fork, the state is the same, and earlier positions remain."""

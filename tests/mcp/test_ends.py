@@ -19,7 +19,7 @@ anyio.run(main, backend=sys.argv[1])
 """
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.exhaustive)])
 def test_a_program_that_fails_while_a_server_is_open_ends(backend: str) -> None:
     """asyncio cancels all tasks at once; their errors once had a cycle of contexts, which `AsyncExitStack` followed."""
     done = subprocess.run(

@@ -369,6 +369,7 @@ RACES = """
 """
 
 
+@pytest.mark.exhaustive
 def test_a_race_that_depends_on_the_schedule_is_found_and_can_be_repeated(project: pytest.Pytester) -> None:
     """Without a schedule, the test of this tool always passes."""
     project.makepyfile(RACES.replace("TURNS", "6"))
@@ -461,6 +462,7 @@ KILLS = """
 """
 
 
+@pytest.mark.exhaustive
 def test_a_run_is_killed_at_each_of_its_events_and_goes_on(project: pytest.Pytester) -> None:
     project.makepyfile(
         KILLS
