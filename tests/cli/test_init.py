@@ -116,6 +116,17 @@ def test_a_file_that_appears_meanwhile_is_not_overwritten(project: Project, monk
     assert (project.directory / "README.md").read_text() == "mine"
 
 
+def test_pytest_is_a_step_where_it_is_missing(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra `cli` does not bring pytest, and a shell may find the one of another environment."""
+    find = _init_command.PathFinder.find_spec
+    monkeypatch.setattr(
+        _init_command.PathFinder, "find_spec", lambda name, *rest: None if name == "pytest" else find(name, *rest)
+    )
+    steps = project.call("init", "trip").stdout.partition("Next:")[2].split("README.md has")[0].split("\n")
+
+    assert [step.strip() for step in steps if step][2:] == ["python -m pip install pytest", "pytest"]
+
+
 @pytest.mark.parametrize(
     "name", ["", "2nd", "-trip", "trip-", "a b", "../trip", "vår", "class", "json", "langgraph", "Callboard", "trip\n"]
 )

@@ -20,7 +20,7 @@ app = runpy.run_path(str(ROOT / "examples" / "drained_service.py"))["service"](
 def program(backend: str, port: int) -> str:
     """Return the program of the page for a backend and a port on loopback."""
     [block] = re.findall(r"^```python no-run\n(?=[^`]*\bfrom hypercorn)(.*?)^```$", PAGE.read_text(), re.M | re.S)
-    text = block.replace("0.0.0.0:8000", f"127.0.0.1:{port}")
+    text = re.sub(r"^from service import app.*$", "", block, flags=re.M).replace("0.0.0.0:8000", f"127.0.0.1:{port}")
     if backend == "trio":
         text = text.replace("hypercorn.asyncio import", "hypercorn.trio import")
         text = text.replace("anyio.run(run)", 'anyio.run(run, backend="trio")')

@@ -39,7 +39,9 @@ def write_project(options: InitOptions) -> int:
         raise CommandError(f"cannot write {_quoted(error.filename)}: {error.strerror}; name another folder") from error
     print(f"Wrote to {_quoted(directory)}: {', '.join(texts)}\n\nNext:\n")
     enter = [] if directory == Path() else [f"cd {named(shlex.quote(str(directory)))}"]
-    for step in (*enter, f'callboard run {module}:agent "What is it like in Oslo?"', "pytest"):
+    # Without this step, a shell may find the pytest of another environment, which knows nothing of the project.
+    install = [] if PathFinder.find_spec("pytest") else ["python -m pip install pytest"]
+    for step in (*enter, f'callboard run {module}:agent "What is it like in Oslo?"', *install, "pytest"):
         print(f"  {step}")
     print("\nREADME.md has more steps, and says how to use a real model.")
     return 0
