@@ -30,8 +30,8 @@ BOUNDED_ON_VIRTUAL_CLOCKS = {"actors", "agent", "calls", "loops", "middleware", 
 
 Elsewhere threads work while the clock stands, and a deadline could make it jump; pytest-timeout ends such a test.
 """
-START_PROCESSES = {"process", "python", "shell"}
-"""Packages whose async tests start processes, which takes most of the suite's time.
+TAKE_TURNS = {"http", "mcp", "mcp_service", "process", "python", "remote", "server", "shell", "sql"}
+"""Packages whose async tests start processes and servers, which takes most of the suite's time.
 
 Such a test runs on one backend, and the next one of its file on the other. The marker `backends` with both names keeps
 both; CI runs all.
@@ -142,7 +142,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for (path, name, backend_name), alike in variants.items():
         chosen = alike[-1] if "trio" in backend_name else alike[0]
         number = numbers[path].setdefault(name, len(numbers[path]))
-        takes_turns = path.parent.name in START_PROCESSES and backends[path, name] > 1
+        takes_turns = bool(TAKE_TURNS & set(path.parts)) and backends[path, name] > 1
         is_others_turn = takes_turns and MAIN_BACKENDS[number % 2] not in backend_name
         for item in alike:
             is_left_out = is_others_turn and item.get_closest_marker("backends") is None
