@@ -1,0 +1,42 @@
+"""Task: repeat a request that was refused with 429, as late as the server asks, and no other failure."""
+
+import anyio
+import httpx2
+
+from callboard import CallPolicy, ToolNode
+from callboard.middleware import Retry
+from callboard.testing import tool_call
+
+
+def too_many(error):
+    return isinstance(error, httpx2.HTTPStatusError) and error.response.status_code == 429
+
+
+async def main():
+    replies = [httpx2.Response(429, headers={"Retry-After": "1"}), httpx2.Response(200, text="3 hits")]
+    asked = []
+
+    def server(request):
+        asked.append(anyio.current_time())
+        return replies.pop(0) if request.url.path == "/search" else httpx2.Response(500)
+
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(server)) as client:
+
+        @CallPolicy(timeout=5.0, budget=20.0, idempotent=True)
+        async def get(path: str) -> str:
+            """Get a page of the shop."""
+            return (await client.get(f"https://shop.example{path}")).raise_for_status().text
+
+        node = ToolNode([get], middleware=[Retry(4, initial=0.1, on=too_many)], handle_tool_errors=True)
+        batch = [tool_call("get", "1", path="/search"), tool_call("get", "2", path="/broken")]
+        hits, broken = (await node.ainvoke(batch))["messages"]
+
+    assert hits.content == "3 hits"
+    assert broken.status == "error"
+    assert len(asked) == 3
+    assert max(asked) - min(asked) >= 1.0
+
+
+if __name__ == "__main__":
+    anyio.run(main)
+    anyio.run(main, backend="trio")
