@@ -78,6 +78,7 @@ def photograph(opened: Any, recording: Path, theme: Theme) -> bytes:
     try:
         page = context.new_page()
         page.goto(page_file.as_uri())
+        page.keyboard.press("0")  # a page with several runs opens at its first one
         page.evaluate(_PAINTED)
         height = min(MOST, max(LEAST, page.evaluate(_HEIGHT)))
         page.set_viewport_size({"width": WIDTH, "height": height})
