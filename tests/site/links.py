@@ -62,10 +62,10 @@ def faults(site: Path) -> Iterator[str]:
 
 
 def main(folder: Path) -> int:
-    """Print the faults of a site, and return 1 if it has any."""
-    found = list(faults(folder))
-    print(*found, f"{len(found)} faults in {len(pages(folder))} pages", sep="\n")
-    return 1 if found else 0
+    """Print the faults of a site, and return 1 if it has any, or no page."""
+    found, number = list(faults(folder)), len(pages(folder))
+    print(*found, f"{len(found)} faults in {number} pages", sep="\n")
+    return 1 if found or not number else 0
 
 
 if __name__ == "__main__":
