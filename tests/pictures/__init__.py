@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-from tests.pictures._badge import badge
 from tests.pictures._pages import ROOT, Application, browser, photograph, record
 from tests.pictures._terminal import Theme, Watched, svg, watch
 
@@ -61,8 +60,6 @@ def join(name: str, parts: tuple[str, ...], scratch: Path) -> Path:
 def make(folder: Path, scratch: Path) -> Iterator[Path]:
     """Make all pictures, and yield their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "checked.svg").write_text(badge())
-    yield folder / "checked.svg"
     watched = trip(scratch / "trip.jsonl")
     recordings = {"trace-page": scratch / "trip.jsonl"}
     recordings |= {f"trace-of-{one.name}": record(one, scratch) for one in APPLICATIONS}

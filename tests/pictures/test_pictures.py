@@ -7,8 +7,7 @@ from typing import get_args
 import pytest
 
 from tests.pictures import FOLDER, live_view, make, trip
-from tests.pictures._badge import badge, versions
-from tests.pictures._pages import CHROMIUM, LARGEST, ROOT, SCALE, WIDTH
+from tests.pictures._pages import CHROMIUM, LARGEST, SCALE, WIDTH
 from tests.pictures._terminal import Theme
 
 
@@ -25,17 +24,6 @@ def test_the_live_view_shows_a_wait_a_retry_and_a_timeout(tmp_path: Path) -> Non
 
     for part in ("3 running, 1 waiting", "attempt 2, retry: ConnectionError", "1 failed (1 timeout)"):
         assert part in text
-
-
-def test_the_badge_says_what_is_checked() -> None:
-    """`python -m tests.pictures` makes it. The versions are those of `.ci/run`, the loops those of the test suite."""
-    text = (FOLDER / "checked.svg").read_text()
-    runs = (ROOT / ".ci" / "run").read_text()
-
-    assert text == badge()
-    assert len(versions()) >= 3
-    assert [version for version in versions() if version not in runs] == []
-    assert f"Python {' | '.join(versions())}, asyncio + trio" in (ROOT / "README.md").read_text()
 
 
 def test_every_picture_is_small() -> None:
