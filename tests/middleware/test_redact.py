@@ -12,8 +12,9 @@ import anyio.to_thread
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from langchain.agents.middleware import ModelRequest
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import ParentCommand
@@ -28,7 +29,7 @@ from callboard.guards._redact._redact import TOKEN
 from callboard.guards._redact._values import walked
 from callboard.guards._sanitize._text import strip_invisible
 from callboard.middleware import Cache, RequireApproval
-from callboard.testing import calls, tool_call
+from callboard.testing import ScriptedModel, calls, tool_call
 from tests import helpers
 from tests.helpers import examples
 from tests.server.documents._memory import MemoryDocuments, MemoryServer
@@ -985,6 +986,158 @@ async def test_a_secret_that_the_model_wrote_is_not_shared_as_a_token_of_another
         for name in ("a", "b", "c"):
             group.start_soon(talk, name)
     assert [EMAIL in text for text in restored] == [True] * 3
+
+
+async def test_an_error_with_tokens_stays_in_its_conversation() -> None:
+    """The error is raised, not handled, and the arguments of the call contain no secret."""
+
+    @tool
+    async def look(name: str) -> str:
+        """Look a customer up."""
+        await anyio.sleep(1)
+        raise LookupError(CARD)
+
+    node = ToolNode([look], middleware=[Cache({"look"}), redact := Redact()], handle_tool_errors=False)
+    restored: list[str] = []
+
+    async def talk(name: str) -> None:
+        with pytest.raises(LookupError) as caught:
+            await node.ainvoke([tool_call("look", "1", name="Ann")], thread(name))
+        restored.append(await redact.restore(str(caught.value), thread_id=name))
+
+    async with anyio.create_task_group() as group:
+        for name in ("a", "b", "c"):
+            group.start_soon(talk, name)
+    assert restored == [CARD] * 3
+
+
+@pytest.mark.parametrize("inside", ["call", "cached call", "model request"])
+async def test_an_outer_result_with_inner_tokens_stays_in_its_conversation(inside: str) -> None:
+    """A tool that runs an agent repeats what tools and the model of that agent have said."""
+
+    @tool
+    async def find(name: str) -> str:
+        """Find a customer."""
+        return CARD
+
+    redact = Redact(models=True)
+    inner = ToolNode([find], middleware=[*([Cache({"find"})] if inside == "cached call" else []), redact])
+
+    @tool
+    async def delegate(task: str) -> str:
+        """Delegate a task to another agent."""
+        if inside != "model request":
+            state = await inner.ainvoke([tool_call("find", "1", name="Ann")])
+            return str(state["messages"][0].content)
+        request = ModelRequest(model=ScriptedModel([]), messages=[HumanMessage(CARD)])
+        return str((await redact._around_request(request, repeated)).content)
+
+    async def repeated(request: ModelRequest) -> Any:
+        return request.messages[0]
+
+    cache = Cache({"delegate"})
+    node = ToolNode([delegate], middleware=[cache])
+    for name in "abba":
+        message = (await node.ainvoke([tool_call("delegate", "1", task="find Ann")], thread(name)))["messages"][0]
+        assert await redact.restore(message.content, thread_id=name) == CARD
+        if name == "b":
+            cache.clear()  # the inner cache now has a result for this conversation
+
+
+async def test_the_result_of_a_revealed_value_stays_in_its_conversation() -> None:
+    """The same token has no value in another conversation, so the calls are equal only in their text."""
+    charged: list[str] = []
+
+    @tool
+    async def charge(card: str) -> str:
+        """Charge a card."""
+        charged.append(card)
+        return "12 left"
+
+    node = ToolNode([charge], middleware=[Cache({"charge"}), redact := Redact(reveal=["charge"])])
+    token = await redact.hide(CARD, thread_id="a")
+    for name in "aba":
+        await node.ainvoke([tool_call("charge", "1", card=token)], thread(name))
+    assert charged == [CARD, token]
+
+
+async def test_calls_without_a_conversation_share_nothing_with_one_named_none() -> None:
+    node = ToolNode([found := helpers.make(_card, "find")], middleware=[Cache({found.name}), redact := Redact()])
+    for config, name in (({}, ""), (thread("None"), "None")):
+        for _ in "12":
+            message = (await node.ainvoke([tool_call("find", "1")], config))["messages"][0]
+            assert await redact.restore(message.content, thread_id=name) == CARD
+
+
+async def _card() -> str:
+    return CARD
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.integers(0, 4),
+            st.sampled_from(["look", "look", "delegate"]),
+            st.sampled_from("abc"),
+            st.sampled_from(["plain", "secret", "secret", "error", "refused"]),
+            st.sampled_from(["call", "call", "call", "cancel", "invalidate", "clear"]),
+        ),
+        max_size=15,
+    )
+)
+async def test_conversations_get_fresh_results_and_only_their_own_tokens(steps: list[Any]) -> None:
+    """So it is for any order of calls, errors, cancellations and invalidations, and no call waits for ever."""
+    cache = Cache({"look", "delegate"}, ttl=5, size=4, missing="ignore")
+    redact = Redact()
+    version = ended = started = 0
+
+    @tool
+    async def look(kind: str) -> str:
+        """Look a customer up."""
+        text = f"{version} {'' if kind == 'plain' else CARD}"
+        await anyio.sleep(1)
+        if kind in ("error", "refused"):
+            raise LookupError(text) if kind == "error" else PermissionError(text)
+        return text
+
+    inner = ToolNode([look], middleware=[cache, redact], handle_tool_errors=LookupError)
+
+    @tool
+    async def delegate(kind: str) -> str:
+        """Delegate a task to another agent."""
+        return str((await inner.ainvoke([tool_call("look", "1", kind=kind)]))["messages"][0].content)
+
+    node = ToolNode([look, delegate], middleware=[cache, redact], handle_tool_errors=LookupError)
+
+    async def ask(name: str, kind: str, conversation: str, patience: float) -> None:
+        nonlocal ended
+        oldest = version
+        with anyio.move_on_after(patience):
+            try:
+                text = (await node.ainvoke([tool_call(name, "1", kind=kind)], thread(conversation)))["messages"][0].text
+            except PermissionError as error:
+                text = str(error)
+            assert CARD not in text
+            restored = await redact.restore(text, thread_id=conversation)
+            assert (CARD in restored) == (kind != "plain")
+            assert not TOKEN.search(restored)
+            assert kind in ("error", "refused") or int(text.split()[0]) >= oldest
+        ended += 1
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            for pause, name, conversation, kind, action in steps:
+                await anyio.sleep(pause / 4)
+                if action in ("call", "cancel"):
+                    started += 1
+                    group.start_soon(ask, name, kind, conversation, 1000 if action == "call" else 0.6)
+                else:
+                    version += 1
+                    # The result of the outer tool contains one of the inner tool.
+                    for one in ("look", "delegate"):
+                        cache.clear() if action == "clear" else cache.invalidate(one)
+    assert ended == started
+    assert not cache._local._flights
 
 
 async def test_results_without_secrets_are_shared_by_all_conversations() -> None:

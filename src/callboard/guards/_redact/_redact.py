@@ -453,8 +453,8 @@ class Redact(Middleware):
         try:
             output = await run_if_long(self._threads, output, partial(redaction.of, output))
             _clear_handled(redaction)
-            _bind_to_thread(redaction.values)
             failure = failure and redaction.cleared(failure)
+            _bind_to_thread(redaction.values)
             # Last, because only now the redaction has the values of all tokens.
             await self._keep(thread_id, redaction)
             if failure is not None:
@@ -472,6 +472,7 @@ class Redact(Middleware):
         said = [request.system_message, *request.messages]
         system, *messages = await run_if_long(self._threads, said, partial(redaction.of_conversation, said))
         await self._keep(thread_id, redaction)
+        _bind_to_thread(redaction.values)  # a tool that runs this agent may repeat them
         try:
             return await call_next(request.override(system_message=system, messages=messages))
         except Exception as error:
@@ -492,9 +493,10 @@ class Redact(Middleware):
         others, shown = self._divided(call)
         redaction = self._redaction(thread_id)
         hidden = await run_if_long(self._threads, others, partial(redaction.of, others))
-        _bind_to_thread(redaction.values)  # the tool may repeat these tokens
         await self._keep(thread_id, redaction)
         opened, values = await self._opened(shown, thread_id)
+        # The tool may repeat these tokens, and the same token has no value in another conversation.
+        _bind_to_thread({**redaction.values, **values})
         if values:
             note("revealed", kinds=_kinds(values), count=len(values))
         # Secrets that the model wrote itself for a revealed argument: it knows them, but results must not repeat them.

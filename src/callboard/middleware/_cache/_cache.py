@@ -270,6 +270,8 @@ class Cache(Middleware):
         return own[-1] if own else await call_next(request)
 
     async def _shared(self, key: _Key, request: ToolCallRequest, call_next: CallNext) -> Output:
+        if key.thread is not None and (call := running_call()) is not None:
+            call.only_for_thread = True  # also for a result that another call has made: enclosing calls repeat it
         found = self._local.enter(key)
         if isinstance(found, Hit):
             note("cache_hit", age=found.age)
@@ -408,7 +410,8 @@ class Cache(Middleware):
         """Return the key for calls of this conversation, if the tool has had a result that was only for one."""
         if key.tool not in self._by_thread:
             return key
-        return key._replace(thread=str(request.runtime.config.get("configurable", {}).get("thread_id")))
+        thread_id = request.runtime.config.get("configurable", {}).get("thread_id")
+        return key._replace(thread="" if thread_id is None else str(thread_id))
 
     def _key_to_keep(self, key: _Key, request: ToolCallRequest) -> _Key:
         """Return the key under which the outcome of a call that has run may be reused."""
