@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,43 @@ def test_a_hundred_connections_are_bounded_and_end(page: WebPage, monkeypatch: p
         while threading.active_count() > before:
             threading.Event().wait(0.01)
         assert client.ask("/")[0].status == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/data"])
+def test_connections_that_hold_all_places_do_not_keep_the_owner_out(
+    page: WebPage, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are opened again as soon as they end. Another user of the machine needs no token for that."""
+    monkeypatch.setattr(_web, "_LIFE", 2 * PATIENCE)
+    monkeypatch.setattr(_web._Requests, "timeout", 2 * PATIENCE)
+    client = Client(page.url)
+    before = threading.active_count()
+    with ExitStack() as stack:
+        for _ in range(5):
+            silent = [stack.enter_context(client.connect()) for _ in range(20)]
+            assert is_ended(silent[0])  # so the server has taken the last one
+            assert client.ask(path)[0].status == 200
+            assert threading.active_count() - before <= 16
+
+
+def test_a_connection_with_the_token_keeps_its_place(page: WebPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = show(page, [HEADER, *call(1, 0)])
+    began, go_on = threading.Event(), threading.Event()
+    newest = _web.Picture.newest
+
+    def slow(self: Any) -> Any:
+        began.set()
+        go_on.wait(PATIENCE)
+        return newest(self)
+
+    monkeypatch.setattr(_web.Picture, "newest", slow)
+    with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
+        answer = pool.submit(client.calls)
+        assert began.wait(PATIENCE)
+        silent = [stack.enter_context(client.connect()) for _ in range(40)]
+        assert is_ended(silent[0])
+        go_on.set()
+        assert answer.result(PATIENCE) == {"fetch": "ok"}
 
 
 def test_a_client_that_never_reads_delays_nobody(page: WebPage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,9 @@ class Picture:
 
 _HOST = "127.0.0.1"
 _MOST = 16
-"""Largest number of open connections, each with a thread; further ones are closed at once."""
+"""Largest number of open connections, each with a thread. A further one replaces the oldest without the token."""
+_ROOM = 0.5
+"""Seconds for which a further connection waits until the thread of that oldest one has ended."""
 _SILENCE = 5.0
 """Seconds for which a connection may neither send nor take anything."""
 _LIFE = 10.0
@@ -109,9 +111,11 @@ class _Server(ThreadingTCPServer):
     allow_reuse_address = os.name == "posix"
 
     def __init__(self, port: int, title: str, picture: Picture) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._open: dict[socket.socket, float] = {}
         """Open connections, and when they began. A socket is closed only after it has been removed."""
+        self._owners: set[socket.socket] = set()
+        """Open connections that have sent the token."""
         self.page = live_page(title).encode()
         self.picture = picture
         self.token = secrets.token_urlsafe(24)
@@ -122,7 +126,10 @@ class _Server(ThreadingTCPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
-            if has_room := len(self._open) < _MOST:
+            # Connections that only wait would otherwise keep the owner out: anybody at this machine can open them.
+            if len(self._open) >= _MOST:
+                self._cut(next((one for one in self._open if one not in self._owners), None))
+            if has_room := self._lock.wait_for(lambda: len(self._open) < _MOST, _ROOM):
                 self._open[request] = monotonic()
         if has_room:
             super().process_request(request, client_address)
@@ -132,7 +139,14 @@ class _Server(ThreadingTCPServer):
     def close_request(self, request: Any) -> None:
         with self._lock:
             self._open.pop(request, None)
+            self._owners.discard(request)
+            self._lock.notify()
         super().close_request(request)
+
+    def keep(self, request: socket.socket) -> None:
+        """Keep a connection, which has sent the token, although others want its place."""
+        with self._lock:
+            self._owners.add(request)
 
     def service_actions(self) -> None:
         """Close connections that are too old; `serve_forever` calls this several times a second."""
@@ -142,8 +156,12 @@ class _Server(ThreadingTCPServer):
         with self._lock:
             for connection, since in self._open.items():
                 if monotonic() - since >= age:
-                    with suppress(OSError):  # its thread then fails to read or to write
-                        connection.shutdown(socket.SHUT_RDWR)
+                    self._cut(connection)
+
+    def _cut(self, connection: socket.socket | None) -> None:
+        if connection is not None:
+            with suppress(OSError):  # its thread then fails to read or to write
+                connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log the error of a request. Connections that the other side, or this server, has closed are no errors."""
@@ -173,6 +191,7 @@ class _Requests(BaseHTTPRequestHandler):
         elif not self._has_token():
             self.send_error(HTTPStatus.UNAUTHORIZED)
         else:
+            self._site.keep(self.connection)
             body, tag = self._site.picture.newest()
             if self.headers.get("If-None-Match") == tag:
                 self._answer(HTTPStatus.NOT_MODIFIED, ETag=tag)
@@ -241,5 +260,7 @@ def web_page(title: str, port: int) -> Generator[WebPage]:
             try:
                 yield WebPage(server)
             finally:
-                server.shutdown()
-                server.close_older_than(0)
+                try:
+                    server.shutdown()
+                finally:  # a signal may interrupt the wait above
+                    server.close_older_than(0)
