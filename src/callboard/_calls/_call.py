@@ -331,7 +331,6 @@ class SupervisedCall(Timed, Generic[T]):
         "_limiters",
         "_middleware_scope",
         "_observers",
-        "_only_for_thread",
         "_queue_wait",
         "attempts",
         "call",
@@ -340,6 +339,7 @@ class SupervisedCall(Timed, Generic[T]):
         "error",
         "handled",
         "number",
+        "only_for_thread",
         "outer",
         "policy",
         "result",
@@ -372,8 +372,8 @@ class SupervisedCall(Timed, Generic[T]):
         self.error: BaseException | None = None
         self.handled: BaseException | None = None
         """Error that was turned into the result of the call; `None` without one."""
-        self.ended = self.do_not_cache = self._only_for_thread = False
-        """`do_not_cache`: no other call may have the result."""
+        self.ended = self.do_not_cache = self.only_for_thread = False
+        """`do_not_cache` (`only_for_thread`): no other call (thread) may have the result."""
         self.running = self.waiting = 0
         """`running`: number of attempts whose bodies run. `waiting`: number of attempts that wait for a permit."""
         self.resumes: str | None = None
@@ -395,19 +395,6 @@ class SupervisedCall(Timed, Generic[T]):
     @property
     def id(self) -> str | None:
         return self.call.get("id")
-
-    @property
-    def only_for_thread(self) -> bool:
-        """True if no other thread may have the result."""
-        return self._only_for_thread
-
-    @only_for_thread.setter
-    def only_for_thread(self, value: bool) -> None:
-        self._only_for_thread = value
-        # The results of the enclosing calls may repeat the result of this one.
-        around = self.outer.owner if isinstance(self.outer, Attempt) else self.outer
-        if value and isinstance(around, SupervisedCall):
-            around.only_for_thread = True
 
     @property
     def loop_holder(self) -> LoopHolder:

@@ -13,7 +13,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
 from pydantic import ValidationError
 
-from callboard._calls._call import current_call
+from callboard._calls._call import SupervisedCall, current_call
 from callboard._langgraph import graph_task
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._events import RunInfo
@@ -121,6 +121,17 @@ class RunningCall(Protocol):
 def running_call() -> RunningCall | None:
     """Return the call that the running code belongs to; `None` outside of a call."""
     return current_call()
+
+
+def bind_to_thread() -> None:
+    """Set `only_for_thread` for the running call and the calls around it, whose results may repeat this one."""
+    one: Any = current_call()
+    while one is not None:
+        if isinstance(one, SupervisedCall):
+            one.only_for_thread = True
+            one = one.outer
+        else:
+            one = getattr(one, "owner", None)  # an attempt of an enclosing call
 
 
 def takes_only_arguments(tool: BaseTool) -> bool:

@@ -30,7 +30,7 @@ from callboard.guards._sanitize._text import strip_invisible
 from callboard.middleware._output_budget import StoreAccess
 from callboard.tools._errors import is_control_flow
 from callboard.tools._large_values import run_if_long
-from callboard.tools._middleware import Middleware, Order, running_call
+from callboard.tools._middleware import Middleware, Order, bind_to_thread, running_call
 from callboard.tools._middleware_hooks import Missing, check_argument_names, check_missing, check_tool_names, tool_names
 from callboard.tools._results import CallNext, Output
 
@@ -551,8 +551,8 @@ def _clear_handled(redaction: Redaction) -> None:
 
 def _bind_to_thread(tokens: Collection[str]) -> None:
     """Tell caches that the outcome of the call has tokens, which nobody can open in another conversation."""
-    if tokens and (call := running_call()) is not None:
-        call.only_for_thread = True
+    if tokens:
+        bind_to_thread()
 
 
 def _kept(redaction: Redaction) -> dict[str, str]:

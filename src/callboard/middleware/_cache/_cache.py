@@ -36,6 +36,7 @@ from callboard.tools._large_values import has_many, is_long, run_if_long
 from callboard.tools._middleware import (
     Middleware,
     Order,
+    bind_to_thread,
     has_valid_arguments,
     is_answered,
     running_call,
@@ -270,8 +271,8 @@ class Cache(Middleware):
         return own[-1] if own else await call_next(request)
 
     async def _shared(self, key: _Key, request: ToolCallRequest, call_next: CallNext) -> Output:
-        if key.thread is not None and (call := running_call()) is not None:
-            call.only_for_thread = True  # also for a result that another call has made: enclosing calls repeat it
+        if key.thread is not None:
+            bind_to_thread()  # also for a result that another call has made: enclosing calls repeat it
         found = self._local.enter(key)
         if isinstance(found, Hit):
             note("cache_hit", age=found.age)
