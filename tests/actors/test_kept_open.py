@@ -12,6 +12,7 @@ from langchain_core.tools import tool
 
 from callboard import (
     Actor,
+    ActorDiedError,
     ActorGoneError,
     ActorStartError,
     Backoff,
@@ -325,3 +326,27 @@ async def test_an_open_node_can_be_pickled() -> None:
         await copy.aclose()
         await node.aclose()
     assert Counter.log == ["start", "start", "stop", "stop"]
+
+
+class Closer(Actor):
+    """Closes the supervisor that it belongs to."""
+
+    def __init__(self, tree: list[Supervisor]) -> None:
+        self.tree = tree
+
+    @handler
+    async def close(self) -> None:
+        """Close."""
+        await self.tree[0].aclose()
+
+
+async def test_a_handler_that_closes_its_own_supervisor_is_cancelled() -> None:
+    """The supervisor waits for the handler, and the handler for the supervisor; both waits have an end."""
+    tree: list[Supervisor] = []
+    supervisor = Supervisor([Closer(tree)])
+    tree.append(supervisor)
+    with anyio.fail_after(WAIT):
+        await supervisor.open()
+        with pytest.raises(ActorDiedError, match="had begun"):
+            await supervisor[Closer].close()
+        await supervisor.aclose()

@@ -72,7 +72,8 @@ class OwnerTask:
             await self._over.wait()
         except self._loop.cancelled_class:
             self._task.cancel()
-            with self._loop.shield(math.inf):
+            # Bounded: the caller may be a handler of the object, for which the end of the block waits.
+            with self._loop.shield(self._loop.now() + DEFAULT_GRACE):
                 await self._over.wait()
             raise
         self._raise_error()
