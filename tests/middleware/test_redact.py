@@ -1174,3 +1174,24 @@ async def test_a_result_with_tokens_is_not_stored_for_other_processes() -> None:
     assert len(server.texts) == 1
     reasons = [event.facts["reason"] for event in events if event.what == "cache_skipped"]
     assert reasons == ["is only for its conversation"]
+
+
+async def test_a_repeated_token_stays_in_its_conversation_although_the_key_leaves_it_out() -> None:
+    """The tool repeats a token of its arguments, and the key of the cache has another argument only."""
+    ran: list[str] = []
+
+    @tool
+    async def save(number: int, note: str) -> str:
+        """Save a note."""
+        ran.append(note)
+        return f"saved {note}"
+
+    redact = Redact()
+    node = ToolNode(
+        [save], middleware=[Cache({"save"}, key=lambda request: request.tool_call["args"]["number"]), redact]
+    )
+    for name in ("a", "b"):
+        token = await redact.hide(EMAIL, thread_id=name)
+        message = (await node.ainvoke([tool_call("save", "1", number=1, note=token)], thread(name)))["messages"][0]
+        assert await redact.restore(message.content, thread_id=name) == f"saved {EMAIL}"
+    assert len(ran) == 2

@@ -68,6 +68,8 @@ class Redaction:
         self, detectors: Sequence[Detector], key: bytes, thread_id: str, known: Mapping[str, str] | None = None
     ) -> None:
         self.values: dict[str, str] = {}
+        self.has_tokens = False
+        """`True` if a text has had tokens: new ones, or those of an earlier redaction."""
         self._kinds = Counter[str]()
         self._detectors = (*detectors, *_known(known or {}))
         self._names = {detector.name for detector in self._detectors}
@@ -130,7 +132,9 @@ class Redaction:
 
     def _is_token(self, text: str) -> bool:
         match = TOKEN.fullmatch(text)
-        return match is not None and match[1] in self._names
+        is_token = match is not None and match[1] in self._names
+        self.has_tokens |= is_token
+        return is_token
 
     def _replaced(self, text: str) -> str:
         # An attacker may split a secret with invisible characters, or glue one to other text. So both readings are
@@ -147,7 +151,8 @@ class Redaction:
         return self._with_tokens(visible, self._findings(visible, (*self._detectors, *apart)))
 
     def _findings(self, text: str, detectors: Sequence[Detector]) -> list[Finding]:
-        tokens = (match.span() for match in TOKEN.finditer(text) if match[1] in self._names)
+        tokens = [match.span() for match in TOKEN.finditer(text) if match[1] in self._names]
+        self.has_tokens |= bool(tokens)
         try:
             return findings(text, detectors, tokens)
         except Exception as error:
@@ -168,6 +173,7 @@ class Redaction:
         about = f"{self._thread_id}\0{kind}\0{value}".encode("utf-8", "surrogatepass")
         token = f"<{kind}:{hmac.digest(self._key, about, 'sha256').hex()[:12]}>"
         self.values[token] = value
+        self.has_tokens = True
         self._kinds[kind] += 1
         return token
 
@@ -454,7 +460,7 @@ class Redact(Middleware):
             output = await run_if_long(self._threads, output, partial(redaction.of, output))
             _clear_handled(redaction)
             failure = failure and redaction.cleared(failure)
-            _bind_to_thread(redaction.values)
+            _bind_to_thread(redaction.has_tokens)
             # Last, because only now the redaction has the values of all tokens.
             await self._keep(thread_id, redaction)
             if failure is not None:
@@ -472,7 +478,7 @@ class Redact(Middleware):
         said = [request.system_message, *request.messages]
         system, *messages = await run_if_long(self._threads, said, partial(redaction.of_conversation, said))
         await self._keep(thread_id, redaction)
-        _bind_to_thread(redaction.values)  # a tool that runs this agent may repeat them
+        _bind_to_thread(redaction.has_tokens)  # a tool that runs this agent may repeat them
         try:
             return await call_next(request.override(system_message=system, messages=messages))
         except Exception as error:
@@ -496,7 +502,7 @@ class Redact(Middleware):
         await self._keep(thread_id, redaction)
         opened, values = await self._opened(shown, thread_id)
         # The tool may repeat these tokens, and the same token has no value in another conversation.
-        _bind_to_thread({**redaction.values, **values})
+        _bind_to_thread(redaction.has_tokens or bool(values))
         if values:
             note("revealed", kinds=_kinds(values), count=len(values))
         # Secrets that the model wrote itself for a revealed argument: it knows them, but results must not repeat them.
@@ -549,9 +555,9 @@ def _clear_handled(redaction: Redaction) -> None:
         call.handled = redaction.cleared(call.handled)
 
 
-def _bind_to_thread(tokens: Collection[str]) -> None:
+def _bind_to_thread(has_tokens: bool) -> None:
     """Tell caches that the outcome of the call has tokens, which nobody can open in another conversation."""
-    if tokens:
+    if has_tokens:
         bind_to_thread()
 
 
