@@ -4,7 +4,6 @@ Playwright's async API needs asyncio. Its sync API must always be used from the 
 has such a thread on any event loop.
 """
 
-import shutil
 import threading
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -15,11 +14,10 @@ from langchain_core.messages import ToolMessage
 
 from callboard import Actor, Agent, CallPolicy, ToolNode, create_react_agent, handler, remaining, running
 from callboard.testing import ScriptedModel, calls
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+from tests.chromium import launch, needs_chromium
 
 pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (apt-get install chromium)"),
+    needs_chromium,
     pytest.mark.real_clock,
     pytest.mark.exhaustive,
 ]
@@ -41,7 +39,7 @@ class Page(Actor):
 
         self.lives.append(threading.current_thread().name)
         self.playwright = sync_playwright().start()
-        self.browser = self.playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        self.browser = launch(self.playwright)
         self.page: Any = self.browser.new_page()
 
     def stop(self) -> None:

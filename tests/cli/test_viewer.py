@@ -1,7 +1,6 @@
 """The HTML page of `callboard trace --html`, tested in a real browser."""
 
 import re
-import shutil
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -9,27 +8,23 @@ from typing import Any
 
 import pytest
 
+from tests.chromium import chromium, needs_chromium
 from tests.telemetry._recordings import HEADER, busy, call, in_order, run, write
 
 from ._commands import Project
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 PAINTED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (apt-get install chromium)"),
+    needs_chromium,
     pytest.mark.exhaustive,
 ]
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as opened:
         yield opened
-        opened.close()
 
 
 class Opened:

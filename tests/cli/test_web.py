@@ -3,7 +3,6 @@
 import http.client
 import json
 import re
-import shutil
 import signal
 import socket
 import threading
@@ -18,12 +17,11 @@ import pytest
 
 from callboard._cli import _web
 from callboard._cli._web import WebPage, web_page
+from tests.chromium import chromium, needs_chromium
 from tests.telemetry._recordings import HEADER, busy, call, in_order, run, write
 
 from ._agents import AGENT
 from ._commands import PATIENCE, Project, stop
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 GATED = (
     AGENT
@@ -409,26 +407,20 @@ def test_json_stays_alone_on_stdout(project: Project, agents: str) -> None:
 
 # The page in a browser.
 
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (apt-get install chromium)")
-
 
 @pytest.fixture
 def tab() -> Iterator[Any]:
     """Open a tab, and check at the end that it had no error."""
-    from playwright.sync_api import sync_playwright
-
     complaints: list[str] = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as browser:
         tab = browser.new_page()
         tab.on("console", lambda message: complaints.append(message.text))
         tab.on("pageerror", lambda error: complaints.append(str(error)))
         yield tab
-        browser.close()
     assert [text for text in complaints if "ERR_CONNECTION_REFUSED" not in text] == []
 
 
-@needs_browser
+@needs_chromium
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_call_runs_and_ends_without_a_reload(project: Project, tab: Any, backend: str) -> None:
@@ -459,7 +451,7 @@ def test_a_call_runs_and_ends_without_a_reload(project: Project, tab: Any, backe
     assert tab.locator(".bar").count() == 2
 
 
-@needs_browser
+@needs_chromium
 @pytest.mark.exhaustive
 def test_an_update_keeps_the_search_the_zoom_and_the_elements(page: WebPage, tab: Any) -> None:
     events = [*run(1, 0, 9)[:-1], *call(1, 0.5, took=2), *call(2, 0.6, tool="query")[:-2]]
@@ -480,15 +472,11 @@ def test_an_update_keeps_the_search_the_zoom_and_the_elements(page: WebPage, tab
     assert tab.evaluate("document.getElementById('search').value") == "fetch"
 
 
-@needs_browser
+@needs_chromium
 @pytest.mark.exhaustive
 def test_without_the_token_the_page_says_so(page: WebPage) -> None:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as browser:
         tab = browser.new_page()
         tab.goto(page.url.partition("#")[0])
         tab.get_by_text("The address lacks the token that the command printed.").wait_for()
         assert tab.locator(".bar").count() == 0
-        browser.close()

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-from tests.pictures._pages import ROOT, Application, browser, photograph, record
+from tests.chromium import chromium
+from tests.pictures._pages import ROOT, Application, photograph, record
 from tests.pictures._terminal import Theme, Watched, svg, watch
 
 FOLDER = ROOT / "docs" / "pictures"
@@ -68,7 +69,7 @@ def make(folder: Path, scratch: Path) -> Iterator[Path]:
         path = folder / f"live-view-{theme}.svg"
         path.write_text(live_view(watched, theme))
         yield path
-    with browser() as opened:
+    with chromium() as opened:
         for name, recording in recordings.items():
             # Only the README and one page show a trace page in the reader's colours.
             for theme in get_args(Theme) if name == "trace-page" else ("light",):

@@ -2,14 +2,11 @@
 
 import os
 import shlex
-import shutil
 import struct
 import subprocess
 import sys
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,6 @@ from typing import Any
 from tests.pictures._terminal import Theme
 
 ROOT = Path(__file__).parents[2]
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 COMMAND = (sys.executable, "-m", "callboard._cli")
 PATIENCE = 120
 
@@ -46,17 +42,6 @@ def record(application: Application, folder: Path) -> Path:
     subprocess.run(command, cwd=work, env=environment, check=True, capture_output=True, timeout=PATIENCE)
     (found,) = records.glob("*.jsonl")
     return found.rename(folder / f"{application.name}.jsonl")
-
-
-@contextmanager
-def browser() -> Iterator[Any]:
-    """Start Chromium, and yield playwright's object of it."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 WIDTH, LEAST, MOST = 860, 400, 760

@@ -6,8 +6,9 @@ from typing import get_args
 
 import pytest
 
+from tests.chromium import needs_chromium
 from tests.pictures import FOLDER, live_view, make, trip
-from tests.pictures._pages import CHROMIUM, LARGEST, SCALE, WIDTH
+from tests.pictures._pages import LARGEST, SCALE, WIDTH
 from tests.pictures._terminal import Theme
 
 
@@ -34,7 +35,7 @@ def test_every_picture_is_small() -> None:
     assert {name: size for name, size in sizes.items() if size > LARGEST} == {}
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (apt-get install chromium)")
+@needs_chromium
 @pytest.mark.exhaustive
 def test_the_command_makes_every_picture(tmp_path: Path) -> None:
     made = {path.name for path in make(tmp_path / "pictures", tmp_path)}

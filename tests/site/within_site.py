@@ -4,7 +4,6 @@ import functools
 import http.server
 import os
 import re
-import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +13,12 @@ from urllib.parse import urlsplit
 import pytest
 from markdown_it import MarkdownIt
 
+from tests.chromium import chromium, needs_chromium
 from tests.site import _pages, links
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 SITE = Path(os.environ["SITE_FOLDER"])
 FOLDERS = sorted({str(Path(name).parent) for name in links.pages(SITE)})
 
-in_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (apt-get install chromium)")
 
 # Elements that stick out of the window, without those in a table or in code that scrolls inside of itself.
 WIDER = """() => {
@@ -62,12 +60,8 @@ def address() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as opened:
         yield opened
-        opened.close()
 
 
 class Window:
@@ -109,7 +103,7 @@ def test_every_link_anchor_and_image_is_there() -> None:
     assert list(links.faults(SITE)) == []
 
 
-@in_browser
+@needs_chromium
 @pytest.mark.real_clock
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -124,7 +118,7 @@ def test_no_page_is_wider_than_the_window(window: Window, folder: str) -> None:
                 window.fault(f"wider than the window: {one}")
 
 
-@in_browser
+@needs_chromium
 @pytest.mark.real_clock
 def test_the_measure_sees_what_is_too_wide(window: Window) -> None:
     """The theme hides what sticks out at the right, so the width of the page alone would not show it."""
@@ -134,7 +128,7 @@ def test_the_measure_sees_what_is_too_wide(window: Window) -> None:
     assert any("3000px" in one for one in page.evaluate(WIDER))
 
 
-@in_browser
+@needs_chromium
 @pytest.mark.real_clock
 def test_every_public_name_has_an_entry(browser: Any, address: str) -> None:
     """An entry has an anchor, a signature and a docstring."""
@@ -153,7 +147,7 @@ def test_every_public_name_has_an_entry(browser: Any, address: str) -> None:
     assert missing == []
 
 
-@in_browser
+@needs_chromium
 @pytest.mark.real_clock
 @pytest.mark.parametrize("words", ["timeout", "drain", "CallPolicy"])
 def test_search_finds(window: Window, words: str) -> None:
@@ -166,7 +160,7 @@ def test_search_finds(window: Window, words: str) -> None:
     assert words.lower() in found.inner_text().lower()
 
 
-@in_browser
+@needs_chromium
 @pytest.mark.real_clock
 def test_search_finds_in_a_folder_without_a_server(browser: Any) -> None:
     """A copy of the site is read offline."""
@@ -181,7 +175,7 @@ def test_search_finds_in_a_folder_without_a_server(browser: Any) -> None:
     assert window.faults == []
 
 
-@in_browser
+@needs_chromium
 @pytest.mark.real_clock
 def test_the_theme_changes_from_that_of_the_system_to_light_and_dark(window: Window) -> None:
     """The choice stays on the next page."""
@@ -196,7 +190,7 @@ def test_the_theme_changes_from_that_of_the_system_to_light_and_dark(window: Win
     assert page.locator("body").get_attribute("data-md-color-scheme") == "slate"
 
 
-@in_browser
+@needs_chromium
 @pytest.mark.real_clock
 def test_the_button_of_a_code_block_copies_it(window: Window) -> None:
     """The clipboard has the code exactly, so that it runs."""

@@ -256,7 +256,7 @@ def _run_agent(backend: str, options: dict[str, Any]) -> float:
     from callboard.testing import ScriptedModel, calls
 
     async def ping() -> str:
-        """Answer."""
+        """Return "pong"."""
         await anyio.lowlevel.checkpoint()
         return "pong"
 

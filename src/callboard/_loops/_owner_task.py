@@ -135,8 +135,8 @@ class Openable:
         another cell of a notebook. If the object was opened by `open()` already, nothing happens.
 
         Raises:
-            RuntimeError: if an `async with` block of the object is open, or each cell of this notebook has its own
-                event loop, as after `%autoawait trio`.
+            RuntimeError: if an `async with` block of the object is open, if another task opens or closes it at the same
+                time, or if each cell of this notebook has its own event loop, as after `%autoawait trio`.
             BaseException: the error of `async with`, if the object cannot be opened.
         """
         owner = self._owner_task
