@@ -324,6 +324,22 @@ def test_labels_and_outcomes_are_there_at_every_width(opened: Any, width: int) -
     assert one.page.locator("h2").first.inner_text().startswith("run 1 agent")
 
 
+LABELS_THAT_TOUCH = """() => {
+    const ends = [...document.querySelectorAll('#axis span')].map((one) => one.getBoundingClientRect());
+    return ends.flatMap((one, at) => (at && one.left < ends[at - 1].right ? [at] : []));
+}"""
+
+
+@pytest.mark.parametrize("took", [0.00007, 0.0021, 0.0048, 0.047, 0.93, 25.0, 2000.0])
+def test_no_label_of_the_axis_covers_another(opened: Any, took: float) -> None:
+    one = opened([HEADER, *in_order([*run(1, 0, took), *call(1, 0, took=took)])])
+
+    for width in range(390, 1400, 30):
+        one.page.set_viewport_size({"width": width, "height": 800})
+        one.page.evaluate(PAINTED)
+        assert one.page.evaluate(LABELS_THAT_TOUCH) == [], width
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 def test_progress_does_not_paint_over_its_bar(opened: Any, width: int) -> None:
     one = opened(many_searches())

@@ -23,7 +23,7 @@ function zoom(factor, share = 0.5) {
 const pan = (share) => setView(view.from + view.span * share, view.span);
 
 function step(width) {
-  const rough = (view.span / Math.max(1, width)) * 80;
+  const rough = (view.span / Math.max(1, width)) * 120; // twice the width of a long label: the last one stands left of its line
   const power = 10 ** Math.floor(Math.log10(rough));
   return [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
 }
