@@ -1,0 +1,43 @@
+"""Tools and an actor of an imaginary reader, in a module that worker processes can import."""
+
+from typing import Any
+
+from langchain_core.tools import tool
+
+from callboard import Actor, handler
+
+
+@tool
+def render(scene: str) -> str:
+    """Render a scene."""
+    return scene.upper()
+
+
+@tool
+def search(query: str) -> str:
+    """Search."""
+    return f"all about {query}"
+
+
+def parse(text: str) -> int:
+    """Parse a text."""
+    return len(text)
+
+
+class Renderer(Actor):
+    """Actor with a file."""
+
+    def __init__(self, file: str = "") -> None:
+        self.file = file
+
+    @handler
+    def frame(self, number: int) -> str:
+        """Render a frame."""
+        return f"{self.file} {number}"
+
+
+def called(name: str, **args: Any) -> dict[str, Any]:
+    """Return the state of an agent whose last message asks for one call."""
+    from callboard.testing import calls
+
+    return {"messages": [calls((name, args))]}

@@ -1,0 +1,125 @@
+"""Every code block of the pages is run: those marked `python no-run`, too.
+
+`tests/test_docs.py` runs the blocks marked `python`, each page as one program. The others are parts of a program, or need
+a server: a fragment in `tests/doc_fragments` gives them the names that the page assumes, or another test runs them.
+"""
+
+import ast
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard.testing import backend
+from tests.doc_fragments import _how_to, _pages_of_actors
+from tests.doc_fragments._surroundings import ROOT, Block, Fragment, World, blocks_of
+
+WAIT = 30.0
+"""Timeout in seconds of one block."""
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.md"), ROOT / "actors/README.md"]
+)
+BLOCKS = [block for page in PAGES for block in blocks_of(page, "python no-run")]
+ELSEWHERE = {
+    ("docs/how-to/jupyter.md", ""): "tests/notebooks/test_page.py",
+    ("docs/how-to/shut-down.md", "from hypercorn"): "tests/drain/_served.py",
+}
+"""Blocks of a page with this text, and the file that runs them."""
+FRAGMENTS = [*_how_to.FRAGMENTS.all, *_pages_of_actors.FRAGMENTS.all]
+RUNS = [
+    pytest.param(fragment, name, id=f"{fragment.page}:{fragment.part[:20]}:{name}")
+    for fragment in FRAGMENTS
+    for name in (fragment.backends if fragment.is_async else ("",))
+]
+
+
+def homes_of(block: Block) -> list[object]:
+    """Return what runs a block: fragments, and files of tests."""
+    fragments = [one for one in FRAGMENTS if one.page == block.page and one.part in block.code]
+    return fragments + [file for (page, part), file in ELSEWHERE.items() if page == block.page and part in block.code]
+
+
+def test_each_block_that_is_not_a_program_is_run_once() -> None:
+    """A new block without a fragment fails here; so does a fragment whose block has gone, or that fits two."""
+    found = {f"{block.page}:{block.line}": homes_of(block) for block in BLOCKS}
+    uses = Counter(id(home) for homes in found.values() for home in homes)
+
+    assert {place: len(homes) for place, homes in found.items() if len(homes) != 1} == {}
+    assert {f"{one.page}: {one.part}" for one in FRAGMENTS if uses[id(one)] != 1} == set()
+
+
+def test_the_other_tests_read_their_pages() -> None:
+    """The file names its page, and takes the blocks with this mark from it."""
+    for (page, _), file in ELSEWHERE.items():
+        text = (ROOT / file).read_text()
+        assert Path(page).name in text and "python no-run" in text
+
+
+@pytest.mark.parametrize(("fragment", "name"), RUNS)
+@pytest.mark.filterwarnings("ignore:RequireApproval asks a person:callboard.IdleMiddlewareWarning")
+def test_a_fragment_runs(
+    fragment: Fragment, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Names of callboard have to be imported by the page; the surrounding gives only the reader's own."""
+    [block] = [block for block in BLOCKS if fragment in homes_of(block)]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT)])  # for workers that import the bodies
+    world = World(tmp_path, monkeypatch, request, earlier(block) if fragment.after_page else {})
+    if fragment.is_async:
+        real_name, options = backend(name, real_clock=True)
+        anyio.run(run_async, fragment, block, world, backend=real_name, backend_options=options)
+    else:
+        run_sync(fragment, block, world)
+
+
+def earlier(block: Block) -> dict[str, Any]:
+    """Run the blocks of the page before this one, which test_docs.py runs as well."""
+    names: dict[str, Any] = {"__name__": "a_page"}
+    for before in blocks_of(block.page, "python"):
+        if before.line < block.line:
+            exec(compiled(before), names)
+    return names
+
+
+def compiled(block: Block) -> CodeType:
+    """Compile a block so that a traceback leads to the line of the page."""
+    tree = ast.increment_lineno(ast.parse(block.code), block.line - 1)
+    code: CodeType = compile(tree, block.page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    return code
+
+
+def joined(world: World, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the names for a block, none of which hides that its page forgot an import."""
+    kinds = [name for name, value in given.items() if isinstance(value, type | FunctionType)]
+    assert [name for name in kinds if re.match(r"callboard(_actors)?\b", given[name].__module__)] == []
+    return {"__name__": "a_page", **world.names, **given}
+
+
+def run_sync(fragment: Fragment, block: Block, world: World) -> None:
+    steps: Any = fragment.around(world)
+    try:
+        names = joined(world, next(steps))
+        exec(compiled(block), names)
+        with pytest.raises(StopIteration):
+            steps.send(names)
+    finally:
+        steps.close()
+
+
+async def run_async(fragment: Fragment, block: Block, world: World) -> None:
+    steps: Any = fragment.around(world)
+    with anyio.fail_after(WAIT):
+        try:
+            names = joined(world, await anext(steps))
+            if (waits := eval(compiled(block), names)) is not None:
+                await waits
+            with pytest.raises(StopAsyncIteration):
+                await steps.asend(names)
+        finally:
+            await steps.aclose()
