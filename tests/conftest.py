@@ -64,6 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "exhaustive: every variant, real servers, kills, soak; left out unless `-m exhaustive` asks for it, as CI does",
     )
+    config.addinivalue_line("markers", "every_variant: leave out no parameter of this test, each is another subject")
     config.addinivalue_line("markers", "hangs_after(seconds): end the test after this time on its clock")
     config.addinivalue_line("markers", "backends(*names): run on these only; 'asyncio' stands for all of its variants")
 
@@ -134,7 +135,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return  # the command line names the tests to run
     variants: dict[tuple[Path, str, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("exhaustive") is None:
+        if isinstance(item, pytest.Function) and not any(map(item.get_closest_marker, ("exhaustive", "every_variant"))):
             name = item.callspec.params.get("anyio_backend", "") if hasattr(item, "callspec") else ""
             variants[item.path, item.originalname, str(name)].append(item)
     numbers: dict[Path, dict[str, int]] = defaultdict(dict)

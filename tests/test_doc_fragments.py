@@ -1,13 +1,15 @@
 """Every code block of the pages is run: those marked `python no-run`, too.
 
-`tests/test_docs.py` runs the blocks marked `python`, each page as one program. The others are parts of a program, or need
-a server: a fragment in `tests/doc_fragments` gives them the names that the page assumes, or another test runs them.
+`tests/test_docs.py` runs the blocks marked `python`, each page as one program. The others are parts of a program, or
+need a server: a fragment in `tests/doc_fragments` gives them the names that the page assumes, or another test runs
+them.
 """
 
 import ast
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -16,27 +18,39 @@ import anyio
 import pytest
 
 from callboard.testing import backend
-from tests.doc_fragments import _how_to, _pages_of_actors
+from tests.doc_fragments import _how_to, _pages_of_actors, _telemetry
 from tests.doc_fragments._surroundings import ROOT, Block, Fragment, World, blocks_of
 
 WAIT = 30.0
 """Timeout in seconds of one block."""
 PAGES = sorted(
     str(path.relative_to(ROOT))
-    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.md"), ROOT / "actors/README.md"]
+    for path in [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "src").rglob("*.md"),
+        ROOT / "actors/README.md",
+    ]
 )
 BLOCKS = [block for page in PAGES for block in blocks_of(page, "python no-run")]
 ELSEWHERE = {
     ("docs/how-to/jupyter.md", ""): "tests/notebooks/test_page.py",
+    ("docs/how-to/prometheus-and-grafana.md", "PrometheusMetricReader"): "tests/operations/_busy.py",
     ("docs/how-to/shut-down.md", "from hypercorn"): "tests/drain/_served.py",
+    ("docs/how-to/shut-down.md", "import uvicorn"): "tests/drain/_served.py",
+    ("docs/how-to/test-your-agents.md", "test_refund"): "tests/testing/test_plugin.py",
 }
 """Blocks of a page with this text, and the file that runs them."""
-FRAGMENTS = [*_how_to.FRAGMENTS.all, *_pages_of_actors.FRAGMENTS.all]
-RUNS = [
-    pytest.param(fragment, name, id=f"{fragment.page}:{fragment.part[:20]}:{name}")
-    for fragment in FRAGMENTS
-    for name in (fragment.backends if fragment.is_async else ("",))
-]
+FRAGMENTS = [*_how_to.FRAGMENTS.all, *_telemetry.FRAGMENTS.all, *_pages_of_actors.FRAGMENTS.all]
+
+
+def runs() -> Iterator[Any]:
+    """Yield each fragment with each of its backends; by default, fragments take turns with their backends."""
+    for number, fragment in enumerate(FRAGMENTS):
+        for turn, name in enumerate(names := fragment.runs_on):
+            is_left_out = fragment.exhaustive or turn != number % len(names)
+            marks = [pytest.mark.exhaustive] if is_left_out else []
+            yield pytest.param(fragment, name, id=f"{fragment.page}:{fragment.part[:20]}:{name}", marks=marks)
 
 
 def homes_of(block: Block) -> list[object]:
@@ -61,7 +75,8 @@ def test_the_other_tests_read_their_pages() -> None:
         assert Path(page).name in text and "python no-run" in text
 
 
-@pytest.mark.parametrize(("fragment", "name"), RUNS)
+@pytest.mark.every_variant
+@pytest.mark.parametrize(("fragment", "name"), [*runs()])
 @pytest.mark.filterwarnings("ignore:RequireApproval asks a person:callboard.IdleMiddlewareWarning")
 def test_a_fragment_runs(
     fragment: Fragment, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
@@ -70,7 +85,7 @@ def test_a_fragment_runs(
     [block] = [block for block in BLOCKS if fragment in homes_of(block)]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT)])  # for workers that import the bodies
-    world = World(tmp_path, monkeypatch, request, earlier(block) if fragment.after_page else {})
+    world = World(tmp_path, monkeypatch, request, earlier(block) if fragment.after_page else {}, name)
     if fragment.is_async:
         real_name, options = backend(name, real_clock=True)
         anyio.run(run_async, fragment, block, world, backend=real_name, backend_options=options)
@@ -105,7 +120,12 @@ def run_sync(fragment: Fragment, block: Block, world: World) -> None:
     steps: Any = fragment.around(world)
     try:
         names = joined(world, next(steps))
-        exec(compiled(block), names)
+        if fragment.exit_code is None:
+            exec(compiled(block), names)
+        else:
+            with pytest.raises(SystemExit) as ended:
+                exec(compiled(block), names)
+            assert ended.value.code == fragment.exit_code
         with pytest.raises(StopIteration):
             steps.send(names)
     finally:

@@ -1,17 +1,29 @@
-"""Fragments of the pages in `docs/how-to`."""
+"""Fragments of the pages in `docs/how-to`; `_telemetry` has those that send spans and metrics."""
 
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from langchain_core.messages import HumanMessage
+import anyio
+import httpx
+import psycopg
+import pytest
 
-from callboard import ToolNode
-from callboard.testing import ScriptedModel, calls
+from callboard import ToolNode, create_react_agent, keyed
+from callboard.testing import FakeEngine, ScriptedModel, calls, tool_call
+from callboard_actors.postgres import PostgresFleet, PostgresLimits
+from callboard_actors.redis import RedisFleet
+from tests.chromium import CHROMIUM
 from tests.doc_fragments import _bodies
-from tests.doc_fragments._surroundings import AsyncSteps, Fragments, Names, Steps, World, blocks_of
+from tests.doc_fragments._servers import postgres, redis
+from tests.doc_fragments._surroundings import AsyncSteps, Fragments, Steps, World, blocks_of
 from tests.doc_fragments._web import public_web
+from tests.mcp._asked import over_http
 from tests.remote._commands import SECRET, engine, worker
 
 FRAGMENTS = Fragments()
@@ -21,12 +33,12 @@ QUESTION = {"messages": [("user", "What does it cost?")]}
 
 
 def content_of(state: Any) -> Any:
-    return state["messages"][-1].content
+    return state["messages"][-1].text
 
 
 @fragment(
     HOW_TO + "choose-isolation.md",
-    'preload=["numpy"]',
+    'preload=["numpy"]', exhaustive=True,
     faked="numpy is an empty module: it is no dependency of callboard",
 )
 async def isolated_tools(world: World) -> AsyncSteps:
@@ -40,7 +52,7 @@ async def isolated_tools(world: World) -> AsyncSteps:
     assert not names["pool"].pids  # the block has closed it
 
 
-@fragment(HOW_TO + "choose-isolation.md", "print((await node")
+@fragment(HOW_TO + "choose-isolation.md", "print((await node", exhaustive=True)
 def isolated_script(world: World) -> Steps:
     """The block is a whole program: a script whose tools run in processes is run by its name."""
     [block] = [one for one in blocks_of(HOW_TO + "choose-isolation.md", "python no-run") if "__main__" in one.code]
@@ -50,7 +62,7 @@ def isolated_script(world: World) -> Steps:
     yield {}  # under another name than __main__, so that it only defines its functions
 
 
-@fragment(HOW_TO + "choose-isolation.md", "child(Renderer")
+@fragment(HOW_TO + "choose-isolation.md", "child(Renderer", exhaustive=True)
 async def isolated_actor(world: World) -> AsyncSteps:
     from callboard_actors.process import Processes
 
@@ -61,15 +73,9 @@ async def isolated_actor(world: World) -> AsyncSteps:
 
 @fragment(HOW_TO + "choose-isolation.md", "runs_in=untrusted", after_page=True)
 async def confined_tools(world: World) -> AsyncSteps:
-    from callboard import CallPolicy
-
-    names = yield {"parse": _bodies.parse, **isolated_imports(CallPolicy)}
+    names = yield {"parse": _bodies.parse}
     async with names["node"] as node:
         assert content_of(await node.ainvoke(_bodies.called("parse", text="tea"))) == "3"
-
-
-def isolated_imports(*_: object) -> Names:
-    return {}
 
 
 @fragment(
@@ -86,14 +92,133 @@ async def fetched_page(world: World) -> AsyncSteps:
         assert content_of(found).endswith("# Example")
 
 
-@fragment(HOW_TO + "keep-conversations.md", "postgresql://clerk:secret@db.example", after_page=True)
-def kept_in_postgres(world: World) -> Steps:
-    """The agent connects at its first run; `tests/agent` runs such agents on a server."""
-    names = yield {"model": ScriptedModel(["hi"]), "tools": [_bodies.search]}
-    assert names["agent"].invoke
+@fragment(
+    HOW_TO + "keep-conversations.md",
+    "postgresql://clerk:secret@db.example",
+    faked="db.example is a server on loopback, by variables of libpq",
+    after_page=True,
+    exhaustive=True,
+)
+async def kept_in_postgres(world: World) -> AsyncSteps:
+    with postgres() as server:
+        server.sql("CREATE DATABASE agents")
+        server.sql("ALTER ROLE clerk PASSWORD 'secret'")
+        world.patch.setenv("PGHOSTADDR", "127.0.0.1")
+        world.patch.setenv("PGPORT", str(server.port))
+        names = yield {"model": ScriptedModel(["It costs 3.50."]), "tools": [_bodies.search]}
+        async with names["agent"] as agent:
+            await agent.ainvoke(QUESTION, {"configurable": {"thread_id": "ada"}})
+        assert threads_in(server.url("agents", password="secret")) == [("ada",)]
+    world.names["directory"].cleanup()
 
 
-@fragment(HOW_TO + "run-on-other-machines.md", "connects at the first call", after_page=True)
+@fragment(
+    HOW_TO + "keep-conversations.md", "AsyncPostgresSaver", backends=("asyncio",), after_page=True, exhaustive=True
+)
+async def kept_by_a_saver(world: World) -> AsyncSteps:
+    """The driver of this saver runs on asyncio only, as the page says."""
+    with postgres() as server:
+        url = server.new_database()
+        yield {"url": url, "model": ScriptedModel(["On its way."]), "tools": [_bodies.search]}
+        assert threads_in(url) == [("ada",)]
+    world.names["directory"].cleanup()
+
+
+def threads_in(url: str) -> list[Any]:
+    with psycopg.connect(url) as connection:
+        return connection.execute("SELECT DISTINCT thread_id FROM checkpoints").fetchall()
+
+
+@fragment(HOW_TO + "mcp-servers.md", "token_of(user)", after_page=True, exhaustive=True)
+async def server_of_each_user(world: World) -> AsyncSteps:
+    """The server repeats the header that it gets."""
+
+    async def token_of(user: str | None) -> str:
+        return f"token of {user}"
+
+    heard: list[str] = []
+
+    def reply(messages: list[Any]) -> str:
+        heard.append(messages[-1].text)
+        return "Done."
+
+    async with over_http("_plain_http", "2026") as url:
+        asked = calls(("header", {"text": "authorization"}))
+        yield {"url": url, "model": ScriptedModel([asked, reply]), "question": QUESTION, "token_of": token_of}
+    assert heard == ["Bearer token of ann"]
+
+
+@fragment(
+    HOW_TO + "one-owner-per-key.md",
+    "async with node:",
+    after_page=True,
+    exhaustive=True,
+    faked="the Redis of the page has another port here, and a shorter lease",
+)
+async def node_with_a_fleet(world: World) -> AsyncSteps:
+    page, heard = world.names, list[str]()
+
+    def reply(messages: list[Any]) -> str:
+        heard.append(messages[-1].text)
+        return "Done."
+
+    with redis() as server:
+        fleet = RedisFleet(server.url, secret=page["secret"], lease=1.0)
+        child = page["child"](page["Browser"](), key=page["by_user"], fleet=fleet, idle=600.0, cap=50)
+        model = ScriptedModel([calls(("open", {"url": "https://example.com"})), reply])
+        yield {"node": ToolNode([child]), "model": model, "question": QUESTION}
+    assert heard == ["https://example.com is open"]
+
+
+@fragment(
+    HOW_TO + "one-owner-per-key.md",
+    "import keyed",
+    after_page=True,
+    exhaustive=True,
+    faked="the Redis of the page has another port here, and a shorter lease",
+)
+async def references_with_a_fleet(world: World) -> AsyncSteps:
+    opened: list[Any] = []
+
+    class Browser(world.names["Browser"]):  # type: ignore[misc, unused-ignore]
+        async def stop(self) -> None:
+            opened.append(self.key)
+
+    with redis() as server:
+        fleet = RedisFleet(server.url, secret=world.names["secret"], lease=1.0)
+        yield {"fleet": fleet, "Browser": Browser}
+    assert opened == ["ada"]
+
+
+class Database:
+    """Connection with psycopg's sync driver in a thread: its async one has no trio."""
+
+    def __init__(self, url: str) -> None:
+        self.connection = psycopg.connect(url, autocommit=True)
+
+    async def execute(self, statement: Any, values: Any = ()) -> Any:
+        return await anyio.to_thread.run_sync(self.connection.execute, statement, values)
+
+
+@fragment(HOW_TO + "one-owner-per-key.md", "class Book(Actor)", after_page=True, exhaustive=True)
+async def fenced_book(world: World) -> AsyncSteps:
+    """A later owner is its token in the row: the former owner can write no more."""
+    names = yield {}
+    with postgres() as server:
+        database = Database(url := server.new_database())
+        await database.execute("CREATE TABLE books (id text, text text, token numeric)")
+        await database.execute("INSERT INTO books VALUES ('tea', '', 0)")
+        fleet = PostgresFleet(url, secret=SECRET)
+        with database.connection:
+            async with keyed(names["Book"](database), fleet=fleet) as books:
+                await books["tea"].append("one")
+                await database.execute("UPDATE books SET token = token + 1")
+                with pytest.raises(RuntimeError, match="another process owns this book now"):
+                    await books["tea"].append("two")
+            assert (await database.execute("SELECT text FROM books")).fetchall() == [("one",)]
+
+
+@fragment(HOW_TO + "run-on-other-machines.md", "connects at the first call", after_page=True, exhaustive=True)
 async def other_machines(world: World) -> AsyncSteps:
     """The page's engine names two hosts; this one has a worker on loopback."""
     module = _bodies.__name__
@@ -113,7 +238,115 @@ async def other_machines(world: World) -> AsyncSteps:
         assert names["node"]
 
 
-@fragment(HOW_TO + "serve-tools-by-mcp.md", "async def tools():", after_page=True, faked="the npm server is never asked")
+@fragment(HOW_TO + "share-limits.md", "storage.put", exhaustive=True)
+async def fenced_storage(world: World) -> AsyncSteps:
+    """A storage that stores the highest token refuses a late write."""
+
+    class Storage:
+        tokens: list[Any] = []
+
+        async def put(self, path: str, text: str, fence: Any) -> None:
+            assert fence > max(self.tokens, default=0)
+            self.tokens.append(fence)
+
+    from callboard import CallPolicy, Limit
+
+    storage = Storage()
+    names = yield {"storage": storage}
+    with postgres() as server:
+        limits = PostgresLimits(server.new_database())
+        policy = CallPolicy(limit=Limit(concurrency=1, shared=limits))
+        node = ToolNode([names["write"]], policies={"write": policy})
+        for number in (1, 2):
+            [message] = (await node.ainvoke([tool_call("write", str(number), path="a", text="b")]))["messages"]
+            assert message.text == "written"
+        await anyio.to_thread.run_sync(limits.close)
+    assert len(storage.tokens) == 2
+
+
+@fragment(
+    HOW_TO + "share-one-browser.md",
+    "playwright.sync_api",
+    exhaustive=True,
+    faked="Chromium is that of the system, not the one that Playwright downloads",
+)
+async def browser(world: World) -> AsyncSteps:
+    from playwright.sync_api import BrowserType
+
+    from callboard import running
+
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed (apt-get install chromium)")
+    launch = BrowserType.launch
+    world.patch.setattr(
+        BrowserType, "launch", lambda self: launch(self, executable_path=CHROMIUM, args=["--no-sandbox"])
+    )
+    names = yield {}
+    async with running(names["Browser"]()) as page:
+        assert await page.read("data:text/html,<p id=price>It costs 3.50.") == "It costs 3.50."
+        assert await page.wait_for("#price") == "it is there"
+        with anyio.move_on_after(0.5) as scope:
+            await page.wait_for("#never")
+        assert scope.cancelled_caught
+        assert await page.wait_for("#price") == "it is there"  # the thread is free, the page is open
+
+
+@fragment(HOW_TO + "shut-down.md", "async for job in queue", backends=("asyncio", "trio"), exit_code=0)
+def drained_program(world: World) -> Steps:
+    """SIGTERM comes during the call of the only job, which is finished all the same."""
+    finished: list[Any] = []
+
+    async def book() -> str:
+        """Book a room."""
+        os.kill(os.getpid(), signal.SIGTERM)
+        await anyio.sleep(0.1)
+        return "It is booked."
+
+    agent = create_react_agent(ScriptedModel([calls("book"), "Done."]), [book])
+
+    async def jobs() -> AsyncIterator[Any]:
+        yield QUESTION
+        await anyio.sleep_forever()
+
+    async def handle(job: Any) -> None:
+        found = await agent.ainvoke(job)
+        finished.extend(message.text for message in found["messages"][-2:])
+
+    world.patch.setattr(anyio, "run", partial(anyio.run, backend=world.backend))
+    yield {"engine": FakeEngine(), "agent": agent, "queue": jobs(), "handle": handle}
+    assert finished == ["It is booked.", "Done."]
+
+
+@fragment(HOW_TO + "shut-down.md", "async def lifespan(app)")
+async def drained_application(world: World) -> AsyncSteps:
+    from starlette.applications import Starlette
+    from starlette.routing import Route
+
+    agent = create_react_agent(ScriptedModel(["It costs 3.50."]), [_bodies.search])
+    names = yield {"agent": agent}
+    app = Starlette(routes=[Route("/", names["chat"], methods=["POST"])])
+    # As a server does: without a handler of its own, the block below would be cancelled.
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        async with (
+            names["lifespan"](app),
+            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as client,
+        ):
+            assert (await client.post("/", content="What is it?")).json() == {"answer": "It costs 3.50."}
+            os.kill(os.getpid(), signal.SIGTERM)
+            while not app.state.shutdown.has_begun:
+                await anyio.sleep(0.01)
+            refused = await client.post("/", content="And now?")
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+            assert "being drained" in refused.json()["error"]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert app.state.shutdown.exit_code == 0
+
+
+@fragment(
+    HOW_TO + "serve-tools-by-mcp.md", "async def tools():", exhaustive=True, after_page=True, faked="the npm server is never asked"
+)
 async def gateway(world: World) -> AsyncSteps:
     """The block defines a function, which is called with a server of ours in place of the one of npm."""
     program = world.folder / "files.py"
@@ -126,7 +359,7 @@ async def gateway(world: World) -> AsyncSteps:
     assert content_of(found) == "text of a.txt"
 
 
-FILES = '''
+FILES = """
 import asyncio
 
 from mcp.server.mcpserver import MCPServer
@@ -147,7 +380,7 @@ async def write_file(path: str, text: str) -> str:
 
 
 asyncio.run(server.run_stdio_async())
-'''
+"""
 
 
 @fragment(HOW_TO + "use-a-real-model.md", '"openai:gpt-5.1"', faked="the key; no request is sent")
@@ -155,6 +388,3 @@ def named_model(world: World) -> Steps:
     world.patch.setenv("OPENAI_API_KEY", "no key")
     names = yield {"search": _bodies.search}
     assert names["agent"].invoke
-
-
-assert HumanMessage and calls

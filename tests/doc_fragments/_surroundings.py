@@ -33,6 +33,8 @@ class World:
     patch: pytest.MonkeyPatch
     request: pytest.FixtureRequest
     names: Names
+    backend: str
+    """Backend of this run; empty for a block without an event loop."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,22 @@ class Fragment:
     around: Callable[[World], Steps | AsyncSteps]
     faked: str = ""
     """Foreign object that is not the real one here, and the reason."""
-    backends: tuple[str, ...] = ("asyncio", "trio")
+    backends: tuple[str, ...] = ()
+    """Backends, if they are not both, or if a block that is not async starts an event loop."""
     after_page: bool = False
     """Run the earlier blocks of the page first."""
+    exhaustive: bool = False
+    """Leave the fragment to the exhaustive run, because it needs a server or seconds."""
+    exit_code: int | None = None
+    """Exit code with which the block ends its process."""
 
     @property
     def is_async(self) -> bool:
         return inspect.isasyncgenfunction(self.around)
+
+    @property
+    def runs_on(self) -> tuple[str, ...]:
+        return self.backends or (("asyncio", "trio") if self.is_async else ("",))
 
 
 @dataclass

@@ -11,8 +11,7 @@ import httpcore2
 import pytest
 import trustme
 
-import callboard_actors.http._guard as _guard
-from callboard_actors.http import HttpClient
+from callboard_actors.http import HttpClient, _guard
 
 PUBLIC = "93.184.215.14"
 """Address that the fake resolver gives; the guard of callboard checks it as usual."""

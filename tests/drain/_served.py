@@ -1,6 +1,6 @@
 """The application of `examples/drained_service.py`, for servers that import it; its options are in the environment.
 
-_served.py BACKEND PORT    runs the program for hypercorn that is on the page "Shut down gracefully"
+_served.py SERVER BACKEND PORT    runs the program for hypercorn or uvicorn that is on the page "Shut down gracefully"
 """
 
 import os
@@ -17,9 +17,11 @@ app = runpy.run_path(str(ROOT / "examples" / "drained_service.py"))["service"](
 )
 
 
-def program(backend: str, port: int) -> str:
-    """Return the program of the page for a backend and a port on loopback."""
-    [block] = re.findall(r"^```python no-run\n(?=[^`]*\bfrom hypercorn)(.*?)^```$", PAGE.read_text(), re.M | re.S)
+def program(server: str, backend: str, port: int) -> str:
+    """Return the page's program for a server, a backend and a port on loopback."""
+    blocks = re.findall(r"^```python no-run\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+    [block] = [one for one in blocks if re.search(rf"^(from|import) {server}\b", one, re.M)]
+    block = block.replace("uvicorn.run(app)", f'uvicorn.run(app, host="127.0.0.1", port={port})')
     text = re.sub(r"^from service import app.*$", "", block, flags=re.M).replace("0.0.0.0:8000", f"127.0.0.1:{port}")
     if backend == "trio":
         text = text.replace("hypercorn.asyncio import", "hypercorn.trio import")
@@ -28,4 +30,4 @@ def program(backend: str, port: int) -> str:
 
 
 if __name__ == "__main__":
-    exec(program(sys.argv[1], int(sys.argv[2])))
+    exec(program(sys.argv[1], sys.argv[2], int(sys.argv[3])))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ._service import Service, ask, started, the_example, until_asked
+from ._service import Service, ask, started, until_asked
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive, pytest.mark.timeout(180)]
 
@@ -39,19 +39,20 @@ def hypercorn(worker: str, graceful: int = 30) -> Any:
     return server("hypercorn", "--worker-class", worker, "--graceful-timeout", str(graceful))
 
 
-def hypercorn_program(backend: str) -> Any:
-    pytest.importorskip("hypercorn")
-    return lambda _, number, seconds: [sys.executable, "-m", "tests.drain._served", backend, str(number)]
+def program(module: str, backend: str) -> Any:
+    """Return the command of the program that the page has for a server."""
+    pytest.importorskip(module)
+    return lambda _, number, seconds: [sys.executable, "-m", "tests.drain._served", module, backend, str(number)]
 
 
 SERVERS: dict[str, Any] = {
     "uvicorn": uvicorn,
-    "uvicorn in a program": lambda: the_example,
+    "uvicorn in a program": lambda: program("uvicorn", "asyncio"),
     "gunicorn": gunicorn,
     "hypercorn on asyncio": lambda: hypercorn("asyncio"),
     "hypercorn on trio": lambda: hypercorn("trio"),
-    "hypercorn in a program on asyncio": lambda: hypercorn_program("asyncio"),
-    "hypercorn in a program on trio": lambda: hypercorn_program("trio"),
+    "hypercorn in a program on asyncio": lambda: program("hypercorn", "asyncio"),
+    "hypercorn in a program on trio": lambda: program("hypercorn", "trio"),
 }
 CODES = {"uvicorn": -15}
 """Exit codes after a drain without unknown calls, other than 0; a shell shows -15 as 143."""
@@ -90,7 +91,13 @@ def test_a_call_that_finishes_in_time_is_answered(name: str, tmp_path: Path) -> 
     assert (tmp_path / "bookings").read_text() == "Minerva is asked\nMinerva is booked\n"
 
 
-DRAINED = {"uvicorn": -15, "gunicorn": 0, "hypercorn in a program on asyncio": 4, "hypercorn in a program on trio": 4}
+DRAINED = {
+    "uvicorn": -15,
+    "uvicorn in a program": 4,
+    "gunicorn": 0,
+    "hypercorn in a program on asyncio": 4,
+    "hypercorn in a program on trio": 4,
+}
 
 
 @pytest.mark.parametrize("name", DRAINED)

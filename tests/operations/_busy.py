@@ -4,6 +4,7 @@ It prints its port. Calls run, fail, time out, wait, are rejected and retried, l
 """
 
 import importlib.util
+import re
 import time
 import warnings
 from pathlib import Path
@@ -13,9 +14,6 @@ from typing import Any
 import anyio
 from langchain_core.messages import AIMessage
 from opentelemetry import metrics
-from opentelemetry.exporter.prometheus import PrometheusMetricReader
-from opentelemetry.sdk.metrics import MeterProvider
-from prometheus_client import start_http_server
 
 from callboard import (
     AbandonedThreadWarning,
@@ -33,6 +31,16 @@ from callboard.middleware import CircuitBreaker, Retry
 from callboard.testing import ScriptedModel, calls
 
 DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "prometheus-and-grafana.md"
+
+
+def exported() -> int:
+    """Run the page's set-up of the exporter, with a free port on loopback; return the port."""
+    blocks = re.findall(r"^```python no-run\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    [block] = [one for one in blocks if "start_http_server(9464)" in one]
+    names: dict[str, Any] = {}
+    exec(block.replace("start_http_server(9464)", 'server, _ = start_http_server(0, addr="127.0.0.1")'), names)
+    return int(names["server"].server_port)
 
 
 def circuits_module() -> ModuleType:
@@ -133,9 +141,7 @@ def agents() -> list[Any]:
 async def main() -> None:
     for kind in (AbandonedThreadWarning, IdleMiddlewareWarning):
         warnings.simplefilter("ignore", kind)
-    metrics.set_meter_provider(MeterProvider([PrometheusMetricReader()]))
-    server, _ = start_http_server(0, addr="127.0.0.1")
-    print(server.server_port, flush=True)
+    print(exported(), flush=True)
     good, bad = agents()
     with observe(circuits_module().Circuits(metrics.get_meter("busy"))):
         async with good, bad:

@@ -277,12 +277,29 @@ SHOP = """
     script = [looked, calls(("refund", {"order": "o1"})), "Done."]
     agent = create_react_agent(ScriptedModel(script), [search, refund], name="shop")
 """
+REPLAYS = """
+
+@pytest.mark.callboard("runs/refund.jsonl")
+@pytest.mark.parametrize("event", range(1, 18, 5))
+def test_killed(replay, event):
+    replay(shop.agent, kill_at=event)
+
+
+def test_unmarked(replay):
+    pass
+"""
 BUGS = {
     "a tool renamed": ("script =", "refund.__name__ = 'pay_back'\nscript ="),
     "an argument renamed": ("def refund(order: str) -> str:", "def refund(number: str, order: int = 0) -> str:"),
     "another order": ('name="shop"', 'name="shop", version="v1", post_model_hook=reverse'),
     "no calls": ("[search, refund], name", "[search, refund], interrupt_before=['tools'], name"),
 }
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "test-your-agents.md"
+
+
+def code_of_page(info: str) -> str:
+    """Return the blocks of the page with this text after the fence; users copy them."""
+    return "\n".join(re.findall(rf"^```{info}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL))
 
 
 @pytest.mark.exhaustive
@@ -290,22 +307,7 @@ def test_a_recording_of_callboard_run_is_a_regression_test(project: pytest.Pytes
     """Planted bugs are reported: the recording was made before them."""
     project.makepyfile(
         shop=SHOP,
-        test_shop="""
-            import pytest
-            import shop
-
-            @pytest.mark.callboard("runs/refund.jsonl")
-            def test_refund(replay):
-                replay(shop.agent)
-
-            @pytest.mark.callboard("runs/refund.jsonl")
-            @pytest.mark.parametrize("event", range(1, 18, 5))
-            def test_killed(replay, event):
-                replay(shop.agent, kill_at=event)
-
-            def test_unmarked(replay):
-                pass
-        """,
+        test_shop=code_of_page("python no-run") + REPLAYS,
     )
     command = ("run", "shop:agent", "Refund me.", "--thread", "refund", "--record-to", "runs", "--capture")
     made = project.run(sys.executable, "-m", "callboard._cli", *command, timeout=100)
@@ -326,9 +328,7 @@ def test_a_recording_of_callboard_run_is_a_regression_test(project: pytest.Pytes
 
 def test_the_tests_on_the_page_pass(project: pytest.Pytester) -> None:
     """Users copy them."""
-    page = Path(__file__).parents[2] / "docs" / "how-to" / "test-your-agents.md"
-    code = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
-    project.makepyfile("\n".join(code))
+    project.makepyfile(code_of_page("python"))
 
     run(project).assert_outcomes(passed=1 + 2 + 40 + 2)
 
