@@ -38,7 +38,8 @@ def content_of(state: Any) -> Any:
 
 @fragment(
     HOW_TO + "choose-isolation.md",
-    'preload=["numpy"]', exhaustive=True,
+    'preload=["numpy"]',
+    exhaustive=True,
     faked="numpy is an empty module: it is no dependency of callboard",
 )
 async def isolated_tools(world: World) -> AsyncSteps:
@@ -295,6 +296,8 @@ async def browser(world: World) -> AsyncSteps:
 def drained_program(world: World) -> Steps:
     """SIGTERM comes during the call of the only job, which is finished all the same."""
     finished: list[Any] = []
+    log = world.request.getfixturevalue("caplog")
+    log.set_level("INFO", "callboard")
 
     async def book() -> str:
         """Book a room."""
@@ -315,6 +318,10 @@ def drained_program(world: World) -> Steps:
     world.patch.setattr(anyio, "run", partial(anyio.run, backend=world.backend))
     yield {"engine": FakeEngine(), "agent": agent, "queue": jobs(), "handle": handle}
     assert finished == ["It is booked.", "Done."]
+    [drained] = [
+        record.message for record in log.records if "was drained" in record.message and "agent" in record.message
+    ]
+    assert "1 finished, 0 ended" in drained
 
 
 @fragment(HOW_TO + "shut-down.md", "async def lifespan(app)")
@@ -345,7 +352,11 @@ async def drained_application(world: World) -> AsyncSteps:
 
 
 @fragment(
-    HOW_TO + "serve-tools-by-mcp.md", "async def tools():", exhaustive=True, after_page=True, faked="the npm server is never asked"
+    HOW_TO + "serve-tools-by-mcp.md",
+    "async def tools():",
+    exhaustive=True,
+    after_page=True,
+    faked="the npm server is never asked",
 )
 async def gateway(world: World) -> AsyncSteps:
     """The block defines a function, which is called with a server of ours in place of the one of npm."""
