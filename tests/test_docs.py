@@ -72,7 +72,7 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_block_says_what_it_is(page: Path) -> None:
-    """A slip in a fence must not hide a block from the test above; `python no-run` marks code that cannot run here."""
+    """A slip in a fence must not hide a block from the test above; `test_doc_fragments.py` runs `python no-run`."""
     known = {"python", "python no-run", "text", "console", "toml"}
 
     assert {block.info for block in blocks(page)} <= known

@@ -329,9 +329,9 @@ async def drained_application(world: World) -> AsyncSteps:
     from starlette.applications import Starlette
     from starlette.routing import Route
 
-    agent = create_react_agent(ScriptedModel(["It costs 3.50."]), [_bodies.search])
+    agent = create_react_agent(ScriptedModel(["It costs 3.50."]), [_bodies.search], checkpointer="memory")
     names = yield {"agent": agent}
-    app = Starlette(routes=[Route("/", names["chat"], methods=["POST"])])
+    app = Starlette(routes=[Route("/{thread}", names["chat"], methods=["POST"])])
     # As a server does: without a handler of its own, the block below would be cancelled.
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
@@ -339,11 +339,11 @@ async def drained_application(world: World) -> AsyncSteps:
             names["lifespan"](app),
             httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as client,
         ):
-            assert (await client.post("/", content="What is it?")).json() == {"answer": "It costs 3.50."}
+            assert (await client.post("/ada", content="What is it?")).json() == {"answer": "It costs 3.50."}
             os.kill(os.getpid(), signal.SIGTERM)
             while not app.state.shutdown.has_begun:
                 await anyio.sleep(0.01)
-            refused = await client.post("/", content="And now?")
+            refused = await client.post("/ada", content="And now?")
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
             assert "being drained" in refused.json()["error"]
     finally:
