@@ -3,6 +3,7 @@
 The page is made of signatures and docstrings, so it cannot differ from the code.
 """
 
+import ast
 import dataclasses
 import importlib
 import inspect
@@ -115,10 +116,23 @@ def _prose(doc: str) -> str:
     parts: list[str] = []
     for paragraph in re.split(r"\n\s*\n", doc.strip()):
         if paragraph.startswith("    "):
-            parts.append(f"```python no-run\n{textwrap.dedent(paragraph)}\n```")
+            code = textwrap.dedent(paragraph)
+            parts.append(f"```python no-run\n{_imports(code)}{code}\n```")
         else:
             parts.append(_SENTENCE.sub("\n", " ".join(paragraph.split())))
     return "\n\n".join(parts)
+
+
+def _imports(code: str) -> str:
+    """Return the imports of the public names in an example: a docstring leaves them out, and a page must not."""
+    used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
+    # A name that two modules export comes from the first one.
+    homes = {public.name: public.module for public in reversed(public_names()) if public.name in used}
+    lines = [
+        f"from {module} import {', '.join(sorted(name for name, home in homes.items() if home == module))}\n"
+        for module in sorted(set(homes.values()))
+    ]
+    return "".join([*lines, "\n"]) if lines else ""
 
 
 def _methods(value: type) -> Iterator[str]:

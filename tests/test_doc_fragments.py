@@ -34,11 +34,13 @@ PAGES = sorted(
 )
 BLOCKS = [block for page in PAGES for block in blocks_of(page, "python no-run")]
 ELSEWHERE = {
+    ("actors/README.md", "RayEngine("): "tests/ray/within_pages.py",
     ("docs/how-to/jupyter.md", ""): "tests/notebooks/test_page.py",
     ("docs/how-to/prometheus-and-grafana.md", "PrometheusMetricReader"): "tests/operations/_busy.py",
     ("docs/how-to/shut-down.md", "from hypercorn"): "tests/drain/_served.py",
     ("docs/how-to/shut-down.md", "import uvicorn"): "tests/drain/_served.py",
     ("docs/how-to/test-your-agents.md", "test_refund"): "tests/testing/test_plugin.py",
+    ("docs/reference/actors.md", "RayEngine("): "tests/ray/within_pages.py",
 }
 """Blocks of a page with this text, and the file that runs them."""
 FRAGMENTS = [*_how_to.FRAGMENTS.all, *_telemetry.FRAGMENTS.all, *_pages_of_actors.FRAGMENTS.all]

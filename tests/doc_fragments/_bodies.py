@@ -4,7 +4,7 @@ from typing import Any
 
 from langchain_core.tools import tool
 
-from callboard import Actor, handler
+from callboard import Actor, fencing_token, handler
 
 
 @tool
@@ -17,6 +17,18 @@ def render(scene: str) -> str:
 def search(query: str) -> str:
     """Search."""
     return f"all about {query}"
+
+
+@tool
+def book(hotel: str) -> str:
+    """Book a hotel."""
+    return f"{hotel} is booked"
+
+
+@tool
+def permitted() -> str:
+    """Tell whether the call has a permit of a shared limit."""
+    return "with a token" if fencing_token() else "without"
 
 
 def parse(text: str) -> int:
@@ -34,6 +46,19 @@ class Renderer(Actor):
     def frame(self, number: int) -> str:
         """Render a frame."""
         return f"{self.file} {number}"
+
+
+class Browser(Actor):
+    """Browser of one user."""
+
+    def __init__(self) -> None:
+        self.pages = 0
+
+    @handler
+    async def open(self, url: str, user: str) -> str:
+        """Open a page."""
+        self.pages += 1
+        return f"{self.pages} pages of {user}"
 
 
 def called(name: str, **args: Any) -> dict[str, Any]:

@@ -1,5 +1,357 @@
 """Fragments of `actors/README.md` and of the examples in `docs/reference/actors.md`."""
 
-from tests.doc_fragments._surroundings import Fragments
+import atexit
+import json
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import httpx2
+import pytest
+import trustme
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from callboard import CallsInterrupted, ToolNode, create_react_agent
+from callboard.testing import ScriptedModel, calls, tool_call
+from tests.doc_fragments import _bodies
+from tests.doc_fragments._hosts import own_address, resolve
+from tests.doc_fragments._surroundings import AsyncSteps, Fragments, World
+from tests.doc_fragments._web import public_web
+from tests.mcp import _npm
+from tests.mcp_service._clients import text_in
+from tests.process._processes import needs_bubblewrap
+from tests.remote._commands import SECRET, worker
+from tests.server._servers import RedisServer, program
+from tests.sql._shop import names_in, new_shop
 
 FRAGMENTS = Fragments()
+fragment = FRAGMENTS.of
+README, REFERENCE = "actors/README.md", "docs/reference/actors.md"
+MACHINES = "both machines are this one: their names lead to loopback"
+WEB = "https://example.org/ is a server on loopback: tests use no network"
+QUESTION = {"messages": [("user", "What is it?")]}
+
+
+async def said(node: Any, name: str, **args: Any) -> Any:
+    """Return the content of the message about one call of an open node."""
+    found = await node.ainvoke(_bodies.called(name, **args))
+    return found["messages"][-1].content
+
+
+def texts(state: Any) -> list[Any]:
+    """Return the contents of the messages of tools."""
+    return [message.text for message in state["messages"] if message.type == "tool"]
+
+
+# Worker processes.
+
+
+@fragment(README, "Processes(workers=2")
+@fragment(REFERENCE, "Processes(workers=2", exhaustive=True)
+async def pool(world: World) -> AsyncSteps:
+    names = yield {"fn": _bodies.parse, "args": ("four",)}
+    assert names["value"] == 4
+    assert not names["pool"].pids  # the block has closed it
+
+
+PARSERS = """
+from pathlib import Path
+
+def parse(path):
+    Path("out/parsed").write_text("done")
+    try:
+        return Path(path).read_text() + Path("secret").read_text()
+    except PermissionError:
+        return f"{Path(path).read_text()} only"
+"""
+
+
+@fragment(README, 'preload=["parsers"]')
+async def confined_pool(world: World) -> AsyncSteps:
+    folders(world)
+    (world.folder / "parsers.py").write_text(PARSERS)
+    world.patch.syspath_prepend(world.folder)
+    world.patch.delitem(sys.modules, "parsers", raising=False)
+    names = yield {}
+    assert names["value"] == "a page only"
+    assert Path("out/parsed").read_text() == "done"
+
+
+@fragment(README, "bubblewrap", exhaustive=True)
+async def in_namespaces(world: World) -> AsyncSteps:
+    from callboard_actors.process import Processes
+
+    if needs_bubblewrap.args[0]:
+        pytest.skip(needs_bubblewrap.kwargs["reason"])
+    folders(world)
+    names = yield {}
+    async with Processes(confine=names["confine"], workers=1) as pool:
+        await pool.run(shutil.copyfile, "data/page.html", "out/page.html")
+        assert Path("out/page.html").read_text() == "a page"
+        assert sorted(await pool.run(os.listdir, world.folder)) == ["data", "out"]  # there is no file `secret`
+
+
+def folders(world: World) -> None:
+    """Make the folders that the page names, and a file beside them."""
+    for name in ("data", "out"):
+        (world.folder / name).mkdir()
+    (world.folder / "data" / "page.html").write_text("a page")
+    (world.folder / "secret").write_text("secret")
+
+
+# Workers on other machines. The blocks with `RayEngine` are run by `tests/ray/within_pages.py`.
+
+
+@fragment(README, "RemoteEngine(", faked=MACHINES, exhaustive=True)
+@fragment(REFERENCE, "RemoteEngine(", faked=MACHINES, exhaustive=True)
+async def two_machines(world: World) -> AsyncSteps:
+    """The secret is in the file that the README names, and in the variable of which the docstring speaks."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path("ca.pem")
+    authority.issue_cert("worker-1", "worker-2").private_key_and_cert_chain_pem.write_to_path("worker.pem")
+    Path("secret").write_text(SECRET)
+    world.patch.setenv("CALLBOARD_WORKER_SECRET", SECRET)
+    first, second = own_address(), own_address()
+    resolve(world.patch, {"worker-1": first, "worker-2": second})
+    options = (_bodies.__name__, "--tls-cert", "worker.pem", "--secret-file", "secret", "--listen")
+    with worker(*options, f"{first}:7000"), worker(*options, f"{second}:7000"):
+        names = yield {"render": _bodies.render}
+        async with names["node"] as node:
+            assert await said(node, "render", scene="a hill") == "A HILL"
+
+
+# Tools for models.
+
+
+@fragment(README, "Shell(")
+@fragment(REFERENCE, "Shell(", exhaustive=True)
+async def commands(world: World) -> AsyncSteps:
+    (world.folder / "project").mkdir()
+    (world.folder / "project" / "a.txt").write_text("")
+    world.patch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)  # where pytest is
+    names = yield {}
+    async with names["node"] as node:
+        assert {"run", "start_job", "job", "stop_job", "jobs"} == set(node.tools_by_name)
+        assert "a.txt" in await said(node, "run", command="ls")
+        assert "git version" in await said(node, "run", command="git --version")
+        assert "Refused" in await said(node, "run", command="rm a.txt")
+
+
+@fragment(README, "SqlDatabase(")
+@fragment(REFERENCE, "ToolNode([SqlDatabase(")
+async def database(world: World) -> AsyncSteps:
+    new_shop(world.folder)
+    names = yield {}
+    async with names["node"] as node:
+        assert {"schema", "describe", "query"} == set(node.tools_by_name)
+        assert "tea" in await said(node, "query", statement="select name from item")
+
+
+@fragment(REFERENCE, "db.query(")
+async def database_of_a_program(world: World) -> AsyncSteps:
+    new_shop(world.folder)
+    names = yield {}
+    assert [*names["rows"]] == [{"name": "salt"}]
+
+
+@fragment(REFERENCE, "WritableSqlDatabase(")
+async def writable_database(world: World) -> AsyncSteps:
+    """Nothing is written before a person has approved the statement."""
+    url = new_shop(world.folder)
+    call = tool_call("execute", "1", statement="delete from item where name = 'ham'")
+    names = yield {}
+    async with names["node"] as node:
+        with pytest.raises(CallsInterrupted) as caught:
+            await node.ainvoke([call])
+        assert names_in(url) == ["tea", "ham", "salt"]
+        [question] = caught.value.interrupts
+        await node.ainvoke([call], ledger=caught.value.ledger, resume={question.id: {"type": "accept"}})
+    assert names_in(url) == ["tea", "salt"]
+
+
+NUMPY = "numpy is a small module: it is no dependency of callboard"
+
+
+def fake_numpy(world: World) -> None:
+    (world.folder / "numpy.py").write_text("pi = 3")
+    world.patch.syspath_prepend(world.folder)
+
+
+@fragment(README, "python_tool(", faked=NUMPY, exhaustive=True)
+async def interpreter(world: World) -> AsyncSteps:
+    fake_numpy(world)
+    names = yield {}
+    async with names["node"] as node:
+        assert await said(node, "run_python", code="x = 40\nx + 2") == "Out[1]: 42"
+        assert "there are: numpy" in await said(node, "run_python", code="import pandas")
+
+
+@fragment(REFERENCE, "python_tool(", faked=NUMPY, exhaustive=True)
+async def interpreter_of_an_agent(world: World) -> AsyncSteps:
+    fake_numpy(world)
+    names = yield {"model": ScriptedModel([calls(("run_python", {"code": "import numpy; numpy.pi"})), "three"])}
+    async with names["agent"] as agent:
+        assert texts(await agent.ainvoke(QUESTION)) == ["Out[1]: 3"]
+
+
+@fragment(README, "HttpTools(", faked=WEB)
+async def web(world: World) -> AsyncSteps:
+    with public_web(world.patch):
+        names = yield {}
+        assert (names["page"].status, names["page"].data) == (200, b"<h1>Example</h1>")
+        await fetches_a_page(names["node"])
+
+
+@fragment(REFERENCE, "http.get(", faked=WEB)
+async def web_for_a_program(world: World) -> AsyncSteps:
+    with public_web(world.patch):
+        names = yield {}
+        assert (names["page"].status, names["page"].data) == (200, b"<h1>Example</h1>")
+
+
+@fragment(REFERENCE, "HttpTools(", faked=WEB)
+async def web_for_a_model(world: World) -> AsyncSteps:
+    with public_web(world.patch):
+        names = yield {}
+        await fetches_a_page(names["node"])
+
+
+async def fetches_a_page(node: ToolNode) -> None:
+    async with node:
+        assert (await said(node, "fetch", url="https://example.org/")).endswith("# Example")
+        assert "example.com" in await said(node, "fetch", url="https://example.com/")
+
+
+# MCP.
+
+NPX = "npx is a script that runs an installed copy of the same server: tests use no network"
+
+
+def installed_npx(world: World) -> None:
+    """Put a program `npx` on the path that knows one package."""
+    server = _npm.command("server-everything")
+    npx = world.folder / "npx"
+    npx.write_text(f'#!/bin/sh\n[ "$*" = "-y @modelcontextprotocol/server-everything" ] && exec {shlex.join(server)}\n')
+    npx.chmod(0o755)
+    world.patch.setenv("PATH", str(world.folder), prepend=os.pathsep)
+
+
+@fragment(README, "McpServer(", faked=NPX, exhaustive=True)
+async def mcp_server(world: World) -> AsyncSteps:
+    installed_npx(world)
+    names = yield {"model": ScriptedModel([calls(("get-sum", {"a": 2, "b": 3})), "five"])}
+    assert texts(names["state"]) == ["The sum of 2 and 3 is 5."]
+
+
+@fragment(REFERENCE, "McpServer(", faked=NPX, exhaustive=True)
+async def mcp_server_of_a_program(world: World) -> AsyncSteps:
+    installed_npx(world)
+    printed = world.request.getfixturevalue("capsys")
+    names = yield {"model": ScriptedModel([calls(("get-sum", {"a": 2, "b": 3})), "five"])}
+    assert "Echo: hello" in printed.readouterr().out
+    async with names["server"]:
+        assert texts(await names["agent"].ainvoke(QUESTION)) == ["The sum of 2 and 3 is 5."]
+
+
+@fragment(README, "serve_mcp(")
+async def mcp_service(world: World) -> AsyncSteps:
+    """The first client speaks to stdin and stdout of this process; the second one to the application."""
+    agent = create_react_agent(ScriptedModel(["hello"]), [], name="guide")
+    with own_stdio() as (to_server, from_server):
+        async with anyio.create_task_group() as tasks:
+            replies: list[Any] = []
+            tasks.start_soon(anyio.to_thread.run_sync, talk, to_server, from_server, replies)
+            names = yield {"search": _bodies.search, "book": _bodies.book, "agent": agent}
+    assert replies[-1]["result"]["content"][0]["text"] == "all about tea"
+    async with names["app"].lifespan(), client_of(names["app"]) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["guide"]
+        assert text_in(await client.call_tool("guide", {"message": "hi"})) == "hello"
+
+
+@asynccontextmanager
+async def client_of(app: Any) -> AsyncIterator[Client]:
+    """Connect a client to an application, without a socket."""
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app)) as web:
+        async with Client(streamable_http_client("http://127.0.0.1:8000/mcp", http_client=web)) as client:
+            yield client
+
+
+@contextmanager
+def own_stdio() -> Iterator[tuple[int, int]]:
+    """Replace stdin and stdout of this process by pipes; yield their other ends."""
+    (stdin, to_server), (from_server, stdout) = os.pipe(), os.pipe()
+    kept = [os.dup(0), os.dup(1)]
+    os.dup2(stdin, 0)
+    os.dup2(stdout, 1)
+    try:
+        yield to_server, from_server
+    finally:
+        for number, descriptor in enumerate(kept):
+            os.dup2(descriptor, number)
+        for descriptor in (*kept, stdin, stdout):
+            os.close(descriptor)
+
+
+def talk(to_server: int, from_server: int, replies: list[Any]) -> None:
+    """Call a tool as a client of version 2025 does, and leave."""
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    with open(to_server, "w", buffering=1) as sink, open(from_server) as source:
+        for number, (method, params) in enumerate(
+            [("initialize", hello), ("notifications/initialized", {}), ("tools/call", SEARCH)]
+        ):
+            is_request = not method.startswith("notifications/")
+            message = {"jsonrpc": "2.0", "method": method, "params": params}
+            print(json.dumps(message | ({"id": number} if is_request else {})), file=sink)
+            if is_request:
+                replies.append(json.loads(source.readline()))
+
+
+SEARCH = {"name": "search", "arguments": {"query": "tea"}}
+
+
+# State on a server.
+
+
+@cache
+def redis_of_the_page() -> str:
+    """Start a Redis server for both backends and return its address.
+
+    A server gives nothing away in the first seconds after its start.
+    """
+    if (found := program()) is None:
+        pytest.skip("Redis is not installed: apt-get install redis-server")
+    address = own_address()
+    server = RedisServer(found, "--bind", address, "--port", "6379")
+    atexit.register(server.remove)
+    server.start()
+    return address
+
+
+@fragment(README, "RedisLimits(", faked="localhost is another address of loopback", exhaustive=True)
+async def shared_state(world: World) -> AsyncSteps:
+    """A second fleet stands for a second process."""
+    resolve(world.patch, {"localhost": redis_of_the_page()})
+    names = yield {"secret": SECRET, "Browser": _bodies.Browser, "by_user": by_user}
+    with closing(names["limits"]):
+        async with ToolNode([_bodies.permitted], policies={"permitted": names["policy"]}) as node:
+            assert await said(node, "permitted") == "with a token"
+        second = names["child"](_bodies.Browser(), key=by_user, fleet=names["RedisFleet"](REDIS, secret=SECRET))
+        async with names["node"] as node, ToolNode([second]) as other:
+            assert await said(node, "open", url="a", user="ada") == "1 pages of ada"
+            assert await said(other, "open", url="b", user="ada") == "2 pages of ada"
+
+
+REDIS = "redis://localhost:6379/0"
+
+
+def by_user(call: Any, context: Any) -> str:
+    return str(call["args"]["user"])

@@ -41,6 +41,11 @@ def hold(folder: str) -> str:
     return "matched"
 
 
+def crunch(rows: int) -> str:
+    """Compute something; says where."""
+    return f"{2 * rows} {os.getpid()}"
+
+
 async def pause(seconds: float) -> int:
     """Wait on the cluster; says where."""
     await anyio.sleep(seconds)
