@@ -18,6 +18,7 @@ from callboard import ToolNode, create_react_agent, keyed
 from callboard.testing import FakeEngine, ScriptedModel, calls, tool_call
 from callboard_actors.postgres import PostgresFleet, PostgresLimits
 from callboard_actors.redis import RedisFleet
+from tests.agent._provider import Provider, reply
 from tests.chromium import CHROMIUM
 from tests.doc_fragments import _bodies
 from tests.doc_fragments._servers import postgres, redis
@@ -394,8 +395,15 @@ asyncio.run(server.run_stdio_async())
 """
 
 
-@fragment(HOW_TO + "use-a-real-model.md", '"openai:gpt-5.1"', faked="the key; no request is sent")
+@fragment(
+    HOW_TO + "use-a-real-model.md", '"openai:gpt-5.1"', faked="OpenAI is a server on loopback that speaks its protocol"
+)
 def named_model(world: World) -> Steps:
-    world.patch.setenv("OPENAI_API_KEY", "no key")
-    names = yield {"search": _bodies.search}
-    assert names["agent"].invoke
+    with Provider(reply("It costs 3.50.")) as provider:
+        world.patch.setenv("OPENAI_API_KEY", "no key")
+        world.patch.setenv("OPENAI_BASE_URL", provider.url)
+        names = yield {"search": _bodies.search}
+        assert content_of(names["agent"].invoke(QUESTION)) == "It costs 3.50."
+    [asked] = provider.requests
+    assert asked.body["model"] == "gpt-5.1"
+    assert asked.body["messages"][0]["content"] == "Answer briefly."
