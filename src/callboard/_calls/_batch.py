@@ -1,6 +1,7 @@
 """Batch of supervised calls that run together and end together."""
 
 import asyncio
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -60,9 +61,10 @@ class Batch(Generic[T]):
         With several failed calls, "cancel" raises the first error with the others in its notes, and "finish" raises an
         exception group.
         """
-        await checkpoint_if_cancelled()  # a cancelled caller starts no call
         count = len(self.calls)
         loop = self.calls[0].loop if count else current_loop()
+        if loop.deadline() == -math.inf:
+            await checkpoint_if_cancelled()  # a cancelled caller starts no call
         left = LeftTasks() if loop.name == "asyncio" else None  # on trio every task has a nursery
         self._pulse = loop.pulse
         self._pulse.begin()

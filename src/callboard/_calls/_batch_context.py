@@ -4,8 +4,6 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from anyio import current_effective_deadline
-
 from callboard._calls._observers import Observers, current_observers, current_run, numbers
 from callboard._calls._progress import OnProgress
 from callboard._loops._current import current_loop
@@ -42,7 +40,7 @@ def batch_context(on_progress: OnProgress | None = None) -> BatchContext:
     loop = current_loop()
     now = loop.now()
     outer = current_timed.get()
-    until = current_effective_deadline()
+    until = loop.deadline()
     # An idle deadline is no deadline for the calls: each report of activity moves it.
     if until != math.inf and is_put_off(until, loop):
         until = math.inf

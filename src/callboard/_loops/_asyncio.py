@@ -17,6 +17,7 @@ from typing import Self, TypeVar
 
 import sniffio
 from anyio import CancelScope
+from anyio._core._eventloop import get_async_backend  # private, but the public function looks for it at each call
 
 from callboard._loops._asyncio_scope import AsyncioScope, SwallowedCancellation, innermost, is_enforced, unasked
 from callboard._loops._left_tasks import unmarked
@@ -212,7 +213,10 @@ class AsyncioLoop:
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
+        self._loop = loop
         self.now = loop.time
+        # anyio's function without its search for the running loop
+        self.deadline: Callable[[], float] = get_async_backend("asyncio").current_effective_deadline
         self.offset = time.monotonic() - self.now()
         self.pulse = Pulse(loop.call_soon_threadsafe)
         self.post = partial(_post, loop)
@@ -220,6 +224,12 @@ class AsyncioLoop:
 
     def is_here(self) -> bool:
         return threading.get_ident() == self._thread
+
+    def is_current(self) -> bool:
+        # trio may run as a guest of an asyncio loop, in the same thread.
+        if sniffio.thread_local.name is not None or asyncio._get_running_loop() is not self._loop:
+            return False
+        return asyncio.current_task(self._loop) is not None
 
     def task(self) -> int:
         return id(asyncio.current_task())

@@ -1,5 +1,6 @@
 """Lookup of the running event loop."""
 
+import threading
 from collections.abc import Callable
 
 import sniffio
@@ -10,14 +11,27 @@ from callboard._loops._protocol import EventLoop, Wakeup
 _current: RunVar[EventLoop] = RunVar("callboard_event_loop")
 
 
+class _Last(threading.local):
+    """Event loop that the last look-up in a thread has found."""
+
+    loop: EventLoop | None = None
+
+
+_last = _Last()
+
+
 def current_loop() -> EventLoop:
     """Return the event loop that runs the calling task; raise `RuntimeError` outside of a loop."""
+    # anyio's run variable asks a dozen functions for the loop. Nearly every thread runs one loop only.
+    if (loop := _last.loop) is not None and loop.is_current():
+        return loop
     try:
-        return _current.get()
+        loop = _current.get()
     except LookupError:
         loop = _open_loop(sniffio.current_async_library())
         _current.set(loop)
-        return loop
+    _last.loop = loop
+    return loop
 
 
 def is_on_asyncio() -> bool:

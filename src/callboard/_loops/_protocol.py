@@ -109,6 +109,14 @@ class EventLoop(Protocol):
         """Return whether the calling thread is the loop's thread."""
         ...
 
+    def is_current(self) -> bool:
+        """Return whether a task of this loop calls; false outside of a task, and for a loop around the running loop."""
+        ...
+
+    def deadline(self) -> float:
+        """Return the earliest deadline of the calling task's scopes (anyio's or trio's); `-inf` if it is cancelled."""
+        ...
+
     def task(self) -> int:
         """Return the number of the running task; two living tasks never have the same number."""
         ...

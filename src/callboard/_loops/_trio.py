@@ -262,9 +262,13 @@ class TrioLoop:
         self._thread = threading.get_ident()
         self._token = trio.lowlevel.current_trio_token()
         self.pulse = Pulse(self._token.run_sync_soon)
+        self.deadline: Callable[[], float] = trio.current_effective_deadline
 
     def is_here(self) -> bool:
         return threading.get_ident() == self._thread
+
+    def is_current(self) -> bool:
+        return sniffio.thread_local.name == "trio" and trio.lowlevel.current_trio_token() is self._token
 
     def task(self) -> int:
         return id(trio.lowlevel.current_task())
@@ -296,7 +300,7 @@ class TrioLoop:
         return await to_thread.run_sync(fn, abandon_on_cancel=True, limiter=_no_limit())
 
     def is_cancelled(self) -> bool:
-        return trio.current_effective_deadline() == -math.inf
+        return self.deadline() == -math.inf
 
     def enforce_cancellation(self, grace: float) -> AbstractContextManager[object]:
         return nullcontext()  # a swallowed cancellation is raised again at the next checkpoint
