@@ -7,14 +7,14 @@ import hashlib
 import re
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, Self
 
 from langchain_core.messages import ToolCall
 from langgraph.types import Command, Interrupt
 
-from callboard._util._cooperative import Steps, at_once, each
+from callboard._util._cooperative import PORTION, Steps, at_once, each
 from callboard.exceptions import DuplicateCallIdWarning
 
 NOT_YET: Final = object()
@@ -131,7 +131,8 @@ def naming(calls: Sequence[ToolCall]) -> Steps[list[str]]:
 
     A generator computation for `in_portions` or `at_once`.
     """
-    ids: list[Any] = yield from each(itemgetter("id"), calls)
+    read: Callable[[ToolCall], Any] = itemgetter("id")
+    ids: list[Any] = [*map(read, calls)] if len(calls) <= PORTION else (yield from each(read, calls))
     keys: list[str] = ids if _are_keys(ids) else (yield from each(_key, ids))
     if len({*ids}) == len(ids):
         return keys

@@ -146,7 +146,7 @@ class Ledger:
         self.graphs = graphs
         self._conf = config["configurable"]
         self._keys = list(keys)
-        self._task = graph_task(config)
+        self._task = graph_task(config) if self._conf else None
         self.around = None if self._task is None else self._task.scratchpad
         self.forward = None if self._task is None else self._task.send
         self._run: str | None = None if held is None else held.get("run")
@@ -162,6 +162,10 @@ class Ledger:
         """Encoded form of `records`, always up to date; encoding all of them for each result would take long."""
         self._held = held if self._task is None and isinstance(held, dict) else None
         self._is_node = self._task is not None and is_graph_node(config, node)
+        self.may_be_replayed = self._task is not None and not self._is_node
+        """`True` if a question of later code may make the graph run the node again after this batch."""
+        self.is_kept = self._held is not None if self._task is None else self._task.durable
+        """`True` if the result of each finished call must be stored before the batch ends."""
         self._bare: list[Any] = []
         self._answers: Answers = {}
         stored = held
@@ -222,7 +226,7 @@ class Ledger:
         slot = _Slot(ledger)
         slot.attempt = self._task.attempt
         self._task.scratchpad.resume[position : position + 1] = [slot]
-        self._position, self._in_slot = position, True
+        self._position, self._in_slot, self.may_be_replayed = position, True, True
 
     def _bare_answers(self, task: GraphTask) -> list[Any]:
         """Return the answers that LangGraph's own node has left in the task.
@@ -244,18 +248,8 @@ class Ledger:
         return {}
 
     @property
-    def may_be_replayed(self) -> bool:
-        """`True` if a question of later code may make the graph run the node again after this batch."""
-        return self._in_slot or (self._task is not None and not self._is_node)
-
-    @property
     def in_graph(self) -> bool:
         return self._task is not None
-
-    @property
-    def is_kept(self) -> bool:
-        """`True` if the result of each finished call must be stored before the batch ends."""
-        return self._held is not None if self._task is None else self._task.durable
 
     @property
     def pending(self) -> list[Interrupt]:

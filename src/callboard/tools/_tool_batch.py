@@ -133,14 +133,16 @@ class ToolBatch:
         entries = reports.get("entries")
         has_overrides = entries is not None or setup.own_call is not None
         self.overrides = setup.overrides(requested.kind, entries) if has_overrides else None
-        config, self._graphs = config_for_calls(config)
+        self._graphs, self._runtime = None, NO_RUNTIME
+        if config["configurable"]:  # outside of a graph it is empty as a rule, and there is nothing to look up
+            config, self._graphs = config_for_calls(config)
+            self._runtime = runtime_of(config)
         self.config = config
+        no_state = requested.kind == "tool_calls" and requested.state is None
+        self.state = read_state(config) if no_state else requested.state
         self._requested = requested
         self._known_keys = keys
         self._ledger = ledger
-        self._runtime = runtime_of(config)
-        no_state = requested.kind == "tool_calls" and requested.state is None
-        self.state = read_state(config) if no_state else requested.state
         self.rules = ResultRules(requested.kind, setup.messages_key)
         self._due: list[str] = []
         """Keys of the calls without a result, in call order."""
@@ -490,7 +492,10 @@ class _BatchCall(SupervisedCall[Output]):
         assert chain is not None
         # A middleware may call `interrupt()`; its question must belong to this call.
         var_child_runnable_config.set(self._config)
-        return chain.around_attempts(self, self._request() if request is None else request, self._execute)
+        request = self._request() if request is None else request
+        if self.policy.timeout is None:
+            return chain(request, self._execute)
+        return chain.around_attempts(self, request, self._execute)
 
     def _request(self) -> ToolCallRequest:
         batch, call = self.of, self.call
