@@ -3,6 +3,7 @@
 import asyncio
 import math
 import warnings
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, Generic, NoReturn, TypeVar
@@ -45,7 +46,8 @@ class Batch(Generic[T]):
         self._is_signal = is_signal
         self._live: set[Batch[Any]] = set() if live is None else live
         self._failed: list[SupervisedCall[T]] = []
-        self._next = iter(calls)
+        self._next = deque(calls)
+        """Calls that have not begun."""
 
     @property
     def closed(self) -> bool:
@@ -83,7 +85,7 @@ class Batch(Generic[T]):
                         nursery.start(self._run_next, call.grace)
                         if number % PORTION == 0:
                             await checkpoint()  # may be cancelled: the nursery ends the calls that were started
-            if not nursery.cancel_called:
+            if self._next and not nursery.cancel_called:
                 self._refuse_rest()
         except loop.cancelled_class:
             if not self._failed:
@@ -94,10 +96,11 @@ class Batch(Generic[T]):
             for operation in around:
                 operation.batches.discard(self)
             self._pulse.end()
-            self.calls, self._next = (), iter(())  # the calls refer to their batch: a reference cycle
+            self.calls = ()  # the calls refer to their batch: a reference cycle
+            self._next.clear()
         if self._failed:
             self._raise_failures(count)
-        if left is not None and left.may_exist:
+        if left is not None and left.mark() is not None:
             _warn_about_left_tasks(left)
 
     def _refuse_rest(self) -> None:
@@ -115,7 +118,7 @@ class Batch(Generic[T]):
         failed: SupervisedCall[T] | None = None
         with scope:
             # trio begins children in any order. Each child takes the next call when it begins, so calls start in order.
-            call = next(self._next)
+            call = self._next.popleft()
             call.begin(self)
             try:
                 call.end(await call.run())

@@ -41,8 +41,8 @@ class AsyncioNursery:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        # One bound method for all children: a batch may have thousands.
-        self._on_exit = self._left
+        # One bound method of each for all children: a batch may have thousands.
+        self._on_exit, self._on_end = self._left, self._ended
         # A scope can cancel its task only after the child has entered the scope, see `cancel`.
         self._children: dict[asyncio.Task[None], AsyncioScope] = {}
         self._empty: asyncio.Future[None] | None = None
@@ -58,8 +58,11 @@ class AsyncioNursery:
             return
         scope.task = task
         self._children[task] = scope
-        if self._empty is not None:  # the owner waits already, and no `_look` comes after this child
-            self._loop.call_soon(self._look)
+        if not scope.begun:
+            # A child that ends before it enters its scope never calls `_left`: a tool may cancel all tasks that it
+            # finds, and Ctrl-C may come before the first line. The scope removes this callback when it is entered.
+            scope.unless_begun = self._on_end
+            task.add_done_callback(self._on_end)
 
     def _left(self, scope: AsyncioScope, expected: bool) -> None:
         # A child awaits nothing after its scope (`ChildFn`), so it ends in this step, before the owner's next one. It
@@ -82,14 +85,6 @@ class AsyncioNursery:
             self._left(scope, True)
             scope.task = None  # the task's error refers to the scope: a reference cycle
 
-    def _look(self) -> None:
-        # A child that ends before it enters its scope never calls `_left`: a tool may cancel all tasks that it finds,
-        # and Ctrl-C may come before the first line. Scheduled after the children were started, so each had its first
-        # step.
-        for task in list(self._children):
-            if task.done():
-                self._ended(task)
-
     def cancel(self) -> None:
         if self.cancel_called:
             return
@@ -102,7 +97,6 @@ class AsyncioNursery:
                 # and its reference to the task would close a cycle: task, error, traceback, frame, scope.
                 scope.task = None
                 task.cancel()
-                task.add_done_callback(self._ended)
 
     async def __aenter__(self) -> Self:
         return self
@@ -114,8 +108,6 @@ class AsyncioNursery:
             if exc is not None:
                 await self._cancel_and_drain()
                 return False
-            if self._children:
-                self._loop.call_soon(self._look)
             # Each frame between the owner and this wait is entered again when the last child has ended.
             while self._children:
                 self._empty = self._loop.create_future()
@@ -124,7 +116,7 @@ class AsyncioNursery:
             await self._cancel_and_drain()
             raise  # only now: no child may be alive when the owner goes on
         finally:
-            del self._on_exit  # a bound method of this object: a reference cycle
+            del self._on_exit, self._on_end  # bound methods of this object: reference cycles
         if self._bug is not None:
             raise self._bug
         return False

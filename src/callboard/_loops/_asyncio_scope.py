@@ -101,6 +101,7 @@ class AsyncioScope:
         "cancel_called",  # True once requested, even if a shield still holds the cancellation back
         "on_exit",  # only in the scope of a nursery's child: `AsyncioNursery._left`
         "task",  # the task of the block; a nursery sets it before the task has begun
+        "unless_begun",  # only in the scope of a nursery's child: a done callback of the task until the block begins
     )
 
     def __init__(self, deadline: float, grace: float) -> None:
@@ -115,12 +116,16 @@ class AsyncioScope:
         self._outer: AsyncioScope | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.on_exit: OnExit | None = None
+        self.unless_begun: Callable[[asyncio.Task[Any]], None] | None = None
 
     def __enter__(self) -> Self:
         task, outer = self.task, innermost.get()
         if task is None:
             task = self.task = asyncio.current_task()
             assert task is not None
+        if self.unless_begun is not None:
+            task.remove_done_callback(self.unless_begun)
+            self.unless_begun = None
         # A scope of another task (inherited with the context) is no outer scope: it cancels its own task only.
         self._outer = outer if outer is not None and outer.task is task else None
         self._before = task.cancelling()

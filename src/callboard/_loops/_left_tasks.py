@@ -31,29 +31,25 @@ _look_again = 0.0
 class LeftTasks:
     """Context manager that finds tasks which users' code creates within the block and leaves running after it."""
 
-    __slots__ = ("_mark", "_token")
+    __slots__ = ("_token", "mark")
 
-    _mark: weakref.ref[_Mark]
+    mark: weakref.ref[_Mark]
+    """Reference to the mark; after the block, it is alive only if users' code may have left a task running."""
     _token: Token[_Mark | None]
 
     def __enter__(self) -> None:
         mark = _Mark()
         self._token = _mark.set(mark)
-        self._mark = weakref.ref(mark)
+        self.mark = weakref.ref(mark)
 
     def __exit__(self, *_: object) -> None:
         _mark.reset(self._token)
         del self._token  # it refers to the context, and the context to the mark
 
-    @property
-    def may_exist(self) -> bool:
-        """True if users' code may have left a task running: if a context still has the mark of the block."""
-        return self._mark() is not None
-
     def found(self) -> list[tuple["asyncio.Task[object]", Context]]:
         """Return the left-over tasks with their contexts, except cancelled tasks and tasks of a task group."""
         global _look_again
-        mark = self._mark()
+        mark = self.mark()
         if mark is None or (since := time.monotonic()) < _look_again:
             return []
         found = [
