@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import FunctionType
-from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary, ref
 
 from langchain_core.messages import ToolCall
@@ -310,13 +310,21 @@ def _args_model(tool: BaseTool) -> ArgsModel | None:
     annotations = get_all_basemodel_annotations(schema)
     fields = schema.model_fields
     return ArgsModel(
-        validate=schema.model_validate,
+        validate=_validator(schema),
         optional=tuple(name for name, f in fields.items() if not f.is_required() and name not in ("args", "kwargs")),
         names=frozenset(fields),
         call_id=tuple(
             name for name, hint in annotations.items() if _is_injected_arg_type(hint, injected_type=InjectedToolCallId)
         ),
     )
+
+
+def _validator(schema: Any) -> Callable[[dict[str, Any]], BaseModel]:
+    """Return the compiled function behind a schema's `model_validate`, or this method if it does more than call it."""
+    own = schema.model_validate
+    if own.__func__ is not cast("Any", BaseModel.model_validate).__func__ or not schema.__pydantic_complete__:
+        return cast("Callable[[dict[str, Any]], BaseModel]", own)
+    return cast("Callable[[dict[str, Any]], BaseModel]", schema.__pydantic_validator__.validate_python)
 
 
 def _is_plain(schema: type[BaseModel]) -> bool:
@@ -352,34 +360,15 @@ request."""
 class _Known(Generic[T]):
     """Cached facts about a tool, with the functions and the schema from which they were read."""
 
-    __slots__ = ("_ainvoke", "_arun", "_coroutine", "_func", "_invoke", "_run", "_schema", "facts", "tool")
+    __slots__ = ("ainvoke", "arun", "coroutine", "facts", "func", "invoke", "run", "schema", "tool")
 
     def __init__(self, tool: BaseTool, find_out: Callable[[BaseTool], T]) -> None:
         cls: Any = tool.__class__
         self.tool = ref(tool)
-        self._coroutine, self._func = getattr(tool, "coroutine", None), getattr(tool, "func", None)
-        self._schema = getattr(tool, "args_schema", None)
-        self._run, self._arun, self._invoke, self._ainvoke = cls._run, cls._arun, cls.invoke, cls.ainvoke
+        self.coroutine, self.func = getattr(tool, "coroutine", None), getattr(tool, "func", None)
+        self.schema = getattr(tool, "args_schema", None)
+        self.run, self.arun, self.invoke, self.ainvoke = cls._run, cls._arun, cls.invoke, cls.ainvoke
         self.facts = find_out(tool)  # last: if another thread replaces a function meanwhile, the facts are read again
-
-    def are_of(self, tool: BaseTool) -> bool:
-        """Return whether the facts were read from this tool, and from the functions and the schema that it has now.
-
-        A user's test may replace a tool's fields, or its class's methods, by mocks.
-        """
-        cls: Any = tool.__class__
-        # By identity: callable objects may be equal and behave differently. Written out, because with middleware this
-        # runs for each attempt.
-        return (
-            self.tool() is tool
-            and getattr(tool, "coroutine", None) is self._coroutine
-            and getattr(tool, "func", None) is self._func
-            and getattr(tool, "args_schema", None) is self._schema
-            and cls._run is self._run
-            and cls._arun is self._arun
-            and cls.invoke is self._invoke
-            and cls.ainvoke is self._ainvoke
-        )
 
 
 class ToolFacts(Generic[T]):
@@ -404,8 +393,20 @@ class ToolFacts(Generic[T]):
         """Return the cached facts about a tool, or read them again if the tool has changed; errors are not cached."""
         # No lock: each update stores a new tuple. Two threads may read the same tool at once, which only costs time.
         known = self._known.get(tool.name, ())
+        cls: Any = tool.__class__
         for one in known:
-            if one.are_of(tool):
+            # By identity: callable objects may be equal and behave differently. A user's test may replace a tool's
+            # fields, or its class's methods, by mocks.
+            if (
+                one.tool() is tool
+                and getattr(tool, "coroutine", None) is one.coroutine
+                and getattr(tool, "func", None) is one.func
+                and getattr(tool, "args_schema", None) is one.schema
+                and cls._run is one.run
+                and cls._arun is one.arun
+                and cls.invoke is one.invoke
+                and cls.ainvoke is one.ainvoke
+            ):
                 return one.facts
         found = _Known(tool, self._find_out)
         if not known and len(self._known) >= _MOST:

@@ -287,10 +287,10 @@ class ToolBatch:
 
     def _outcome(self, supervised: Sequence[SupervisedCall[Output]]) -> Any:
         signals: list[BaseException] = []
-        outputs: list[Output] = []
+        outputs: list[Any] = []  # `Output`, without a `cast` for each call
         for key, call in zip(self._due, supervised, strict=True):
             if call.error is None:
-                outputs.append(cast("Output", call.result))
+                outputs.append(call.result)
                 continue
             signals.append(call.error)
             if not isinstance(call.error, GraphInterrupt):
