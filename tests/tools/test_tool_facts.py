@@ -4,6 +4,7 @@ import gc
 from typing import Annotated, Any, get_type_hints
 from weakref import ref
 
+import anyio
 import pytest
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.prebuilt import InjectedState
@@ -185,3 +186,22 @@ def test_the_actor_that_a_tool_asks_is_known() -> None:
     assert (actor.name, actor.key is not None and actor.key.takes_context) == ("Notes", True)
     assert actor_behind(search().coroutine) is None
     assert actor_behind(None) is None
+
+
+async def test_a_schema_with_its_own_validation_keeps_it() -> None:
+    """The compiled validator replaces pydantic's `model_validate`, and no method of a user's schema."""
+
+    class Doubled(BaseModel):
+        number: int
+
+        @classmethod
+        def model_validate(cls, obj: Any, **_: Any) -> Any:
+            return cls.model_construct(number=2 * obj["number"])
+
+    async def count(number: int) -> str:
+        return str(number)
+
+    tool = StructuredTool.from_function(coroutine=count, name="count", description="Count.", args_schema=Doubled)
+    with anyio.fail_after(20):
+        result = await ToolNode([tool]).ainvoke([tool_call("count", number=2)])
+    assert result["messages"][0].content == "4"
