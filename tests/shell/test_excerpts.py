@@ -3,6 +3,7 @@
 import os
 import re
 import time
+from contextlib import closing
 
 import pytest
 from hypothesis import given
@@ -75,7 +76,7 @@ def test_no_character_is_cut(text: str, data: st.DataObject) -> None:
 def test_a_spool_has_the_ends_of_what_was_written_since_the_last_look(written: list[bytes | None], size: int) -> None:
     """`None` is a read. All output is kept while it fits; then the start of the unread part and the latest output."""
     since = total = b""
-    with SpoolReader(size) as reader, SpoolWriter(reader.fileno(), size) as writer:
+    with closing(SpoolReader(size)) as reader, closing(SpoolWriter(reader.fileno(), size)) as writer:
         for one in [*written, None]:
             if one is not None:
                 writer.write(one)
@@ -94,7 +95,7 @@ def test_a_spool_has_the_ends_of_what_was_written_since_the_last_look(written: l
 
 def test_a_spool_that_was_spoiled_is_read_as_what_it_is() -> None:
     """An untrusted worker may write anything into the file of its output."""
-    with SpoolReader(100) as reader:
+    with closing(SpoolReader(100)) as reader:
         os.truncate(reader.fileno(), 0)
         os.pwrite(reader.fileno(), b"\xff" * 50, 0)
         assert len(reader.look().text()) < 1000

@@ -24,11 +24,11 @@ import threading
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from types import CodeType, TracebackType
+from types import CodeType
 from typing import Any, TextIO, TypedDict, TypeVar
 
 from callboard_actors._util._excerpts import Excerpt
@@ -55,11 +55,6 @@ class Cell:
 def name_of(number: int) -> str:
     """Return the file name under which tracebacks show a code cell."""
     return f"<cell {number}>"
-
-
-def is_cell(filename: str) -> bool:
-    """Return whether a file name is the name of a code cell in tracebacks."""
-    return filename.startswith("<cell ")
 
 
 def again(parsing: Callable[[], T]) -> T:
@@ -167,9 +162,7 @@ class TimeLimit:
         if self._grace is not None:
             signal.setitimer(signal.ITIMER_REAL, self._seconds + self._grace)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     def end(self) -> None:
@@ -235,13 +228,9 @@ def _leave_own_frames(found: traceback.TracebackException) -> None:
     due = [found]
     while due:
         one = due.pop()
-        one.stack = traceback.StackSummary.from_list(frame for frame in one.stack if is_cell(frame.filename))
-        due += [next_one for next_one in (one.__cause__, one.__context__) if next_one is not None]
-        due += _members(one.exceptions)
-
-
-def _members(exceptions: Iterable[traceback.TracebackException] | None) -> Iterable[traceback.TracebackException]:
-    return exceptions or ()
+        own = (frame for frame in one.stack if frame.filename.startswith("<cell "))
+        one.stack = traceback.StackSummary.from_list(own)
+        due += [other for other in (one.__cause__, one.__context__, *(one.exceptions or ())) if other is not None]
 
 
 def shown(value: object, most: int) -> str:
@@ -534,7 +523,12 @@ class Interpreter:
         try:
             cell = compiled(code, record["number"])
             with limit:
-                self._show(self._value_of(cell), record)
+                value = self._evaluated(cell.body)
+                if cell.last is not None:
+                    value = self._evaluated(cell.last)
+                if value is not None:
+                    record["value"] = shown(value, _MOST_VALUE)
+                record["pictures"], record["notes"] = taken(self._pictures)
         except CellTimeoutError as error:
             record["error"] = f"{told(error)}\n[interrupted after its {round(timeout or 0.0, 1):g} s. {_STAYS}]"
         except SystemExit as error:
@@ -551,10 +545,6 @@ class Interpreter:
             for name, module in self._modules.items():  # a cell may have deleted modules that this process needs
                 modules.setdefault(name, module)
 
-    def _value_of(self, cell: Cell) -> object:
-        self._evaluated(cell.body)
-        return None if cell.last is None else self._evaluated(cell.last)
-
     def _evaluated(self, code: types.CodeType) -> object:
         names, directory, whole = vars(self._module), builtins.__dict__, self._builtins
         names["__builtins__"] = builtins
@@ -568,11 +558,6 @@ class Interpreter:
             return self._runner.run(evaluate(code, names), context=self._context)
         finally:
             directory.update(whole)  # before any builtin is used: the cell may have deleted them
-
-    def _show(self, value: object, record: Record) -> None:
-        if value is not None:
-            record["value"] = shown(value, _MOST_VALUE)
-        record["pictures"], record["notes"] = taken(self._pictures)
 
 
 def _fresh_main() -> types.ModuleType:

@@ -14,6 +14,7 @@ import anyio
 from callboard import CallContext, ChildSpec, Engine, child
 from callboard.extend import Body, EngineError, Seat
 from callboard_actors.process import Confine, Processes
+from callboard_actors.python._interpreter import Interpreter
 from callboard_actors.python._python import Python
 
 # The worker pool.
@@ -114,7 +115,10 @@ def python_tool(
     if runs_in is None and not unrestricted:
         _check_system()
         confine = Confine() if confine is None else confine
-    engine = _pool(python._timeout + python._grace, preload, memory, confine) if runs_in is None else runs_in
+    if runs_in is None:
+        modules = [Python.__module__, Interpreter.__module__, *preload]
+        most = python._timeout + python._grace
+        runs_in = BoundedPool(most, workers=1, preload=modules, memory=memory, grace=1.0, confine=confine)
     return child(
         python,
         key=by_thread,
@@ -123,7 +127,7 @@ def python_tool(
         poison=1,
         intensity=_INTENSITY,
         stop_timeout=python._grace,
-        runs_in=engine,
+        runs_in=runs_in,
     )
 
 
@@ -150,8 +154,3 @@ def _check_pool(runs_in: Engine | None, preload: Sequence[str], memory: int | No
         raise ValueError("python_tool(preload=...) is for the pool that it makes; preload in yours")
     if runs_in is not None and memory != _MEMORY:
         raise ValueError(f"python_tool(memory={memory}) is for the pool that it makes; say it where yours is made")
-
-
-def _pool(most: float, preload: Sequence[str], memory: int | None, confine: Confine | None) -> BoundedPool:
-    home = [Python.__module__, "callboard_actors.python._interpreter"]
-    return BoundedPool(most, workers=1, preload=[*home, *preload], memory=memory, grace=1.0, confine=confine)

@@ -3,7 +3,6 @@
 The worker adopts orphans, so all processes that the command has started are its descendants in /proc.
 """
 
-import contextlib
 import os
 import select
 import signal
@@ -12,9 +11,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Generator
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Self, TypedDict
+
+from anyio import ContextManagerMixin
 
 from callboard_actors._engine._kernel import descendants_of
 from callboard_actors._util._excerpts import Excerpt
@@ -42,12 +43,6 @@ class _Spool:
     def close(self) -> None:
         """Close the file; the system deletes it when every process has closed it."""
         os.close(self._fd)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class SpoolWriter(_Spool):
@@ -80,7 +75,10 @@ class SpoolReader(_Spool):
     """Reader of the output file, in the shell's process. Creates the file; raises OSError if the disk is full."""
 
     def __init__(self, size: int) -> None:
-        super().__init__(_unnamed_file(_HEADER.size + size), size)
+        with tempfile.TemporaryFile() as file:
+            # Allocated now, so that a disk that fills up later does not affect the writer.
+            os.posix_fallocate(file.fileno(), 0, _HEADER.size + size)
+            super().__init__(os.dup(file.fileno()), size)
         self._seen = 0
 
     def fileno(self) -> int:
@@ -116,13 +114,6 @@ class SpoolReader(_Spool):
         ring = os.pread(self._fd, self._ring, _HEADER.size + self._head)
         start = (begin - self._head) % self._ring
         return head, (ring[start:] + ring[:start])[: end - begin]
-
-
-def _unnamed_file(size: int) -> int:
-    with tempfile.TemporaryFile() as file:
-        # Allocated now, so that a disk that fills up later does not affect the writer.
-        os.posix_fallocate(file.fileno(), 0, size)
-        return os.dup(file.fileno())
 
 
 # Commands.
@@ -189,7 +180,7 @@ class Ending(TypedDict):
 def run_command(order: Order) -> Ending:
     """Run a command, end all processes that it leaves running, and return how the command ended."""
     began = time.monotonic()
-    with SpoolWriter(sent_file(), order.keeps) as spool, _Course(order, spool) as course:
+    with closing(SpoolWriter(sent_file(), order.keeps)) as spool, _Course(order, spool) as course:
         try:
             course.begin()
         except (OSError, ValueError) as error:
@@ -212,7 +203,7 @@ def _why(order: Order, error: Exception) -> str:
     return str(error)
 
 
-class _Course:
+class _Course(ContextManagerMixin):
     """Execution of one command, from its start to the end of its last process."""
 
     def __init__(self, order: Order, spool: SpoolWriter) -> None:
@@ -228,40 +219,29 @@ class _Course:
         self.exitcode: int | None = None
         self.is_asked = False
         """True if the worker has received SIGTERM, which asks it to end."""
-        self._woken: int | None = None
-        self._opened = contextlib.ExitStack()
+        self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._poll.register(self._woken, select.POLLIN)
 
-    def __enter__(self) -> Self:
-        self._opened.enter_context(self._asked_by_signal())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self.end(politely=False)
-        finally:
-            self._opened.close()
-            os.close(self._output)
-
-    @contextlib.contextmanager
-    def _asked_by_signal(self) -> Generator[None]:
+    @contextmanager
+    def __contextmanager__(self) -> Generator[Self]:
         """During the block, wake `poll` when a child process ends or SIGTERM arrives; SIGTERM ends the command."""
         # The pool kills the worker after the grace.
-        woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         former = signal.signal(signal.SIGTERM, self._ask)
         # A handler, because an ignored signal writes no byte.
         former_child = signal.signal(signal.SIGCHLD, lambda *_: None)
         # The program that opened the pool may block the signal in its threads, and workers inherit that.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-        former_fd = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        self._poll.register(woken, select.POLLIN)
-        self._woken = woken
+        former_fd = signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         try:
-            yield
+            try:
+                yield self
+            finally:
+                self.end(politely=False)
         finally:
             signal.set_wakeup_fd(former_fd)
             signal.signal(signal.SIGCHLD, former_child)
             signal.signal(signal.SIGTERM, former)
-            for fd in (woken, wake):
+            for fd in (self._woken, self._wake, self._output):
                 os.close(fd)
             # Passed on after the clean-up: the worker itself was asked to end, too.
             if self.is_asked:

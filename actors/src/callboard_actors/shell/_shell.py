@@ -10,7 +10,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -65,6 +65,7 @@ class Job:
 
     number: int
     command: str
+    argv: list[str]
     spool: SpoolReader
     began: float
     timeout: float | None = None
@@ -220,16 +221,16 @@ def _first_of_shell(command: str) -> str | None:
             quote = "" if sign == '"' else quote
         elif sign in "'\"":
             quote = sign
-        elif sign in _SHELL_ONLY or (is_begin and sign in _AT_BEGIN) or _is_braces(command, at):
+        # `find` uses `{}`, which a shell does not expand.
+        elif (
+            sign in _SHELL_ONLY
+            or (is_begin and sign in _AT_BEGIN)
+            or (sign == "{" and not command.startswith("{}", at))
+        ):
             return sign
         is_begin = not quote and sign in " \t"
         at += 1
     return None
-
-
-def _is_braces(command: str, at: int) -> bool:
-    """Return whether a brace that a shell would expand is at index `at`. `{}` is allowed, because `find` uses it."""
-    return command[at] == "{" and command[at : at + 2] != "{}"
 
 
 # The actor.
@@ -343,20 +344,17 @@ class Shell(Actor):
         It has no terminal and no input. Each command begins in the working directory anew. After `timeout` seconds it
         is ended; what takes long or has to go on is for start_job.
         """
-        try:
-            async with self._places:
+        async with self._places:
+            try:
                 job = self._job(command, timeout=self._time_for(timeout))
-                with job.spool:
-                    return await self._to_its_end(job)
-        except RefusedError as refused:
-            return str(refused)
-
-    async def _to_its_end(self, job: Job) -> str:
-        await self._execute(job, self._order(job, is_job=False))
-        sentence = job.state(anyio.current_time())
-        if job.ending is not None and job.ending["is_late"]:
-            sentence += " What takes longer is for start_job(command), and then job(job_id)."
-        return with_output(sentence, job.spool.look().text())
+            except RefusedError as refused:
+                return str(refused)
+            with closing(job.spool):
+                await self._execute(job, is_job=False)
+                sentence = job.state(anyio.current_time())
+                if job.ending is not None and job.ending["is_late"]:
+                    sentence += " What takes longer is for start_job(command), and then job(job_id)."
+                return with_output(sentence, job.spool.look().text())
 
     def _time_for(self, timeout: float | None) -> float:
         if timeout is not None and not timeout > 0:
@@ -367,12 +365,12 @@ class Shell(Actor):
     def _job(self, command: str, *, timeout: float | None) -> Job:
         """Check a command; return a `Job` with a file for its output, or raise RefusedError if it cannot be run."""
         self._last_number += 1
-        self._argv(command)
+        argv = self._argv(command)
         try:
             spool = SpoolReader(self._max_output)
         except OSError as error:
             raise RefusedError(f"Refused: there is no room for the output of a command: {error}") from error
-        return Job(self._last_number, command, spool, anyio.current_time(), timeout)
+        return Job(self._last_number, command, argv, spool, anyio.current_time(), timeout)
 
     def _argv(self, command: str) -> list[str]:
         if "\0" in command:
@@ -383,9 +381,10 @@ class Shell(Actor):
             raise RefusedError("Refused: the command is empty.")
         return [*self._shell, command]
 
-    def _order(self, job: Job, *, is_job: bool) -> Order:
-        return Order(
-            argv=self._argv(job.command),
+    async def _execute(self, job: Job, *, is_job: bool) -> None:
+        """Run a command in a worker, and record in `job` how it ended."""
+        order = Order(
+            argv=job.argv,
             cwd=str(self._cwd),
             env=self._env,
             keeps=self._max_output,
@@ -393,9 +392,6 @@ class Shell(Actor):
             grace=self._grace,
             is_job=is_job,
         )
-
-    async def _execute(self, job: Job, order: Order) -> None:
-        """Run a command in a worker, and record in `job` how it ended."""
         # Longer than the worker needs to end the command by itself; a worker that is still silent then is killed.
         patience = math.inf if job.timeout is None else job.timeout + self._grace + _SPARE
         try:
@@ -441,7 +437,7 @@ class Shell(Actor):
 
     async def _in_background(self, job: Job) -> None:
         with job.scope:
-            await self._execute(job, self._order(job, is_job=True))
+            await self._execute(job, is_job=True)
         self._forget_some()
 
     @handler(group="commands")
@@ -451,30 +447,28 @@ class Shell(Actor):
         With `wait`, up to so many seconds are waited for its end.
         """
         job = self._jobs.get(job_id)
-        if job is None:
-            return self._unknown(job_id)
-        if wait > 0:
+        if job is not None and wait > 0:
             with anyio.move_on_after(min(wait, self._max_timeout, _MOST_TIME * remaining())):
                 await job.ended.wait()
+        return self._shown(job_id, job)
+
+    def _shown(self, job_id: int, job: Job | None) -> str:
+        """Return the text for a model about a job, with its output since the last look; `None` is an unknown job."""
+        if job is None:
+            known = ", ".join(map(str, self._jobs)) or "none; start_job(command) starts one"
+            return f"There is no job {job_id}. Jobs: {known}."
         output = job.spool.look().text()
         return with_output(f"Job {job_id} ({job.title}): {job.state(anyio.current_time())}", output)
-
-    def _unknown(self, job_id: int) -> str:
-        known = ", ".join(map(str, self._jobs)) or "none; start_job(command) starts one"
-        return f"There is no job {job_id}. Jobs: {known}."
 
     @handler(group="commands")
     async def stop_job(self, job_id: int) -> str:
         """End a job, with all that it has started, and read the rest of its output."""
         job = self._jobs.get(job_id)
-        if job is None:
-            return self._unknown(job_id)
-        if not job.ended.is_set():
+        if job is not None and not job.ended.is_set():
             job.is_stopped = True
             job.scope.cancel()
             await job.ended.wait()
-        output = job.spool.look().text()
-        return with_output(f"Job {job_id} ({job.title}): {job.state(anyio.current_time())}", output)
+        return self._shown(job_id, job)
 
     @handler(group="commands")
     async def jobs(self) -> str:
