@@ -16,7 +16,7 @@ from callboard._cli._app import app
 from callboard_actors._util._secret import secret_from
 from callboard_actors.remote import _command
 from callboard_actors.remote._in_worker import name_of
-from callboard_actors.remote._worker_process import served
+from callboard_actors.remote._server import served
 
 from . import _bodies as bodies
 from ._commands import BODIES, COMMAND, ROOT

@@ -31,15 +31,12 @@ class _Pickler(pickle.Pickler):
         if hasattr(obj, "__qualname__") and getattr(obj, "__module__", None) in NAMES:
             _check_main(obj.__module__, obj.__qualname__)
         # The name of a decorated function leads to the decorator's result; the worker follows the same attributes.
-        if isinstance(obj, FunctionType) and not _is_its_name(obj) and (way := way_to(obj)):
-            return found_behind, (obj.__module__, obj.__qualname__, way)
+        if isinstance(obj, FunctionType):
+            # Usually the name leads to the function itself, and this check is cheap.
+            is_its_name = getattr(sys.modules.get(obj.__module__), obj.__qualname__, None) is obj
+            if not is_its_name and (way := way_to(obj)):
+                return found_behind, (obj.__module__, obj.__qualname__, way)
         return NotImplemented
-
-
-def _is_its_name(fn: FunctionType) -> bool:
-    """Return whether the function's name leads directly to this function, and not to the result of a decorator."""
-    # This is the most common case, and the check is cheap.
-    return getattr(sys.modules.get(fn.__module__), fn.__qualname__, None) is fn
 
 
 def _check_main(module: str, qualname: str) -> None:

@@ -10,11 +10,10 @@ import resource
 import sys
 from array import array
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from signal import Signals
 from socket import CMSG_LEN, SCM_RIGHTS, SOL_SOCKET, socket
-from typing import Literal
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -26,11 +25,6 @@ On macOS, system frameworks crash in such forks. Other systems were not tested.
 """
 LIMITS_MEMORY = sys.platform != "darwin"
 """`True` if the system enforces a limit of address space; macOS may accept such a limit, but ignores it."""
-
-
-def best_start() -> Literal["fork", "spawn"]:
-    """Return the default start method of workers on this system: "fork" or "spawn"."""
-    return "fork" if FORKS else "spawn"
 
 
 def signal_when_parent_dies(number: Signals) -> bool:
@@ -101,12 +95,9 @@ def signal_group(leader: int, number: Signals) -> None:
     """
     # Also the process alone: a new worker may not have created its group yet.
     for send in (os.killpg, os.kill):
-        try:
+        # It leads no group yet, because it was just forked, or the remaining members belong to another user.
+        with suppress(ProcessLookupError, PermissionError):
             send(leader, number)
-        except ProcessLookupError:
-            pass  # just forked: it leads no group yet
-        except PermissionError:
-            pass  # the remaining members belong to another user
 
 
 def reap(among: Iterable[int], first: Callable[[int], None]) -> tuple[int, int] | None:
@@ -118,7 +109,7 @@ def reap(among: Iterable[int], first: Callable[[int], None]) -> tuple[int, int] 
     killed. On other systems than Linux the id is already free then. It may be reused if the group is empty and a
     process starts in the same instant.
     """
-    try:
+    with suppress(ChildProcessError):
         if sys.platform == "linux":
             # WNOWAIT leaves the child a zombie, which keeps its id reserved until `waitpid`.
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -132,8 +123,6 @@ def reap(among: Iterable[int], first: Callable[[int], None]) -> tuple[int, int] 
                 if ended:
                     first(pid)
                     return pid, status
-    except ChildProcessError:
-        pass
     return None
 
 
@@ -192,19 +181,15 @@ def _parent_of(process: Path, *, zombies: bool = True) -> int | None:
     return None if state in "ZX" and not zombies else int(parent)
 
 
-def limit_memory(size: int) -> None:
-    """Limit the address space of this process in bytes."""
-    resource.setrlimit(resource.RLIMIT_AS, (size, size))
+def limit_process(*, memory: int | None, files: int | None, for_good: bool) -> None:
+    """Limit address space (in bytes) and open files of this process, and disable its core dumps.
 
-
-def limit_files(count: int) -> None:
-    """Limit the number of open files of this process."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
-
-
-def leave_no_core(*, for_good: bool) -> None:
-    """Disable core dumps of this process; with `for_good`, its code cannot enable them again."""
+    With `for_good`, its code cannot enable core dumps again.
+    """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0 if for_good else resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    for what, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_NOFILE, files)):
+        if most is not None:
+            resource.setrlimit(what, (most, most))
 
 
 def limit_processor_time(seconds: int, *, for_good: bool) -> None:

@@ -69,13 +69,18 @@ class _Copy:
     def _load(self) -> None:
         self.is_loading = True
         try:
-            module = _run(self.source)
+            # Imported late, because few programs need it. `prepare` runs the module as `__mp_main__`, puts it in the
+            # place of `__main__`, and keeps the former one, whose code may still be running.
+            from multiprocessing import spawn
+
+            by_path, by_name = {"init_main_from_path": self.source.path}, {"init_main_from_name": self.source.name}
+            spawn.prepare(by_path if self.source.name is None else by_name)
         except (Exception, SystemExit) as error:
             told = f"{type(error).__qualname__}({error})"
             said = f"{self.source.path} cannot be loaded as the main module of a worker process: {told}"
             self._failure = f"{said}; {_remedy(error, self.source.path)}"
         else:
-            self._module = module
+            self._module = sys.modules[HERE]
         finally:
             self.is_loading = False
         if self.is_unguarded:  # even if the script has caught the error of the pool that it tried to open
@@ -94,18 +99,6 @@ def _remedy(error: BaseException, path: str) -> str:
 
 _copy: _Copy | None = None
 """Copy of the program's main module in this zygote or worker; `None` in the program itself."""
-
-
-def _run(source: MainModule) -> ModuleType:
-    # Imported late, because few programs need it. `prepare` runs the module as `__mp_main__`, puts it in the place of
-    # `__main__`, and keeps the former one, whose code may still be running.
-    from multiprocessing import spawn
-
-    if source.name is None:
-        spawn.prepare({"init_main_from_path": source.path})
-    else:
-        spawn.prepare({"init_main_from_name": source.name})
-    return sys.modules[HERE]
 
 
 def expect(source: MainModule | None) -> None:

@@ -24,7 +24,8 @@ def returned(value: Any) -> tuple[Kind, bytes]:
     try:
         return Kind.VALUE, to_json(value)
     except Exception as error:
-        return Kind.LOST, f"it returned {_type_of(value)}, which is no JSON: {_text_of(error)}".encode(errors="replace")
+        what = f"it returned an object of type {type(value).__qualname__}"
+        return Kind.LOST, f"{what}, which is no JSON: {_text_of(error)}".encode(errors="replace")
 
 
 def raised(error: Exception) -> tuple[Kind, bytes]:
@@ -40,17 +41,9 @@ def raised(error: Exception) -> tuple[Kind, bytes]:
 
 def _remedy(error: Exception) -> str:
     """Return advice for the error of an import that the confinement may have refused; an empty text otherwise."""
-    refused = isinstance(error, PermissionError) and _is_of_an_import(error)
-    return _REMEDY if refused or isinstance(error, ModuleNotFoundError) else ""
-
-
-def _is_of_an_import(error: Exception) -> bool:
-    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-    return any(frame.f_code.co_filename.startswith("<frozen importlib") for frame in frames)
-
-
-def _type_of(value: Any) -> str:
-    return f"an object of type {type(value).__qualname__}"
+    files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
+    is_of_import = isinstance(error, PermissionError) and any(file.startswith("<frozen importlib") for file in files)
+    return _REMEDY if is_of_import or isinstance(error, ModuleNotFoundError) else ""
 
 
 def _text_of(error: Exception) -> str:

@@ -282,7 +282,10 @@ class Connection:
             while True:
                 while self._due:
                     self._is_writing = True
-                    await self._write_all(self._portion())
+                    data = self._portion()
+                    for begin in range(0, len(data), _PIECE):
+                        await self._stream.send(data[begin : begin + _PIECE])
+                        self._written += 1
                 self._is_writing = False
                 self._more = anyio.Event()
                 await self._more.wait()
@@ -305,11 +308,6 @@ class Connection:
             taken.append(data)
             size += len(data)
         return taken[0] if len(taken) == 1 else b"".join(taken)
-
-    async def _write_all(self, data: bytes) -> None:
-        for begin in range(0, len(data), _PIECE):
-            await self._stream.send(data[begin : begin + _PIECE])
-            self._written += 1
 
     async def _beat(self) -> None:
         """Send pings; close the connection if the other side sends nothing, or does not read what is written."""

@@ -89,7 +89,7 @@ class Processes(OpenedEngine[Crew]):
             raise TypeError(f"preload={preload!r} is one string; give a list of names of modules")
         self._terms = PoolOptions(
             workers=workers,
-            start=_kernel.best_start() if start is None else start,
+            start=("fork" if _kernel.FORKS else "spawn") if start is None else start,
             preload=tuple(preload),
             grace=grace,
             max_calls=max_calls,
@@ -154,10 +154,7 @@ class Processes(OpenedEngine[Crew]):
     async def _run_with_file(self, file: int, fn: Callable[[*_Ts], _T], *args: *_Ts) -> _T:
         """Run a function in a worker as `run` does, and send an open file with the call."""
         # In the worker, `sent_file()` returns the descriptor of the file. This works in confined workers, too.
-        body = Body(fn=fn, args=args, title=name_of(fn))
-        data = packed(body, self._variables.values())
-        with self._bodies.running(body, grace=self._terms.grace) as noted:
-            found: _T = await self._run(noted, data, file)
+        found: _T = await self._run(Body(fn=fn, args=args, title=name_of(fn)), file)
         return found
 
     async def run_body(self, body: Body, /) -> Any:
@@ -167,22 +164,22 @@ class Processes(OpenedEngine[Crew]):
 
         On cancellation, the body is ended within its own grace, if that is shorter than the pool's.
         """
+        return await self._run(body)
+
+    async def _run(self, body: Body, file: int | None = None) -> Any:
+        """Run a body in a worker; if the worker dies before the body has begun, try another worker."""
         data = packed(body, self._variables.values())
         with self._bodies.running(body, grace=self._terms.grace) as noted:
-            return await self._run(noted, data)
-
-    async def _run(self, body: Body, data: bytes, file: int | None = None) -> Any:
-        """Run a pickled body in a worker; if the worker dies before the body has begun, try another worker."""
-        for left in reversed(range(_ATTEMPTS)):
-            crew = self._here(body.title, body.call_id)
-            worker = await crew.take(body)
-            found = await self._exchange(worker, crew, body, data, file)
-            if not isinstance(found, WorkerDiedError):
-                kind, reply, output = found
-                return await self._finish(worker, crew, body, kind, reply, output=output)
-            # Repeated only if it certainly had not begun: a body may have side effects.
-            if found.begun or not left or crew.is_dismissed:
-                raise found
+            for left in reversed(range(_ATTEMPTS)):
+                crew = self._here(noted.title, noted.call_id)
+                worker = await crew.take(noted)
+                found = await self._exchange(worker, crew, noted, data, file)
+                if not isinstance(found, WorkerDiedError):
+                    kind, reply, output = found
+                    return await self._finish(worker, crew, noted, kind, reply, output=output)
+                # Repeated only if it certainly had not begun: a body may have side effects.
+                if found.begun or not left or crew.is_dismissed:
+                    raise found
         raise AssertionError("the last attempt returns or raises")
 
     @asynccontextmanager
@@ -241,7 +238,8 @@ class Processes(OpenedEngine[Crew]):
         """Decode a worker's reply to a call of the function `body`; return its result or raise its exception."""
         # The worker becomes available to the next call, or ends if it has to be replaced: decided before decoding,
         # because the `finally` block needs it even if decoding raises.
-        worn = worker.is_worn(self._terms)
+        terms = self._terms
+        worn = terms.serves_once or (terms.max_calls is not None and worker.calls >= terms.max_calls)
         try:
             return await opened_reply(kind, reply, body, is_plain=self._terms.confine is not None, output=output)
         except MemoryError:

@@ -163,11 +163,8 @@ def sent_file() -> int:
 
 def _prepare(settings: Settings) -> None:
     """Apply the pool's limits of memory and open files to this process, once before its first call."""
-    _kernel.leave_no_core(for_good=settings.terms.confine is not None)
-    if settings.terms.memory is not None:
-        _kernel.limit_memory(settings.terms.memory)
-    if (files := settings.terms.most_files) is not None:
-        _kernel.limit_files(files)
+    terms = settings.terms
+    _kernel.limit_process(memory=terms.memory, files=terms.most_files, for_good=terms.confine is not None)
     # Output printed just before a crash is the most valuable, so it must not stay in a buffer.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a preloaded module may have replaced it
@@ -184,14 +181,10 @@ def _outcome(call: bytes | bytearray, tell: Callable[[dict[str, Any]], None], ba
             import anyio
 
             try:
-                return anyio.run(_awaited, reply, backend=backend)
+                return anyio.run(lambda: reply, backend=backend)
             except Exception as error:  # of `anyio.run` itself, such as too many open files for an event loop
                 return encode.raised(error)
     return reply
-
-
-async def _awaited(coroutine: Coroutine[Any, Any, Reply]) -> Reply:
-    return await coroutine
 
 
 # A dedicated worker.

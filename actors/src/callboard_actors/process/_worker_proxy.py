@@ -117,7 +117,9 @@ class WorkerProxy:
         self._begun = 0
         # Greatest call number of which at least one byte was sent.
         self._last_sent = 0
-        self._kept = _Tail(max_output)
+        self._max_output = max_output
+        self._kept = bytearray()
+        """Last bytes of the worker's output; at most one chunk more than `max_output` at a time."""
         with ExitStack() as opened:  # close everything again if one of the files cannot be opened
             self._sock, self._theirs = socket.socketpair()
             opened.callback(self._theirs.close)
@@ -172,10 +174,6 @@ class WorkerProxy:
     def is_silent(self) -> bool:
         """Return whether there is nothing to read from the worker's socket: no unexpected bytes, and no end of file."""
         return not self._speech.poll(0)
-
-    def is_worn(self, terms: PoolOptions) -> bool:
-        """Return whether the worker has served its maximum number of calls, so that it has to be replaced."""
-        return terms.serves_once or (terms.max_calls is not None and self.calls >= terms.max_calls)
 
     def has_begun(self, number: int) -> bool:
         """Return whether the call `number` has begun or may have begun. May be called after the worker's end."""
@@ -270,13 +268,14 @@ class WorkerProxy:
             data = os.read(self._output, _CHUNK)
             if not data:
                 return False
-            self._kept.add(data)
+            self._kept += data
+            del self._kept[: -self._max_output]
         return True
 
     def output(self) -> str:
         """Return the last part of the worker's stdout and stderr since the current call began, as text."""
         self._take_output()
-        return self._kept.text()
+        return self._kept.decode(errors="replace")
 
     def death(self, body: Body, reason: str, *, begun: bool, recurs: bool) -> WorkerDiedError:
         """Return the `WorkerDiedError` for a call that ended because this worker has ended."""
@@ -330,24 +329,6 @@ def _watch(file: socket.socket | int) -> select.poll:
     watch = select.poll()
     watch.register(file, select.POLLIN)
     return watch
-
-
-class _Tail:
-    """Buffer of the last `most` bytes of a stream. It needs at most the memory of one additional chunk."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._bytes = bytearray()
-
-    def add(self, data: bytes) -> None:
-        self._bytes += data
-        del self._bytes[: -self._most]
-
-    def clear(self) -> None:
-        self._bytes.clear()
-
-    def text(self) -> str:
-        return self._bytes.decode(errors="replace")
 
 
 # Dedicated worker: concurrent calls of one owner, with replies in any order.

@@ -95,6 +95,6 @@ def worker(
     except ImportError as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(1) from None
-    from callboard_actors.remote._worker_process import Options, run
+    from callboard_actors.remote._server import Options, run
 
     raise typer.Exit(run(Options(**given)))

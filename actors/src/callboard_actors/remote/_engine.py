@@ -3,7 +3,7 @@
 import os
 import random
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -29,13 +29,6 @@ _FOR_THE_OTHERS: Final = 1.0
 """Seconds that the opening of an engine waits for further workers after the first worker is connected."""
 _LOOK: Final = 1.0
 """Minimum seconds between two checks whether the busy workers for which a call waits are still connected."""
-
-
-def least_loaded(links: Iterable[Link]) -> Link | None:
-    """Return the link whose worker has the smallest share of its capacity in use; `None` if there is no link."""
-    # Among equal shares, the choice is random.
-    shares = [(one.load / one.offer.capacity, random.random(), one) for one in links if one.offer is not None]  # noqa: S311
-    return min(shares, key=lambda share: share[:2])[2] if shares else None
 
 
 class _Waiting:
@@ -75,7 +68,8 @@ class RemoteWorkers:
         Raise `ActorStartError` if no worker is connected after `start_timeout`.
         """
         with anyio.move_on_after(self._terms.start_timeout):
-            await self._any_up()
+            while not (any(link.is_up for link in self.links) or all(link.is_refused for link in self.links)):
+                await anyio.sleep(0.005)
             with anyio.move_on_after(_FOR_THE_OTHERS):
                 for link in self.links:
                     await link.settled.wait()
@@ -83,24 +77,20 @@ class RemoteWorkers:
             never = all(link.is_refused for link in self.links)
             raise ActorStartError(_NAME, f"none of its workers can be had: {self._troubles()}", never=never)
 
-    async def _any_up(self) -> None:
-        while not any(link.is_up for link in self.links):
-            if all(link.is_refused for link in self.links):
-                return
-            await anyio.sleep(0.005)
-
     def _troubles(self) -> str:
         return "; ".join(f"{link.address}: {link.trouble}" for link in self.links if not link.is_up) or "they are busy"
 
     async def take(self, title: str, call_id: str | None, subject: str) -> Link:
         """Wait for a worker with free capacity that serves `subject`; reserve capacity there, and return its link."""
         # FIFO: a new call does not overtake waiting ones, even if a worker has room.
-        if (link := None if self._waiting else self._free(subject)) is None:
-            link = await self._wait(title, call_id, subject)
-        return link
+        link = None if self._waiting else self._free(subject)
+        return await self._wait(title, call_id, subject) if link is None else link
 
     def _free(self, subject: str) -> Link | None:
-        link = least_loaded(one for one in self.links if one.has_room and one.serves(subject))
+        """Reserve capacity at the worker with the smallest share of its capacity in use; `None` if none has room."""
+        links = [one for one in self.links if one.has_room and one.serves(subject)]
+        # Among equal shares, the choice is random.
+        link = min(links, key=lambda one: (one.share, random.random()), default=None)  # noqa: S311
         if link is not None:
             # In the same step as the choice: without an await in between, the place cannot be taken twice.
             link.reserve()

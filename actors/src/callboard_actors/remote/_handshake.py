@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 from anyio.abc import ByteStream, SocketStream
+from anyio.streams.stapled import StapledByteStream
 from anyio.streams.tls import TLSAttribute, TLSStream
 
 from callboard_actors._engine._frames import (
@@ -134,7 +135,7 @@ async def as_client(stream: SocketStream, context: ssl.SSLContext, host: str) ->
     found = await TLSStream.wrap(
         _InTurn(stream), server_side=False, hostname=host, ssl_context=context, standard_compatible=False
     )
-    return found, binding_of(_certificate_of(found))
+    return found, binding_of(found.extra(TLSAttribute.peer_certificate_binary))  # noqa: S610 - no Django
 
 
 async def as_server(stream: SocketStream, context: ssl.SSLContext) -> ByteStream:
@@ -142,29 +143,16 @@ async def as_server(stream: SocketStream, context: ssl.SSLContext) -> ByteStream
     return await TLSStream.wrap(_InTurn(stream), server_side=True, ssl_context=context, standard_compatible=False)
 
 
-def _certificate_of(stream: TLSStream) -> bytes | None:
-    return stream.extra(TLSAttribute.peer_certificate_binary)  # noqa: S610 - no Django
-
-
-class _InTurn(ByteStream):
+class _InTurn(StapledByteStream):
     """Stream that makes only one write at a time, because TLS may write during a read while the sender writes, too."""
 
     def __init__(self, stream: SocketStream) -> None:
-        self._stream = stream
+        super().__init__(stream, stream)
         self._lock = anyio.Lock()
-
-    async def receive(self, max_bytes: int = 65_536) -> bytes:
-        return await self._stream.receive(max_bytes)
 
     async def send(self, item: bytes) -> None:
         async with self._lock:
-            await self._stream.send(item)
-
-    async def send_eof(self) -> None:
-        await self._stream.send_eof()
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
+            await super().send(item)
 
 
 # Handshake.

@@ -151,6 +151,11 @@ class Link:
         return len(self._calls) - len(self._in_seats) + len(self._seats) + self._reserved
 
     @property
+    def share(self) -> float:
+        """Share of the worker's capacity that this engine uses."""
+        return math.inf if self.offer is None else self.load / self.offer.capacity
+
+    @property
     def has_room(self) -> bool:
         """`True` if the worker can run one more call now."""
         running = len(self._calls) - len(self._in_seats) + self._reserved
@@ -321,7 +326,16 @@ class Link:
 
     def _framed(self, body: Body, pickled: bytes, seat: int | None, offer: Offer) -> tuple[int, bytes]:
         """Encode a call; return its number and frame, or raise `TypeError` if it is larger than the worker accepts."""
-        said = call_of(_call_metadata(body, seat), pickled)
+        along: dict[str, Any] = {
+            "carried": inject_context(),
+            "subject": name_of(body.fn if body.subject is None else body.subject),
+            "title": body.title,
+            "call_id": body.call_id,
+            "grace": body.grace,
+        }
+        if seat is not None:
+            along["seat"] = seat
+        said = call_of(along, pickled)
         if len(said) > offer.max_call:
             raise TypeError(
                 f"{body.title!r} cannot run on another machine: it has {len(said)} bytes with its arguments, and its "
@@ -376,20 +390,6 @@ class Link:
             while (self._calls or self._seats) and connection.reason is None:
                 await anyio.sleep(0.005)
         connection.close("its engine was closed")
-
-
-def _call_metadata(body: Body, seat: int | None) -> dict[str, Any]:
-    """Return the part of a call that is sent as JSON beside its pickle: context, name, title, call id and grace."""
-    along: dict[str, Any] = {
-        "carried": inject_context(),
-        "subject": name_of(body.fn if body.subject is None else body.subject),
-        "title": body.title,
-        "call_id": body.call_id,
-        "grace": body.grace,
-    }
-    if seat is not None:
-        along["seat"] = seat
-    return along
 
 
 def _told(error: BaseException) -> str:

@@ -34,7 +34,9 @@ class Confinement:
     def __init__(self, confine: Confine) -> None:
         self._confine = confine
         self._machine = _machine()
-        self._landlock = _landlock_for(confine)
+        self._landlock = _landlock.version()
+        if reason := why_not(confine, self._landlock):
+            raise CannotConfineError(reason)
         self._rules = list(self._opened())
         _seccomp.program(self._machine, 0, self._allowed())  # caches the common part, which forks share
 
@@ -119,14 +121,6 @@ def _machine() -> str:
         known = " and ".join(_seccomp.MACHINES)
         raise CannotConfineError(f"confine= is for 64 bit programs on {known} as yet, and this is {machine}")
     return machine
-
-
-def _landlock_for(confine: Confine) -> int:
-    found = _landlock.version()
-    reason = why_not(confine, found)
-    if reason:
-        raise CannotConfineError(reason)
-    return found
 
 
 def why_not(confine: Confine, version: int) -> str | None:

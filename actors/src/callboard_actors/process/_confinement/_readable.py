@@ -75,11 +75,7 @@ def _loaded_libraries() -> set[str]:
     # If a library is below the interpreter's `lib`, its whole folder is returned instead.
     # Other folders stay closed: an extension module of the program may lie beside its `.env`.
     folders = [os.path.realpath(Path(prefix, "lib")) for prefix in (sys.prefix, sys.base_prefix)]
-    return {_folder_or_file(Path(path), folders) for path in _mapped()}
-
-
-def _folder_or_file(library: Path, folders: Iterable[str]) -> str:
-    return str(library.parent if any(library.is_relative_to(folder) for folder in folders) else library)
+    return {str(one.parent if any(map(one.is_relative_to, folders)) else one) for one in map(Path, _mapped())}
 
 
 def _mapped() -> set[str]:
