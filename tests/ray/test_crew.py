@@ -10,8 +10,8 @@ pytest.importorskip("ray")
 
 from callboard import ActorStartError
 from callboard.extend import Body
-from callboard_actors.ray import _crew
-from callboard_actors.ray._cluster import RayOptions
+from callboard_actors.ray import _engine
+from callboard_actors.ray._host_proxy import RayOptions
 
 WAIT = 60
 
@@ -47,14 +47,14 @@ class _FakeHost:
         self.lost.set()
 
 
-def _crew_of(monkeypatch: pytest.MonkeyPatch, idle_for: float) -> _crew.Crew:
-    monkeypatch.setattr(_crew, "HostProxy", _FakeHost)
-    monkeypatch.setattr(_crew, "disconnect", lambda: None)
+def _crew_of(monkeypatch: pytest.MonkeyPatch, idle_for: float) -> _engine.Crew:
+    monkeypatch.setattr(_engine, "HostProxy", _FakeHost)
+    monkeypatch.setattr(_engine, "disconnect", lambda: None)
     terms = RayOptions(
         workers=1, most_workers=2, idle_for=idle_for, cpus=1, gpus=0, memory=None, grace=1, max_result=1,
         start_timeout=10, patience=10,
     )  # fmt: skip
-    return _crew.Crew(terms, lambda: None)
+    return _engine.Crew(terms, lambda: None)
 
 
 def _body() -> Body:
@@ -116,7 +116,7 @@ async def test_a_ray_actor_that_is_lost_at_the_start_is_started_again_a_few_time
 ) -> None:
     """On a busy machine Ray may lose a process while it starts; other versions, however, stay other versions."""
     crew = _crew_of(monkeypatch, idle_for=60)
-    monkeypatch.setattr(_crew, "_PAUSE", 0.0)
+    monkeypatch.setattr(_engine, "_PAUSE", 0.0)
     monkeypatch.setattr(_FakeHost, "failures", list(failures))
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:

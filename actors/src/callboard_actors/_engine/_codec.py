@@ -58,19 +58,20 @@ def name_of(fn: Callable[..., Any]) -> str:
     return getattr(fn, "__qualname__", None) or type(fn).__qualname__
 
 
-def packed(body: Body, variables: Mapping[str, Any]) -> bytes:
-    """Pickle a call with its context variables; raise `TypeError` that names the part that cannot be pickled."""
-    return packed_by(_pickled, body, variables)
+def _pickled(value: object) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
+    return buffer.getvalue()
 
 
-def packed_by(
-    dumps: Callable[[object], bytes],
+def packed(
     body: Body,
     variables: Mapping[str, Any],
+    dumps: Callable[[object], bytes] = _pickled,
     where: str = _THERE,
     function: str = _FUNCTION,
 ) -> bytes:
-    """Pickle a call with the function `dumps`; raise `TypeError` that names the part that cannot be pickled.
+    """Pickle a call with its context variables; raise `TypeError` that names the part that cannot be pickled.
 
     Errors name the place `where` the call runs, and the kind of `function` that is needed there.
     """
@@ -103,12 +104,6 @@ def check(fn: Callable[..., Any], title: str) -> None:
     except Exception as error:
         raise TypeError(refusal(title, _FUNCTION, error)) from error
     _warn_of_lost_cleanup(fn, title)
-
-
-def _pickled(value: object) -> bytes:
-    buffer = io.BytesIO()
-    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
-    return buffer.getvalue()
 
 
 def module_of(fn: Callable[..., Any]) -> str | None:

@@ -14,6 +14,7 @@ import struct
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from socket import socket, socketpair
@@ -78,9 +79,8 @@ def main(control: int) -> NoReturn:
         finally:
             os._exit(1)  # without a traceback: if the program has ended, it would only appear in some user's terminal
     try:
-        zygote.run()
-    except ConnectionError:
-        pass  # the pool has ended
+        with suppress(ConnectionError):  # the pool has ended
+            zygote.run()
     except BaseException:
         traceback.print_exc()
     finally:

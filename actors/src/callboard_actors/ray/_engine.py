@@ -1,16 +1,244 @@
-"""`RayEngine`: runs tools and actors on a Ray cluster."""
+"""`RayEngine`: runs tools and actors on a Ray cluster.
 
+`Crew` has the Ray actors of an engine in one event loop: `workers` of them, and more while calls wait.
+"""
+
+import itertools
+import logging
+import math
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from callboard.extend import Body
-from callboard_actors._engine._lifecycle import OpenedEngine
-from callboard_actors.ray._cluster import RayOptions, connect
-from callboard_actors.ray._crew import Crew
+import anyio
+from anyio.abc import TaskGroup
+from anyio.to_thread import run_sync
+
+from callboard import ActorGoneError, ActorStartError
+from callboard.extend import Body, EngineError
+from callboard_actors._engine._lifecycle import Backoff, Idle, OpenedEngine
 from callboard_actors.ray._host import check
-from callboard_actors.ray._host_proxy import HostProxy
+from callboard_actors.ray._host_proxy import HostProxy, NoRoomError, RayOptions, connect, disconnect, what_lacks
+
+_logger = logging.getLogger("callboard_actors.ray")
+_NAME = "RayEngine"
+_PAUSE = 0.5
+"""Seconds before a Ray actor that cannot be started is tried again; doubled each time."""
+_FIRST_STARTS = 3
+"""Maximum number of attempts to start a Ray actor while the engine opens; on a busy machine Ray may lose a process."""
+_LONGEST_PAUSE = 10.0
+"""Maximum seconds between two attempts, after the pause was doubled several times."""
+_LEAST_PAUSE = 0.1
+"""Minimum seconds between two checks of the Ray actors, even if the engine's `patience` or `idle_for` is shorter."""
+_MAKE_ROOM = "an actor has a Ray actor beside the engine's `workers`: ask for fewer of those, or for fewer `cpus`"
+
+
+class Crew:
+    """Supervisor of the Ray actors of an engine in one event loop.
+
+    `keep` runs in its own task, which ends by `dismiss` only, or with the event loop.
+    """
+
+    def __init__(self, terms: RayOptions, connect: Callable[[], None]) -> None:
+        self._terms = terms
+        self._connect = connect
+        self._idle = Idle[HostProxy]()
+        # Ray actors of the pool, from the request to their end. Dedicated ones are not in it: their owners end them.
+        self._hosts: set[HostProxy] = set()
+        # Running `_help_out` tasks. Counted before the task starts, so that waiting calls do not start too many.
+        self._more = 0
+        self._group: TaskGroup | None = None
+        self._keeping = anyio.CancelScope()
+        # Set when all places have a Ray actor for the first time, or when one has failed for good.
+        self._full = anyio.Event()
+        self._over = anyio.Event()
+        self.is_dismissed = False
+        self.failure: ActorStartError | None = None
+        """Reason why the engine has no Ray actors, such as a failed connection to Ray; `None` if there is none."""
+
+    async def keep(self) -> None:
+        """Connect to Ray, and keep the engine's number of Ray actors running, until `dismiss` is called."""
+        try:
+            await run_sync(self._connect)
+        except ActorStartError as error:
+            self.failure = error
+            self._end()
+            return
+        try:
+            with self._keeping:
+                async with anyio.create_task_group() as self._group:
+                    for _ in range(self._terms.workers):
+                        self._group.start_soon(self._fill)
+                    await anyio.sleep_forever()
+        finally:
+            # Not skipped by a cancellation: the number of users of the process's connection must stay correct.
+            with anyio.CancelScope(shield=True):
+                await run_sync(disconnect)
+            self._end()
+
+    def _end(self) -> None:
+        self.is_dismissed = True
+        self._idle.turn_away()
+        self._full.set()
+        self._over.set()
+
+    async def until_ready(self) -> None:
+        """Wait until all Ray actors have started or `failure` is set; raise `ActorStartError` after `start_timeout`."""
+        with anyio.move_on_after(self._terms.start_timeout):
+            await self._full.wait()
+        if not self._full.is_set():
+            lacking = None if self._group is None else await run_sync(what_lacks, self._terms)
+            raise ActorStartError(
+                _NAME,
+                f"Ray did not start {self._terms.workers} actors within {self._terms.start_timeout:g} s; each needs "
+                f"{self._terms.ray_options()} on one node" + (f"; not free is {lacking}" if lacking else ""),
+            )
+
+    async def _fill(self) -> None:
+        backoff = Backoff(_PAUSE, _LONGEST_PAUSE)
+        for attempt in itertools.count(1):
+            if self.is_dismissed:
+                return
+            host = HostProxy(_NAME, self._terms)
+            try:
+                await self._employ(host)
+                backoff.reset()
+            except ActorStartError as error:
+                # Until the engine is open the attempts are few, because the caller of `async with` waits for them, and
+                # other versions or a broken `runtime_env` do not change. Later ones have no limit.
+                if not self._full.is_set() and (error.never or attempt >= _FIRST_STARTS):
+                    self.failure = error
+                    self._full.set()
+                    return
+                _logger.warning("a Ray actor cannot be started; it is tried again until it can: %s", error)
+                await anyio.sleep(backoff.next())
+
+    async def _employ(self, host: HostProxy) -> None:
+        """Start a Ray actor, offer it to calls, and wait until it has ended."""
+        self._hosts.add(host)
+        try:
+            await host.start()
+            self.give_back(host)
+            if len(self._hosts) >= self._terms.workers and all(one.has_started for one in self._hosts):
+                self._full.set()
+            await host.until_ended()
+        finally:
+            self._hosts.discard(host)
+            self._idle.forget(host)
+            # On every path: a Ray actor that is not ended would occupy the cluster until this process exits.
+            await host.end("its engine on Ray is closed")
+
+    async def _help_out(self) -> None:
+        """Run one additional Ray actor until it has been idle for `idle_for` seconds."""
+        host = HostProxy(_NAME, self._terms)
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._employ_until_lost, host, group.cancel_scope)
+                # A pause also without `idle_for`: the loop would otherwise occupy the event loop.
+                pause = max(self._terms.idle_for / 4, _LEAST_PAUSE)
+                while anyio.current_time() - host.idle_since < self._terms.idle_for or host not in self._idle:
+                    await anyio.sleep(pause)
+                # No await before the cancellation, so no call can be given this Ray actor in between.
+                self._idle.forget(host)
+                group.cancel_scope.cancel()
+        except* ActorStartError as errors:
+            _logger.info("no more Ray actors can be had: %s", errors.exceptions[0])
+        finally:
+            self._more -= 1
+
+    async def _employ_until_lost(self, host: HostProxy, wait: anyio.CancelScope) -> None:
+        await self._employ(host)
+        # A lost Ray actor never becomes idle again: without this, `_help_out` would keep its place for ever.
+        wait.cancel()
+
+    async def take(self, body: Body) -> HostProxy:
+        """Wait for an idle Ray actor and return it.
+
+        Raise `ActorGoneError` if the engine is closed, and `EngineError` if no Ray actor lives.
+        """
+        while not self.is_dismissed:
+            if not self._idle and self._terms.workers + self._more < self._terms.most_workers:
+                assert self._group is not None
+                self._more += 1
+                self._group.start_soon(self._help_out)
+            host = await self._next(body)
+            # It may have been lost while it was idle; then wait for the next one.
+            if host is not None and host.is_alive:
+                host.idle_since = math.inf
+                return host
+        raise ActorGoneError(body.title, body.call_id, "its engine on Ray is closed")
+
+    async def _next(self, body: Body) -> HostProxy | None:
+        """Wait for an idle Ray actor and return it; return `None` if the engine is closed meanwhile."""
+        # While a Ray actor lives or starts, the wait has no limit. Otherwise it raises `EngineError` after the
+        # patience.
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._lose_patience, group.cancel_scope)
+            host = await self._idle.take()
+            group.cancel_scope.cancel()
+            return host
+        # Reached only if `_lose_patience` has cancelled the group, which swallows that cancellation.
+        reason = f"no Ray actor lives, and none came within {self._terms.patience:g} s"
+        raise EngineError(body.title, body.call_id, reason, ended="unavailable")
+
+    async def _lose_patience(self, wait: anyio.CancelScope) -> None:
+        was_alone = False
+        while True:
+            is_alone = not any(host.is_expected for host in self._hosts)
+            # Twice in a row, with the patience in between.
+            if was_alone and is_alone:
+                wait.cancel()
+                return
+            was_alone = is_alone
+            await anyio.sleep(max(self._terms.patience, _LEAST_PAUSE))
+
+    def give_back(self, host: HostProxy) -> None:
+        """Make an idle Ray actor available to the next call, if it lives."""
+        if host.is_alive and not self.is_dismissed:
+            host.idle_since = anyio.current_time()
+            self._idle.put(host)
+
+    async def run_body(self, body: Body) -> Any:
+        """Run a body on an idle Ray actor, which runs no other body meanwhile; return the result of the body."""
+        host = await self.take(body)
+        try:
+            return await host.run_body(body)
+        finally:
+            # After a cancellation the body may still be ending there; the Ray actor is free only then.
+            host.when_free(lambda: self.give_back(host))
+
+    async def hire(self, title: str) -> HostProxy:
+        """Start and return a Ray actor for one owner, who must end it; raise `EngineError` if it cannot be started."""
+        host = HostProxy(title, self._terms)
+        try:
+            with anyio.move_on_after(self._terms.start_timeout):
+                await host.start(self._terms.patience)
+                assert self._group is not None
+                # A task of the engine notices its loss, even if its owner never waits for that.
+                self._group.start_soon(host.until_ended)
+                return host
+        except NoRoomError as error:
+            reason = f"the cluster has no room for its Ray actor ({error}); {_MAKE_ROOM}"
+            raise EngineError(title, None, reason, ended="unavailable") from None
+        reason = f"Ray did not start an actor for it within {self._terms.start_timeout:g} s"
+        raise EngineError(title, None, reason, ended="unavailable")
+
+    def abandon(self) -> None:
+        """Kill all Ray actors without waiting. Called after the event loop was closed."""
+        for host in self._hosts:
+            host.kill()
+        disconnect()
+
+    async def dismiss(self) -> None:
+        """End all Ray actors, and wait for their ends; calls that wait for a Ray actor fail."""
+        self.is_dismissed = True
+        self._keeping.cancel()
+        with anyio.CancelScope(shield=True):
+            await self._over.wait()
+
+
+# The engine.
 
 
 class RayEngine(OpenedEngine[Crew]):

@@ -20,7 +20,7 @@ from ray import cloudpickle
 
 from callboard.extend import Body, attached_context
 from callboard_actors._engine import _codec
-from callboard_actors._engine._codec import packed_by, refusal
+from callboard_actors._engine._codec import refusal
 from callboard_actors._engine._frames import Kind, versions
 from callboard_actors._engine._main_module import NAMES
 from callboard_actors._engine._pickles import found_behind, loads, way_to
@@ -48,7 +48,7 @@ def dumps(value: object) -> bytes:
 
 def packed(body: Body) -> bytes:
     """Pickle the function and arguments of a body; raise `TypeError` that names the part that cannot be pickled."""
-    return packed_by(dumps, body, {}, "on Ray", "function")
+    return _codec.packed(body, {}, dumps, "on Ray", "function")
 
 
 def check(fn: Callable[..., Any], title: str) -> None:

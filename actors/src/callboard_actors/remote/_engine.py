@@ -271,19 +271,15 @@ class RemoteEngine(OpenedEngine[RemoteWorkers]):
         _check_name(subject, body.title)
         pickled = _codec.packed(body, self._terms.variables.values())
         with self._bodies.running(body, grace=self._terms.grace) as noted:
-            return await self._run(noted, pickled, subject)
-
-    async def _run(self, body: Body, pickled: bytes, subject: str) -> Any:
-        """Run a body on a remote worker; if it certainly did not begin there, try another worker."""
-        for left in reversed(range(max(_ATTEMPTS, 2 * len(self._addresses)))):
-            fleet = self._here(body.title, body.call_id)
-            link = await fleet.take(body.title, body.call_id, subject)
-            try:
-                return await link.run_reserved(body, pickled)
-            except NotBegunError as error:
-                # `recurs`: every other worker would refuse it for the same reason.
-                if not left or error.recurs:
-                    raise
+            for left in reversed(range(max(_ATTEMPTS, 2 * len(self._addresses)))):
+                fleet = self._here(noted.title, noted.call_id)
+                link = await fleet.take(noted.title, noted.call_id, subject)
+                try:
+                    return await link.run_reserved(noted, pickled)
+                except NotBegunError as error:
+                    # It certainly did not begin there. `recurs`: all workers would refuse it for the same reason.
+                    if not left or error.recurs:
+                        raise
         raise AssertionError("the last attempt returns or raises")
 
     @asynccontextmanager

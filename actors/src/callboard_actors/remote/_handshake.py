@@ -13,7 +13,6 @@ Before the handshake stand the addresses of workers as `host:port`, and TLS.
 """
 
 import hashlib
-import ipaddress
 import json
 import os
 import ssl
@@ -27,6 +26,7 @@ from anyio.abc import ByteStream, SocketStream
 from anyio.streams.stapled import StapledByteStream
 from anyio.streams.tls import TLSAttribute, TLSStream
 
+from callboard.extend import literal
 from callboard_actors._engine._frames import (
     PROTOCOL,
     FrameReader,
@@ -55,12 +55,8 @@ class Address(NamedTuple):
     def is_loopback(self) -> bool:
         """`True` if connections to this address stay on this machine."""
         # Of names only this one: any other could resolve to another machine when the connection is made.
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        found = literal(self.host)
+        return self.host == "localhost" if found is None else found.is_loopback
 
 
 def address(text: str) -> Address:

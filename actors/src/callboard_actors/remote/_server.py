@@ -249,8 +249,9 @@ class ClientSession:
             raise GarbageError("a seat whose number another one has")
         if self._is_draining:
             return self._unseat(number, "its worker is being drained")
-        if not self._server.take_seat():
+        if not self._server.seats_left:
             return self._unseat(number, "its worker has no seat left")
+        self._server.seats_left -= 1
         self._seats[number] = _Seat()
         self._group.start_soon(self._keep_seat, number, str(said.get("title", ""))[:1000])
         return None
@@ -271,7 +272,7 @@ class ClientSession:
             # The reservation is given back and the end reported only after the process has ended: the agent's
             # `leave_seat` waits for that.
             self.drained += Drained(ended=int(self._is_stopping))
-            self._server.give_seat()
+            self._server.seats_left += 1
             self._unseat(number, "its worker was stopped" if self._is_stopping else reason)
 
     def _unseat(self, number: int, reason: str) -> None:
@@ -294,10 +295,10 @@ class Admission:
 
     address: Address
     secret: bytes = field(repr=False)
-    tls: ssl.SSLContext | None = None
-    certificate: bytes | None = None
+    tls: ssl.SSLContext | None
+    certificate: bytes | None
     """Certificate of the worker in DER form, whose hash is part of the handshake's proofs; `None` without TLS."""
-    handshake_timeout: float = 10.0
+    handshake_timeout: float
     """Seconds for a whole handshake, TLS included."""
 
 
@@ -312,7 +313,8 @@ class Server:
         self._sessions: set[ClientSession] = set()
         # Bounds memory and file descriptors that a client without the secret can use.
         self._strangers = 0
-        self._seats_left = offer.seats
+        self.seats_left = offer.seats
+        """Number of dedicated workers that agents may still reserve."""
         self._is_draining = False
         self._drained = Drained()
         """Results of the drain for agents that have disconnected."""
@@ -322,17 +324,6 @@ class Server:
         self._patience = anyio.CancelScope()
         self._listening = anyio.CancelScope()
         self._serving = anyio.CancelScope()
-
-    def take_seat(self) -> bool:
-        """Reserve one of the dedicated workers that this server offers; return `False` if all are taken."""
-        if self._seats_left < 1:
-            return False
-        self._seats_left -= 1
-        return True
-
-    def give_seat(self) -> None:
-        """Release the reservation of a dedicated worker."""
-        self._seats_left += 1
 
     async def listen(self) -> Address:
         """Start to listen; return the address with its actual port, or raise `OSError` if it cannot be used."""
@@ -364,7 +355,8 @@ class Server:
             _logger.warning("a connection is closed, because %d have not proved yet who they are", _STRANGERS)
             await anyio.aclose_forcefully(stream)
             return
-        whence = _whence(stream)
+        peer = stream.extra(SocketAttribute.remote_address, None)  # noqa: S610 - no Django
+        whence = "somebody" if peer is None else "{}:{}".format(*peer[:2])
         # Released when the handshake is over, whatever its outcome; a session does not count any more.
         self._strangers += 1
         found: tuple[ByteStream, FrameReader, Wishes] | None = None
@@ -455,12 +447,6 @@ class Server:
     def _left(self) -> str:
         busy = sum(session.is_busy for session in self._sessions)
         return f"{len(self._sessions)} agents are connected, {busy} have something running"
-
-
-def _whence(stream: SocketStream) -> str:
-    """Return the client's address as text for the log, or "somebody" for a client that has disconnected."""
-    found = stream.extra(SocketAttribute.remote_address, None)  # noqa: S610 - no Django
-    return "somebody" if found is None else "{}:{}".format(*found[:2])
 
 
 # Functions and actors to serve, by name.
@@ -574,23 +560,19 @@ def run(options: Options) -> int:
         # Before the served module is loaded and workers are started: neither may find the secret in the environment.
         secret = secret_from(options.secret_file, forget=True)
         things = served(options.tools, options.app_dir)
-        admission = _admission(options, where, secret)
+        certificate = options.tls_cert
+        admission = Admission(
+            address=where,
+            secret=secret,
+            tls=None if certificate is None else server_context(certificate, options.tls_key),
+            certificate=None if certificate is None else own_certificate(certificate),
+            handshake_timeout=options.handshake_timeout,
+        )
         pool = _pool(options, things)
     except (ValueError, TypeError, OSError, NotImplementedError) as error:
         _say_what_was_wrong(f"{error}")
         return WRONG
     return anyio.run(_run, admission, pool, sorted(things), options, backend=options.backend)
-
-
-def _admission(options: Options, where: Address, secret: bytes) -> Admission:
-    certificate = options.tls_cert
-    return Admission(
-        address=where,
-        secret=secret,
-        tls=None if certificate is None else server_context(certificate, options.tls_key),
-        certificate=None if certificate is None else own_certificate(certificate),
-        handshake_timeout=options.handshake_timeout,
-    )
 
 
 def _check(options: Options, where: Address) -> None:
