@@ -4,7 +4,7 @@ import anyio
 import httpcore2
 import pytest
 
-from callboard_actors.http._guard import first_connected
+from callboard_actors.http._wire import first_connected
 
 
 class Stream(httpcore2.AsyncNetworkStream):

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard_actors.http import HttpClient, HttpError, UrlRefusedError
-from callboard_actors.http._guard import GuardedBackend, rules_of
 from callboard_actors.http._request import AddressRefusedError
+from callboard_actors.http._wire import GuardedBackend, rules_of
 
 from ._world import AT_ONCE, WAIT, Names, Site, Trap
 

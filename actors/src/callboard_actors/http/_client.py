@@ -5,7 +5,7 @@ import os
 import re
 import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from os import PathLike
@@ -21,7 +21,6 @@ from callboard import Backoff, Limit, idempotency_key
 from callboard.extend import LimitGuard, Resolver, system_resolver
 from callboard.guards import Url
 from callboard_actors._util._options import check_counts, check_durations
-from callboard_actors.http._guard import PoolOptions, rules_of
 from callboard_actors.http._page import Page
 from callboard_actors.http._request import (
     IDEMPOTENT,
@@ -33,7 +32,7 @@ from callboard_actors.http._request import (
     origin_of,
     redirect_of,
 )
-from callboard_actors.http._wire import Allowance, Store, client_of, lost, send
+from callboard_actors.http._wire import Allowance, PoolOptions, Store, client_of, lost, rules_of, send
 
 # Checks of options.
 
@@ -131,53 +130,36 @@ def own_headers(
             origin = origin_of(check(where if "://" in where else f"https://{where}"))
         except ValueError as error:
             raise ValueError(f"HttpClient(headers={{{where!r}: ...}}) is for a host that is asked: {error}") from None
-        lower = {name.lower(): value for name, value in headers.items()}
-        check_headers(lower)
-        found.setdefault(origin, {}).update(lower)
+        found.setdefault(origin, {}).update(checked_headers(headers))
     return found
 
 
-def check_headers(headers: Mapping[str, str]) -> None:
-    """Raise ValueError for a header that is invalid, or that only the client may set.
+def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return headers with names in lower case; raise ValueError for a header that is invalid, or that the client sets.
 
     Raise TypeError if a name or a value is not a string.
     """
-    for name, value in headers.items():
+    lower = {name.lower(): value for name, value in headers.items()}
+    for name, value in lower.items():
         if not isinstance(cast("object", value), str):
             raise TypeError(f"the header {name!r} has a text as its value, not {type(value).__name__}")
-        if name.lower() in _MADE_BY_US:
+        if name in _MADE_BY_US:
             raise ValueError(f"the header {name!r} is made by the client; leave it out")
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
             raise ValueError(f"the header {name!r} has signs in it that no header may have")
-
-
-def hosts_of(honours_keys: Collection[str]) -> frozenset[str]:
-    """Return the option `honours_keys` as a set of hosts in normal form.
-
-    Raise an error for an entry that cannot equal the host of any request.
-    """
-    if isinstance(honours_keys, str):
-        raise TypeError(f"HttpClient(honours_keys={honours_keys!r}) is one text; give a list: [{honours_keys!r}]")
-    return frozenset(_host(written) for written in honours_keys)
+    return lower
 
 
 def _host(written: str) -> str:
-    try:
+    """Return an entry of `honours_keys` in normal form; raise an error if it cannot equal the host of any request."""
+    with suppress(ValueError):
         url = urlsplit(Url(private=True).check(f"https://{written}") or "")
         if url.port is None and url.path + url.query + url.fragment == "":
             return str(url.hostname)
-    except ValueError:
-        pass
     raise ValueError(
         f"HttpClient(honours_keys=[{written!r}, ...]) takes hosts such as 'api.example.org', without scheme, port and "
         "path; for all of a domain, each of them"
     )
-
-
-def check_proxy(proxy: str | None) -> None:
-    """Raise ValueError if the option `trusted_proxy` is not a URL."""
-    if proxy is not None and (urlsplit(proxy).scheme not in ("http", "https") or not urlsplit(proxy).hostname):
-        raise ValueError("HttpClient(trusted_proxy=...) is a URL such as 'http://proxy.example.org:3128'")
 
 
 # Idempotency keys: a server recognises a repeated request by its key.
@@ -262,16 +244,22 @@ class HttpClient:
         check_durations("HttpClient", timeout=timeout)
         check_counts("HttpClient", [("retries", retries, 0)])
         bounds = HttpBounds() if bounds is None else bounds
-        check_headers({"user-agent": user_agent})
+        checked_headers({"user-agent": user_agent})
         check_parts(bounds=bounds, backoff=backoff, resolver=resolver, tls=tls, headers=headers)
         self._rules = rules_of(allow, private=allow_private, ports=ports)
         self._headers = own_headers(headers, self._rules.check)
-        check_proxy(trusted_proxy)
+        if isinstance(honours_keys, str):
+            raise TypeError(f"HttpClient(honours_keys={honours_keys!r}) is one text; give a list: [{honours_keys!r}]")
+        proxy = None if trusted_proxy is None else urlsplit(trusted_proxy)
+        if proxy is not None and (proxy.scheme not in ("http", "https") or not proxy.hostname):
+            raise ValueError("HttpClient(trusted_proxy=...) is a URL such as 'http://proxy.example.org:3128'")
         self._pool = PoolOptions(tls=tls, connections=bounds.connections, proxy=trusted_proxy)
         self._resolver = resolver
         self._places = None if limit is None else LimitGuard(_per_host(limit), "HTTP requests")
         self._repeats = Repeats(
-            retries=retries, backoff=backoff or Backoff(first=0.5, jitter=1.0), honours_keys=hosts_of(honours_keys)
+            retries=retries,
+            backoff=backoff or Backoff(first=0.5, jitter=1.0),
+            honours_keys=frozenset(map(_host, honours_keys)),
         )
         self._timeout, self._bounds = timeout, bounds
         self._store = None if downloads is None else Store(Path(downloads).absolute(), bounds.max_download)
@@ -438,8 +426,7 @@ def request_of(method: str, url: str, content: str | bytes | None, json: Any, he
         raise ValueError(f"HttpClient.request(method={method!r}) is one of {', '.join(sorted(_METHODS))}")
     if content is not None and json is not None:
         raise ValueError("HttpClient.request(content=..., json=...) has two bodies; leave one of them out")
-    lower = {name.lower(): value for name, value in headers.items()}
-    check_headers(lower)
+    lower = checked_headers(headers)
     if json is not None:
         content = _json.dumps(json)
         lower.setdefault("content-type", "application/json")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from email.message import Message
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
@@ -39,23 +40,6 @@ _LONGEST_TYPE = 1024
 def media_type_of(content_type: str) -> str:
     """Return the media type in a Content-Type header, in lower case, without parameters such as the charset."""
     return content_type.partition(";")[0].strip().lower()
-
-
-def charset_of(content_type: str) -> str | None:
-    """Return the charset that a Content-Type header names, or `None`."""
-    message = Message()
-    message["content-type"] = content_type[:_LONGEST_TYPE]
-    return message.get_content_charset()
-
-
-def is_html(media_type: str, data: bytes) -> bool:
-    """Return whether a body is HTML."""
-    return media_type in _HTML or (not media_type and _BEGINS_AS_HTML.match(data[:_LOOKED_AT]) is not None)
-
-
-def is_json(media_type: str) -> bool:
-    """Return whether a body is JSON."""
-    return _JSON.fullmatch(media_type) is not None
 
 
 def is_text(media_type: str, data: bytes) -> bool:
@@ -226,7 +210,9 @@ class Page:
         The charset is that of the byte order mark, else that of the server, else UTF-8, else the one declared
         in HTML.
         """
-        return decoded(self.data, charset_of(self.headers.get("content-type", "")))
+        message = Message()
+        message["content-type"] = self.headers.get("content-type", "")[:_LONGEST_TYPE]
+        return decoded(self.data, message.get_content_charset())
 
     def json(self) -> Any:
         """Return the body as JSON; raise ValueError if it is not JSON."""
@@ -238,14 +224,15 @@ class Page:
         Args:
             limiter: of the worker threads that parse HTML and JSON; by default that of the event loop.
         """
+        kind = self.media_type
+        if kind in _HTML or (not kind and _BEGINS_AS_HTML.match(self.data[:_LOOKED_AT])):
+            parse = partial(as_markdown, self.text, self.url)
+        elif _JSON.fullmatch(kind) and not self.is_cut:
+            parse = partial(_pretty, self.text)
+        else:
+            return self.text
         # Parsing may take long, and a cancelled caller does not wait for its thread.
-        if is_html(self.media_type, self.data):
-            return await anyio.to_thread.run_sync(
-                as_markdown, self.text, self.url, abandon_on_cancel=True, limiter=limiter
-            )
-        if is_json(self.media_type) and not self.is_cut:
-            return await anyio.to_thread.run_sync(_pretty, self.text, abandon_on_cancel=True, limiter=limiter)
-        return self.text
+        return await anyio.to_thread.run_sync(parse, abandon_on_cancel=True, limiter=limiter)
 
 
 def _pretty(text: str) -> str:

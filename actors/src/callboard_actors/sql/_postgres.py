@@ -11,7 +11,7 @@ import re
 import socket
 import uuid
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -21,14 +21,7 @@ import sqlalchemy
 from psycopg import errors, pq
 from psycopg.abc import AdaptContext, Buffer
 from psycopg.adapt import Loader
-from psycopg.types.datetime import (
-    DateLoader,
-    IntervalLoader,
-    TimeLoader,
-    TimestampLoader,
-    TimestamptzLoader,
-    TimetzLoader,
-)
+from psycopg.types import datetime as times
 from psycopg.types.json import JsonbDumper
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
@@ -212,12 +205,12 @@ def _place(error: psycopg.Error, query: Query | None) -> str:
 # Values that Python cannot represent; they become the text that the server writes.
 
 _TIMES: dict[str, type[Loader]] = {
-    "date": DateLoader,
-    "time": TimeLoader,
-    "timetz": TimetzLoader,
-    "timestamp": TimestampLoader,
-    "timestamptz": TimestamptzLoader,
-    "interval": IntervalLoader,
+    "date": times.DateLoader,
+    "time": times.TimeLoader,
+    "timetz": times.TimetzLoader,
+    "timestamp": times.TimestampLoader,
+    "timestamptz": times.TimestamptzLoader,
+    "interval": times.IntervalLoader,
 }
 _WITHOUT_DAYS = (b"year", b"mon")
 """Names of interval units without a fixed number of days: years and months."""
@@ -236,7 +229,7 @@ class _OrText(Loader):
 
     def load(self, data: Buffer) -> object:
         written = bytes(data)
-        if self.kind is IntervalLoader and any(unit in written for unit in _WITHOUT_DAYS):
+        if self.kind is times.IntervalLoader and any(unit in written for unit in _WITHOUT_DAYS):
             return written.decode()
         try:
             return self._reader.load(data)
@@ -355,7 +348,6 @@ _CANCEL = 2.0
 
 def _cancel(driver: psycopg.Connection[Any]) -> None:
     """Stop the current statement of a connection; called from another thread."""
-    # If the server cannot be reached, the connection is closed.
     try:
         driver.cancel_safe(timeout=_CANCEL)
     except psycopg.Error:
@@ -418,11 +410,8 @@ class PostgresBackend:
         """Clean up a connection after an error."""
         # A connection with a pending cancel request is closed, because the cancel could hit its next statement.
         if job.stopped is None:
-            try:
+            with suppress(psycopg.Error):
                 _reset(_driver(connection))
-            except psycopg.Error:
-                pass
-            else:
                 return
         connection.invalidate()
 

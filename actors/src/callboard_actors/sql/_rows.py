@@ -83,15 +83,12 @@ def shown(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, bytes):
         return _hex(value)
-    return _CONTROL.sub(_escaped, str(value)).replace("|", "\\|")
+    text = _CONTROL.sub(lambda found: _ESCAPES.get(found[0], f"\\x{ord(found[0]):02x}"), str(value))
+    return text.replace("|", "\\|")
 
 
 def _hex(value: bytes) -> str:
     return f"x'{value.hex()}'"
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return _ESCAPES.get(found[0], f"\\x{ord(found[0]):02x}")
 
 
 # Rows.
