@@ -11,7 +11,7 @@ from mcp_types import AudioContent, CreateMessageRequestParams, ImageContent, Sa
 from callboard import ToolNode, agent_model, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
 from callboard_actors.mcp import McpServer
-from callboard_actors.mcp._sampling import Sampler, SamplingRefusedError
+from callboard_actors.mcp._questions import Sampler, SamplingRefusedError
 
 from ._asked import ROOT, answers
 from ._asking import COMMAND, server

@@ -14,8 +14,7 @@ from callboard import CallEvent, CallPolicy, ChildSpec, ToolNode, child, observe
 from callboard.telemetry import Tracing
 from callboard.testing import ActorContract, tool_call
 from callboard_actors.mcp import McpServer
-from callboard_actors.mcp._connection import Catalog, Connection, Sending
-from callboard_actors.mcp._plan import Given, Plan, Target, target_of
+from callboard_actors.mcp._connection import Catalog, Connection, Given, Plan, Sending, Target, target_of
 from callboard_actors.mcp._tools import as_langchain_tool
 
 from ._asked import NEW, ROOT, WAIT, answers

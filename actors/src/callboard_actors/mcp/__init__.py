@@ -15,7 +15,7 @@ if find_spec("mcp") is None:
     raise ImportError("callboard_actors.mcp needs mcp: pip install 'callboard-actors[mcp]'")
 
 if TYPE_CHECKING:
-    from callboard_actors.mcp._plan import McpBounds as McpBounds
+    from callboard_actors.mcp._connection import McpBounds as McpBounds
     from callboard_actors.mcp._server import McpServer as McpServer
     from callboard_actors.mcp._tools import McpArtifact as McpArtifact
     from callboard_actors.mcp._tools import McpToolError as McpToolError
@@ -26,7 +26,7 @@ __getattr__ = on_demand(
     __name__,
     {
         "McpArtifact": "callboard_actors.mcp._tools",
-        "McpBounds": "callboard_actors.mcp._plan",
+        "McpBounds": "callboard_actors.mcp._connection",
         "McpServer": "callboard_actors.mcp._server",
         "McpToolError": "callboard_actors.mcp._tools",
     },

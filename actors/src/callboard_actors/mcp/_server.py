@@ -19,26 +19,10 @@ from mcp import Client, types
 
 from callboard import ActorDiedError, ActorGoneError, ActorStartError, Keyed, child, keyed
 from callboard.extend import Openable
-from callboard_actors.mcp._connection import Answer, Catalog, Connection, Sending
-from callboard_actors.mcp._plan import Headers, McpBounds, Plan, target_of
-from callboard_actors.mcp._questions import OnElicit
-from callboard_actors.mcp._sampling import sampler_of
-from callboard_actors.mcp._tools import (
-    Choice,
-    McpToolError,
-    as_blob,
-    as_langchain_tool,
-    fill_in,
-    list_prompts,
-    list_resources,
-    list_templates,
-    no_tool,
-    prompt_message,
-    prompt_tools,
-    read,
-    refused_names,
-    resource_tools,
-)
+from callboard_actors.mcp import _tools
+from callboard_actors.mcp._connection import Answer, Catalog, Connection, Headers, McpBounds, Plan, Sending, target_of
+from callboard_actors.mcp._questions import OnElicit, sampler_of
+from callboard_actors.mcp._tools import McpToolError
 
 T = TypeVar("T")
 
@@ -186,7 +170,7 @@ class McpServer(Openable):
         )
         self._prefix = prefix
         self._extra_tools = {"resources": resources, "prompts": prompts}
-        self._choice = Choice(allow, deny)
+        self._choice = _tools.Choice(allow, deny)
         self._key_of = key
         self._catalog = Catalog()
         self._spec = child(
@@ -242,11 +226,11 @@ class McpServer(Openable):
         """Tools that are offered to models, as last listed; raise `RuntimeError` if the server is not open."""
         self._open()
         wanted = self._choice.of(list(self._catalog.tools.values()))
-        tools = [as_langchain_tool(tool, prefix=self._prefix, call=self._call_of_model) for tool in wanted]
+        tools = [_tools.as_langchain_tool(tool, prefix=self._prefix, call=self._call_of_model) for tool in wanted]
         if self._extra_tools["resources"]:
-            tools += resource_tools(self._use_of_model, self._prefix)
+            tools += _tools.resource_tools(self._use_of_model, self._prefix)
         if self._extra_tools["prompts"]:
-            tools += prompt_tools(self._use_of_model, self._prefix)
+            tools += _tools.prompt_tools(self._use_of_model, self._prefix)
         return tools
 
     def get_tools(self) -> list[BaseTool]:
@@ -293,20 +277,20 @@ class McpServer(Openable):
             ActorGoneError: if there is no connection.
             McpToolError: if the server has no resources, or refuses the request.
         """
-        return await self._use("list_resources", list_resources, key)
+        return await self._use("list_resources", _tools.list_resources, key)
 
     async def list_resource_templates(self, *, key: Hashable = None) -> list[types.ResourceTemplate]:
         """List the server's templates for resource URIs. The argument and the errors are those of `list_resources`."""
-        return await self._use("list_resource_templates", list_templates, key)
+        return await self._use("list_resource_templates", _tools.list_templates, key)
 
     async def read_resource(self, uri: str, *, key: Hashable = None) -> list[Blob]:
         """Read a resource, and return its contents as LangChain's blobs, with the URI in their metadata."""
-        contents = await self._use("read_resource", partial(read, uri=uri), key)
-        return [as_blob(one) for one in contents]
+        contents = await self._use("read_resource", partial(_tools.read, uri=uri), key)
+        return [_tools.as_blob(one) for one in contents]
 
     async def list_prompts(self, *, key: Hashable = None) -> list[types.Prompt]:
         """List the server's prompts as objects of the MCP SDK; argument and errors are those of `list_resources`."""
-        return await self._use("list_prompts", list_prompts, key)
+        return await self._use("list_prompts", _tools.list_prompts, key)
 
     async def get_prompt(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, key: Hashable = None
@@ -315,8 +299,8 @@ class McpServer(Openable):
 
         Arguments that are no texts are converted.
         """
-        messages = await self._use("get_prompt", partial(fill_in, name=name, arguments=arguments or {}), key)
-        return [prompt_message(one) for one in messages]
+        messages = await self._use("get_prompt", partial(_tools.fill_in, name=name, arguments=arguments or {}), key)
+        return [_tools.prompt_message(one) for one in messages]
 
     async def _call_of_model(self, tool: str, arguments: dict[str, Any]) -> tuple[types.CallToolResult, str]:
         config = ensure_config()
@@ -327,7 +311,7 @@ class McpServer(Openable):
         if tool not in self._catalog.tools:
             wanted = [one.name for one in self._choice.of(self._catalog.tools.values())]
             raise McpToolError(
-                f"Not started: {no_tool(self.name, tool, wanted, self._catalog.unfit)}. It had this tool before."
+                f"Not started: {_tools.no_tool(self.name, tool, wanted, self._catalog.unfit)}. It had this tool before."
             )
         try:
             answer = await self._answer(tool, arguments, key)
@@ -378,7 +362,7 @@ class McpServer(Openable):
                 raise ValueError(f"McpServer({name}=True): the MCP server {self.name!r} has no {name}; leave it out")
 
     def _warn_of_names(self) -> None:
-        if refused := refused_names(tool.name for tool in self.tools):
+        if refused := _tools.refused_names(tool.name for tool in self.tools):
             _log.warning(
                 "the MCP server %r has tools with names that some models refuse, and all other tools with them: %r; "
                 "McpServer(deny=[...]) leaves them out",
