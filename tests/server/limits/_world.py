@@ -7,8 +7,7 @@ import anyio
 
 from callboard import Limit
 from callboard.extend import Permit, PermitRequest
-from callboard_actors._server.limits._gate import LocalPermit, Phase
-from callboard_actors._server.limits._store import LimitStore
+from callboard_actors._server._limits import LimitStore, LocalPermit, Phase
 from tests.server._servers import Place
 
 LEASE = 1.0

@@ -6,7 +6,7 @@ import pytest
 
 from callboard import Limit, Rate
 from callboard.extend import PermitRequest
-from callboard_actors._server.limits._gate import Answer, Gate, LocalPermit, Numbers, Phase, Share
+from callboard_actors._server._limits import Answer, Gate, LocalPermit, Numbers, Phase, Share
 
 LIMIT = Limit(concurrency=1, rate=Rate(5))
 LEASE = 9.0

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from callboard import Limit
-from callboard_actors._server.limits._gate import LimitsTransport, Numbers, Op, Step
+from callboard_actors._server._limits import LimitsTransport, Numbers, Op, Step
 from callboard_actors.postgres._transports import PostgresLimitsTransport
 from callboard_actors.redis._transports import RedisLimitsTransport
 from tests.server._servers import server_url

@@ -15,8 +15,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar, get_args
 
 from callboard import StorageError
 from callboard.extend import Away, Document, Done, Found, Rule, Written
-from callboard_actors._server._client import AwayError, BackgroundClient, Connection
-from callboard_actors._server._store import ClientStore, check_away
+from callboard_actors._server._client import AwayError, BackgroundClient, ClientStore, Connection, check_away
 from callboard_actors._util._options import check_seconds
 
 # The protocol of a server.
@@ -66,15 +65,12 @@ class DocumentsTransport(Connection, Protocol):
 
     async def read(self, documents: Sequence[Document]) -> Sequence[StoredDocument]:
         """Read documents and the values of their marks, which are counters; create marks that do not exist."""
-        ...
 
     async def write(self, swaps: Sequence[Swap]) -> Sequence[bool]:
         """Write those documents that have not changed since they were read; return for each whether it was written."""
-        ...
 
     async def mark(self, documents: Sequence[Document]) -> None:
         """Set marks: increase the counter of each mark, so that a later read shows that the mark was set."""
-        ...
 
 
 # Pending changes. They decide, and never wait; all of it runs in the client's thread.

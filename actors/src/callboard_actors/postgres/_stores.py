@@ -1,9 +1,9 @@
 """Stores in PostgreSQL that many processes share: `PostgresLimits`, `PostgresDocuments` and `PostgresFleet`."""
 
+from callboard_actors._server._client import ServerStore
 from callboard_actors._server._documents import DocumentStore
-from callboard_actors._server._store import ServerStore
+from callboard_actors._server._limits import LimitStore
 from callboard_actors._server.fleet._member import FleetStore
-from callboard_actors._server.limits._store import LimitStore
 
 
 class _OnPostgres(ServerStore):

@@ -15,8 +15,8 @@ from callboard import StorageError
 from callboard.extend import Document
 from callboard_actors._server._client import AwayError, worded
 from callboard_actors._server._documents import StoredDocument, Swap
+from callboard_actors._server._limits import Answer, Step
 from callboard_actors._server.fleet._client import Address, Common, Owned
-from callboard_actors._server.limits._gate import Answer, Step
 
 _LEAST = 13
 """Oldest supported version of PostgreSQL."""

@@ -1,9 +1,9 @@
 """Stores in Redis that many processes share: `RedisLimits`, `RedisDocuments` and `RedisFleet`."""
 
+from callboard_actors._server._client import ServerStore
 from callboard_actors._server._documents import DocumentStore
-from callboard_actors._server._store import ServerStore
+from callboard_actors._server._limits import LimitStore
 from callboard_actors._server.fleet._member import FleetStore
-from callboard_actors._server.limits._store import LimitStore
 
 
 class _OnRedis(ServerStore):

@@ -7,28 +7,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import redis.asyncio
+from redis import exceptions as errors
 from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    BusyLoadingError,
-    ConnectionError,  # noqa: A004 (that of Redis)
-    MasterDownError,
-    NoScriptError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    TimeoutError,  # noqa: A004 (that of Redis)
-)
 
 from callboard import StorageError
 from callboard.extend import Document
 from callboard_actors._server._client import AwayError, worded
 from callboard_actors._server._documents import StoredDocument, Swap
+from callboard_actors._server._limits import Answer, Step
 from callboard_actors._server.fleet._client import Address, Common, Owned
-from callboard_actors._server.limits._gate import Answer, Step
 
 _LEAST = (6, 2)
 """Oldest supported version of Redis."""
@@ -37,13 +26,13 @@ _PATIENCE = 2.0
 _OURS = {"protocol", "decode_responses", "encoding_errors", "max_connections", "retry_on_error", "retry_on_timeout"}
 """Options of the URL that users may not set, because the code here depends on its own values."""
 _NOT_NOW = (
-    ConnectionError,
-    TimeoutError,
-    BusyLoadingError,
-    MasterDownError,
-    NoScriptError,
-    OutOfMemoryError,
-    ReadOnlyError,
+    errors.ConnectionError,
+    errors.TimeoutError,
+    errors.BusyLoadingError,
+    errors.MasterDownError,
+    errors.NoScriptError,
+    errors.OutOfMemoryError,
+    errors.ReadOnlyError,
     OSError,
 )
 """Errors that pass with time, or when an operator repairs the server: the client tries again."""
@@ -161,7 +150,7 @@ class RedisConnection:
         """Close the connection in whatever state it is; never raises."""
         for one in (self._pubsub, self._redis):
             if one is not None:
-                with suppress(RedisError, OSError):
+                with suppress(errors.RedisError, OSError):
                     await one.aclose()
 
     @contextmanager
@@ -170,11 +159,11 @@ class RedisConnection:
         try:
             yield
         # Before `_NOT_NOW`: AuthenticationError is a ConnectionError, but trying again would not help.
-        except (AuthenticationError, AuthorizationError) as error:
+        except (errors.AuthenticationError, errors.AuthorizationError) as error:
             raise StorageError(self._where, f"refuses us: {error}. Give the URL a user and a password.") from error
         except _NOT_NOW as error:
             raise AwayError(worded(error)) from error
-        except RedisError as error:
+        except errors.RedisError as error:
             raise StorageError(self._where, f"cannot keep {self.what}: {error}") from error
 
 

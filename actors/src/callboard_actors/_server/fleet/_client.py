@@ -82,15 +82,12 @@ class FleetTransport(Connection, Protocol):
 
         Returns False if it was not a member before, or no longer, and has become one now.
         """
-        ...
 
     async def own(self, gate: str) -> Owned:
         """Acquire a key if it has no owner; return the owner that the key then has."""
-        ...
 
     async def still(self, addresses: Sequence[Address]) -> Sequence[bool]:
         """Return, for each address, whether its member still owns the key with the same fencing token."""
-        ...
 
     async def send(self, to: Address, number: int, ask: str, frame: bytes) -> bool:
         """Send an ask to the owner of its key through the server; return False if `to` does not own the key.
@@ -101,21 +98,18 @@ class FleetTransport(Connection, Protocol):
             ask: id of the ask.
             frame: the signed ask.
         """
-        ...
 
     async def begin(self, gate: str, token: int, ask: str) -> bool:
         """Mark an ask that was sent to this member as begun.
 
         Return False if its sender has recalled it, or if the key has another owner.
         """
-        ...
 
     async def recall(self, owner: str, ask: str, marker: bytes) -> bool:
         """Ensure that a sent ask never begins; return False if it may have begun.
 
         In that case the marker is put into the asker's own mail, behind any reply to the ask that is already there.
         """
-        ...
 
     async def tell(self, messages: Sequence[tuple[str, bytes, str]]) -> None:
         """Put messages into the mailboxes of their receivers at the server.
@@ -123,27 +117,21 @@ class FleetTransport(Connection, Protocol):
         Args:
             messages: for each message the receiver, the signed frame, and the id of the ask that it ends, or "".
         """
-        ...
 
     async def give_back(self, gate: str, token: int) -> None:
         """Give up a key, so that the next asker may own it."""
-        ...
 
     async def save(self, gate: str, token: int, state: bytes) -> bool:
         """Save the state of a key; return False if the key has a later owner."""
-        ...
 
     async def load(self, gate: str) -> bytes | None:
         """Return the state that the last owner of the key saved; `None` if there is none."""
-        ...
 
     def mail(self) -> AsyncIterator[Sequence[bytes]]:
         """Yield batches of messages to this member, in order; a batch is deleted when the next one is requested."""
-        ...
 
     async def leave(self) -> None:
         """Stop being a member, so that this member's keys count as free."""
-        ...
 
 
 # The client.
@@ -193,25 +181,13 @@ class FleetClient(BackgroundClient[FleetTransport]):
         # Set while `_line` may be used. `_broken`: error of a request, which ends the connection.
         self._up = asyncio.Event()
         self._broken: AwayError | None = None
-        self._lease = Lease(lease)  # changed in the client's thread; `is_safe` may read it in any thread
+        self.lease = Lease(lease)  # changed in the client's thread; `is_safe` may read it in any thread
         self._beat_at = 0.0  # loop time of the next heartbeat
         self._room = asyncio.Semaphore(_AT_ONCE)
         # Strong references: the loop itself keeps only weak ones to its tasks.
         self._tasks: set[asyncio.Task[Any]] = set()
         # Last: the thread starts here, and uses the fields above.
         super().__init__(line, where, patience, _logger, client=member)
-
-    def is_safe(self, era: int) -> bool:
-        """Return whether no other member can own the keys that this member acquired when `self.era` was `era`.
-
-        May be called from any thread.
-        """
-        return self._lease.is_safe(era)
-
-    @property
-    def era(self) -> int:
-        """Number of times that this member lost all its keys."""
-        return self._lease.era
 
     @property
     def is_up(self) -> bool:
@@ -322,15 +298,15 @@ class FleetClient(BackgroundClient[FleetTransport]):
         return self._beat_at
 
     async def _beat(self, line: FleetTransport) -> None:
-        self._beat_at = self.loop.time() + self._lease.seconds / BEATS
+        self._beat_at = self.loop.time() + self.lease.seconds / BEATS
         # Read before sending: the server counts the lease from a later moment, so this side ends earlier.
         said_at = now()
         # A heartbeat that hangs is given up with its connection, so that another attempt can still save the lease.
         try:
-            was_member = await asyncio.wait_for(line.beat(), self._lease.seconds / BEATS)
+            was_member = await asyncio.wait_for(line.beat(), self.lease.seconds / BEATS)
         except TimeoutError as error:
             raise AwayError("it does not answer") from error
-        if not self._lease.renew(said_at, was_member=was_member):
+        if not self.lease.renew(said_at, was_member=was_member):
             self._on_lost("the server has not heard of this process for too long")
 
     def forget_line(self) -> None:
@@ -352,16 +328,16 @@ class FleetClient(BackgroundClient[FleetTransport]):
     async def _watch_lease(self) -> None:
         """Give up all keys before the lease ends, whenever it cannot be renewed; runs as long as the client."""
         while True:
-            if self._lease.is_lost():
+            if self.lease.is_lost():
                 self._lose(f"{self.where} could not be reached for too long")
             # Wakes when the safe time ends. L / 20 bounds the delay of the patience check, 10 ms the rate of checks.
-            await asyncio.sleep(max(0.01, min(self._lease.safe_for(), self._lease.seconds / 20)))
+            await asyncio.sleep(max(0.01, min(self.lease.safe_for(), self.lease.seconds / 20)))
             if self.is_away_for_long:
                 self.look_after_waiting()
 
     def _lose(self, reason: str) -> None:
         # First: from here on `is_safe` denies every write, whatever the callback below takes.
-        self._lease.lose()
+        self.lease.lose()
         self._on_lost(reason)
 
     def look_after_waiting(self) -> None:

@@ -18,7 +18,7 @@ from callboard.extend import FleetAsk, FleetHost, KeyMovedError, attached_contex
 from callboard_actors._engine import _replies
 from callboard_actors._engine._frames import Kind
 from callboard_actors._engine._pickles import loads
-from callboard_actors._server._store import ServerStore
+from callboard_actors._server._client import ServerStore
 from callboard_actors._server.fleet._client import Common, FleetClient, FleetTransport
 from callboard_actors._server.fleet._lease import CLEAN_UP, SHORTEST
 from callboard_actors._server.fleet._messages import (
@@ -92,7 +92,7 @@ class Answers:
         try:
             what, said = await self._done(message, asked, key)
         finally:
-            self._do(partial(self._reply, message, asked, what, said))
+            self._router.client.post(partial(self._reply, message, asked, what, said))
 
     async def _done(self, message: Message, asked: AskContents, key: Hashable) -> tuple[str, bytes]:
         tell = partial(self._tell, message, "told")
@@ -141,7 +141,7 @@ class Answers:
         return may_begin
 
     def _tell(self, message: Message, what: What, said: object = None) -> None:
-        self._do(lambda: self._router.tell(message.sender, what, message.ask, said))
+        self._router.client.post(lambda: self._router.tell(message.sender, what, message.ask, said))
 
     def _reply(self, message: Message, asked: AskContents, what: Any, said: bytes) -> None:
         # Runs in the client's thread, after every "told" that the handler posted.
@@ -152,9 +152,6 @@ class Answers:
             self._router.tell(message.sender, what, message.ask, said, ends=True)
         # Last: a key is freed only after the reply to each begun ask is in the outbox.
         self._router.note_answered(asked.gate, asked.token, message.ask)
-
-    def _do(self, what: Callable[[], object]) -> None:
-        self._router.client.post(what)
 
     @property
     def is_quiet(self) -> bool:

@@ -6,7 +6,7 @@ Other threads may call `post`, `give_back`, `held`, `route` and `lose`. Everythi
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Any, Literal
@@ -183,12 +183,6 @@ class Route:
     def is_idle(self) -> bool:
         """Return whether the route can be dropped, because it has no asks and no ownership."""
         return not (self.held or self.queue or self.sent or self.is_busy)
-
-    def queue_again(self, asks: Iterable[RoutedAsk]) -> None:
-        """Put sent asks back into the queue, and sort the queue by the order in which the asks were made."""
-        for one in asks:
-            one.state = "queued"
-        self.queue = deque(sorted([*asks, *self.queue], key=lambda one: one.order))
 
 
 # The router.
@@ -409,10 +403,10 @@ class Router:
 
     async def _find_owner(self, route: Route) -> None:
         # Read before the request: if all keys are lost while it is under way, the answer belongs to the old era.
-        era = self.client.era
+        era = self.client.lease.era
         found = await self.client.on_transport(lambda line: line.own(route.gate))
         if found.owner == self._member:
-            held = HeldKey(found.token, lambda: self.client.is_safe(era))
+            held = HeldKey(found.token, lambda: self.client.lease.is_safe(era))
             with self._lock:
                 route.held = held if held.is_current else None
             # The lease was lost meanwhile; try again as soon as this process may be a member again.
@@ -488,7 +482,12 @@ class Router:
         # Forgotten first: a late "moved" or reply under the old id finds nothing.
         asks = [found[1] for ask in sent if (found := self._forget(ask)) is not None]
         with self._lock:
-            route.queue_again([one for one in asks if not one.is_withdrawn])
+            for one in asks:
+                if not one.is_withdrawn:
+                    one.state = "queued"
+                    route.queue.append(one)
+            # In the order in which the asks were made.
+            route.queue = deque(sorted(route.queue, key=lambda one: one.order))
         for one in asks:
             if one.is_withdrawn:
                 one.fail(_ended(one))
