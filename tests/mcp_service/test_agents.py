@@ -116,7 +116,7 @@ def savers(monkeypatch: pytest.MonkeyPatch) -> list[InMemorySaver]:
             super().__init__()
             made.append(self)
 
-    monkeypatch.setattr("callboard_actors.mcp_service._agent_offer.InMemorySaver", Noted)
+    monkeypatch.setattr("callboard_actors.mcp_service._offers.InMemorySaver", Noted)
     return made
 
 

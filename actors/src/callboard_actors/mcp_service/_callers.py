@@ -79,7 +79,8 @@ class Caller:
 def caller_of(context: Context) -> Caller:
     """Return the client that sent a request."""
     request: object = context.request
-    key = _key_in(context)
+    given: object = (context.meta or {}).get(IDEMPOTENCY_KEY)
+    key = given if isinstance(given, str) and given else None
     if not isinstance(request, Request):
         return Caller(key=key)
     is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
@@ -104,12 +105,6 @@ def _principal_of(request: Request) -> str | None:
     except (AttributeError, NotImplementedError):  # Starlette's SimpleUser has only a display name
         identity = getattr(user, "display_name", None)
     return json.dumps([type(user).__qualname__, str(identity)]) if identity else None
-
-
-def _key_in(context: Context) -> str | None:
-    """Return the idempotency key that the client has put into a request, or `None`."""
-    given: object = (context.meta or {}).get(IDEMPOTENCY_KEY)
-    return given if isinstance(given, str) and given else None
 
 
 def _digest(*parts: str | None) -> str:

@@ -5,7 +5,6 @@ import logging
 import socket
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from ipaddress import ip_address
 from typing import Final
 
 import anyio
@@ -23,6 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from callboard import Drained, drain_on_signal
+from callboard.extend import literal
 from callboard_actors.mcp_service._callers import SharedToken
 from callboard_actors.mcp_service._service import PATIENCE, Service
 from callboard_actors.mcp_service._token import Token
@@ -176,10 +176,8 @@ _log = logging.getLogger("callboard")
 
 def is_loopback(host: str) -> bool:
     """Return whether a host (a name or an address) can be reached only from this machine."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    address = literal(host)
+    return host == "localhost" if address is None else address.is_loopback
 
 
 async def serve_http(

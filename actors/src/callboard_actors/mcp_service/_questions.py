@@ -12,11 +12,12 @@ from typing import Any, Final, Protocol, cast
 import anyio
 from langgraph.types import Interrupt
 from mcp import types
+from pydantic import ValidationError
 
 from callboard.questions import Action, Answer, Approval, approval_in, free_answer
 from callboard_actors.mcp._questions import McpAnswer, request_in
 from callboard_actors.mcp_service._callers import Caller
-from callboard_actors.mcp_service._results import failed
+from callboard_actors.mcp_service._results import ERRORS_OF_CALLS, failed, failed_with
 
 _PRIMITIVE: Final = ("string", "number", "integer", "boolean")
 _WHAT_FOR: Final = {
@@ -216,13 +217,11 @@ class ServedCall(Protocol):
     async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | NeedsAnswers:
         """Run the call until it has a result, or a person must be asked; return the result or the questions.
 
-        `answers` maps question ids to answers; it is empty at the first time.
+        `answers` maps question ids to answers; it is empty at the first time. Raise the error of a failed call.
         """
-        ...
 
     async def forget(self) -> None:
         """Delete everything that is stored about the call, because its questions will not be answered."""
-        ...
 
 
 Begun = ServedCall | types.CallToolResult | None
@@ -261,6 +260,13 @@ class Dialogue:
     work: ServedCall
     complaints: int = 0
 
+    async def begin(self, tell: Tell) -> Outcome:
+        """Run the call; return its result, or questions. A failed call has an error result."""
+        try:
+            return await self.work.go_on({}, tell)
+        except ERRORS_OF_CALLS as error:
+            return await self._failed(error)
+
     async def fill_in(self, asking: NeedsAnswers, filled: Filled, tell: Tell) -> Outcome:
         """Continue the call with the filled-in forms; return its result, or questions.
 
@@ -275,10 +281,16 @@ class Dialogue:
             return await self.give_up(_DECLINED)
         except InvalidAnswerError as error:
             return await self._complain(NeedsAnswers(asking.questions, str(error)))
-        outcome = await self.work.go_on(answers, tell)
-        if isinstance(outcome, NeedsAnswers) and outcome.complaint:
-            return await self._complain(outcome)
-        return outcome
+        try:
+            return await self.work.go_on(answers, tell)
+        except ValidationError as error:  # an invalid answer: the question stays open
+            return await self._complain(NeedsAnswers(asking.questions, str(error)))
+        except ERRORS_OF_CALLS as error:
+            return await self._failed(error)
+
+    async def _failed(self, error: BaseException) -> types.CallToolResult:
+        await self.work.forget()
+        return failed_with(error)
 
     async def _complain(self, asking: NeedsAnswers) -> Outcome:
         self.complaints += 1

@@ -37,9 +37,9 @@ def result_of(outcome: object, *, structured: bool, of_server: bool = False) -> 
     message = _message_in(outcome)
     if message is None:
         return failed("The tool has answered with a command for the graph around it, and here is none.")
-    if message.status == "error":
-        return types.CallToolResult(content=list(_blocks(message.content)), is_error=True)
     content = list(_blocks(message.content))
+    if message.status == "error":
+        return types.CallToolResult(content=content, is_error=True)
     if of_server and isinstance(message.artifact, Mapping):
         given = cast("McpArtifact", message.artifact)
         return types.CallToolResult(
@@ -56,11 +56,6 @@ def failed(text: str) -> types.CallToolResult:
 def failed_with(error: BaseException) -> types.CallToolResult:
     """Return an MCP error result for an unhandled error, in the words that a `ToolNode` uses."""
     return failed(TOOL_CALL_ERROR_TEMPLATE.format(error=repr(error)))
-
-
-def text_of(message: BaseMessage) -> str:
-    """Return the text of a LangChain message."""
-    return str(message.text)
 
 
 def _message_in(outcome: object) -> ToolMessage | None:

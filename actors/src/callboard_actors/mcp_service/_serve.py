@@ -112,16 +112,16 @@ async def over_http(app: McpApp, host: str, port: int, drain: float) -> Drained:
             "serve_mcp(transport='http') runs uvicorn, which needs asyncio; on trio, give mcp_app(...) to a server "
             "that runs there, such as hypercorn"
         )
-    return await serve_http(app, host, port, drain=drain, listening=partial(_say_where, app.tool_names))
+
+    def say_where(at: str, bound: int) -> None:
+        where = f"http://{_bracketed(at)}:{bound}{_PATH}"
+        print(f"{len(app.tool_names)} served at {where}", file=sys.stderr, flush=True)  # noqa: T201
+
+    return await serve_http(app, host, port, drain=drain, listening=say_where)
 
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def _say_where(tools: Sequence[str], host: str, port: int) -> None:
-    where = f"http://{_bracketed(host)}:{port}{_PATH}"
-    print(f"{len(tools)} served at {where}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def mcp_app(

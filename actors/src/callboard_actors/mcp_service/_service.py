@@ -17,9 +17,8 @@ from pydantic import ValidationError
 
 from callboard import Actor, Agent, ChildSpec, Drained, ToolNode
 from callboard_actors.mcp import McpServer
-from callboard_actors.mcp_service._agent_offer import AgentOffer
 from callboard_actors.mcp_service._callers import Caller, Context, caller_of
-from callboard_actors.mcp_service._node_offer import NodeOffer
+from callboard_actors.mcp_service._offers import AgentOffer, NodeOffer
 from callboard_actors.mcp_service._questions import (
     Dialogue,
     Filled,
@@ -135,8 +134,7 @@ class Service:
         async with AsyncExitStack() as stack:
             found, offer = cast("Any", self._served), self._own_offer
             while offer is None:
-                block = block_of(found)
-                assert block is not None
+                block = cast("Block", block_of(found))
                 found = await stack.enter_async_context(block())
                 offer = self._offer_of(found)
             await stack.enter_async_context(offer.opens)
@@ -193,9 +191,11 @@ class Service:
             # Calls return their errors. An error raised in this block would reach the SDK as an exception group.
             async with progress_sender(context.session.report_progress) as tell:
                 if waiting is None:
-                    outcome = await dialogue.work.go_on({}, tell)
+                    outcome = await dialogue.begin(tell)
                 else:
-                    outcome = await dialogue.fill_in(waiting.asking, _responses(params), tell)
+                    given = (params.input_responses or {}).items()
+                    filled = {key: one for key, one in given if isinstance(one, types.ElicitResult)}
+                    outcome = await dialogue.fill_in(waiting.asking, filled, tell)
                 while isinstance(outcome, NeedsAnswers) and not is_modern:
                     outcome = await self._asked_meanwhile(context, dialogue, outcome, tell)
         except BaseException:
@@ -295,8 +295,3 @@ def _can_ask(context: Context) -> bool:
 async def _elicited(context: Context, form: types.ElicitRequest) -> types.ElicitResult:
     metadata = ServerMessageMetadata(related_request_id=context.request_id)
     return await context.session.send_request(form, types.ElicitResult, metadata=metadata)
-
-
-def _responses(params: types.CallToolRequestParams) -> Filled:
-    given = params.input_responses or {}
-    return {key: one for key, one in given.items() if isinstance(one, types.ElicitResult)}

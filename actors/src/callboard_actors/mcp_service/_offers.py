@@ -1,0 +1,357 @@
+"""Served objects as MCP tools: each tool of a `ToolNode`, or an agent as one tool that takes a message.
+
+Each call of a tool is a supervised call of the node.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+from uuid import uuid4
+
+from langchain_core.messages import AIMessage, BaseMessage, ToolCall
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, InjectedToolCallId
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.runtime import Runtime
+from langgraph.types import Command
+from mcp import types
+from pydantic import BaseModel, RootModel
+from pydantic.fields import FieldInfo
+
+from callboard import Agent, CallContext, CallsInterrupted, ToolCallWithContext, ToolNode, ToolRuntime
+from callboard.extend import ToolActor, actor_behind
+from callboard_actors.mcp._tools import ServersTool
+from callboard_actors.mcp_service._callers import Caller
+from callboard_actors.mcp_service._questions import Begun, NeedsAnswers, Tell, asked
+from callboard_actors.mcp_service._results import failed, result_of, result_type
+
+# Tools with a state per conversation: handlers of actors with a key that depends on the thread.
+
+_SOME, _OTHER = (CallContext(config={"configurable": {"thread_id": name}}) for name in ("some", "other"))
+_NO_KEY: Final = object()
+
+
+def depends_on_thread(tool: BaseTool, arguments: Mapping[str, Any]) -> bool:
+    """Return whether calls of a tool with these arguments reach different actors in different conversations."""
+    actor = actor_behind(getattr(tool, "coroutine", None))
+    if actor is None or actor.key is None or not actor.key.takes_context:
+        return False
+    # Probes with two thread ids: different keys mean that the key depends on the thread.
+    call = {"name": tool.name, "args": arguments, "id": "probe"}
+    return _of(actor, call, _SOME) != _of(actor, call, _OTHER)
+
+
+def _of(actor: ToolActor, call: object, context: CallContext) -> object:
+    """Return the actor key of a call, or a constant if the key function fails: such a call reaches no actor."""
+    try:
+        return actor.key and actor.key.of(call, lambda: context)
+    except Exception:  # the user's code; the call itself will raise and report the same error
+        return _NO_KEY
+
+
+# Listing of tools: the schema for models, without injected arguments.
+
+_HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+"""Annotations of the protocol that are taken from a tool's metadata."""
+
+
+def listed(tool: BaseTool, output_schema: dict[str, Any] | None) -> types.Tool:
+    """Return the entry for a tool in the protocol's list of tools.
+
+    `output_schema` is given only for tools that always return structured content.
+    """
+    # `title` and the hints of the protocol (`readOnlyHint`, ...) come from the tool's `metadata`.
+    function = convert_to_openai_tool(tool)["function"]
+    metadata = tool.metadata or {}
+    hints = {name: metadata[name] for name in _HINTS if isinstance(metadata.get(name), bool)}
+    title = metadata.get("title")
+    return types.Tool(
+        name=tool.name,
+        title=title if isinstance(title, str) else None,
+        description=function.get("description") or None,
+        input_schema={"type": "object", "properties": {}, **function.get("parameters", {})},
+        output_schema=output_schema,
+        annotations=types.ToolAnnotations.model_validate(hints) if hints else None,
+    )
+
+
+def check_servable(node: ToolNode) -> None:
+    """Raise ValueError for the first tool with an injected argument that only a graph or an agent can provide."""
+    for name, tool in node.tools_by_name.items():
+        for argument, what in _missing(node, tool):
+            raise ValueError(
+                f"the tool {name!r} cannot be served by itself: its argument {argument!r} is {what}, and no graph is "
+                "around it. Serve the agent that has it, or give the argument a default"
+            )
+
+
+def _missing(node: ToolNode, tool: BaseTool) -> Iterator[tuple[str, str]]:
+    """Yield the injected arguments that a call outside of a graph would lack."""
+    # Each is a pair: the name of the argument, and a text that describes the missing value.
+    probe: ToolCall = {"name": tool.name, "args": {}, "id": "probe", "type": "tool_call"}
+    try:
+        injected: dict[str, Any] = node.inject_tool_args(probe, {})["args"]
+    except (KeyError, AttributeError) as error:
+        yield str(error.args[0]), "taken from the state of a graph"
+        return
+    except ValueError:
+        yield "store", "the store of a graph"
+        return
+    yield from (
+        (name, "the state of a graph") for name, value in injected.items() if not isinstance(value, ToolRuntime)
+    )
+    written = _fields(tool.tool_call_schema)
+    for name, info in _fields(tool.get_input_schema()).items():
+        is_call_id = any(one is InjectedToolCallId or isinstance(one, InjectedToolCallId) for one in info.metadata)
+        if name not in written and name not in injected and info.is_required() and not is_call_id:
+            yield name, "injected"
+
+
+def _fields(schema: object) -> Mapping[str, FieldInfo]:
+    """Return the fields of a pydantic model by name; empty for other schemas, which have no injected arguments."""
+    if not isinstance(schema, type) or not issubclass(schema, BaseModel) or issubclass(schema, RootModel):
+        return {}
+    return schema.model_fields
+
+
+# The offer, and its calls.
+
+
+class NodeOffer:
+    """Tools of a `ToolNode`, as an MCP server lists and calls them.
+
+    `promises_schemas` is false for a user's node, whose middleware may replace results. Raise ValueError if a tool
+    needs an argument that only a graph provides.
+    """
+
+    def __init__(self, node: ToolNode, *, name: str, promises_schemas: bool) -> None:
+        check_servable(node)
+        self.name = name
+        self.opens = self.supervised = node
+        self._results = {name: result_type(tool) for name, tool in node.tools_by_name.items()}
+        self._of_servers = {name for name, tool in node.tools_by_name.items() if isinstance(tool, ServersTool)}
+        self._promises_schemas = promises_schemas
+
+    def tools(self) -> list[types.Tool]:
+        """Return the protocol's list of the tools that the node offers now."""
+        tools = [(tool, self._results[tool.name]) for tool in self.supervised.offered_tools()]
+        return [listed(tool, found.schema if found and self._promises_schemas else None) for tool, found in tools]
+
+    def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> Begun:
+        """Prepare a client's call of a tool, and return it without starting it.
+
+        Return an error result if the call cannot run, and `None` for an unknown tool.
+        """
+        if name not in self._results:
+            return None
+        # Each call of a client without an identity has a new thread, so the state of a conversation would be lost.
+        if caller.thread_id is None and depends_on_thread(self.supervised.tools_by_name[name], arguments):
+            return failed(_NO_CONVERSATION.format(name))
+        call: ToolCall = {"name": name, "args": arguments, "id": caller.call_name or uuid4().hex, "type": "tool_call"}
+        told = partial(result_of, structured=self._results[name] is not None, of_server=name in self._of_servers)
+        return NodeCall(self.supervised, call, _place(caller), told)
+
+
+_NO_CONVERSATION: Final = (
+    "Not started: the tool {!r} keeps a state for each conversation, and nothing tells this client from others. "
+    "Use a client with a session (a version of MCP until 2025-11-25), or have the server give each client a token of "
+    "its own: mcp_app(token={{name: token, ...}}), or callboard mcp --token-env NAME=VARIABLE."
+)
+
+
+def _place(caller: Caller) -> RunnableConfig:
+    """Return the LangChain config of a call: a thread id, and the call name, if any, for idempotency keys."""
+    # A client without an identity gets a random thread id per call, so that it finds no state of other clients.
+    place: dict[str, Any] = {"thread_id": caller.thread_id or uuid4().hex}
+    if caller.call_name is not None:
+        place["callboard_run"] = caller.call_name  # makes `idempotency_key()` independent of the thread
+    return {"configurable": place}
+
+
+@dataclass(slots=True, eq=False)
+class NodeCall:
+    """Call of one tool of a `ToolNode` for an MCP client."""
+
+    node: ToolNode
+    call: ToolCall
+    place: RunnableConfig
+    told: Callable[[object], types.CallToolResult]
+    _ledger: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Results, answers and open questions of this call, which the node keeps here while the call waits for a person."""
+
+    async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | NeedsAnswers:
+        """Run the call, or resume it with answers; return its result, or new questions to a person."""
+        # An empty state, for injected state arguments that have defaults.
+        given = ToolCallWithContext(__type="tool_call_with_context", tool_call=self.call, state={})
+        runtime: Runtime[Any] = Runtime(stream_writer=tell)
+        try:
+            outcome = await self.node.ainvoke(
+                given, self.place, ledger=self._ledger, resume=answers or None, runtime=runtime
+            )
+        except CallsInterrupted as waiting:
+            return NeedsAnswers(asked(waiting.interrupts))
+        return self.told(outcome)
+
+    async def forget(self) -> None:
+        """Do nothing: all state of the call is in this object."""
+
+
+# An agent as one tool.
+
+_INTERRUPT: Final = "__interrupt__"
+_MESSAGE: Final = {"type": "string", "description": "What to tell the agent"}
+_THREAD: Final = {
+    "type": "string",
+    "description": "The conversation to go on with, as an earlier answer has named it; without it, a new one begins",
+}
+
+_OF_OURS: Final = re.compile("[0-9a-f]{32}")
+"""Pattern of the thread ids that this server makes. They are random: no client can guess ids of other clients."""
+
+
+class AgentOffer:
+    """Agent that is served to MCP clients as one tool.
+
+    An agent with a checkpointer keeps its conversations, and a client may continue one by its thread id. An agent
+    without one gets a checkpointer in memory, because questions need it; each thread is deleted after its call.
+    """
+
+    def __init__(self, agent: Agent, *, name: str, description: str | None) -> None:
+        self.name = name
+        self._keeps = agent.checkpointer is not None
+        self._saver = InMemorySaver()
+        self.opens = agent
+        """Context manager that opens the agent's actors and databases while the agent is served."""
+        self.supervised = agent if self._keeps else agent.copy({"checkpointer": self._saver})
+        tool = _tool_name(agent.name)
+        self._tool = _tool(tool, description or f"Ask the agent {tool!r}.", keeps=self._keeps)
+
+    def tools(self) -> list[types.Tool]:
+        """Return a list with the one tool that stands for the agent."""
+        return [self._tool]
+
+    def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> Begun:
+        """Prepare a run of the agent for a client's call, and return it without starting it.
+
+        Return an error result for invalid arguments, and `None` if `name` is not the name of the agent's tool.
+        """
+        if name != self._tool.name:
+            return None
+        if mistake := _mistake_in(arguments, keeps=self._keeps) or _unnamed_thread(arguments, caller):
+            return failed(mistake)
+        return AgentCall(self.supervised, arguments, caller, keeps=self._keeps)
+
+
+def _tool_name(name: str) -> str:
+    """Return the name of the agent's tool, in a form that the protocol allows."""
+    # LangGraph's default name is replaced by "agent".
+    if name == "LangGraph":
+        return "agent"
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", name)[:128] or "agent"
+
+
+def _tool(name: str, description: str, *, keeps: bool) -> types.Tool:
+    answer: dict[str, Any] = {"answer": {"type": "string"}}
+    return types.Tool(
+        name=name,
+        description=description,
+        input_schema={
+            "type": "object",
+            "properties": {"message": _MESSAGE, **({"thread_id": _THREAD} if keeps else {})},
+            "required": ["message"],
+            "additionalProperties": False,
+        },
+        output_schema={
+            "type": "object",
+            "properties": {**answer, "thread_id": {"type": "string"}} if keeps else answer,
+            "required": ["answer", "thread_id"] if keeps else ["answer"],
+        },
+    )
+
+
+class AgentCall:
+    """Run of an agent for one call of a client."""
+
+    def __init__(self, agent: Agent, arguments: Mapping[str, Any], caller: Caller, *, keeps: bool) -> None:
+        self._agent = agent
+        self._arguments = arguments
+        self._keeps = keeps
+        self._name = str(arguments.get("thread_id") or uuid4().hex) if keeps else uuid4().hex
+        """Thread id of the conversation, as the client knows it."""
+        self._thread_id = caller.own_name(self._name)
+
+    async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | NeedsAnswers:
+        """Run the agent until it has an answer, or a person must be asked; return the result or the questions."""
+        message = {"messages": [("user", self._arguments["message"])]}
+        given: object = Command(resume=dict(answers)) if answers else message
+        config: RunnableConfig = {"configurable": {"thread_id": self._thread_id}}
+        state: Mapping[str, Any] = {}
+        stream = self._agent.astream(given, config, stream_mode=["updates", "custom", "values"])
+        async with aclosing(stream) as chunks:
+            async for mode, chunk in chunks:
+                if mode == "values":
+                    state = chunk
+                elif (progress := _step(chunk) if mode == "updates" else _said(chunk)) is not None:
+                    tell({"type": "progress", "message": progress})
+        if questions := state.get(_INTERRUPT):
+            return NeedsAnswers(asked(questions))
+        await self.forget()
+        text = _answer_in(state.get("messages", ()))
+        told = {"answer": text, "thread_id": self._name} if self._keeps else {"answer": text}
+        return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=told)
+
+    async def forget(self) -> None:
+        """Delete the thread of the run from the checkpointer, unless the agent has its own checkpointer."""
+        if not self._keeps:
+            await self._agent.checkpointer.adelete_thread(self._thread_id)
+
+
+def _mistake_in(arguments: Mapping[str, Any], *, keeps: bool) -> str | None:
+    """Return an error text, for the client's model, about invalid arguments; `None` if they are valid."""
+    allowed = {"message", "thread_id"} if keeps else {"message"}
+    if unknown := sorted(arguments.keys() - allowed):
+        return f"The agent takes {' and '.join(sorted(allowed))}; got {', '.join(unknown)}, too."
+    if not isinstance(arguments.get("message"), str) or not isinstance(arguments.get("thread_id", ""), str):
+        return "The agent takes a message, which is a text, and the name of a thread, which is one, too."
+    return None
+
+
+def _unnamed_thread(arguments: Mapping[str, Any], caller: Caller) -> str | None:
+    """Return an error text if the client made up a thread id and may not do so, else `None`."""
+    # Clients without an identity share the names of threads. Only random ids, which nobody can guess, keep their
+    # conversations apart.
+    name = arguments.get("thread_id")
+    if not name or caller.principal is not None or not caller.is_remote or _OF_OURS.fullmatch(str(name)):
+        return None
+    return (
+        f"There is no thread {str(name)[:50]!r}: leave thread_id out to begin a conversation, and go on with it by the "
+        "thread_id of the answer."
+    )
+
+
+def _step(update: Mapping[str, Any]) -> str:
+    """Return a progress message about a step of the agent."""
+    for node, written in update.items():
+        messages = written.get("messages", ()) if isinstance(written, Mapping) else ()
+        names = [call["name"] for one in messages if isinstance(one, AIMessage) for call in one.tool_calls]
+        if names:
+            return f"{node}: calls {', '.join(names)}"
+        return "waits for a person" if node == _INTERRUPT else node
+    return ""
+
+
+def _said(chunk: object) -> str | None:
+    """Return the text of a tool's progress report in a chunk of the agent's stream; `None` for any other chunk."""
+    # Its numbers are dropped, because they do not count the agent's steps.
+    if not isinstance(chunk, dict) or chunk.get("type") != "progress":
+        return None
+    return f"{chunk['tool']}: {chunk['message']}" if chunk.get("message") else str(chunk["tool"])
+
+
+def _answer_in(messages: object) -> str:
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    return str(last.text) if isinstance(last, BaseMessage) else ""
