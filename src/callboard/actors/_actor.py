@@ -525,10 +525,7 @@ class Lifespan:
     max_calls: int | None = None
 
     def cut_short(self, killed: str | None) -> str:
-        """Return the end of a log line that says why an actor was cancelled before it had stopped.
-
-        `killed` is the reason of a kill; `None` if the actor took too long.
-        """
+        """Return why an actor was cancelled before it had stopped: too slow, or `killed` is the reason of a kill."""
         if killed is None:
             return f"did not stop within {self.stop:g} s, and was cancelled"
         return f"was cancelled before it had stopped: {killed}"

@@ -339,20 +339,14 @@ class Cell:
             return [*self.mailbox.running, *self.owed, *self.mailbox.waiting, *self.urgent]
 
     def next(self, *, only_awaited_here: bool = False) -> Message | None:
-        """Take the next message from the mailbox; return `None` if none may begin. Call it under the lock.
-
-        With `only_awaited_here`, take only a message that a handler of this actor awaits.
-        """
+        """Take and return the next message that may begin, as `Mailbox.next` does. Call it under the lock."""
         message = self.mailbox.next(only_awaited_here=only_awaited_here)
         if message is not None:
             message.state = "running"
         return message
 
     def next_urgent(self, *, only_awaited_here: bool) -> Message | None:
-        """Take the next message that bypasses the queue; return `None` if there is none. Call it under the lock.
-
-        With `only_awaited_here`, take only a message that a handler of this actor awaits.
-        """
+        """Take and return the next message that bypasses the queue, with the option of `next`; needs the lock."""
         found = (one for one in self.urgent if not only_awaited_here or one.is_awaited_here)
         message = next(found, None)
         if message is None:
@@ -442,10 +436,7 @@ _PATIENCE = 5.0
 
 
 async def _refuse_circle(message: Message) -> None:
-    """Raise `DeadlockError` if a call would never begin, because it would wait for itself.
-
-    Usually returns at once. Waits up to `_PATIENCE` seconds if the circle of calls may dissolve.
-    """
+    """Raise `DeadlockError` if a call would wait for itself; wait up to `_PATIENCE` seconds if the circle may end."""
     found = circle(message, _needs)
     # A handler may never await a call that its own task makes; then the handler ends first, and there is no circle.
     if found is not None and any(one.is_beside for one in found[1:]):
@@ -472,10 +463,7 @@ async def _wait_a_while(message: Message) -> None:
 
 
 def _needs(message: Message) -> Needs:
-    """Return the messages that must end before a message can begin or, once it has begun, before it can end.
-
-    Any thread may call this.
-    """
+    """Return the messages that must end before a message can begin or, once begun, end. Any thread may call this."""
     cell = _cell_of(message)
     with cell.lock:
         # A begun message needs the calls that its handler awaits, all of them.
@@ -570,10 +558,7 @@ def asked_by(method: object) -> tuple[Cell, Handler] | None:
 
 
 def reference_to(cell: Cell, kind: type[S]) -> S:
-    """Return a reference to the actor of a cell, with the handlers of the class `kind`.
-
-    Typed as the actor, which has the same handlers.
-    """
+    """Return a reference to the actor of a cell; it has the handlers of the class `kind`, and is typed as `kind`."""
     return cast("S", _class_for(kind)(cell))
 
 

@@ -152,10 +152,7 @@ async def call(ident: str, name: str, /, *args: Any, **kwargs: Any) -> Any:
 
 
 async def begin(ident: str, name: str, ticket: str, /, *args: Any, **kwargs: Any) -> None:
-    """Run a deferred handler of an actor in this worker. `reply()`, called with the same ticket, waits for the reply.
-
-    Raises the same errors as `call`.
-    """
+    """Run a deferred handler in this worker, as `call` does. `reply()` with the same ticket waits for the reply."""
     hosted = _found(ident, name)
     owed = hosted.owed[ticket] = _Owed(f"{hosted.cell.kind.__name__}.{name}")
     handler = hosted.cell.kind._handlers[name]

@@ -77,7 +77,7 @@ class Incarnation:
         # that lock and call `wake()` after it, so no message is missed.
         self._wakeup: Wakeup = self.loop.wakeup()
         self.code = code(self._break)
-        # Not hurried (`ActorUnit.rest`): running handlers have unlimited time to end.
+        # Not hurried (`ActorUnit.stop`): running handlers have unlimited time to end.
         self._is_ending = self._is_hurried = False
         self._killed: str | None = None
         # The first cause wins: errors that follow from it must not replace it.
@@ -95,10 +95,7 @@ class Incarnation:
         self._wakeup.set()
 
     def begin_urgent(self) -> None:
-        """Start the handlers of messages that bypass the queue.
-
-        While the actor ends, only messages that its own handlers await are started.
-        """
+        """Start the handlers that bypass the queue; while the actor ends, only those that its own handlers await."""
         while self._nursery is not None and not self._is_broken():
             # While the actor ends, the handler that awaits the message still runs inside the nursery's block. So the
             # nursery is still open.

@@ -5,7 +5,6 @@ calls.
 """
 
 import logging
-import random
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Mapping, Sequence
@@ -28,7 +27,7 @@ from callboard.actors._actor import Handler
 from callboard.actors._cell import Cell
 from callboard.actors._child import ChildSpec
 from callboard.actors._mailbox import Message
-from callboard.actors._restarts import Backoff, Restarts
+from callboard.actors._restarts import Restarts
 from callboard.actors._runner import Begin, End, beginning
 from callboard.actors._snapshots import InMemorySnapshots
 from callboard.actors._supervised import ActorUnit, Draining, cell_for
@@ -43,15 +42,7 @@ class _KeyedActor:
 
     def __init__(self, spec: ChildSpec[Any], cell: Cell, on_end: OnEnd) -> None:
         self.cell = cell
-        restarts = partial(
-            Restarts,
-            strategy="one_for_one",
-            intensity=spec.intensity,
-            period=spec.period,
-            backoff=Backoff(),
-            auto_shutdown="any_significant",
-            chance=random.random,
-        )
+        restarts = partial(Restarts, intensity=spec.intensity, period=spec.period, auto_shutdown="any_significant")
         self.tree = Tree(f"the supervisor of {cell.name}", restarts, on_end)
         self.unit = ActorUnit(spec, self.tree.child_ended, cell)
         # Significant: if it is not restarted, its supervisor ends, the place is free, and the next call starts it anew.
@@ -142,10 +133,8 @@ class KeyedActors:
 
     async def dismiss(self, keys: Collection[Hashable]) -> None:
         """Stop the idle actors with these keys, and return when they have ended. Any event loop may call this."""
-        # A copy for each use, here and below: a context cannot be entered twice at the same time.
-        gone, context = current_loop().wakeup(), self._context.copy()
-        work = partial(self._start_task, partial(self._dismiss, keys, gone.set))
-        if keys and run_there(self.loop, lambda: context.run(work)):
+        gone = current_loop().wakeup()
+        if keys and self._run_there(self._start_task, partial(self._dismiss, keys, gone.set)):
             await gone.wait()
 
     async def _dismiss(self, keys: Collection[Hashable], then: Callable[[], object]) -> None:
@@ -200,9 +189,14 @@ class KeyedActors:
 
     def _asked(self, cell: Cell) -> None:
         """Start an actor because of a call from any thread; see `Cell.activate`."""
-        context = self._context.copy()
-        if not run_there(self.loop, lambda: context.run(self._admit, cell)):
+        if not self._run_there(self._admit, cell):
             cell.finish("its event loop has ended")
+
+    def _run_there(self, function: Callable[..., object], *args: object) -> bool:
+        """Run a function in the loop's thread, in the owner's context; return `False` if the loop has ended."""
+        # A copy for each use: a context cannot be entered twice at the same time.
+        context = self._context.copy()
+        return run_there(self.loop, lambda: context.run(function, *args))
 
     def _admit(self, cell: Cell) -> None:
         """Queue an actor for its start; if the owner is closing, settle the actor's calls with an error."""
@@ -316,7 +310,7 @@ class KeyedActors:
         """Stop a keyed actor, so that the actor of the next waiting key can start."""
         cell = resident.cell
         if not self._is_closing:
-            await resident.unit.rest()  # without a time limit: an eviction never cancels a call
+            await resident.unit.stop(hurry=False)  # without a time limit: an eviction never cancels a call
         await resident.tree.stop()
         self._restarts += resident.tree.restarts
         # Removed before `_admit`, which ignores keys that are still here. The state has been saved by now.
@@ -543,8 +537,7 @@ class FleetActors(KeyedActors):
     def serve(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object] | None:
         """Start a task for a remote call, and return a function that cancels the task; `None` if the loop has ended."""
         served = _Served(self.loop, work, self._last, key)
-        context = self._context.copy()
-        return served.cancel if run_there(self.loop, lambda: context.run(served.start)) else None
+        return served.cancel if self._run_there(served.start) else None
 
     async def answer(self, ask: FleetAsk, begin: Begin) -> Any:
         """Run a call from another process, and return its result; see `FleetHost`."""
@@ -576,8 +569,7 @@ class FleetActors(KeyedActors):
 
     def lost(self, key: Hashable, reason: str) -> None:
         """End the actor of a key at once, because another process may own the key."""
-        context = self._context.copy()
-        run_there(self.loop, lambda: context.run(self._lose, key, reason))
+        self._run_there(self._lose, key, reason)
 
     def _lose(self, key: Hashable, reason: str) -> None:
         queued, resident = self._queue.pop(key, None), self._alive.get(key)
@@ -624,8 +616,8 @@ class FleetActors(KeyedActors):
             self._leave(self._alive[cell.key])
 
     async def drain(self, timeout: float) -> Drained:
-        draining, context = self._start_drain(), self._context.copy()
-        run_there(self.loop, lambda: context.run(self._hand_over))
+        draining = self._start_drain()
+        self._run_there(self._hand_over)
         return await draining.run(timeout)
 
     def _hand_over(self) -> None:

@@ -7,7 +7,7 @@ each call. The crashes that a call causes are counted, so that an actor can refu
 from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from contextvars import Context, ContextVar, copy_context
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, Protocol, get_args
 
 from callboard._calls._call import SupervisedCall, current_call
@@ -15,7 +15,7 @@ from callboard._calls._observers import current_observers, numbers
 from callboard._loops._current import current_loop, run_there
 from callboard._loops._deadline import DEFAULT_GRACE, current_timed
 from callboard._loops._left_tasks import unmarked
-from callboard._loops._protocol import EventLoop, Scope
+from callboard._loops._protocol import EventLoop, Scope, Wakeup
 from callboard._loops._watchdog import LoopHolder
 from callboard._records._events import ActorObserver, AskEvent, AskPhase
 from callboard._records._policies import check_count
@@ -26,10 +26,7 @@ from callboard.actors._actor import CONTROL, Handler
 
 
 class WatchedAsk:
-    """Reporter of one actor call to its observers.
-
-    Created in the caller's task, before the handler's context is copied.
-    """
+    """Reporter of one actor call to its observers, made in the caller's task before the handler's context is copied."""
 
     __slots__ = ("_began_at", "_begun", "_loop", "_observers")
 
@@ -117,84 +114,55 @@ class Target(Protocol):
         ...
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Message:
     """Message of an actor: one call. Its state changes only under the lock of its target."""
 
-    __slots__ = (
-        "args",
-        "asked_by",
-        "asks",
-        "call_id",
-        "cancel_asked",
-        "context",
-        "error",
-        "fate",
-        "grace",
-        "handler",
-        "is_beside",
-        "kwargs",
-        "loop",
-        "named_by",
-        "on_begin",
-        "passes",
-        "scope",
-        "state",
-        "target",
-        "task",
-        "title",
-        "value",
-        "wakeup",
-        "watch",
-    )
+    target: Target
+    handler: Handler
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    _: KW_ONLY
+    loop: EventLoop
+    """Event loop of the caller."""
+    title: str
+    call_id: str | None
+    passes: Callable[[BaseException], bool] | None
+    """Predicate of an exception: `True` if the exception does not crash the actor."""
+    on_begin: Callable[[], object] | None
+    """Callback in the actor's thread for the moment when the handler begins."""
+    watch: WatchedAsk | None
+    named_by: Mapping[str, Any] | None = None
+    """Arguments that identify the call as poison; `None` for all."""
+    asked_by: "Message | None" = field(init=False)
+    is_beside: bool = field(init=False)
+    """True if a task that a handler has started makes this call; the handler may end without waiting for it."""
+    task: int | None = field(default=None, init=False)
+    """Number of the task that runs the handler; `None` for a sync handler and before it begins."""
+    asks: "set[Message]" = field(default_factory=set["Message"], init=False)
+    """Messages that the handler awaits now. Other threads read this to find deadlocks."""
+    context: Context = field(init=False)
+    state: State = field(default="waiting", init=False)
+    wakeup: Wakeup = field(init=False)
+    """Replaced when the caller waits a second time: a wakeup serves one wait."""
+    scope: Scope | None = field(default=None, init=False)
+    """Cancel scope of the handler; `None` before it begins."""
+    cancel_asked: bool = field(default=False, init=False)
+    value: object = field(default=None, init=False)
+    error: BaseException | None = field(default=None, init=False)
+    fate: BaseException | None = field(default=None, init=False)
+    """Error for the caller if a drain cancels the handler. The caller itself was not cancelled and still waits."""
+    grace: float = field(init=False)
+    """Seconds of clean-up for the handler: the grace of the calling attempt."""
 
-    def __init__(
-        self,
-        target: Target,
-        handler: Handler,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        *,
-        loop: EventLoop,
-        title: str,
-        call_id: str | None,
-        passes: Callable[[BaseException], bool] | None,
-        on_begin: Callable[[], object] | None,
-        watch: WatchedAsk | None,
-        named_by: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.target = target
-        self.handler = handler
-        self.args = args
-        self.kwargs = kwargs
-        self.loop = loop  # of the caller
-        self.title = title
-        self.call_id = call_id
-        self.passes = passes  # an exception for which it is true does not crash the actor
-        self.on_begin = on_begin  # called in the actor's thread when the handler begins
-        self.named_by = named_by  # the arguments that identify the call as poison; `None` for all
-        self.watch = watch
+    def __post_init__(self) -> None:
         around = current_message.get()
         # A task that a handler has left running asks for itself: nothing waits behind a message that has ended.
         self.asked_by = None if around is None or around.has_ended else around
-        self.is_beside = self.asked_by is not None and self.asked_by.runs_beside(loop.task())
-        """True if a task that a handler has started makes this call; the handler may end without waiting for it."""
-        self.task: int | None = None
-        """Number of the task that runs the handler; `None` for a sync handler and before it begins."""
-        self.asks: set[Message] = set()
-        """Messages that the handler awaits now. Other threads read this to find deadlocks."""
-        self.context: Context = unmarked(copy_context())  # tasks that the handler starts belong to its actor
-        self.state: State = "waiting"
-        # Replaced when the caller waits a second time: a wakeup serves one wait.
-        self.wakeup = loop.wakeup()
-        self.scope: Scope | None = None
-        """Cancel scope of the handler; `None` before it begins."""
-        self.cancel_asked = False
-        self.value: object = None
-        self.error: BaseException | None = None
-        self.fate: BaseException | None = None
-        """Error for the caller if a drain cancels the handler. The caller itself was not cancelled and still waits."""
+        self.is_beside = self.asked_by is not None and self.asked_by.runs_beside(self.loop.task())
+        self.context = unmarked(copy_context())  # tasks that the handler starts belong to its actor
+        self.wakeup = self.loop.wakeup()
         timed = current_timed.get()
-        # Seconds of clean-up for the handler: the grace of the calling attempt.
         self.grace = DEFAULT_GRACE if timed is None else timed.grace
 
     def runs_beside(self, task: int) -> bool:
@@ -466,10 +434,7 @@ class Mailbox:
         self.running.pop(message, None)
 
     def next(self, *, only_awaited_here: bool = False) -> Message | None:
-        """Take the first waiting message from the queue, and return it; return `None` if it may not begin now.
-
-        With `only_awaited_here`, only messages that a handler of this actor awaits are considered.
-        """
+        """Take and return the first waiting message (that a handler here awaits), or `None` if it may not begin now."""
         waiting = (one for one in self.waiting if one.is_awaited_here) if only_awaited_here else iter(self.waiting)
         if (message := next(waiting, None)) is None:
             return None

@@ -1,8 +1,9 @@
 """Restart policy of a supervisor: decides about its children when one ends. Never waits. Terms and rules are OTP's."""
 
+import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Literal, cast, get_args
 
 from callboard._records._policies import check_seconds
 
@@ -107,31 +108,22 @@ class GiveUp:
 Decision = Forget | StartAgain | ShutDown | GiveUp
 
 
+@dataclass(slots=True)
 class Restarts:
     """Restart policy of one supervisor. Pure decisions, without clock or tasks."""
 
-    def __init__(
-        self,
-        children: Sequence[RestartOptions],
-        *,
-        strategy: Strategy,
-        intensity: int,
-        period: float,
-        backoff: Backoff,
-        auto_shutdown: AutoShutdown,
-        chance: Callable[[], float],
-    ) -> None:
-        self._children = children
-        self._strategy = strategy
-        self._intensity = intensity
-        self.period = period
-        self._backoff = backoff
-        self._auto_shutdown = auto_shutdown
-        self._chance = chance
-        self._window: list[tuple[float, int, str | None]] = []
-        """Restarts within the period: time, index of the child, and identity of the call that crashed it, if known."""
-        self._away: set[int] = set()
-        """Indexes of children that have ended and are not restarted."""
+    children: Sequence[RestartOptions]
+    _: KW_ONLY
+    intensity: int
+    period: float
+    strategy: Strategy = "one_for_one"
+    backoff: Backoff = field(default_factory=Backoff)
+    auto_shutdown: AutoShutdown = "never"
+    chance: Callable[[], float] = random.random
+    _window: list[tuple[float, int, str | None]] = field(default_factory=list[Any], init=False)
+    """Restarts within the period: time, index of the child, and identity of the call that crashed it, if known."""
+    _away: set[int] = field(default_factory=set[int], init=False)
+    """Indexes of children that have ended and are not restarted."""
 
     def ended(
         self, index: int, how: Ended, now: float, *, cause: str | None = None, is_refused: bool = False
@@ -141,7 +133,7 @@ class Restarts:
         `cause` identifies the call that crashed the child. If this call `is_refused` from now on, its crashes no longer
         count.
         """
-        if how == "never_starts" or not _is_restarted(self._children[index].restart, how):
+        if how == "never_starts" or not _is_restarted(self.children[index].restart, how):
             return self._stays_away(index)
         self._window = [one for one in self._window if one[0] > now - self.period]
         if is_refused:
@@ -151,31 +143,31 @@ class Restarts:
             self._window.append((now, index, cause))
         restarts = len(self._window)
         # OTP's rule: `intensity` restarts are allowed, one more ends the supervisor.
-        if restarts > self._intensity:
+        if restarts > self.intensity:
             return GiveUp(index, restarts)
-        delay = self._backoff.delay(max(1, restarts), self._chance())
+        delay = self.backoff.delay(max(1, restarts), self.chance())
         others = self._others(index)
         # OTP's rule: a temporary child that is stopped with the others is not started again.
-        self._away.update(one for one in others if self._children[one].restart == "temporary")
+        self._away.update(one for one in others if self.children[one].restart == "temporary")
         starts = tuple(sorted({index, *others} - self._away))
         return StartAgain(others, starts, delay)
 
     def _stays_away(self, index: int) -> Decision:
         self._away.add(index)
-        significant = {number for number, child in enumerate(self._children) if child.significant}
+        significant = {number for number, child in enumerate(self.children) if child.significant}
         if index in significant and (
-            self._auto_shutdown == "any_significant"
-            or (self._auto_shutdown == "all_significant" and significant <= self._away)
+            self.auto_shutdown == "any_significant"
+            or (self.auto_shutdown == "all_significant" and significant <= self._away)
         ):
             return ShutDown(index)
         return Forget(index)
 
     def _others(self, index: int) -> tuple[int, ...]:
         """Return the indexes of the other children that the strategy stops because this child has ended."""
-        if self._strategy == "one_for_one":
+        if self.strategy == "one_for_one":
             return ()
-        first = 0 if self._strategy == "one_for_all" else index
-        return tuple(one for one in range(first, len(self._children)) if one != index and one not in self._away)
+        first = 0 if self.strategy == "one_for_all" else index
+        return tuple(one for one in range(first, len(self.children)) if one != index and one not in self._away)
 
 
 def _is_restarted(restart: Restart, how: Ended) -> bool:

@@ -66,10 +66,7 @@ def traced() -> bool:
 
 
 async def snapshot_or_none(name: str, taken: Taken) -> object:
-    """Return the snapshot of an actor, or `None` if it could not be taken.
-
-    A failure is logged, and calls keep their results.
-    """
+    """Return the snapshot of an actor; if that fails, log the error and return `None`. Calls keep their results."""
     try:
         return await taken()
     except Exception as error:
@@ -124,10 +121,7 @@ class SeatLostError(EngineError):
 
     @classmethod
     def like(cls, error: EngineError) -> "SeatLostError":
-        """Return an error of the actor's own worker as a `SeatLostError`.
-
-        Errors of other workers, which a handler may raise, keep their type.
-        """
+        """Return an error of the actor's own worker as a `SeatLostError`; errors of other workers keep their type."""
         ended: Any = error.ended
         return cls(error.tool, error.call_id, error.reason, ended=ended, recurs=error.recurs)
 

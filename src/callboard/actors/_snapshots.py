@@ -38,10 +38,7 @@ class Journal(Protocol):
         ...
 
     def keep(self, actor: str, key: str, snapshot: object, call_id: str | None) -> str:
-        """Replace the stored state of an actor, and return the new version.
-
-        The state is stored together with the result of the call.
-        """
+        """Replace the stored state of an actor, together with the result of the call, and return the new version."""
         ...
 
 

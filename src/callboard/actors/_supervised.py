@@ -209,10 +209,7 @@ class ActorUnit:
         return TimeLimit(self._loop.scope(self._loop.now() + seconds, 0.0))
 
     async def _keep_in_turn(self, lock: Lock, taken: Taken, call_id: str | None) -> Exception | None:
-        """Take and save the state like `_keep`, for one call at a time.
-
-        Parallel handlers must not overwrite a newer state by an older one.
-        """
+        """Save the state for one call at a time: no parallel handler may overwrite a newer state by an older."""
         # The snapshot must be taken inside the lock, too: otherwise it could be older than the last saved one.
         async with lock:
             return await self._keep(taken, call_id)
@@ -263,28 +260,18 @@ class ActorUnit:
         # The store has an older state now: the next incarnation counts as one that has lost state.
         self.cell.has_lost_state = True
 
-    async def stop(self) -> None:
+    async def stop(self, *, hurry: bool = True) -> None:
+        """Stop the actor after its running handlers. With `hurry=False` they have no time limit until `hurry()`."""
         self._is_stopped = True
         if self._life is not None:
-            self._life.end()
-        await self._has_ended()
-
-    async def rest(self) -> None:
-        """Stop the actor after its running handlers have ended, without a time limit unless `hurry` is called."""
-        self._is_stopped = True
-        if self._life is not None:
-            self._life.end(hurry=False)
-        await self._has_ended()
+            self._life.end(hurry=hurry)
+        if self._task is not None:
+            await has_ended(self._task)
 
     def hurry(self) -> None:
         """Apply `stop_timeout` to a stop that is in progress."""
         if self._is_stopped and self._life is not None:
             self._life.end()
-
-    async def _has_ended(self) -> None:
-        """Wait for the end of the current incarnation, if there is one."""
-        if self._task is not None:
-            await has_ended(self._task)
 
     def end(self, reason: str, within: float) -> None:
         """Cancel all handlers, with `within` seconds for their clean-up, and prevent a restart of the actor."""

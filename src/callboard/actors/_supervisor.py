@@ -4,7 +4,6 @@ Children are started in order, restarted after an end, and stopped in reverse.
 """
 
 import logging
-import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -304,7 +303,6 @@ class Supervisor(Openable):
             period=period,
             backoff=backoff or Backoff(),
             auto_shutdown=auto_shutdown,
-            chance=random.random,
         )
         self._tree: Tree | None = None
         self._scope: Scope | None = None
