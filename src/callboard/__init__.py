@@ -22,7 +22,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from callboard._calls import _observers
-from callboard._util._lazy import lazy
+from callboard._util._lazy import lazy, lazy_exports
 
 if TYPE_CHECKING:
     # 0: vocabulary
@@ -218,7 +218,7 @@ _HOMES = {
 }
 
 # `_HOMES` is the only list of public names at run time. `tests/test_exports.py` compares the imports above with it.
-__all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]
+_, __dir__, __all__ = lazy_exports(__name__, _HOMES)
 
 # `LinkOrderWarning` is a former name: it can still be imported, but is no longer listed in `__all__`.
 __getattr__ = lazy(__name__, {**_HOMES, "callboard.exceptions": (*_HOMES["callboard.exceptions"], "LinkOrderWarning")})
@@ -240,7 +240,3 @@ def _default_observers(kinds: frozenset[str]) -> _observers.Observers:
 
 
 _observers.observe_by_default(_default_observers)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -10,7 +10,7 @@ masked          a URL without its password, for display
 
 from typing import TYPE_CHECKING
 
-from callboard._util._lazy import lazy
+from callboard._util._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from callboard.conversations._database import masked as masked
@@ -26,10 +26,4 @@ _HOMES = {
     "callboard.tools._unanswered": ("Exchange", "unanswered"),
 }
 
-__all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]
-
-__getattr__ = lazy(__name__, _HOMES)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy_exports(__name__, _HOMES)

@@ -6,6 +6,17 @@ from importlib import import_module
 from typing import Any
 
 
+def lazy_exports(
+    package: str, homes: Mapping[str, Iterable[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` of a package whose public names are loaded at first access.
+
+    `homes` has the public names of each module, as for `lazy`; so `__all__` cannot differ from it.
+    """
+    names = sorted(name for home in homes.values() for name in home)
+    return lazy(package, homes), lambda: sorted({*vars(sys.modules[package]), *names}), names
+
+
 def lazy(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
     """Return a `__getattr__` function for a package, which imports a public name at its first access.
 

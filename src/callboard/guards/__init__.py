@@ -6,7 +6,7 @@ and cleans results before a model reads them. `RepairArguments` corrects usual s
 
 from typing import TYPE_CHECKING
 
-from callboard._util._lazy import lazy
+from callboard._util._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from callboard.guards._redact._detectors import Detector as Detector
@@ -35,11 +35,4 @@ _HOMES = {
     "callboard.guards._sanitize._untrusted": ("Results",),
 }
 
-# The table above is the truth.
-__all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]
-
-__getattr__ = lazy(__name__, _HOMES)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy_exports(__name__, _HOMES)

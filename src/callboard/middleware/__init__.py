@@ -6,7 +6,7 @@ Each middleware gets the request of a call, and a function that runs the rest of
 
 from typing import TYPE_CHECKING
 
-from callboard._util._lazy import lazy
+from callboard._util._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from callboard._calls._call import note as note
@@ -60,11 +60,4 @@ _HOMES = {
 """Private module of each public name. Modules are imported on first use: most nodes need few of them, and
 `Supervise` imports LangChain."""
 
-# `_HOMES` is the only list of the public names, so that `__all__` cannot differ from it.
-__all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]
-
-__getattr__ = lazy(__name__, _HOMES)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy_exports(__name__, _HOMES)

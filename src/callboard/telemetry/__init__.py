@@ -9,7 +9,7 @@ carrier, continued                inject the trace context into another process,
 
 from typing import TYPE_CHECKING
 
-from callboard._util._lazy import lazy
+from callboard._util._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from callboard.telemetry._links import carrier as carrier
@@ -63,10 +63,4 @@ _HOMES = {
     "callboard.telemetry._tracker": ("FAILURES", "CallPlace", "CallTracker", "Outcome", "TrackedCall", "outcome_of"),
 }
 
-__all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]
-
-__getattr__ = lazy(__name__, _HOMES)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy_exports(__name__, _HOMES)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from callboard._util._lazy import lazy
+from callboard._util._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from callboard.testing._actors import ActorContract as ActorContract
@@ -60,11 +60,4 @@ _HOMES = {
 }
 """Public names by module. Each is imported at first use: a worker for `EngineContract` must not import LangChain."""
 
-# Derived from the table, so that both cannot differ.
-__all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]
-
-__getattr__ = lazy(__name__, _HOMES)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy_exports(__name__, _HOMES)
