@@ -49,10 +49,7 @@ class Capture:
         return found if len(text) <= self._max_length else self._cut(text)
 
     def text(self, value: object) -> str:
-        """Return a value as one text of bounded length, with secrets removed.
-
-        A string is returned as such, a value of any other type as JSON.
-        """
+        """Return a value as one text of bounded length, without secrets: a string as such, any other value as JSON."""
         found = self.value(value)
         return self._cut(sendable(found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)))
 
@@ -62,10 +59,7 @@ class Capture:
         return f"{text[: self._max_length]}… ({len(text)} characters)"
 
     def error_text(self, error: BaseException) -> str:
-        """Return the text of an error, cut and with secrets removed.
-
-        The `__str__` of a user-defined error may raise; the text says so then.
-        """
+        """Return the text of an error, cut and with secrets removed; if its `__str__` raises, the text says so."""
         try:
             said = str(error)
         except Exception as another:

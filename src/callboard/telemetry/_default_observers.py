@@ -7,7 +7,7 @@ from typing import Any
 from opentelemetry import metrics, trace
 
 from callboard._calls._observers import LOGGER, Observers, joined
-from callboard.telemetry._identity import ByIdentity
+from callboard._util._identity import ByIdentity
 
 _NOBODY = Observers()
 _over: set[ByIdentity] = set()
@@ -64,10 +64,7 @@ def is_noop(provider: Any) -> bool:
 
 
 def end(provider: Any) -> None:
-    """Shut down a provider of tracers or meters.
-
-    It remains the global one, because OpenTelemetry's API accepts only one per process.
-    """
+    """Shut down a provider of tracers or meters. It stays the global one: OpenTelemetry accepts one per process."""
     _over.add(ByIdentity(provider))
     provider.shutdown()
 

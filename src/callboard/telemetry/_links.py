@@ -27,10 +27,7 @@ def mark() -> str | None:
 
 
 def link_to_call(left: str | None) -> list[Link]:
-    """Return a list with a link to the call's span in a mark, as `mark()` returned it; empty if the mark has no span.
-
-    If the call had no span, the link is to the span of its run.
-    """
+    """Return a list with a link to the call's span in a mark, or else to the span of its run; empty without either."""
     # A call may be stored as begun together with the model's reply, before it has a span. Its mark has only the run.
     return _links(left, 0) or _links(left, 1)
 
@@ -48,10 +45,7 @@ def _as_text(span: object) -> str:
 
 
 def _links(left: str | None, position: int) -> list[Link]:
-    """Return a list with a link to one span in a mark: position 0 is the span of the call, 1 the span of the run.
-
-    It is empty without such a span: a mark that was read from a database may be damaged.
-    """
+    """Return a list with a link to one span in a mark (0: call, 1: run); empty without it or for a damaged mark."""
     parts = (left or "").split(" ")
     if len(parts) != 2:
         return []

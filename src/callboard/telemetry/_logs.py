@@ -179,10 +179,7 @@ def _of_run(run: RunInfo | None) -> dict[str, Any]:
 
 
 def _ids() -> dict[str, str]:
-    """Return a dict with the trace id and the span id of the current span.
-
-    It is empty if OpenTelemetry was never imported, because no span can exist then.
-    """
+    """Return the ids of the current trace and span; none without an import of OpenTelemetry: no span can exist."""
     if "opentelemetry.trace" not in sys.modules:
         return {}
     from callboard.telemetry._links import ids

@@ -29,10 +29,7 @@ from callboard.telemetry._tracker import (
 
 
 class ActorMetrics:
-    """Observer that measures actors and their asks.
-
-    Attributes name the child, never the key of an actor, because keys are unbounded in number.
-    """
+    """Observer that measures actors and their asks, by child and never by key, because keys are unbounded in number."""
 
     def __init__(self, meter: Meter) -> None:
         self._open: dict[int, tuple[float, bool]] = {}

@@ -82,10 +82,7 @@ def _provider(
     endpoint: str | None,
     headers: dict[str, str] | None,
 ) -> Any:
-    """Return the provider of traces or metrics to use: the global one if it is set up, or export is turned off.
-
-    Otherwise return a new provider, which `ends` shuts down.
-    """
+    """Return the global provider of a signal if it is to be used, or else a new one, which `ends` shuts down."""
     provider: Any = trace.get_tracer_provider() if signal == "traces" else metrics.get_meter_provider()
     if is_set_up(provider) or os.environ.get(f"OTEL_{signal.upper()}_EXPORTER") == "none":
         return provider

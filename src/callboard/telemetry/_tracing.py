@@ -20,9 +20,9 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, Trac
 import callboard.telemetry._names as names
 from callboard._calls._observers import careful_observers
 from callboard._records._events import ActorEvent, AskEvent, CallEvent, RunEvent, RunInfo
+from callboard._util._identity import ByIdentity
 from callboard.exceptions import CallCancelledError, CallTimeoutError, CircuitOpenError, DeadlineExceededError
 from callboard.telemetry._capture import MAX_LENGTH, Capture, Redactor, conversation, result_of, sendable
-from callboard.telemetry._identity import ByIdentity
 from callboard.telemetry._links import CALL, RUN, link_to_call, link_to_run, mark
 from callboard.telemetry._tracker import (
     CallTracker,
@@ -42,10 +42,7 @@ Attributes = dict[str, Any]
 
 
 def about_model(model: object) -> dict[str, Any]:
-    """Return the span attributes of a model: provider, name, parameters.
-
-    They come from the description that LangChain models give to LangSmith.
-    """
+    """Return the span attributes of a model, from the description that LangChain models give to LangSmith."""
     describe: Callable[[], Mapping[str, Any]] = getattr(_bare(model), "_get_ls_params", dict)
     try:
         found = dict(describe())
@@ -68,10 +65,7 @@ def provider_named(name: object) -> str:
 
 
 def about_reply(reply: AIMessage | None, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the span attributes of a model request (`asked`), with the attributes of the model's reply added.
-
-    The reply fills in a model name that the request lacks.
-    """
+    """Return the attributes of a model request (`asked`) and its reply, which may add a missing model name."""
     attributes = dict(asked)
     if reply is None:
         return attributes
@@ -160,10 +154,7 @@ _known: dict[ByIdentity, ForeignSpanProcessor] = {}
 
 
 def processor_of(provider: object) -> ForeignSpanProcessor:
-    """Return callboard's span processor for a provider; add it to the provider at the first use.
-
-    A provider without an SDK takes no span processors.
-    """
+    """Return callboard's span processor for a provider; add it at the first use, if the provider has an SDK."""
     found = _known.get(ByIdentity(provider))
     if found is None:
         found = _known[ByIdentity(provider)] = ForeignSpanProcessor()

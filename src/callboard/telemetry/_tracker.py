@@ -227,10 +227,7 @@ class RunTracker(Generic[R]):
 
 
 def _leave(call: TrackedCall, tool: str) -> float | None:
-    """Remove the first waiting attempt of a tool from the record of a call.
-
-    Return the time when the attempt was queued, or `None` if no attempt of this tool waits.
-    """
+    """Remove the first waiting attempt of a tool from a call; return when it was queued, or `None` if none waits."""
     # Attempts that wait have no number yet, so they are told apart by tool only, first in, first out.
     waiting = call.waiting
     for place, (name, since) in enumerate(waiting):
@@ -265,10 +262,7 @@ def outcome_of(error: BaseException | None) -> Outcome:
 
 
 def outcome_of_run(event: RunEvent) -> Outcome:
-    """Return the outcome of a run from its last event.
-
-    A run that stopped with open questions is interrupted, without an error.
-    """
+    """Return the outcome of a run from its last event; a run with open questions is interrupted, without an error."""
     return "interrupted" if event.questions else outcome_of(event.error)
 
 

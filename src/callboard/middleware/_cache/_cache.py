@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import uuid4
@@ -26,6 +27,7 @@ from callboard._loops._side_tasks import CutOffError, shielded
 from callboard._records._documents import SharedDocuments
 from callboard._records._policies import CallContext, KeyFunction, check_count, check_seconds, check_type, key_function
 from callboard._util._extras import require
+from callboard._util._identity import ByIdentity
 from callboard._util._suggestions import no_such
 from callboard.exceptions import CallboardWarning, CallError
 from callboard.middleware._asking import check_store
@@ -50,38 +52,21 @@ if TYPE_CHECKING:
     from langchain.agents.middleware import ModelRequest, ModelResponse
 
 
-class _Identity:
-    """Hashable wrapper of any object; it equals only another wrapper of the same object."""
-
-    __slots__ = ("_of",)
-
-    def __init__(self, of: object) -> None:
-        self._of = of
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and self._of is other._of
-
-    def __hash__(self) -> int:
-        return id(self._of)
-
-
-class _Equal(_Identity):
+@dataclass(frozen=True, slots=True)
+class _Equal:
     """Hashable wrapper of an object without a hash; it equals another wrapper of an equal object."""
 
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Equal) and self._of == other._of
+    of: object
 
     def __hash__(self) -> int:
-        return hash(type(self._of))
+        return hash(type(self.of))
 
 
 def body_of(tool: BaseTool) -> Hashable:
     """Return a hashable key for the code of a tool."""
     # It is the tool's function or, if it has none, the identity of the tool object.
     fn = getattr(tool, "coroutine", None) or getattr(tool, "func", None)
-    return fn if inspect.isroutine(fn) else _Identity(tool)
+    return fn if inspect.isroutine(fn) else ByIdentity(tool)
 
 
 def is_function_alone(body: Hashable) -> bool:
@@ -528,7 +513,7 @@ _CALL_IDS = frozenset(("id", "call_id", "tool_call_id", "tool_use_id"))
 def _identity_of(model: Any) -> Hashable:
     """Return a text that is equal for models with equal options; without such a text, the identity of the object."""
     text = dumps(model)
-    return _Identity(model) if '"not_implemented"' in text else text
+    return ByIdentity(model) if '"not_implemented"' in text else text
 
 
 def _with_messages(messages: Iterable[BaseMessage | None], told: Mapping[str, object]) -> str:

@@ -92,10 +92,7 @@ class LocalResults(Generic[K, T]):
             return follower
 
     async def turn(self, follower: Follower[K, T]) -> T | Exception | Turn:
-        """Wait for the running call (flight), and return its result, its error, or an instruction for this follower.
-
-        A caller that gets `Turn.LEAD` must call `land()` for the flight.
-        """
+        """Wait for a flight; return its result, error or instruction. With `Turn.LEAD`, the caller must `land()` it."""
         try:
             with waiting():
                 await follower.wakeup.wait()

@@ -51,10 +51,7 @@ def message_of(text: str) -> ToolMessage | None:
 
 
 def json_of(message: ToolMessage) -> str | None:
-    """Return a tool message as JSON, without the ids of its call.
-
-    Return `None` if reading the JSON would give a different message.
-    """
+    """Return a tool message as JSON, without the ids of its call; `None` if reading that would give another message."""
     bare = message.model_copy(update={"tool_call_id": "", "id": None})
     try:
         text = bare.model_dump_json(warnings="error")
@@ -108,10 +105,7 @@ class StoredResults:
         self._size = size
 
     async def find(self, document: Document, request: ToolCallRequest) -> Hit[ToolMessage] | Begun | None:
-        """Return the stored result of a call or, if there is none, a `Begun` for the later call of `keep`.
-
-        Return `None` if the store cannot be reached.
-        """
+        """Return a call's stored result, or a `Begun` for the later `keep`; `None` if the store cannot be reached."""
         done = await ask(self._store, document, _look, request)
         if done is None:
             note("cache_skipped", reason="the store is away")
@@ -132,10 +126,7 @@ class StoredResults:
         self._store.change(begun.document, partial(self._kept, begun.found, text))
 
     def document_of(self, tool: str, value: Hashable) -> Document | None:
-        """Return the name of the document for a call's result.
-
-        Return `None` if the key has no JSON form, by which other processes would find the document.
-        """
+        """Return the document for a call's result; `None` if the key has no JSON form, so that nobody would find it."""
         try:
             name = digest([tool, value])
         except ValueError:

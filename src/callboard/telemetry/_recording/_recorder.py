@@ -324,10 +324,7 @@ class _Writer:
         return not self._failed and self._offered - self._done + size <= self._bound
 
     def wait_for_room(self, size: int, patience: float) -> bool:
-        """Block the caller until the buffer has room for `size` bytes, and return whether it has.
-
-        The wait also ends when the disk has failed, or `patience` seconds are over.
-        """
+        """Block until there is room for `size` bytes, the disk fails or `patience` is over; return whether there is."""
         with self._changed:
             self._changed.wait_for(lambda: self._failed or self.has_room(size), patience)
         return self.has_room(size)
@@ -340,10 +337,7 @@ class _Writer:
                 self._changed.notify_all()
 
     def close(self, closing: Callable[[int], bytes]) -> None:
-        """Write the buffered lines and the closing line, which `closing` returns.
-
-        Wait for the disk for 10 seconds at most.
-        """
+        """Write the buffered lines and the line that `closing` returns; wait for the disk for 10 seconds at most."""
         with self._changed:
             self._closing = closing
             self._changed.notify_all()
@@ -362,10 +356,7 @@ class _Writer:
             self._give_up(error)
 
     def _next(self) -> bytes | None:
-        """Wait until there are lines in the buffer; remove and return all of them, joined.
-
-        Return `None` after `close()` if the buffer is empty.
-        """
+        """Wait for lines, and remove and return all of them, joined; `None` if there are none after `close()`."""
         with self._changed:
             self._sleeps = True
             self._changed.wait_for(lambda: self._lines or self._closing is not None)

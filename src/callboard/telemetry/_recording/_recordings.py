@@ -232,10 +232,7 @@ class PartBuilder:
         self._closing: Closing | None = None
 
     def take(self, event: Event) -> None:
-        """Add an event, given as the JSON object of its line; raise ValidationError for a damaged field.
-
-        Events of unknown names or unknown calls are ignored.
-        """
+        """Add an event; ignore unknown names and unknown calls. Raise ValidationError for a damaged field."""
         # Ignoring them is needed: a later version may add events, and a full buffer may have dropped a beginning.
         kind = _LINES.get(str(event.get("event")))
         if kind is None:
