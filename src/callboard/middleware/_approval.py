@@ -62,10 +62,7 @@ def agreed(args: Mapping[str, object]) -> Generator[None]:
 
 
 def digest_of(tool: BaseTool, args: Mapping[str, Any]) -> str:
-    """Return a digest of a tool and its arguments, to which an approval is bound.
-
-    Raise `ValueError` if an argument has no JSON form.
-    """
+    """Return the digest of a tool and its arguments that binds an approval; raise `ValueError` without a JSON form."""
     # Argument names that begin with "%" are escaped within "args"; these three fixed names need no escape.
     return digest({"args": args, "name": tool.name, "runs": runs_in(tool)})
 
@@ -176,10 +173,7 @@ class Question:
         return [answer for answer, field in FIELDS.items() if self.config.get(field)]
 
     def understood(self, answer: Any, check: Callable[[Any], Any]) -> Step | None:
-        """Return the decision in a person's answer; `None` if the answer belongs to a question about other arguments.
-
-        Raise `ValueError` if the answer is not allowed.
-        """
+        """Return the decision in an answer; `None` if it is for other arguments. Raise `ValueError` if not allowed."""
         if not answer_is_for(self._digest, get_config()):
             # First of all: an outdated answer must be dropped, even if it would not be allowed now.
             return None
@@ -377,10 +371,7 @@ def _without_forged(request: ToolCallRequest, tool: BaseTool) -> ToolCallRequest
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """Rule for the calls of a tool: the allowed answers, and predicates of the calls that need approval.
-
-    A call needs approval if all predicates are true.
-    """
+    """Rule for a tool's calls: the allowed answers, and predicates that are all true for a call that needs approval."""
 
     config: HumanInterruptConfig
     when: Predicate | None

@@ -40,10 +40,7 @@ async def ask(store: SharedDocuments, document: Document, rule: Rule[T], request
 
 
 def check_store(whose: str, store: object, **needs_one: object) -> None:
-    """Raise `TypeError` if the option `shared` is not a document store.
-
-    Raise `ValueError` if it is missing, and an option in `needs_one` is given.
-    """
+    """Raise an error if `shared` is no document store, or if it is missing and an option in `needs_one` is given."""
     if store is None:
         if given := [option for option, value in needs_one.items() if value is not None]:
             raise ValueError(f"{whose}({given[0]}=...) is for what many processes share; give it a store: shared=...")

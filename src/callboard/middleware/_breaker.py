@@ -20,7 +20,7 @@ from callboard._records._policies import LimitKey, check_count, check_seconds, k
 from callboard._util._canonical import digest
 from callboard.exceptions import CallCancelledError, CallRejectedError, CircuitOpenError
 from callboard.middleware._asking import ask, check_store
-from callboard.middleware._retry import When, check_on_message, check_when, matches
+from callboard.middleware._retry import Failures, When
 from callboard.tools._errors import is_control_flow
 from callboard.tools._middleware import Middleware, Order, RunningCall, running_call
 from callboard.tools._results import CallNext, Output
@@ -117,10 +117,7 @@ class Circuit:
         return Ticket(self.changes, is_probe)
 
     def after(self, ticket: Ticket, now: float, *, failed: bool | None) -> State | None:
-        """Count the outcome of an admitted call, and return the new state if it changed, else `None`.
-
-        `failed` is `None` for an outcome that is neither a failure nor a success.
-        """
+        """Count an outcome (`failed=None`: neither way), and return the new state if it has changed, else `None`."""
         self._inside -= 1
         if ticket.changes != self.changes:
             return None
@@ -294,10 +291,7 @@ class SharedCircuits(LocalCircuits):
         self._shelf = f"circuits-{digest([name, list(map(float, numbers))])[:32]}"
 
     def checked(self, key: Hashable) -> Hashable:
-        """Return the key unchanged.
-
-        Raise `ValueError` if it has no JSON form, because other processes could not recognise it then.
-        """
+        """Return the key; raise `ValueError` if it has no JSON form, by which other processes recognise it."""
         self._document(key)
         return key
 
@@ -342,10 +336,7 @@ class SharedCircuits(LocalCircuits):
                 circuit.is_shared = True
 
     def reset(self, key: Hashable) -> None:
-        """Forget the circuit of a key, or all circuits for `None`.
-
-        In other processes, open circuits become half-open.
-        """
+        """Forget the circuit of a key, or all for `None`; in other processes, open circuits become half-open."""
         super().reset(key)
         if key is None:
             self._store.mark(self._shelf, _RESET)
@@ -434,12 +425,9 @@ class CircuitBreaker(Middleware):
         shared: SharedDocuments | None = None,
         name: str | None = None,
     ) -> None:
-        check_when("CircuitBreaker(on=...)", on)
-        check_on_message("CircuitBreaker(on_message=...)", on_message)
+        self._failures = Failures("CircuitBreaker", on, on_message)
         check_store("CircuitBreaker", shared, name=name)
         self._rules = Rules(ratio=ratio, minimum=minimum, window=window, open_for=open_for, probes=probes)
-        self._on = on
-        self._on_message = on_message
         self._key = None if key is None else key_function("CircuitBreaker(key=...)", key)
         self._circuits = LocalCircuits(self._rules) if shared is None else SharedCircuits(self._rules, shared, name)
 
@@ -531,18 +519,16 @@ class CircuitBreaker(Middleware):
 
     def _has_failed(self, output: object) -> bool | None:
         """Return whether the output of a call counts as a failure; `None` if it is neither a failure nor a success."""
-        if not isinstance(output, ToolMessage):
-            return False
-        if self._on_message is not None and self._on_message(output):
+        if self._failures.has_message(output):
             return True
         # May be about invalid arguments, or a refusal by other middleware: neither says anything about the tool.
-        return None if output.status == "error" else False
+        return None if isinstance(output, ToolMessage) and output.status == "error" else False
 
     def _is_failure(self, error: Exception) -> bool | None:
         if is_control_flow(error) or isinstance(error, _NOT_OUTCOMES):
             return None
         # `or None`: an error that `on` does not name is no success either, so it must not close a half-open circuit.
-        return matches(self._on, error) or None
+        return self._failures.has(error) or None
 
 
 def name_of(model: Any) -> str:

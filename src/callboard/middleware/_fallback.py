@@ -17,7 +17,7 @@ from callboard._util._callers import is_async
 from callboard._util._extras import require
 from callboard._util._suggestions import no_such
 from callboard.middleware._breaker import name_of
-from callboard.middleware._retry import ASKS_TOO_LATE, When, check_on_message, check_when, matches
+from callboard.middleware._retry import ASKS_TOO_LATE, Failures, When
 from callboard.tools._errors import is_control_flow
 from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import Missing, check_missing, check_tool_names
@@ -225,8 +225,7 @@ class Fallback(Middleware):
         missing: Missing = "error",
     ) -> None:
         check_missing("Fallback", missing)
-        check_when("Fallback(on=...)", on)
-        check_on_message("Fallback(on_message=...)", on_message)
+        self._failures = Failures("Fallback", on, on_message)
         self._models = other_models(models)
         if self._models:
             instead_of = {} if instead_of is None else instead_of
@@ -238,8 +237,6 @@ class Fallback(Middleware):
                 f"Fallback takes alternatives by tool name, such as {{'search': 'cached_search'}}; got {instead_of!r}"
             )
         self._alternatives = {name: alternatives(name, given) for name, given in instead_of.items()}
-        self._on = on
-        self._on_message = on_message
         self._missing: Missing = missing
 
     def check_tools(self, tools: Collection[str]) -> None:
@@ -274,7 +271,7 @@ class Fallback(Middleware):
             if instead is None:
                 raise
             return instead
-        if not self._stands_for_failure(output):
+        if not self._failures.has_message(output):
             return output
         return await self._instead(request, call_next, cast("ToolMessage", output)) or output
 
@@ -326,16 +323,11 @@ class Fallback(Middleware):
             failure.add_note(f"The fallback {name!r} failed too: {what}")
 
     def _is_failure(self, error: Exception) -> bool:
-        if is_control_flow(error) or isinstance(error, ToolInvocationError):
-            return False
-        return matches(self._on, error)
-
-    def _stands_for_failure(self, output: Output) -> bool:
-        return self._on_message is not None and isinstance(output, ToolMessage) and self._on_message(output)
+        return not (is_control_flow(error) or isinstance(error, ToolInvocationError)) and self._failures.has(error)
 
     def _is_answer(self, output: Output) -> bool:
         is_error = isinstance(output, ToolMessage) and output.status == "error"
-        return not is_error and not self._stands_for_failure(output)
+        return not is_error and not self._failures.has_message(output)
 
 
 def _kind(failure: Failure) -> str:

@@ -177,10 +177,7 @@ def _text_of(block: object) -> str | None:
 
 
 def with_texts(content: object, texts: list[str]) -> Any:
-    """Return the content of a message with its texts replaced by `texts`, one for each text block.
-
-    Text blocks that became empty are removed, because providers reject them.
-    """
+    """Return a message's content with `texts` in its text blocks; empty blocks go, because providers reject them."""
     if isinstance(content, str):
         return texts[0]
     left = iter(texts)
@@ -194,10 +191,7 @@ def with_texts(content: object, texts: list[str]) -> Any:
 
 
 def shown(texts: list[str], head: int, tail: int, line: str) -> list[str]:
-    """Return texts without the characters between `head` and `tail`, which are positions in the joined texts.
-
-    `line` is put in the place of the removed characters.
-    """
+    """Return texts with `line` in place of the characters from `head` to `tail`, positions in the joined texts."""
     parts: list[str] = []
     start, said = 0, False
     for text in texts:
@@ -283,10 +277,7 @@ class Measure:
 
 
 def end_before(text: str, at: int) -> int:
-    """Return the best position at or before `at` to end a shown text.
-
-    It is after a line break if one is near, and else not within a visible character.
-    """
+    """Return the best end of a text at or before `at`: after a near line break, else between visible characters."""
     line = text.rfind("\n", at - at // _NEAR, at)
     return line + 1 if line >= 0 else _between_characters(text, at, -1)
 

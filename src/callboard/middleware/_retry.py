@@ -5,6 +5,7 @@ import math
 import random
 import warnings
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 import anyio
@@ -89,8 +90,7 @@ class Retry(Middleware):
             raise ValueError(f"Retry(factor=...) must be 1 or more, got {factor!r}")
         check_seconds("Retry(initial=...)", initial)
         check_seconds("Retry(maximum=...)", maximum)
-        check_when("Retry(on=...)", on)
-        check_on_message("Retry(on_message=...)", on_message)
+        self._failures = Failures("Retry", on, on_message)
         # A text such as "no" must not count as true: calls of tools that are not idempotent would run again.
         check_type("Retry(any_tool=...)", any_tool, bool, "True")
         check_type("Retry(rng=...)", rng, random.Random, "random.Random(7)")
@@ -98,8 +98,6 @@ class Retry(Middleware):
         self._initial = initial
         self._factor = factor
         self._maximum = maximum
-        self._on = on
-        self._on_message = on_message
         self._any_tool = any_tool
         self._rng = rng or random.Random()  # noqa: S311 (jitter is no secret)
         self._told: set[str] = set()
@@ -107,7 +105,7 @@ class Retry(Middleware):
 
     def check_policies(self, policies: Mapping[str, CallPolicy]) -> None:
         """Warn if `Retry` has no effect, because no tool of a node may be retried."""
-        spared = self._any_tool or self._attempts == 1 or _only_of_calls_that_never_ran(self._on)
+        spared = self._any_tool or self._attempts == 1 or _only_of_calls_that_never_ran(self._failures.on)
         if (
             not spared
             and not policies.keys() <= self._told
@@ -128,7 +126,7 @@ class Retry(Middleware):
                 note("retry", attempt=attempt, pause=pause, error=type(error).__name__)
             else:
                 pause = self._pause(attempt, 0.0)
-                if not self._is_failure(output, request) or pause >= _left():
+                if not (self._failures.has_message(output) and self._may_run_twice(request)) or pause >= _left():
                     return output
                 note("retry", attempt=attempt, pause=pause, error="error message")
             with waiting():
@@ -146,7 +144,7 @@ class Retry(Middleware):
                 return await call_next(request)
             except Exception as error:
                 pause = self._pause(attempt, retry_after(error))
-                if is_control_flow(error) or not matches(self._on, error) or pause >= remaining():
+                if is_control_flow(error) or not self._failures.has(error) or pause >= remaining():
                     raise
             await anyio.sleep(pause)
         return await call_next(request)
@@ -158,17 +156,12 @@ class Retry(Middleware):
         return max(at_least, self._rng.uniform(0.0, longest))
 
     def _is_worth_another(self, error: Exception, request: ToolCallRequest) -> bool:
-        if is_control_flow(error) or isinstance(error, _FINAL) or not matches(self._on, error):
+        if is_control_flow(error) or isinstance(error, _FINAL) or not self._failures.has(error):
             return False
         if isinstance(error, EngineError) and error.ended == "unavailable":
             # The engine never took the call, so the body cannot have begun.
             return True
         return isinstance(error, _NEVER_RAN) or self._may_run_twice(request)
-
-    def _is_failure(self, output: Output, request: ToolCallRequest) -> bool:
-        if self._on_message is None or not isinstance(output, ToolMessage):
-            return False
-        return self._on_message(output) and self._may_run_twice(request)
 
     def _may_run_twice(self, request: ToolCallRequest) -> bool:
         call = running_call()
@@ -197,26 +190,39 @@ def _only_of_calls_that_never_ran(on: When) -> bool:
     return all(not isinstance(kind, type) or issubclass(kind, _NEVER_RAN) for kind in kinds)
 
 
-def check_when(name: str, on: object) -> None:
-    """Raise `TypeError` unless `on` is an exception type, a tuple of exception types, or a sync predicate."""
-    kinds = on if isinstance(on, tuple) else (on,)
-    if all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
-        return
-    if isinstance(on, (type, tuple)) or not callable(on) or inspect.iscoroutinefunction(on):
-        raise TypeError(f"{name} takes an exception type, a tuple of them or a plain function of an error, got {on!r}")
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """Options `on` and `on_message` of the middleware `whose`: the errors and the messages that it treats as failures.
+
+    Raises `TypeError` for an option of the wrong type, such as an async predicate.
+    """
+
+    whose: str
+    on: When
+    on_message: Callable[[ToolMessage], bool] | None
+
+    def __post_init__(self) -> None:
+        kinds = self.on if isinstance(self.on, tuple) else (self.on,)
+        has_types = all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds)
+        if not has_types and (isinstance(self.on, (type, tuple)) or not _is_plain(self.on)):
+            what = "an exception type, a tuple of them or a plain function of an error"
+            raise TypeError(f"{self.whose}(on=...) takes {what}, got {self.on!r}")
+        if self.on_message is not None and not _is_plain(self.on_message):
+            raise TypeError(
+                f"{self.whose}(on_message=...) takes a plain function of a ToolMessage, got {self.on_message!r}"
+            )
+
+    def has(self, error: Exception) -> bool:
+        """Return whether an error is a failure."""
+        return isinstance(error, self.on) if isinstance(self.on, (type, tuple)) else self.on(error)
+
+    def has_message(self, output: object) -> bool:
+        """Return whether the output of a call is a message that is a failure."""
+        return self.on_message is not None and isinstance(output, ToolMessage) and self.on_message(output)
 
 
-def check_on_message(name: str, on_message: object) -> None:
-    """Raise `TypeError` unless `on_message` is `None` or a sync predicate."""
-    if on_message is not None and (not callable(on_message) or inspect.iscoroutinefunction(on_message)):
-        raise TypeError(f"{name} takes a plain function of a ToolMessage, got {on_message!r}")
-
-
-def matches(on: When, error: Exception) -> bool:
-    """Return whether the option `on` of a middleware matches an error."""
-    if isinstance(on, (type, tuple)):
-        return isinstance(error, on)
-    return on(error)
+def _is_plain(function: object) -> bool:
+    return callable(function) and not inspect.iscoroutinefunction(function)
 
 
 def _left() -> float:
