@@ -54,13 +54,6 @@ class ToolRow:
         """Number of calls of the tool that ended in a failure."""
         return sum(self.states[outcome] for outcome in FAILURES)
 
-    def add(self, other: "ToolRow") -> None:
-        """Add the counts and times of another row to this row."""
-        self.states.update(other.states)
-        self.waited += other.waited
-        self.longest_wait = max(self.longest_wait, other.longest_wait)
-        self.durations += other.durations
-
 
 @dataclass(slots=True)
 class ActorRow:
@@ -86,10 +79,7 @@ class ActorRow:
 
 
 def percentile(durations: list[float], percent: int) -> float | None:
-    """Return the smallest duration that is at least as long as `percent` per cent of all durations.
-
-    Sorts the list in place. Returns `None` for an empty list.
-    """
+    """Return the smallest duration that `percent` per cent of all do not exceed; `None` for an empty list."""
     durations.sort()  # in place: the next sort of a list that has only grown is linear
     return durations[max(0, ceil(len(durations) * percent / 100) - 1)] if durations else None
 
@@ -98,7 +88,10 @@ def total(rows: Iterable[ToolRow]) -> ToolRow:
     """Add up the rows of several tools, and return the sums as one row."""
     added = ToolRow()
     for row in rows:
-        added.add(row)
+        added.states.update(row.states)
+        added.waited += row.waited
+        added.longest_wait = max(added.longest_wait, row.longest_wait)
+        added.durations += row.durations
     return added
 
 
@@ -211,10 +204,7 @@ class OpenCall(TrackedCall):
 
 
 class CallCounts(CallTracker[OpenCall, CallEvent]):
-    """Observer that counts the calls of a run, with a row for each tool.
-
-    A call counts for the tool that was called, even if a fallback runs in its place.
-    """
+    """Observer that counts the calls of a run by the tool that was called, even if a fallback runs in its place."""
 
     def __init__(self, tools: Iterable[str]) -> None:
         super().__init__()
@@ -236,12 +226,11 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         """Count an event of a call in the row of its tool; may be called from any thread."""
         with self._lock:
             super().__call__(event)
+            if (call := self.open.get(event.number)) is not None:
+                self._count(call, call.place, event)
 
     def rows_at(self, now: float) -> dict[str, ToolRow]:
-        """Return a copy of the rows, by the name of the tool; `now` is the current time of the event loop.
-
-        In the copy, `longest_wait` includes the calls that still wait.
-        """
+        """Return a copy of the rows, by tool, at a loop time; `longest_wait` includes the calls that still wait."""
         rows = dict[str, ToolRow]()
         with self._lock:
             for tool, row in self.rows.items():
@@ -275,25 +264,6 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         self.rows.setdefault(event.tool, ToolRow()).states["between"] += 1
         return OpenCall(event)
 
-    def queued(self, call: OpenCall, event: CallEvent) -> None:
-        """Count a call as waiting, after it joined a queue."""
-        self._count(call, call.place)
-
-    def gave_up(self, call: OpenCall, event: CallEvent, since: float) -> None:
-        """Count a call in its new state, after it stopped waiting in a queue and got no permit to start."""
-        self._wait(call, event)
-        self._count(call, call.place)
-
-    def started(self, call: OpenCall, event: CallEvent, waited_since: float | None) -> None:
-        """Count a call as running, after an attempt started."""
-        self._wait(call, event)
-        self._count(call, call.place)
-
-    def attempt_ended(self, call: OpenCall, event: CallEvent, since: float) -> None:
-        """Count a call in its new state, after one of its attempts ended. Do nothing if the call has already ended."""
-        if not call.ended:
-            self._count(call, call.place)
-
     def noted(self, call: OpenCall, event: CallEvent) -> None:
         """Store the latest note of a call as a short text."""
         call.note = note_in_short(event.what, event.facts, event.message)
@@ -304,21 +274,17 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         self.took[event.call_id] = event.time - call.began
         row.durations.append(event.time - call.began)
         row.waited += event.queue_wait
-        self._wait(call, event)
         self._ends.append(event.time)
         # A call of an unknown tool has an error message as result, and no error.
         refused = isinstance(event.result, ToolMessage) and event.result.status == "error"
-        self._count(call, "error" if event.error is None and refused else outcome_of(event.error))
+        self._count(call, "error" if event.error is None and refused else outcome_of(event.error), event)
 
-    def _wait(self, call: OpenCall, event: CallEvent) -> None:
-        row = self.rows[call.tool]
-        row.longest_wait = max(row.longest_wait, event.queue_wait)
-
-    def _count(self, call: OpenCall, now: CallPlace | Outcome) -> None:
+    def _count(self, call: OpenCall, now: CallPlace | Outcome, event: CallEvent) -> None:
         """Move a call from the count of its former state to the count of the state `now`."""
-        before, call.counted_as = call.counted_as, now
-        states = self.rows[call.tool].states
-        states[before] -= 1
-        states[now] += 1
+        row, before = self.rows[call.tool], call.counted_as
+        call.counted_as = now
+        row.longest_wait = max(row.longest_wait, event.queue_wait)
+        row.states[before] -= 1
+        row.states[now] += 1
         self.queue += (now == "waiting") - (before == "waiting")
         self.longest_queue = max(self.longest_queue, self.queue)

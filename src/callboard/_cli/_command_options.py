@@ -6,7 +6,7 @@ from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
@@ -29,14 +29,14 @@ Live = Annotated[
     ),
 ]
 OnBackend = Annotated[Backend, typer.Option(help="Event loop to run on.")]
+
+
+def _database(help: str, metavar: str = "PATH|URL", **more: Any) -> Any:
+    return typer.Option("--db", envvar="CALLBOARD_DB", metavar=metavar, help=help, **more)
+
+
 Database = Annotated[
-    str,
-    typer.Option(
-        "--db",
-        envvar="CALLBOARD_DB",
-        metavar="PATH|URL",
-        help="Database: the path of a SQLite file, or a URL such as postgresql://user@host/name.",
-    ),
+    str, _database("Database: the path of a SQLite file, or a URL such as postgresql://user@host/name.")
 ]
 
 
@@ -82,11 +82,8 @@ class RunOptions:
     ] = None
     db: Annotated[
         str | None,
-        typer.Option(
-            "--db",
-            envvar="CALLBOARD_DB",
-            metavar="PATH|URL",
-            help="Database for conversations: the path of a SQLite file, which is created if missing, or a URL such as "
+        _database(
+            "Database for conversations: the path of a SQLite file, which is created if missing, or a URL such as "
             "postgresql://user@host/name.",
             show_default="the agent's own checkpointer; without one, nothing is stored",
         ),
@@ -194,13 +191,7 @@ class TraceOptions:
         str, typer.Argument(metavar="FILE|THREAD", help="Recording file, or the name of a recorded conversation.")
     ]
     db: Annotated[
-        str | None,
-        typer.Option(
-            "--db",
-            envvar="CALLBOARD_DB",
-            metavar="PATH",
-            help="Database of the conversation; its recordings are in PATH.calls/.",
-        ),
+        str | None, _database("Database of the conversation; its recordings are in PATH.calls/.", metavar="PATH")
     ] = None
     records: Annotated[
         Path | None,

@@ -68,10 +68,7 @@ def answer_for(item: int) -> Answer:
 
 
 class Service:
-    """HTTP server of the demo.
-
-    The page `/hang` never answers; for the pages `/item/<n>`, see `answer_for()`.
-    """
+    """HTTP server of the demo: the page `/hang` never answers; for the pages `/item/<n>`, see `answer_for()`."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -125,10 +122,7 @@ CITIES = ("Amsterdam", "Berlin", "Lagos", "Lima", "Osaka", "Oslo", "Porto", "Tor
 
 @contextmanager
 def temporary_database(*, rows: int = 5_000) -> Generator[Path]:
-    """Create a SQLite file with the same `rows` orders each time, and yield its path; delete the file after the block.
-
-    Blocks the thread: enter it before the event loop starts.
-    """
+    """Yield the path of a SQLite file with the same orders each time. Blocks: enter it before the event loop starts."""
     rng = random.Random(0)  # noqa: S311  (the same numbers each time)
     orders = ((number, rng.choice(CITIES), rng.randint(100, 50_000)) for number in range(1, rows + 1))
     with tempfile.TemporaryDirectory(prefix="callboard-", ignore_cleanup_errors=True) as directory:
@@ -140,10 +134,7 @@ def temporary_database(*, rows: int = 5_000) -> Generator[Path]:
 
 
 def query_database(path: Path, city: str) -> dict[str, int]:
-    """Return the number of a city's orders as `count`, and their total amount in cents as `total`.
-
-    Opens a new read-only connection.
-    """
+    """Return the number of a city's orders as `count`, and their total amount in cents as `total`."""
     # A new connection each time: a SQLite connection belongs to its thread, and worker threads come and go.
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
         count, total = connection.execute(

@@ -53,10 +53,7 @@ class Check:
 
 
 def run_doctor(urls: Sequence[str], *, as_json: bool) -> int:
-    """Run all checks, print the results, and return the exit code.
-
-    Raises `CommandError` if a URL has a scheme that is not known.
-    """
+    """Run all checks, print the results, return the exit code; raise `CommandError` for a URL of an unknown scheme."""
     for url in urls:
         if _scheme(url) not in CHECK_SERVER:
             raise CommandError(

@@ -30,10 +30,7 @@ def middle(text: str, width: int) -> str:
 
 
 def shown_arguments(args: object) -> Arguments | None:
-    """Return a call's arguments as texts in Python notation, by parameter name; `None` if the arguments are unknown.
-
-    A value is one line, without the middle part if it is long.
-    """
+    """Return a call's arguments as short texts in Python notation, by parameter name; `None` if they are unknown."""
     if not isinstance(args, Mapping):
         return None
     # Bounded, because a model may send megabytes. Views need only the beginning and the end of a value.
@@ -122,10 +119,7 @@ _NAME = 8
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[T]):
-    """Column of a table, other than the column with the names.
-
-    Its width is fixed, so that nothing moves when numbers grow.
-    """
+    """Column of a table beside the names. Its width is fixed, so that nothing moves when numbers grow."""
 
     heading: str
     width: int

@@ -1,5 +1,6 @@
 """Calls of a recording, grouped by run and batch, and short texts about recordings, runs and notes."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count as count_from
@@ -62,20 +63,14 @@ def notes_in_short(call: RecordedCall) -> str:
 
     It contains the latest note of each kind, and the number of notes of this kind if there are several.
     """
-    counts: dict[str, int] = {}
-    last: dict[str, Note] = {}
-    for note in call.notes:
-        counts[note.what] = counts.get(note.what, 0) + 1
-        last[note.what] = note
+    counts = Counter(note.what for note in call.notes)
+    last = {note.what: note for note in call.notes}
     told = {what: note_in_short(what, note.facts, note.message) for what, note in last.items()}
     return ", ".join(told[what] + (f" x{times}" if times > 1 else "") for what, times in counts.items())
 
 
 def note_in_short(what: str, facts: Mapping[str, Any], message: str | None) -> str:
-    """Return a short text for a note of a call.
-
-    A progress note is shown with its amounts and message, a decision of middleware with its name and error.
-    """
+    """Return a short text for a note: amounts and message of a progress report, or name and error of a decision."""
     if what != "progress":
         error = facts.get("error")
         return named(what) + (f": {named(error)}" if isinstance(error, str) else "")

@@ -18,10 +18,7 @@ _NAME = re.compile(r"[a-zA-Z]([\w.-]*[a-zA-Z0-9])?", re.ASCII)
 
 
 def write_project(options: InitOptions) -> int:
-    """Write the project, print the next steps, and return the exit code.
-
-    Raises `CommandError` for a wrong name, and for a folder that is not empty or cannot be written to.
-    """
+    """Write the project, print the next steps, return the exit code; raise `CommandError` if that is not possible."""
     directory = options.directory
     name = directory.resolve().name if options.name is None else options.name
     module = _module(name)

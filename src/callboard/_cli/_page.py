@@ -38,10 +38,7 @@ LiveState = Literal["running", "waiting", "ended", "long"]
 
 
 def page(recording: Recording) -> str:
-    """Return a recording as an HTML page.
-
-    No text of the recording is markup, and only this package's scripts may run.
-    """
+    """Return a recording as an HTML page. No text of it is markup, and only this package's scripts may run."""
     return _html(recording.path.name, page_json(recording), _SCRIPTS)
 
 

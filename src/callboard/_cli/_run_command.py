@@ -7,16 +7,8 @@ import shlex
 import sys
 import traceback
 import warnings
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    ExitStack,
-    aclosing,
-    contextmanager,
-    nullcontext,
-    suppress,
-)
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, aclosing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -436,19 +428,11 @@ def _run_in_loop(options: RunOptions, console: Console, page: WebPage | None) ->
         portal = stack.enter_context(start_blocking_portal(options.backend.value))
         agent = load_agent(options, portal, stack)
         saver = None if threads is None else threads.saver_for(agent)
-        recording = partial(_recorded, [path, page.recording if page else None], capture=options.capture)
+        recording = partial(recorded, path, page.recording if page else None, capture=options.capture)
         conversation = ThreadRunner(agent, saver, thread_id, console, live=options.live, recording=recording)
         if path is not None and not conversation.is_kept:  # otherwise the printed thread name leads to the file
             console.print(f"recording to {printable(str(path))}", style="dim", soft_wrap=True)
         return _Session(options, portal, conversation, thread_id, console).play()
-
-
-@contextmanager
-def _recorded(paths: Sequence[Path | None], *, capture: bool) -> Generator[None]:
-    with ExitStack() as stack:
-        for path in paths:
-            stack.enter_context(recorded(path, capture=capture))
-        yield
 
 
 def _has_person(console: Console) -> bool:

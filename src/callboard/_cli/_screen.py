@@ -62,10 +62,7 @@ class Calls:
         return reply.label(place, width)
 
     def table(self, now: float, width: int) -> RenderableType:
-        """Return the open calls as rows, or as counts by tool if there are many.
-
-        `now` is the time of the event loop, `width` is in cells.
-        """
+        """Return the open calls as rows, or as counts by tool if there are many; `now` is a time of the event loop."""
         calls = self.counts.slowest(_ROWS + 1)
         if len(calls) > _ROWS:
             return live_table(self.counts.rows_at(now).items(), width)

@@ -18,10 +18,7 @@ class CommandError(Exception):
 
 
 def printable(text: str) -> str:
-    """Return a text in which control characters and characters that change the text direction are escaped.
-
-    Newlines and tabs stay.
-    """
+    """Return a text with control characters (not newlines and tabs) and changes of the text direction escaped."""
     # Security: an escape sequence could move the cursor and overwrite the call that a person is about to approve. A
     # direction override could show it reversed.
     if text.isascii() and text.isprintable():

@@ -35,10 +35,7 @@ class Stopped(KeyboardInterrupt):
 
 @contextmanager
 def stoppable() -> Generator[None]:
-    """Raise `Stopped` in the main thread at the first SIGINT or SIGTERM in the block; end the process at the second.
-
-    Has no effect if the block runs in another thread.
-    """
+    """Raise `Stopped` in the main thread at the first SIGINT or SIGTERM in the block; end the process at the second."""
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set signal handlers
         yield
         return

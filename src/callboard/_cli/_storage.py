@@ -37,17 +37,23 @@ def _threads(where: str) -> Threads:
 
 
 def _check_exists(where: str) -> None:
-    scheme, separator, path = where.partition(":///")
-    is_file = separator and scheme.lower() == "sqlite"
-    if ("://" in where and not is_file) or Path(path if is_file else where).exists():
-        return
-    file = masked(path if is_file else where)
-    raise CommandError(f"there is no database {file!r}; callboard run ... --db {file} makes one")
+    path = _file_of(where)
+    if path is not None and not Path(path).exists():
+        file = masked(path)
+        raise CommandError(f"there is no database {file!r}; callboard run ... --db {file} makes one")
+
+
+_SQLITE = "sqlite:///"
+
+
+def _file_of(where: str) -> str | None:
+    """Return the path of a SQLite file, given as a path or URL; `None` for a URL of another database."""
+    if where.lower().startswith(_SQLITE):
+        return where[len(_SQLITE) :]
+    return None if "://" in where else where
 
 
 # Files of recordings: their names and directories.
-
-_SQLITE = "sqlite:///"
 
 
 def recording_name(thread_id: str) -> str:
@@ -59,17 +65,12 @@ def recording_name(thread_id: str) -> str:
 
 def records_dir(db: str) -> Path | None:
     """Return the directory for the recordings of a database, next to its file; `None` for a database without a file."""
-    path = db[len(_SQLITE) :] if db.lower().startswith(_SQLITE) else db
-    if not path or "://" in path or path == ":memory:":
-        return None
-    return Path(f"{path}.calls")
+    path = _file_of(db)
+    return Path(f"{path}.calls") if path and path != ":memory:" else None
 
 
 def find_recording(name: str, *, db: str | None, records: Path | None) -> Path:
-    """Return the path of a recording; `name` is the path of a file, or a thread id.
-
-    Raises `CommandError` if there is no such recording.
-    """
+    """Return the path of a recording, by its file or by a thread id; raise `CommandError` if there is none."""
     # A file wins over a thread of the same name. `records` wins over the directory beside the database.
     if _is_there(Path(name)):
         return Path(name)
@@ -108,10 +109,7 @@ def _quoted(text: str) -> str:
 
 
 def recording_path(options: RunOptions, thread_id: str) -> Path | None:
-    """Return the path of the file for the recorded calls of a conversation (thread); `None` if calls are not recorded.
-
-    Raises `CommandError` if a recording is wanted, but no directory is known.
-    """
+    """Return the path for the recording of a thread, or `None`; raise `CommandError` if it lacks a directory."""
     folder = options.record_to or (records_dir(options.db) if options.db else None)
     if options.record is not False and folder is not None:
         return folder / recording_name(thread_id)
@@ -122,23 +120,21 @@ def recording_path(options: RunOptions, thread_id: str) -> Path | None:
 
 
 @contextmanager
-def recorded(path: Path | None, *, capture: bool = False) -> Generator[None]:
-    """Record the calls inside the block, and append the recording to the file `path`; do nothing if `path` is `None`.
+def recorded(*paths: Path | None, capture: bool = False) -> Generator[None]:
+    """Record the calls inside the block, and append the recording to each file of `paths` that is not `None`.
 
     With `capture`, arguments and results are recorded, too. Raises `CommandError` if the file cannot be written, or if
     a package that finds secrets is missing.
     """
-    if path is None:
-        yield
-        return
     with ExitStack() as stack:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(RecordingWriter(path, append=True, capture=capture))
-        except FileExistsError as error:
-            raise CommandError(f"cannot record to {path}: {path.parent} is no directory") from error
-        except ImportError as error:
-            raise CommandError(f"cannot record arguments and results: {error}") from error
-        except OSError as error:
-            raise CommandError(f"cannot record to {path}: {error.strerror or error}") from error
+        for path in filter(None, paths):
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(RecordingWriter(path, append=True, capture=capture))
+            except FileExistsError as error:
+                raise CommandError(f"cannot record to {path}: {path.parent} is no directory") from error
+            except ImportError as error:
+                raise CommandError(f"cannot record arguments and results: {error}") from error
+            except OSError as error:
+                raise CommandError(f"cannot record to {path}: {error.strerror or error}") from error
         yield

@@ -294,10 +294,7 @@ def supports_pictures(console: Console) -> bool:
 
 
 class QuietlyClosedConsole(Console):
-    """Console for a pipe that may close early, as in `callboard demo | head`.
-
-    The command continues without output.
-    """
+    """Console for a pipe that may close early, as in `callboard demo | head`; the command goes on without output."""
 
     def on_broken_pipe(self) -> None:
         """Discard all further output. The method of the base class would raise SystemExit in the middle of the run."""

@@ -244,10 +244,7 @@ class WebPage:
 
 @contextmanager
 def web_page(title: str, port: int) -> Generator[WebPage]:
-    """Serve the page of a command on loopback inside the block; port 0 selects a free port.
-
-    Raises `CommandError` if the port cannot be used.
-    """
+    """Serve a command's page on loopback in the block; port 0 is any free one. Raise `CommandError` for a used port."""
     with TemporaryDirectory(prefix="callboard-") as folder:  # readable only by this user
         try:
             server = _Server(port, title, Picture(Path(folder) / "calls.jsonl"))
