@@ -48,10 +48,7 @@ class Kill:
     async def run(
         self, agent: Agent, given: Any, config: RunnableConfig, again: Callable[[StateSnapshot], Any] | None = None
     ) -> Any:
-        """Run an agent and return its final state.
-
-        After the kill, go on with the input that `again` returns for the stored state.
-        """
+        """Run an agent and return its final state; after the kill, go on with the input that `again` returns."""
         with anyio.CancelScope() as self._scope:
             return await self._invoke(agent, given, config)
         stored = await agent.copy({"checkpointer": self.saver}).aget_state(config)

@@ -95,10 +95,7 @@ class Redaction:
         return hidden.model_copy(update={"content": content})
 
     def cleared(self, error: Exception) -> Exception:
-        """Return an error with tokens in place of secrets.
-
-        Exceptions of control flow are cleared in place, and keep their type.
-        """
+        """Return an error with tokens in place of secrets. Control-flow exceptions are changed in place."""
         clearing = Clearing(self.text, self._named)
         if is_control_flow(error):
             clearing.control_flow(error)
@@ -108,10 +105,7 @@ class Redaction:
         return cleared
 
     def text(self, text: str) -> str:
-        """Return a text with tokens in place of secrets.
-
-        Invisible characters are removed, too, if they hide a part of a secret.
-        """
+        """Return a text with tokens in place of secrets, and without invisible characters that hide a part of one."""
         for _ in range(_PASSES):
             replaced = self._replaced(text)
             if replaced == text:

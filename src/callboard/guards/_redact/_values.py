@@ -230,10 +230,7 @@ class Clearing:
         return error if self._is_clear(error) else self._stand_in(error)
 
     def control_flow(self, error: Exception) -> None:
-        """Replace secrets in the interrupts or the command that a control-flow exception carries.
-
-        This happens in place, because the type of the exception must not change.
-        """
+        """Replace secrets in the interrupts or command of a control-flow exception, in place: its type must stay."""
         error.args = self._walk(error.args)
         if isinstance(error, CallsInterrupted):
             error.interrupts = error.args[0]

@@ -270,10 +270,7 @@ _Correction = tuple[Path, Any, list[Repair]]
 
 
 def repair(contract: Contract, args: Args) -> Repaired | None:
-    """Return the repaired arguments of a call and the repairs; `args` is not changed.
-
-    Return `None` if the arguments are valid already, or if an invalid place has several corrections, or none.
-    """
+    """Return a repaired copy of the arguments; `None` if they are valid, or if a place has not one correction."""
     try:
         repairs: list[Repair] = []
         for _ in range(_ROUNDS):

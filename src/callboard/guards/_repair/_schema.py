@@ -40,10 +40,7 @@ class Shape:
         self.root: Schema = _without(found[0], hidden) if len(found) == 1 else document
 
     def alternatives(self, schema: object) -> list[Schema]:
-        """Return the alternatives of a schema: a value must satisfy one of them.
-
-        References and combinations are resolved.
-        """
+        """Return the alternatives of a schema, of which a value must satisfy one, without references."""
         known = self._seen.get(id(schema))
         if known is None:
             known = self._seen[id(schema)] = (schema, self._resolved(schema, 0))
@@ -83,10 +80,7 @@ class Shape:
         return steps
 
     def faults(self, value: object) -> list[Path]:
-        """Return the places where a value does not fit the schema.
-
-        Raise `TooManyChoicesError` if that takes too long.
-        """
+        """Return the places where a value does not fit; raise `TooManyChoicesError` if that takes too long."""
         token = _choices.set(iter(range(_MAX_CHOICES)))
         try:
             return [place for error in self._validator.iter_errors(value) for place in _places(error)]
@@ -311,10 +305,7 @@ class Contract:
 
 
 def contract_of(tool: BaseTool) -> Contract | None:
-    """Return the schema and validator of a tool's arguments.
-
-    Return `None` if nothing validates them, or the tool parses them itself.
-    """
+    """Return schema and validator of a tool's arguments; `None` if nothing validates them, or the tool parses them."""
     schema = tool.args_schema
     if type(tool)._parse_input is not BaseTool._parse_input:
         return None
@@ -375,10 +366,7 @@ def is_small(value: object) -> bool:
 
 
 class _AnySchema(GenerateJsonSchema):
-    """Generator of JSON schemas that works for every pydantic model.
-
-    A type without a JSON form allows any value, without a warning.
-    """
+    """Generator of JSON schemas for any pydantic model: a type without a JSON form allows any value, unwarned."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 (pydantic's declaration)
 

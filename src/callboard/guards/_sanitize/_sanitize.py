@@ -114,10 +114,7 @@ class Refused:
 
 @dataclass(slots=True, kw_only=True)
 class Walk:
-    """Walk through the arguments of one call: it cleans them, and collects the pending checks and the refusals.
-
-    `arguments()` is called once.
-    """
+    """Walk through the arguments of one call, made once: cleans them, and collects pending checks and refusals."""
 
     rules: Rules
     text: Text
