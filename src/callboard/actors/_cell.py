@@ -346,7 +346,7 @@ class Cell:
         return message
 
     def next_urgent(self, *, only_awaited_here: bool) -> Message | None:
-        """Take and return the next message that bypasses the queue, with the option of `next`; needs the lock."""
+        """Take and return the next message that bypasses the queue; option as for `next`. Call it under the lock."""
         found = (one for one in self.urgent if not only_awaited_here or one.is_awaited_here)
         message = next(found, None)
         if message is None:

@@ -6,6 +6,7 @@ A drain refuses new calls, and finishes or ends the accepted ones.
 import logging
 import math
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from callboard._calls._draining import report_drain
 from callboard._calls._observers import numbers
 from callboard._loops._current import current_loop, run_there
 from callboard._loops._deadline import TimeLimit
-from callboard._loops._protocol import Scope, Spawned
+from callboard._loops._protocol import EventLoop, Scope, Spawned
 from callboard._records._events import ActorPhase
 from callboard._records._fleets import KeyMovedError, Snapshots
 from callboard._records._policies import check_duration
@@ -28,6 +29,7 @@ from callboard.actors._child import ChildSpec
 from callboard.actors._engine_runner import EngineRunner
 from callboard.actors._incarnation import Incarnation, has_ended
 from callboard.actors._mailbox import Mailbox, Message, Poison
+from callboard.actors._restarts import RestartOptions
 from callboard.actors._runner import (
     ActorRunner,
     End,
@@ -61,41 +63,30 @@ def cell_for(spec: ChildSpec[Any], kind: type[C]) -> C:
     return kind(spec.name, spec.kind, mailbox, Poison(spec.poison))
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class ActorUnit:
     """Child of a supervisor: one actor. All methods run in the supervisor's loop."""
 
-    __slots__ = (
-        "_is_stopped",
-        "_last",
-        "_life",
-        "_loop",
-        "_on_end",
-        "_snapshots",
-        "_task",
-        "cell",
-        "number",
-        "spec",
-        "terms",
-    )
+    spec: ChildSpec[Any]
+    _on_end: OnUnitEnd
+    cell: Cell
+    terms: RestartOptions = field(init=False)
+    number: int = field(default=0, init=False)
+    """Number of the current incarnation, or of the last one, for events."""
+    _snapshots: Snapshots | JournalSnapshots | None = field(default=None, init=False)
+    """One store for all incarnations: with `InMemorySnapshots` the state survives restarts of this child."""
+    _loop: EventLoop = field(default_factory=current_loop, init=False)
+    _life: Incarnation | None = field(default=None, init=False)
+    _task: Spawned | None = field(default=None, init=False)
+    _is_stopped: bool = field(default=False, init=False)
+    _last: End | None = field(default=None, init=False)
+    """End of the last incarnation; `None` before the first."""
 
-    def __init__(self, spec: ChildSpec[Any], on_end: OnUnitEnd, cell: Cell | None = None) -> None:
-        self.terms = spec.restart_options
-        self.spec = spec
-        self.cell = cell_for(spec, Cell) if cell is None else cell
-        # One store for all incarnations: with `InMemorySnapshots` the state survives restarts of this child.
-        self._snapshots: Snapshots | JournalSnapshots | None = None
-        if keeps_snapshots(spec.kind):
-            assert spec.snapshots != JOURNAL
-            self._snapshots = InMemorySnapshots() if spec.snapshots is None else spec.snapshots
-        self._on_end = on_end
-        self._loop = current_loop()
-        self._life: Incarnation | None = None
-        self._task: Spawned | None = None
-        self._is_stopped = False
-        self.number = 0
-        """Number of the current incarnation, or of the last one, for events."""
-        self._last: End | None = None
-        """End of the last incarnation; `None` before the first."""
+    def __post_init__(self) -> None:
+        self.terms = self.spec.restart_options
+        if keeps_snapshots(self.spec.kind):
+            assert self.spec.snapshots != JOURNAL
+            self._snapshots = InMemorySnapshots() if self.spec.snapshots is None else self.spec.snapshots
 
     @property
     def reference(self) -> Any:

@@ -23,6 +23,7 @@ from callboard._records._policies import check_count, check_seconds
 from callboard._records._reports import Drained
 from callboard._util._suggestions import did_you_mean, suggests_keywords
 from callboard.actors._actor import Actor
+from callboard.actors._cell import Cell
 from callboard.actors._child import INTENSITY, PERIOD, A, ChildSpec, check_fleet, check_store, spec_of
 from callboard.actors._restarts import (
     SHUTDOWNS,
@@ -40,7 +41,7 @@ from callboard.actors._restarts import (
     Strategy,
 )
 from callboard.actors._runner import End
-from callboard.actors._supervised import ActorUnit, Draining
+from callboard.actors._supervised import ActorUnit, Draining, cell_for
 from callboard.exceptions import ActorStartError, SupervisorError
 
 _log = logging.getLogger("callboard")
@@ -415,9 +416,10 @@ class Supervisor(Openable):
         """Return a new `Tree` with new children, not yet started; `on_end` is called if the tree ends by itself."""
         tree = Tree(self.name, self._make_restarts, on_end)
         for one in self._children:
-            tree.units.append(
-                one.tree(tree.child_ended) if isinstance(one, Supervisor) else ActorUnit(one, tree.child_ended)
-            )
+            if isinstance(one, Supervisor):
+                tree.units.append(one.tree(tree.child_ended))
+            else:
+                tree.units.append(ActorUnit(one, tree.child_ended, cell_for(one, Cell)))
         return tree
 
 
