@@ -36,12 +36,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "callboard.testing._actors": ("ActorContract", "kill_actor", "killing"),
-    "callboard.testing._clock": (
-        "Backend",
-        "VirtualClockLoop",
-        "backend",
-        "backend_names",
-    ),
+    "callboard.testing._clock": ("Backend", "VirtualClockLoop", "backend", "backend_names"),
     "callboard.testing._engine": ("FakeEngine",),
     "callboard.testing._engine_contract": ("EngineContract",),
     "callboard.testing._fakes": ("FakedCall", "FakedTools", "UnfakedToolError", "fake_tools"),

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context, copy_context
 from functools import partial
 from inspect import iscoroutinefunction
-from types import TracebackType
 from typing import Any, Self
 
 import anyio
@@ -45,9 +44,7 @@ class FakeEngine:
         self.opened += 1
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.opened -= 1
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:

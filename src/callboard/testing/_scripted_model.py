@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 import anyio
 import anyio.lowlevel
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolCall, ToolMessage
 from langchain_core.messages.tool import ToolCallChunk, tool_call_chunk
@@ -238,20 +237,12 @@ class ScriptedModel(BaseChatModel):
         return "scripted"
 
     def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: Any = None, **kwargs: Any
     ) -> ChatResult:
         return _result(self._answer(messages, kwargs))
 
     async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: Any = None, **kwargs: Any
     ) -> ChatResult:
         # The same as `_aanswer`, without a coroutine of its own: a request should take little time.
         reply = self._playback.take(messages, kwargs)
@@ -259,21 +250,13 @@ class ScriptedModel(BaseChatModel):
         return _result(self._playback.speak(reply, messages))
 
     def _stream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: Any = None, **kwargs: Any
     ) -> Iterator[ChatGenerationChunk]:
         for chunk in as_chunks(self._answer(messages, kwargs)):
             yield ChatGenerationChunk(message=chunk)
 
     async def _astream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: Any = None, **kwargs: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
         for chunk in as_chunks(await self._aanswer(messages, kwargs)):
             yield ChatGenerationChunk(message=chunk)
