@@ -125,10 +125,11 @@ class Circuit:
         self._probing -= ticket.is_probe
         if failed is None:
             return None
+        opens_until = now + self.rules.open_for
         if self._until is not None:
-            return self._open(now) if failed else self._close()
+            return self._change(opens_until if failed else None)
         self._count(now, failed)
-        return self._open(now) if self._fails_too_often() else None
+        return self._change(opens_until) if self._fails_too_often() else None
 
     def follow(self, left: float, now: float) -> State | None:
         """Take over the circuit's state from other processes, which refuse its calls for `left` more seconds.
@@ -164,21 +165,15 @@ class Circuit:
         count = len(self._outcomes)
         return count >= self.rules.minimum and self._failures >= self.rules.ratio * count
 
-    def _open(self, now: float) -> State:
-        self._change(now + self.rules.open_for)
-        return "open"
-
-    def _close(self) -> State:
-        self._change(None)
-        return "closed"
-
-    def _change(self, until: float | None) -> None:
+    def _change(self, until: float | None) -> State:
+        """Open the circuit until a time, or close it; return its new state."""
         self._until = until
         self.is_shared = False
         self.changes += 1
         self._failures = 0
         self._probing = 0
         self._outcomes.clear()
+        return "closed" if until is None else "open"
 
 
 # Circuits of a process
