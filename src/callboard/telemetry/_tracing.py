@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextvars import Token
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from langchain_core.messages import AIMessage
@@ -149,19 +150,14 @@ class ForeignSpanProcessor:
         return True
 
 
-_known: dict[ByIdentity, ForeignSpanProcessor] = {}
-"""Span processors by provider. Each provider gets one at most, because the SDK cannot remove a processor."""
-
-
-def processor_of(provider: object) -> ForeignSpanProcessor:
+@cache  # each provider gets one processor at most, because the SDK cannot remove it
+def processor_of(provider: ByIdentity) -> ForeignSpanProcessor:
     """Return callboard's span processor for a provider; add it at the first use, if the provider has an SDK."""
-    found = _known.get(ByIdentity(provider))
-    if found is None:
-        found = _known[ByIdentity(provider)] = ForeignSpanProcessor()
-        add = getattr(provider, "add_span_processor", None)
-        if add is not None:
-            add(found)
-    return found
+    made = ForeignSpanProcessor()
+    add = getattr(provider.one, "add_span_processor", None)
+    if add is not None:
+        add(made)
+    return made
 
 
 def _is_request(attributes: Any) -> bool:
@@ -510,7 +506,7 @@ class Tracing(ObserverSet):
 
         # Resolved at each use, like the proxy tracer of the API: the application may set its provider after this.
         def spotter() -> ForeignSpanProcessor:
-            return processor_of(provider or trace.get_tracer_provider())
+            return processor_of(ByIdentity(provider or trace.get_tracer_provider()))
 
         self.observers = careful_observers(
             CallSpans(tracer, kept), RunSpans(tracer, kept, spotter), ActorSpans(tracer, kept), mark=mark, kind="spans"
