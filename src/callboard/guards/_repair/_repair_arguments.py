@@ -270,7 +270,7 @@ _Correction = tuple[Path, Any, list[Repair]]
 
 
 def repair(contract: Contract, args: Args) -> Repaired | None:
-    """Return a repaired copy of the arguments; `None` if they are valid, or if a place has not one correction."""
+    """Return a repaired copy of the arguments; `None` if they are valid, or unless each place has one correction."""
     try:
         repairs: list[Repair] = []
         for _ in range(_ROUNDS):

@@ -40,7 +40,7 @@ class Shape:
         self.root: Schema = _without(found[0], hidden) if len(found) == 1 else document
 
     def alternatives(self, schema: object) -> list[Schema]:
-        """Return the alternatives of a schema, of which a value must satisfy one, without references."""
+        """Return the alternatives of a schema, of which a value must satisfy one; references are resolved."""
         known = self._seen.get(id(schema))
         if known is None:
             known = self._seen[id(schema)] = (schema, self._resolved(schema, 0))
