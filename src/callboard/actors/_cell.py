@@ -301,12 +301,7 @@ class Cell:
         return tuple(one.watch.number for one in waiting if one.watch is not None)
 
     def tell_of_life(
-        self,
-        phase: ActorPhase,
-        number: int,
-        *,
-        error: BaseException | None = None,
-        asks: tuple[int, ...] | None = None,
+        self, phase: ActorPhase, number: int, *, error: BaseException | None = None, asks: tuple[int, ...] | None = None
     ) -> None:
         """Report an event of an incarnation, such as its start, to observers. `asks`: numbers of the waiting calls."""
         observers = current_observers().actors

@@ -20,7 +20,7 @@ from callboard._records._policies import (
 from callboard._util._suggestions import suggests_keywords
 from callboard.actors._actor import Actor, Lifespan, keeps_snapshots, made_again
 from callboard.actors._mailbox import WhenFull, check_mailbox
-from callboard.actors._restarts import RESTARTS, Restart, RestartOptions
+from callboard.actors._restarts import RESTARTS, Restart
 from callboard.actors._snapshots import JOURNAL, SAVES, InJournal, InMemorySnapshots, JournalSnapshots, Save
 
 A = TypeVar("A", bound=Actor)
@@ -69,11 +69,6 @@ class ChildSpec(Generic[A]):
     def is_in_journal(self) -> bool:
         """Return whether the actor's state is stored in the conversation thread of an agent."""
         return self.snapshots == JOURNAL
-
-    @property
-    def restart_options(self) -> RestartOptions:
-        """Options of the spec that the restart policy needs."""
-        return RestartOptions(self.name, self.restart, self.significant)
 
     @property
     def kind(self) -> type[A]:

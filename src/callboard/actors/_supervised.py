@@ -83,7 +83,7 @@ class ActorUnit:
     """End of the last incarnation; `None` before the first."""
 
     def __post_init__(self) -> None:
-        self.terms = self.spec.restart_options
+        self.terms = RestartOptions(self.spec.name, self.spec.restart, self.spec.significant)
         if keeps_snapshots(self.spec.kind):
             assert self.spec.snapshots != JOURNAL
             self._snapshots = InMemorySnapshots() if self.spec.snapshots is None else self.spec.snapshots
@@ -120,7 +120,7 @@ class ActorUnit:
         object.__setattr__(actor, "key", own_key(self.cell.key))
         keeps_each = self._snapshots is not None and self.spec.save == "each_call"
         # A lock for each incarnation: one that hangs in a save must not block the next.
-        keep = partial(self._keep_in_turn, Lock(fast_acquire=True)) if keeps_each else None
+        keep = partial(self._keep, Lock(fast_acquire=True)) if keeps_each else None
         life = self._life = Incarnation(
             self.cell, actor, self.spec.lifespan, self._has_started, snapshot, keep=keep, code=self._code(actor)
         )
@@ -199,26 +199,23 @@ class ActorUnit:
     def _time_limit(self, seconds: float) -> TimeLimit:
         return TimeLimit(self._loop.scope(self._loop.now() + seconds, 0.0))
 
-    async def _keep_in_turn(self, lock: Lock, taken: Taken, call_id: str | None) -> Exception | None:
-        """Save the state for one call at a time: no parallel handler may overwrite a newer state by an older."""
-        # The snapshot must be taken inside the lock, too: otherwise it could be older than the last saved one.
-        async with lock:
-            return await self._keep(taken, call_id)
-
-    async def _keep(self, taken: Taken, call_id: str | None) -> Exception | None:
+    async def _keep(self, lock: Lock, taken: Taken, call_id: str | None) -> Exception | None:
         """Save the state after a call. If the call must fail because the save failed, return the error, else `None`."""
-        if not isinstance(self._snapshots, JournalSnapshots):
-            if (snapshot := await snapshot_or_none(self.cell.name, taken)) is not None:
-                await self._save(snapshot)
-            # A failed save is logged and the result kept, unless another process owns the key and goes on without this
-            # state.
-            return self._lost_with_key(call_id) if self.cell.has_lost_state else None
-        try:
-            await self._snapshots.keep(self.spec.name, self.cell.key, taken, call_id)
-        except Exception as error:
-            failed = SnapshotError(self.cell.name, f"{error}" or repr(error))
-            failed.__cause__ = error
-            return failed
+        # No parallel handler may overwrite a newer state by an older one. The snapshot is taken inside the lock, too:
+        # otherwise it could be older than the last saved one.
+        async with lock:
+            if not isinstance(self._snapshots, JournalSnapshots):
+                if (snapshot := await snapshot_or_none(self.cell.name, taken)) is not None:
+                    await self._save(snapshot)
+                # A failed save is logged and the result kept, unless another process owns the key and goes on without
+                # this state.
+                return self._lost_with_key(call_id) if self.cell.has_lost_state else None
+            try:
+                await self._snapshots.keep(self.spec.name, self.cell.key, taken, call_id)
+            except Exception as error:
+                failed = SnapshotError(self.cell.name, f"{error}" or repr(error))
+                failed.__cause__ = error
+                return failed
         return None
 
     def _lost_with_key(self, call_id: str | None) -> Exception | None:
