@@ -4,8 +4,7 @@ The question has a digest of the tool and its arguments. An approval counts only
 """
 
 import inspect
-from collections.abc import Callable, Collection, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass
@@ -44,18 +43,8 @@ def approved_arguments() -> Mapping[str, object] | None:
     A tool that must never run without approval compares them with the arguments that it received: a middleware
     between the approval and the tool may have changed those.
     """
-    # Copies here and in `agreed()`: neither the tool nor other middleware can change the approved arguments.
+    # Copies here and in `RequireApproval`: neither the tool nor other middleware can change the approved arguments.
     return deepcopy(_approved.get())
-
-
-@contextmanager
-def agreed(args: Mapping[str, object]) -> Generator[None]:
-    """Store the arguments that a person approved; inside the block, `approved_arguments()` returns them."""
-    token = _approved.set(deepcopy(args))
-    try:
-        yield
-    finally:
-        _approved.reset(token)
 
 
 # Question
@@ -351,9 +340,12 @@ class RequireApproval(Middleware):
         note(decision)
         if isinstance(step, ToolMessage):
             return step
-        with agreed(step.tool_call["args"]):
-            # Code further inside may change the arguments; the tool can compare them with the approved ones.
+        # Code further inside may change the arguments; the tool can compare them with the approved ones.
+        token = _approved.set(deepcopy(step.tool_call["args"]))
+        try:
             return await call_next(step)
+        finally:
+            _approved.reset(token)
 
     def _described(self, request: ToolCallRequest, tool: BaseTool) -> str:
         if callable(self._description):

@@ -22,7 +22,7 @@ from callboard.exceptions import CallCancelledError, CallRejectedError, CircuitO
 from callboard.middleware._asking import ask, check_store
 from callboard.middleware._retry import Failures, When
 from callboard.tools._errors import is_control_flow
-from callboard.tools._middleware import Middleware, Order, RunningCall, running_call
+from callboard.tools._middleware import Middleware, Order, running_call
 from callboard.tools._results import CallNext, Output
 
 T = TypeVar("T")
@@ -465,7 +465,8 @@ class CircuitBreaker(Middleware):
 
     async def _counted(self, request: ToolCallRequest, key: Hashable, run: Callable[[], Awaitable[T]]) -> T:
         admission = await self._enter(request, key)
-        body = _BodyRun(running_call())
+        call = running_call()
+        attempts = 0 if call is None else call.attempts
         failed: bool | None = None
         try:
             output = await run()
@@ -475,8 +476,8 @@ class CircuitBreaker(Middleware):
             failed = self._is_failure(error)
             raise
         except anyio.get_cancelled_exc_class():
-            # A spent budget arrives as a cancellation, too. Only that one is a failure of the tool.
-            failed = body.took_the_budget() or None
+            # A spent budget arrives as a cancellation, too. It is a failure of the tool if a body had started in here.
+            failed = (call is not None and call.attempts > attempts and call.budget_is_spent()) or None
             raise
         finally:
             # `leave()` never waits: this block also runs in a cancelled task. Without it, a half-open circuit would
@@ -530,18 +531,3 @@ def name_of(model: Any) -> str:
     """Return the name of a chat model at its provider, or the name of its class."""
     names = (getattr(model, attribute, None) for attribute in ("model_name", "model"))
     return next((name for name in names if isinstance(name, str)), type(model).__name__)
-
-
-class _BodyRun:
-    """Test of a cancelled call: whether it has spent its time budget, or was cancelled for another reason."""
-
-    __slots__ = ("_before", "_call")
-
-    def __init__(self, call: RunningCall | None) -> None:
-        self._call = call
-        self._before = 0 if call is None else call.attempts
-
-    def took_the_budget(self) -> bool:
-        """Return whether the call's own time budget ran out after a body had started within this middleware."""
-        call = self._call
-        return call is not None and call.attempts > self._before and call.budget_is_spent()
