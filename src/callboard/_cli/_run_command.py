@@ -516,7 +516,8 @@ class _Session:
             self._console.print()
         if goes_on:
             return self._run(given)
-        self._say_questions(standing)
+        for question in standing.interrupts:
+            self._console.print(f"waits   {one_line(in_short(question.value), _LONG)}", soft_wrap=True)
         self._say_how_to_go_on("Waiting for a person")
         return self._finished(standing, WAITING)
 
@@ -560,10 +561,6 @@ class _Session:
         questions = [{"id": question.id, "value": question.value} for question in standing.interrupts]
         thread = self._thread_id if self._conversation.is_kept else None
         return {"thread": thread, "state": standing.values, "next": standing.next, "questions": questions}
-
-    def _say_questions(self, standing: StateSnapshot) -> None:
-        for question in standing.interrupts:
-            self._console.print(f"waits   {one_line(in_short(question.value), _LONG)}", soft_wrap=True)
 
     def _say_how_to_go_on(self, why: str) -> None:
         if not self._conversation.is_kept:

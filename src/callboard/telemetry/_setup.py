@@ -15,6 +15,7 @@ from callboard.telemetry._metrics import Metrics
 from callboard.telemetry._tracing import Tracing
 
 LogFormat = Literal["console", "json"]
+Signal = Literal["traces", "metrics"]
 
 
 class Telemetry(AbstractContextManager["Telemetry"]):
@@ -76,11 +77,7 @@ def setup(
 
 
 def _provider(
-    ends: ExitStack,
-    signal: Literal["traces", "metrics"],
-    service_name: str,
-    endpoint: str | None,
-    headers: dict[str, str] | None,
+    ends: ExitStack, signal: Signal, service_name: str, endpoint: str | None, headers: dict[str, str] | None
 ) -> Any:
     """Return the global provider of a signal if it is to be used, or else a new one, which `ends` shuts down."""
     provider: Any = trace.get_tracer_provider() if signal == "traces" else metrics.get_meter_provider()

@@ -140,7 +140,9 @@ class ForeignSpanProcessor:
     def _notice(self, span: Any, around: Context | None) -> None:
         request = context.get_value(self._key, around)
         if isinstance(request, _Request) and not request.was_seen:
-            request.was_seen = _is_request(span.attributes or {})
+            found = span.attributes or {}
+            is_known = any(found.get(key) == kind for key, kind in _KINDS)
+            request.was_seen = is_known or found.get(names.OPERATION) in _REQUESTS
 
     def _on_ending(self, span: Any) -> None: ...
 
@@ -158,12 +160,6 @@ def processor_of(provider: ByIdentity) -> ForeignSpanProcessor:
     if add is not None:
         add(made)
     return made
-
-
-def _is_request(attributes: Any) -> bool:
-    if attributes.get(names.OPERATION) in _REQUESTS:
-        return True
-    return any(attributes.get(key) == value for key, value in _KINDS)
 
 
 # Spans of calls and attempts

@@ -217,13 +217,7 @@ class EngineContract:
             assert later.ended == "unavailable"
 
 
-def _body(
-    fn: Callable[..., Any],
-    *args: Any,
-    grace: float | None = None,
-    on_begin: Callable[[], object] | None = None,
-    **kwargs: Any,
-) -> Body:
+def _body(fn: Callable[..., Any], *args: Any, grace: float | None = None, on_begin: Any = None, **kwargs: Any) -> Body:
     return Body(fn=fn, args=args, kwargs=kwargs, title=fn.__name__, grace=grace, on_begin=on_begin)
 
 

@@ -260,13 +260,7 @@ class _Player:
         before, before_model = RunReporter.ask, BaseChatModel.ainvoke
 
         async def ask(
-            reporter: RunReporter,
-            model: object,
-            given: object,
-            real: Callable[[], Awaitable[Any]],
-            reply_in: Callable[[Any], object] | None = None,
-            *,
-            response_format: Any = None,
+            reporter: Any, model: Any, given: Any, real: Any, reply_in: Any = None, *, response_format: Any = None
         ) -> Any:
             recorded = partial(self.output, given, real, reply_in is not None, response_format)
             return await before(reporter, model, given, recorded, reply_in)
