@@ -2,7 +2,7 @@
 
 import json
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -323,14 +323,16 @@ def payment(seen: list[Any]) -> Any:
     return pay
 
 
-async def test_a_tool_that_is_to_know_gets_the_exact_value_back() -> None:
-    """A secret in a result becomes a token, is restored for a tool's argument, and is the same token in its echo."""
+@pytest.mark.parametrize(("reveal", "known"), [(["pay"], True), ({"pay": ["card"]}, False)], ids=["tool", "argument"])
+async def test_a_tool_that_is_to_know_gets_the_exact_value_back(reveal: Any, known: bool) -> None:
+    """A token is restored only where it is needed: a free text could be sent anywhere. The echo has a token again."""
     seen: list[Any] = []
-    node = node_of(tell, payment(seen), redact=Redact(reveal=["pay"]))
+    node = node_of(tell, payment(seen), redact=Redact(reveal=reveal))
     (told,) = await run(node, tool_call("tell", "1"), thread_id="a")
     token = of_card(told)
-    (paid,) = await run(node, tool_call("pay", "2", card=token, note=f"<{token}>"), thread_id="a")
-    assert seen == [(CARD, f"<{CARD}>")]
+    (paid,) = await run(node, tool_call("pay", "2", card=token, note=f"<{token}> {CARD}"), thread_id="a")
+    note = CARD if known else token
+    assert seen == [(CARD, f"<{note}> {note}")]
     assert paid.content == f"charged {token}; the card ends in 1111"
 
 
@@ -353,28 +355,11 @@ async def test_a_value_that_only_its_token_betrays_is_hidden_in_the_echo() -> No
 async def test_a_value_that_the_model_wrote_itself_is_hidden_in_the_echo() -> None:
     """A secret that the model wrote itself reaches a tool that may know it, and is redacted in the result."""
     seen: list[Any] = []
+    node = node_of(payment(seen), redact=Redact([Detector("pin", "(?!)", keys="^card$")], reveal=["pay"]))
+    (done,) = await run(node, tool_call("pay", "1", card=PASSWORD))
 
-    async def login(password: str) -> str:
-        seen.append(password)
-        return f"in with {password}"
-
-    node = node_of(helpers.make(login), redact=Redact(reveal=["login"]))
-    (done,) = await run(node, tool_call("login", "1", password=PASSWORD))
-
-    assert seen == [PASSWORD]
+    assert seen == [(PASSWORD, "")]
     assert_silent(done)
-
-
-async def test_values_are_revealed_to_the_named_argument_only() -> None:
-    """A token is restored only in the argument that needs it: a free text could be sent anywhere."""
-    seen: list[Any] = []
-    node = node_of(tell, payment(seen), redact=Redact(reveal={"pay": ["card"]}))
-    (told,) = await run(node, tool_call("tell", "1"))
-    token = of_card(told)
-    await run(node, tool_call("pay", "2", card=token, note=f"{token} {CARD}"))
-    ((card, note),) = seen
-    assert card == CARD
-    assert note == f"{token} {token}"
 
 
 async def test_a_token_does_not_open_in_another_conversation() -> None:
@@ -921,26 +906,36 @@ async def test_a_revealed_value_is_the_value_that_was_hidden(value: str) -> None
     assert seen == [value]
 
 
-@pytest.mark.parametrize("together", [False, True], ids=["in turn", "together"])
-async def test_a_cached_result_with_tokens_stays_in_its_conversation(together: bool) -> None:
-    """Each conversation gets tokens that it can reveal, and its second call is answered from the cache."""
-    ran: list[str] = []
-    charged: list[str] = []
+def lookup(ran: list[str], ends: str = "result") -> Any:
+    """Return a tool `find` that tells a card, or repeats a mail that it gets, in a result or an error."""
 
     @tool
     async def find(name: str) -> str:
         """Find a customer."""
         ran.append(name)
         await anyio.sleep(1)
-        return f"card {CARD}"
+        said = CARD if name == "Ann" else name
+        if ends == "result":
+            return said
+        raise LookupError(said)
 
-    @tool
-    async def charge(card: str) -> str:
-        """Charge a card."""
-        charged.append(card)
-        return "charged"
+    return find
 
-    node = ToolNode([find, charge], middleware=[Cache({"find"}), Redact(reveal={"charge": ["card"]})])
+
+async def talk_together(talk: Callable[[str], Awaitable[None]]) -> None:
+    """Run a function for three conversations at once."""
+    async with anyio.create_task_group() as group:
+        for name in "abc":
+            group.start_soon(talk, name)
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["in turn", "together"])
+async def test_a_cached_result_with_tokens_stays_in_its_conversation(together: bool) -> None:
+    """Each conversation gets tokens that it can reveal, and its second call is answered from the cache."""
+    ran: list[str] = []
+    charged: list[Any] = []
+    middleware = [Cache({"find"}), Redact(reveal={"pay": ["card"]})]
+    node = ToolNode([lookup(ran), payment(charged)], middleware=middleware)
 
     async def talk(name: str) -> None:
         found = [
@@ -948,87 +943,48 @@ async def test_a_cached_result_with_tokens_stays_in_its_conversation(together: b
             for _ in "12"
         ]
         assert found[0] == found[1]
-        await node.ainvoke([tool_call("charge", "1", card=found[0].removeprefix("card "))], thread(name))
+        await node.ainvoke([tool_call("pay", "1", card=found[0])], thread(name))
 
-    names = ["a", "b", "c"]
     if together:
-        async with anyio.create_task_group() as group:
-            for name in names:
-                group.start_soon(talk, name)
+        await talk_together(talk)
     else:
-        for name in names:
+        for name in "abc":
             await talk(name)
     assert ran == ["Ann"] * 3
-    assert charged == [CARD] * 3
+    assert charged == [(CARD, "")] * 3
 
 
-@pytest.mark.parametrize("kind", ["result", "error"])
-async def test_a_secret_that_the_model_wrote_is_not_shared_as_a_token_of_another_conversation(kind: str) -> None:
-    """The calls are equal, and the tool repeats the token that it gets in place of the secret."""
+@pytest.mark.parametrize(("name", "secret"), [(EMAIL, EMAIL), ("Ann", CARD)], ids=["of the model", "of the tool"])
+async def test_the_end_of_a_call_is_not_shared_as_tokens_of_another_conversation(name: str, secret: str) -> None:
+    """The calls are equal. The tool repeats the token that it gets in place of a secret, or tells another secret."""
+    for ends in ("result", "message", "error"):
+        middleware = [Cache({"find"}), redact := Redact()]
+        node = ToolNode([lookup([], ends)], middleware=middleware, handle_tool_errors=ends == "message")
+        restored: list[str] = []
 
-    @tool
-    async def look(mail: str) -> str:
-        """Look a customer up."""
-        await anyio.sleep(1)
-        if kind == "error":
-            raise LookupError(mail)
-        return mail
+        async def talk(conversation: str, node: ToolNode = node, redact: Redact = redact) -> None:
+            try:
+                [text] = helpers.contents(await node.ainvoke([tool_call("find", "1", name=name)], thread(conversation)))
+            except LookupError as error:
+                text = str(error)
+            assert secret not in text
+            restored.append(await redact.restore(text, thread_id=conversation))  # noqa: B023
 
-    node = ToolNode([look], middleware=[Cache({"look"}), redact := Redact()], handle_tool_errors=True)
-    restored: list[str] = []
-
-    async def talk(name: str) -> None:
-        message = (await node.ainvoke([tool_call("look", "1", mail=EMAIL)], thread(name)))["messages"][0]
-        assert EMAIL not in message.content
-        restored.append(await redact.restore(message.content, thread_id=name))
-
-    async with anyio.create_task_group() as group:
-        for name in ("a", "b", "c"):
-            group.start_soon(talk, name)
-    assert [EMAIL in text for text in restored] == [True] * 3
-
-
-async def test_an_error_with_tokens_stays_in_its_conversation() -> None:
-    """The error is raised, not handled, and the arguments of the call contain no secret."""
-
-    @tool
-    async def look(name: str) -> str:
-        """Look a customer up."""
-        await anyio.sleep(1)
-        raise LookupError(CARD)
-
-    node = ToolNode([look], middleware=[Cache({"look"}), redact := Redact()], handle_tool_errors=False)
-    restored: list[str] = []
-
-    async def talk(name: str) -> None:
-        with pytest.raises(LookupError) as caught:
-            await node.ainvoke([tool_call("look", "1", name="Ann")], thread(name))
-        restored.append(await redact.restore(str(caught.value), thread_id=name))
-
-    async with anyio.create_task_group() as group:
-        for name in ("a", "b", "c"):
-            group.start_soon(talk, name)
-    assert restored == [CARD] * 3
+        await talk_together(talk)
+        assert [secret in text for text in restored] == [True] * 3, ends
 
 
 @pytest.mark.parametrize("inside", ["call", "cached call", "model request"])
 async def test_an_outer_result_with_inner_tokens_stays_in_its_conversation(inside: str) -> None:
     """A tool that runs an agent repeats what tools and the model of that agent have said."""
-
-    @tool
-    async def find(name: str) -> str:
-        """Find a customer."""
-        return CARD
-
     redact = Redact(models=True)
-    inner = ToolNode([find], middleware=[*([Cache({"find"})] if inside == "cached call" else []), redact])
+    inner = ToolNode([lookup([])], middleware=[*([Cache({"find"})] if inside == "cached call" else []), redact])
 
     @tool
     async def delegate(task: str) -> str:
         """Delegate a task to another agent."""
         if inside != "model request":
-            state = await inner.ainvoke([tool_call("find", "1", name="Ann")])
-            return str(state["messages"][0].content)
+            return str(helpers.contents(await inner.ainvoke([tool_call("find", "1", name="Ann")]))[0])
         request = ModelRequest(model=ScriptedModel([]), messages=[HumanMessage(CARD)])
         return str((await redact._around_request(request, repeated)).content)
 
@@ -1038,8 +994,8 @@ async def test_an_outer_result_with_inner_tokens_stays_in_its_conversation(insid
     cache = Cache({"delegate"})
     node = ToolNode([delegate], middleware=[cache])
     for name in "abba":
-        message = (await node.ainvoke([tool_call("delegate", "1", task="find Ann")], thread(name)))["messages"][0]
-        assert await redact.restore(message.content, thread_id=name) == CARD
+        [text] = helpers.contents(await node.ainvoke([tool_call("delegate", "1", task="find Ann")], thread(name)))
+        assert await redact.restore(text, thread_id=name) == CARD
         if name == "b":
             cache.clear()  # the inner cache now has a result for this conversation
 
@@ -1062,15 +1018,11 @@ async def test_the_result_of_a_revealed_value_stays_in_its_conversation() -> Non
 
 
 async def test_calls_without_a_conversation_share_nothing_with_one_named_none() -> None:
-    node = ToolNode([found := helpers.make(_card, "find")], middleware=[Cache({found.name}), redact := Redact()])
+    node = ToolNode([lookup([])], middleware=[Cache({"find"}), redact := Redact()])
     for config, name in (({}, ""), (thread("None"), "None")):
         for _ in "12":
-            message = (await node.ainvoke([tool_call("find", "1")], config))["messages"][0]
-            assert await redact.restore(message.content, thread_id=name) == CARD
-
-
-async def _card() -> str:
-    return CARD
+            [text] = helpers.contents(await node.ainvoke([tool_call("find", "1", name="Ann")], config))
+            assert await redact.restore(text, thread_id=name) == CARD
 
 
 @given(
@@ -1142,31 +1094,22 @@ async def test_conversations_get_fresh_results_and_only_their_own_tokens(steps: 
 
 async def test_results_without_secrets_are_shared_by_all_conversations() -> None:
     """`Redact` changes nothing for a cache of a tool that returns no secret."""
-    ran: list[int] = []
-
-    @tool
-    async def count() -> str:
-        """Count the customers."""
-        ran.append(1)
-        return "3 customers"
-
-    node = ToolNode([count], middleware=[Cache({"count"}), Redact()])
+    ran: list[str] = []
+    node = ToolNode([lookup(ran)], middleware=[Cache({"find"}), Redact()])
     for name in ("a", "b"):
-        assert helpers.contents(await node.ainvoke([tool_call("count", "1")], thread(name))) == ["3 customers"]
-    assert ran == [1]
+        assert helpers.contents(await node.ainvoke([tool_call("find", "1", name="Bob")], thread(name))) == ["Bob"]
+    assert ran == ["Bob"]
 
 
 async def test_a_result_with_tokens_is_not_stored_for_other_processes() -> None:
     """Their keys differ, so that no process could reveal the tokens of another one."""
     server = MemoryServer()
 
-    @tool
     async def find(name: str) -> str:
-        """Find a customer."""
         return CARD if name == "Ann" else "nobody"
 
     cache = Cache({"find"}, shared=MemoryDocuments(server))
-    node = ToolNode([find], middleware=[cache, Redact()])
+    node = ToolNode([helpers.make(find)], middleware=[cache, Redact()])
     events: list[CallEvent] = []
     with observe(events.append):
         for name in ("Bob", "Ann"):
@@ -1177,21 +1120,11 @@ async def test_a_result_with_tokens_is_not_stored_for_other_processes() -> None:
 
 
 async def test_a_repeated_token_stays_in_its_conversation_although_the_key_leaves_it_out() -> None:
-    """The tool repeats a token of its arguments, and the key of the cache has another argument only."""
+    """The tool repeats a token of its arguments, and the key of the cache is the same for all."""
     ran: list[str] = []
-
-    @tool
-    async def save(number: int, note: str) -> str:
-        """Save a note."""
-        ran.append(note)
-        return f"saved {note}"
-
-    redact = Redact()
-    node = ToolNode(
-        [save], middleware=[Cache({"save"}, key=lambda request: request.tool_call["args"]["number"]), redact]
-    )
+    node = ToolNode([lookup(ran)], middleware=[Cache({"find"}, key=lambda _: 1), redact := Redact()])
     for name in ("a", "b"):
         token = await redact.hide(EMAIL, thread_id=name)
-        message = (await node.ainvoke([tool_call("save", "1", number=1, note=token)], thread(name)))["messages"][0]
-        assert await redact.restore(message.content, thread_id=name) == f"saved {EMAIL}"
+        [text] = helpers.contents(await node.ainvoke([tool_call("find", "1", name=token)], thread(name)))
+        assert await redact.restore(text, thread_id=name) == EMAIL
     assert len(ran) == 2
