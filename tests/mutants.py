@@ -185,7 +185,8 @@ def run(name: str, code: CodeType, tests: list[str], seconds: float, report: Pat
             sys.meta_path.insert(0, _Finder(name, code))  # type: ignore[arg-type]
             import pytest
 
-            options = "-x -q -n 0 -p no:cacheprovider --hypothesis-seed=0 -o timeout=0".split()
+            # pytest's import hook for assertions may load callboard, too, and would come before the one of the mutant.
+            options = "-x -q -n 0 -p no:cacheprovider --assert=plain --hypothesis-seed=0 -o timeout=0".split()
             options += ["-m", "", "-W", REWRITTEN]
             # File by file, so that a mutant that the first file notices does not pay for the imports of the others.
             result = next((code for one in tests if (code := int(pytest.main([*options, one])))), 0)
