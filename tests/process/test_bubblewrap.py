@@ -6,8 +6,6 @@ Each test first shows that they exist outside.
 import os
 import signal
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from callboard_actors.process import Confine, Processes, WorkerCallError, Worker
 from . import _attempts as attempts
 from . import _bodies as bodies
 from ._processes import WAIT, confined_here, descendants, needs_bubblewrap, opened, running, started
-from .test_confined import ALL, World
+from .test_confined import ALL, World, assert_refused, confined
 from .test_confined import world as world
 
 pytestmark = [pytest.mark.real_clock, needs_bubblewrap]
@@ -30,12 +28,6 @@ OF_A_POOL = 4
 
 def inside(**more: Any) -> Confine:
     return confined_here(isolation="bubblewrap", **more)
-
-
-@asynccontextmanager
-async def pool_of(confine: Confine, **more: Any) -> AsyncGenerator[Processes]:
-    async with opened(grace=0.2, confine=confine, **more) as pool:
-        yield pool
 
 
 async def becomes(before: set[int], count: int) -> set[int]:
@@ -50,9 +42,9 @@ async def becomes(before: set[int], count: int) -> set[int]:
 async def test_files_that_are_not_given_are_not_even_there(world: World) -> None:
     """Landlock alone shows names, sizes and times of files to a worker that guesses a path."""
     hidden = ["/etc/passwd", world.secret(), str(world.outside), "/home", "/var"]
-    async with pool_of(world.confine()) as pool:
+    async with confined(world.confine()) as pool:
         assert all([await pool.run(os.path.exists, path) for path in hidden])
-    async with pool_of(world.confine(isolation="bubblewrap", reuse=True)) as pool:
+    async with confined(world.confine(isolation="bubblewrap", reuse=True)) as pool:
         assert not any([await pool.run(os.path.exists, path) for path in hidden])
         assert await pool.run(attempts.read, world.book())
 
@@ -60,16 +52,16 @@ async def test_files_that_are_not_given_are_not_even_there(world: World) -> None
 async def test_processes_outside_are_not_even_there() -> None:
     """Neither the parent nor any other outside process has a process id inside bubblewrap."""
     ours = f"/proc/{os.getpid()}"
-    async with pool_of(confined_here()) as pool:
+    async with confined(confined_here()) as pool:
         assert await pool.run(os.path.exists, ours)
-    async with pool_of(inside(read=["/proc"])) as pool:
+    async with confined(inside(read=["/proc"])) as pool:
         assert not await pool.run(os.path.exists, ours)
         assert {int(one) for one in await pool.run(os.listdir, "/proc") if one.isdigit()} <= set(range(10))
 
 
 async def test_pids_are_those_that_others_know_them_by() -> None:
     """Reported process ids are those of the outer namespace; a worker's inner id may be another process there."""
-    async with pool_of(inside(reuse=True)) as pool:
+    async with confined(inside(reuse=True)) as pool:
         [pid] = pool.pids
         assert pid in descendants(os.getpid())
         assert await pool.run(bodies.pid) != pid
@@ -84,21 +76,8 @@ async def test_pids_are_those_that_others_know_them_by() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ALL)
 async def test_what_is_refused_to_a_confined_worker_is_refused_inside_too(world: World, name: str) -> None:
-    """Landlock and the system call filter hold inside bubblewrap, too.
-
-    Attempts that work unconfined fail without effect.
-    """
-    async with opened(grace=0) as pool:
-        fn, args = ALL[name](world)
-        await pool.run(fn, *args)
-    fn, args = ALL[name](world)
-    before = world.contents()
-    async with pool_of(world.confine(isolation="bubblewrap")) as pool:
-        with pytest.raises(OSError):
-            await pool.run(fn, *args)
-        assert await pool.run(bodies.add, 1, 2) == 3
-
-    assert world.contents() == before
+    """Landlock and the system call filter hold inside bubblewrap, too."""
+    await assert_refused(world, name, world.confine(isolation="bubblewrap"))
 
 
 @pytest.mark.exhaustive
@@ -107,7 +86,7 @@ async def test_the_network_is_another_one_for_the_zygote_too(world: World) -> No
     names = ["net", "pid", "ipc", "uts", "user", "cgroup", "mnt"]
     for network in (False, True):
         before = descendants(os.getpid())
-        async with pool_of(inside(network=network)) as pool:
+        async with confined(inside(network=network)) as pool:
             [pid] = set(pool.pids) - before
             other = {name for name in names if _namespace(pid, name) != _namespace(os.getpid(), name)}
         assert other == set(names) - ({"net"} if network else set())
@@ -124,7 +103,7 @@ async def test_what_is_written_stays_where_it_may(world: World) -> None:
     async with opened() as pool:
         assert await pool.run(attempts.write, own)
     Path(own).unlink()
-    async with pool_of(world.confine(isolation="bubblewrap", reuse=True)) as pool:
+    async with confined(world.confine(isolation="bubblewrap", reuse=True)) as pool:
         assert await pool.run(attempts.write, world.new())
         assert await pool.run(attempts.write, own)
         assert await pool.run(os.getenv, "TMPDIR") == "/tmp"
@@ -146,7 +125,7 @@ async def test_a_folder_that_may_be_written_lies_in_one_that_may_be_read(world: 
         inside(read=[world.readable], write=[below], reuse=True),
         inside(read=[below], write=[world.readable], reuse=True),
     ):
-        async with pool_of(confine) as pool:
+        async with confined(confine) as pool:
             assert await pool.run(attempts.write, str(below / "new"))
 
 
@@ -157,7 +136,7 @@ async def test_a_fork_bomb_ends_with_its_call(world: World) -> None:
     async with opened(grace=0) as pool:
         assert await pool.run(attempts.fork_bomb, 20)
         assert len(descendants(os.getpid()) - before) >= 20
-    async with pool_of(inside(processes=True, read=["/usr/bin"], write=[world.writable])) as pool:
+    async with confined(inside(processes=True, read=["/usr/bin"], write=[world.writable])) as pool:
         await becomes(before, OF_A_POOL)
         assert await pool.run(attempts.execute, "/bin/true")
         with pytest.raises(WorkerCallError, match="CalledProcessError"):
@@ -175,7 +154,7 @@ async def test_a_fork_bomb_ends_with_its_call(world: World) -> None:
 async def test_who_is_killed_takes_all_the_others_along(tmp_path: Path, which: int) -> None:
     """If bubblewrap, its first inner process or the zygote is killed, the call fails and the pool starts new ones."""
     before = descendants(os.getpid())
-    async with pool_of(inside(write=[tmp_path], processes=True)) as pool:
+    async with confined(inside(write=[tmp_path], processes=True)) as pool:
         began = time.monotonic()
         async with anyio.create_task_group() as group:
             group.start_soon(_dies, pool, str(tmp_path))
@@ -230,6 +209,6 @@ async def test_what_cannot_be_had_is_refused_at_the_start(
 
 async def _refused(confine: Confine, text: str) -> None:
     with pytest.raises(ActorStartError, match=text) as caught:
-        async with pool_of(confine):
+        async with confined(confine):
             pass
     assert caught.value.never

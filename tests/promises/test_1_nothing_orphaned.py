@@ -113,14 +113,23 @@ async def test_one_failure_among_a_hundred_ends_the_others_before_the_error_arri
     assert rec.lines == lines
 
 
+async def assert_ended(
+    how: How, seconds: float, grace: float | None = None, *, within: float = 0.2, cleaned: int = 0, **body: object
+) -> Recorder:
+    """Cancel a body that sleeps without end, and check when it has ended and that nothing of it is left."""
+    rec = Recorder()
+    node = node_for(rec, rec.tool("stuck", hang=True, **body), how, grace)
+    before = live_tasks()
+    assert await seconds_of(how(node, "stuck")) == pytest.approx(seconds, abs=within)
+    assert rec.count("cleaned up") == cleaned
+    assert (live_tasks(), rec.running, node.statistics()) == (before, 0, IDLE)
+    return rec
+
+
 @pytest.mark.parametrize("how", ON_BOTH)
 async def test_a_cancelled_call_leaves_no_task_behind(how: How) -> None:
     """Promise 1: whatever cancels the call, the body has ended before the caller continues."""
-    rec = Recorder()
-    node = node_for(rec, rec.tool("stuck", hang=True), how)
-    before = live_tasks()
-    assert await seconds_of(how(node, "stuck")) == pytest.approx(1)
-    assert (live_tasks(), rec.running, node.statistics()) == (before, 0, IDLE)
+    rec = await assert_ended(how, 1, within=1e-6)
     assert rec.count("cancelled") == 1
 
 
@@ -197,43 +206,25 @@ async def test_middleware_that_survives_the_cancel_cannot_start_a_body(
 @pytest.mark.parametrize("how", ON_ASYNCIO)
 async def test_a_plain_finally_completes_on_asyncio(how: How) -> None:
     """Promise 1: asyncio delivers a cancellation once, so `finally: await client.aclose()` completes."""
-    rec = Recorder()
-    node = node_for(rec, rec.tool("stuck", hang=True, cleanup=0.2), how)
-    before = live_tasks()
-    assert await seconds_of(how(node, "stuck")) == pytest.approx(1.2)
-    assert rec.lines.count("stuck cleaned up") == 1
-    assert (live_tasks(), rec.running, node.statistics()) == (before, 0, IDLE)
+    await assert_ended(how, 1.2, within=1e-6, cleanup=0.2, cleaned=1)
 
 
 @pytest.mark.parametrize("how", ON_BOTH)
 async def test_a_clean_up_inside_cleanup_completes(how: How) -> None:
-    rec = Recorder()
-    node = node_for(rec, rec.tool("stuck", hang=True, cleanup=0.2, shield=cleanup), how)
-    assert await seconds_of(how(node, "stuck")) == pytest.approx(1.2)
-    assert rec.lines.count("stuck cleaned up") == 1
-    assert rec.running == 0
+    await assert_ended(how, 1.2, within=1e-6, cleanup=0.2, shield=cleanup, cleaned=1)
 
 
 @pytest.mark.parametrize("how", ON_BOTH)
 @pytest.mark.parametrize("grace", [None, 0.5, 30.0])
 async def test_a_clean_up_that_never_ends_is_cut_off_when_the_grace_is_over(how: How, grace: float | None) -> None:
     """Promise 1: the grace is that of the tool's policy, else the node's, else 5 seconds."""
-    rec = Recorder()
-    node = node_for(rec, rec.tool("stuck", hang=True, cleanup=1000, shield=cleanup), how, grace)
-    before = live_tasks()
-    assert await seconds_of(how(node, "stuck")) == pytest.approx(1 + (5 if grace is None else grace), abs=0.2)
-    assert rec.count("cleaned up") == 0
-    assert (live_tasks(), rec.running, node.statistics()) == (before, 0, IDLE)
+    await assert_ended(how, 1 + (5 if grace is None else grace), grace, cleanup=1000, shield=cleanup)
 
 
 @pytest.mark.backends("asyncio")
 @pytest.mark.parametrize("how", ON_ASYNCIO)
 async def test_a_plain_finally_that_never_ends_is_cut_off_on_asyncio(how: How) -> None:
-    rec = Recorder()
-    node = node_for(rec, rec.tool("stuck", hang=True, cleanup=1000), how, 2.0)
-    assert await seconds_of(how(node, "stuck")) == pytest.approx(3, abs=0.2)
-    assert rec.count("cleaned up") == 0
-    assert rec.running == 0
+    await assert_ended(how, 3, 2.0, cleanup=1000)
 
 
 async def test_each_tool_has_its_own_grace() -> None:
@@ -318,12 +309,8 @@ async def test_a_failure_during_the_clean_up_of_a_timeout_does_not_disturb_it() 
 @pytest.mark.parametrize("how", ON_ASYNCIO)
 async def test_a_body_that_ignores_cancellations_is_cancelled_until_it_ends(how: How) -> None:
     """Promise 1: a body may swallow several cancellations beyond its grace, and is cancelled again until it ends."""
-    rec = Recorder()
-    node = node_for(rec, rec.tool("stuck", hang=True, ignores_cancel=3), how, 2.0)
-    before = live_tasks()
-    assert await seconds_of(how(node, "stuck")) == pytest.approx(3, abs=0.5)
+    rec = await assert_ended(how, 3, 2.0, within=0.5, ignores_cancel=3)
     assert rec.count("cancelled") == 4
-    assert (live_tasks(), rec.running) == (before, 0)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt("stop"), SystemExit(3)], ids=["Ctrl-C", "exit"])

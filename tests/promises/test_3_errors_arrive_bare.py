@@ -157,20 +157,14 @@ async def test_with_finish_one_error_is_bare_after_the_others_have_finished() ->
     assert rec.count("cancelled") == 0
 
 
-async def test_the_same_error_raised_by_every_call_is_raised_once() -> None:
-    error = BrokenError("shared")
+@pytest.mark.parametrize("error", [BrokenError("shared"), ExceptionGroup("mine", [BrokenError("a")])], ids=repr)
+async def test_the_same_error_or_group_raised_by_every_call_is_raised_once(error: Exception) -> None:
+    """Promise 3: a group that a tool raises is its own, and not taken apart."""
     node = ToolNode([Recorder().tool("boom", seconds=1, raises=error)])
-    with pytest.raises(BrokenError) as caught:
-        await node.ainvoke(ask("boom", "boom", "boom"))
-    assert caught.value is error
-
-
-async def test_a_group_that_a_tool_raises_is_its_own() -> None:
-    group = ExceptionGroup("mine", [BrokenError("a")])
-    node = ToolNode([Recorder().tool("boom", raises=group)])
-    with pytest.raises(ExceptionGroup) as caught:
-        await node.ainvoke(ask("boom"))
-    assert caught.value is group
+    for times in (1, 3):
+        with pytest.raises(type(error)) as caught:
+            await node.ainvoke(ask(*["boom"] * times))
+        assert caught.value is error
 
 
 @pytest.mark.parametrize(

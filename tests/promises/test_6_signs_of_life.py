@@ -69,11 +69,15 @@ async def test_without_handling_the_error_says_that_it_was_idle() -> None:
     assert (error.tool, error.call_id, error.timeout, error.idle, error.held) == ("work", "call_1", 2, True, None)
 
 
-async def test_progress_keeps_an_attempt_alive() -> None:
+@pytest.mark.parametrize(
+    ("timeout", "said"),
+    [(None, "done"), (5.5, "Error: Tool 'work' did not finish within its timeout of 5.5 s.")],
+)
+async def test_progress_keeps_an_attempt_alive_up_to_the_timeout_of_its_node(timeout: float | None, said: str) -> None:
     """Promise 6: a crawl may take an hour, as long as it reports progress now and then."""
-    node = ToolNode([make(working(*[0.9] * 1000), "work")], policies=silent(1))
+    node = ToolNode([make(working(*[0.9] * 1000), "work")], timeout=timeout, policies=silent(1))
     [message] = await node.ainvoke(ask("work"))
-    assert message.content == "done"
+    assert message.content == said
 
 
 @given(
@@ -335,35 +339,27 @@ def _nothing_told() -> Iterator[None]:
 
 @pytest.mark.real_clock
 @pytest.mark.usefixtures("_nothing_told")
-async def test_an_idle_timeout_says_who_held_the_loop() -> None:
-    """Promise 6: a tool on a blocked event loop could not report progress."""
+@pytest.mark.parametrize(
+    ("sign", "idle_timeout", "blamed"),
+    [(0.01, 0.3, True), pytest.param(1.0, 2, False, marks=pytest.mark.exhaustive)],
+    ids=["before the hold", "after the hold"],
+)
+async def test_a_hold_of_the_loop_is_blamed_if_it_came_after_the_last_sign_of_life(
+    sign: float, idle_timeout: float, blamed: bool
+) -> None:
+    """Promise 6: a tool on a blocked event loop could not report progress. After the blocking it could, and did."""
 
     async def blocking() -> str:
         await anyio.sleep(0.05)
         time.sleep(0.8)
         return "blocked"
 
-    node = ToolNode([make(blocking), make(working(0.01, 100), "work")], policies=silent(0.3))
+    node = ToolNode([make(blocking), make(working(sign, 100), "work")], policies=silent(idle_timeout))
     with anyio.fail_after(30), pytest.warns(LoopBlockedWarning):
         messages = await node.ainvoke([calls("blocking", "work")])
-    assert "no sign of life for 0.3 s. Meanwhile tool 'blocking' (call 'call_1') held" in messages[1].content
-
-
-@pytest.mark.real_clock
-@pytest.mark.usefixtures("_nothing_told")
-@pytest.mark.exhaustive
-async def test_a_hold_of_the_loop_before_the_last_sign_of_life_is_not_blamed() -> None:
-    """Promise 6: after the blocking, the tool could report progress, and did."""
-
-    async def blocking() -> str:
-        await anyio.sleep(0.05)
-        time.sleep(0.8)
-        return "blocked"
-
-    node = ToolNode([make(blocking), make(working(1.0, 100), "work")], policies=silent(2))
-    with anyio.fail_after(30), pytest.warns(LoopBlockedWarning):
-        messages = await node.ainvoke([calls("blocking", "work")])
-    assert messages[1].content == "Error: Tool 'work' was given up: it gave no sign of life for 2 s."
+    said, _, more = messages[1].content.partition(f"gave no sign of life for {idle_timeout} s.")
+    assert said == "Error: Tool 'work' was given up: it "
+    assert more.startswith(" Meanwhile tool 'blocking' (call 'call_1') held") if blamed else more == ""
 
 
 async def test_the_middleware_around_has_no_idle_timeout() -> None:
@@ -376,9 +372,3 @@ async def test_the_middleware_around_has_no_idle_timeout() -> None:
     node = ToolNode([make(working(1), "work")], policies=silent(2), middleware=[slow])
     [message] = await node.ainvoke(ask("work"))
     assert message.content == "done"
-
-
-async def test_the_timeout_of_a_node_goes_with_the_idle_timeout_of_a_policy() -> None:
-    node = ToolNode([make(working(*[1] * 100), "work")], timeout=5.5, policies=silent(2))
-    [message] = await node.ainvoke(ask("work"))
-    assert message.content == "Error: Tool 'work' did not finish within its timeout of 5.5 s."
