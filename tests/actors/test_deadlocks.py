@@ -1,9 +1,12 @@
 """Deadlocks between actors: a call that would wait for itself is refused with the chain of waiting calls."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 
 import anyio
 import pytest
+from anyio.abc import TaskGroup
 
 from callboard import Actor, DeadlockError, Supervisor, child, handler, keyed
 from tests.helpers import keep
@@ -74,14 +77,17 @@ async def remember(way: tuple[str, ...]) -> None:
         others["came_to"] = error
 
 
-def tree() -> Supervisor:
-    return Supervisor([child(Node, name=name) for name in "ABC"])
+@asynccontextmanager
+async def nodes() -> AsyncIterator[TaskGroup]:
+    """Run three nodes that ask each other, beside a group for tasks that ask them, too."""
+    async with Supervisor([child(Node, name=name) for name in "ABC"]) as running, anyio.create_task_group() as group:
+        others.update({name: running[name] for name in "ABC"}, group=group, came_to=None)
+        yield group
 
 
 async def ask(*way: str) -> str:
     with anyio.fail_after(WAIT):
-        async with tree() as running, anyio.create_task_group() as group:
-            others.update({name: running[name] for name in "ABC"}, group=group)
+        async with nodes():
             return await follow(way)
 
 
@@ -128,50 +134,40 @@ async def test_a_call_that_has_room_to_run_is_no_deadlock(way: tuple[str, ...]) 
     assert await ask(*way) == "done"
 
 
-async def test_of_two_that_ask_each_other_one_goes_on() -> None:
+@pytest.mark.parametrize(
+    "ways",
+    [
+        (("A", "sleep.1", "B"), ("B", "sleep.2", "A")),
+        (("A.pair", "sleep.1", "B", "A.pair"), ("A.pair", "sleep.2", "C", "A.pair")),
+    ],
+    ids=["two actors", "a full group"],
+)
+async def test_of_two_that_wait_for_each_other_one_goes_on(ways: tuple[tuple[str, ...], ...]) -> None:
+    """Both calls of a full group may ask for a third place through another actor: no place would become free."""
     found: list[object] = []
-    async with tree() as running:
-        others.update({name: running[name] for name in "ABC"})
-        async with anyio.create_task_group() as group:
-            group.start_soon(keep, found, follow(("A", "sleep.1", "B")))
-            group.start_soon(keep, found, follow(("B", "sleep.2", "A")))
+    async with nodes() as group:
+        for way in ways:
+            group.start_soon(keep, found, follow(way))
     assert sorted(type(one).__name__ for one in found) == ["DeadlockError", "str"]
 
 
 async def test_a_call_behind_one_that_waits_for_its_asker_is_a_deadlock() -> None:
-    """A read may run beside a read but does not overtake a queued write.
-
-    A write that waits for the asker closes a cycle.
-    """
-    async with tree() as running, anyio.create_task_group() as group:
-        others.update({name: running[name] for name in "ABC"})
+    """A read may run beside a read but does not overtake a queued write, so the cycle is closed."""
+    async with nodes() as group:
         group.start_soon(follow, ("sleep.1", "A"))
         with pytest.raises(DeadlockError):
             await follow(("A.read", "sleep.2", "B", "A.read"))
 
 
 async def test_a_full_group_of_which_one_will_end_is_no_deadlock() -> None:
-    async with tree() as running, anyio.create_task_group() as group:
-        others.update({name: running[name] for name in "ABC"})
+    async with nodes() as group:
         group.start_soon(follow, ("A.pair", "sleep.5"))
         assert await follow(("A.pair", "sleep.1", "B", "A.pair")) == "done"
 
 
-async def test_a_full_group_of_which_all_wait_for_it_is_a_deadlock() -> None:
-    """Both calls of a full group ask for a third place through another actor, so no place would ever become free."""
-    found: list[object] = []
-    async with tree() as running:
-        others.update({name: running[name] for name in "ABC"})
-        async with anyio.create_task_group() as group:
-            group.start_soon(keep, found, follow(("A.pair", "sleep.1", "B", "A.pair")))
-            group.start_soon(keep, found, follow(("A.pair", "sleep.2", "C", "A.pair")))
-    assert sorted(type(one).__name__ for one in found) == ["DeadlockError", "str"]
-
-
 async def test_what_a_handler_has_left_behind_asks_for_itself() -> None:
     """A background task outlives its handler. Nobody waits for the task, so it may ask the handler's former caller."""
-    async with tree() as running, anyio.create_task_group() as group:
-        others.update({name: running[name] for name in "ABC"}, group=group)
+    async with nodes():
         assert await follow(("A", "B.leave_behind", "sleep.1", "A")) == "left"
         await others["A"].call("sleep.1")
         assert await others["A"].call("B.leave_behind", "A") == "left"
@@ -180,16 +176,14 @@ async def test_what_a_handler_has_left_behind_asks_for_itself() -> None:
 
 
 async def test_what_a_handler_is_about_to_leave_behind_is_no_deadlock() -> None:
-    async with tree() as running, anyio.create_task_group() as group:
-        others.update({name: running[name] for name in "ABC"}, group=group, came_to=None)
+    async with nodes():
         assert await others["A"].leave_running("B", "A") == "left"
         await anyio.sleep(20)
     assert others["came_to"] == "done"
 
 
 async def test_one_that_is_cancelled_while_it_is_not_sure_whether_it_waits_for_itself_is_let_go() -> None:
-    async with tree() as running, anyio.create_task_group() as group:
-        others.update({name: running[name] for name in "ABC"}, group=group)
+    async with nodes():
         with anyio.move_on_after(1) as scope:
             await others["A"].by_tasks("B", "A.read")
         assert scope.cancelled_caught

@@ -165,17 +165,10 @@ CLASSES: dict[str, tuple[Make, type[Exception], str]] = {
     "fatal of objects": (a_class(fatal=(OSError(),)), TypeError, r"Book\.fatal has exceptions, .* got OSError\(\)"),
     "no restore": (a_class(snapshot=plain), TypeError, r"Book has `snapshot` and no `restore`"),
     "no snapshot": (a_class(restore=plain), TypeError, r"Book has `restore` and no `snapshot`"),
-    "an option misspelt": (lambda: handler(grup="a"), TypeError, "'grup'; did you mean 'group'"),  # type: ignore[call-overload]
+    "an option of a handler misspelt": (lambda: handler(grup="a"), TypeError, "'grup'; did you mean 'group'"),  # type: ignore[call-overload]
     "on_cancel misspelt": (lambda: handler(on_cancel="stop"), ValueError, r"'go_on', 'restart'\), got 'stop'"),  # type: ignore[call-overload]
     "reentrant as text": (lambda: handler(reentrant="yes"), TypeError, r"True or False, got 'yes'"),  # type: ignore[call-overload]
 }
-
-
-@pytest.mark.parametrize("name", CLASSES)
-def test_what_is_wrong_with_a_class_is_said_when_it_is_made(name: str) -> None:
-    make, kind, match = CLASSES[name]
-    with pytest.raises(kind, match=match):
-        make()
 
 
 def c(*args: Any, **terms: Any) -> Make:
@@ -246,9 +239,9 @@ TERMS: dict[str, tuple[Make, type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", TERMS)
-def test_what_is_wrong_with_terms_is_said_when_they_are_made(name: str) -> None:
-    make, kind, match = TERMS[name]
+@pytest.mark.parametrize("name", [*CLASSES, *TERMS])
+def test_what_is_wrong_with_a_class_or_with_terms_is_said_when_they_are_made(name: str) -> None:
+    make, kind, match = {**CLASSES, **TERMS}[name]
     with pytest.raises(kind, match=match):
         make()
 

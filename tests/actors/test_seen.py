@@ -95,6 +95,21 @@ def nobody(_: CallEvent) -> None:
     """Do nothing: observer of calls for tests that observe actors only."""
 
 
+async def torn_and_restarted() -> None:
+    """Run a desk that dies once, and answers in its next life."""
+    async with Supervisor([Desk], backoff=AT_ONCE) as tree:
+        with pytest.raises(ActorDiedError):
+            await tree[Desk].tear()
+        await tree[Desk].work(0.0)
+
+
+async def evicted(name: str = "other") -> None:
+    """Run two desks by key, of which only one can live at a time."""
+    async with keyed(Desk, name=name, cap=1) as desks:
+        await desks["a"].work(0.0)
+        await desks["b"].work(0.0)
+
+
 async def test_an_ask_is_told_of_when_it_begins_is_taken_and_ends() -> None:
     watcher = Watcher()
     with observe(nobody, actors=watcher):
@@ -153,10 +168,7 @@ async def test_an_ask_that_never_began_has_waited_for_all_of_its_time() -> None:
 async def test_lives_are_told_of_with_what_ended_them_and_who_waits() -> None:
     watcher = Watcher()
     with observe(nobody, actors=watcher):
-        async with Supervisor([Desk], backoff=AT_ONCE) as tree:
-            with pytest.raises(ActorDiedError):
-                await tree[Desk].tear()
-            await tree[Desk].work(0.0)
+        await torn_and_restarted()
 
     told = [(event.phase, event.actor, type(event.error).__name__) for event in watcher.lives]
     assert told == [
@@ -172,9 +184,7 @@ async def test_lives_are_told_of_with_what_ended_them_and_who_waits() -> None:
 async def test_an_eviction_is_told_of_with_the_asks_that_want_the_room() -> None:
     watcher = Watcher()
     with observe(nobody, actors=watcher):
-        async with keyed(Desk, cap=1) as desks:
-            await desks["a"].work(1.0)
-            await desks["b"].work(1.0)
+        await evicted()
 
     assert [(event.phase, event.key) for event in watcher.lives] == [
         ("started", "a"),
@@ -210,13 +220,8 @@ async def test_the_span_of_an_ask_is_a_child_of_its_call_and_the_parent_of_what_
 
 async def test_the_span_of_an_ask_says_what_it_waited_for() -> None:
     with traced() as kept:
-        async with Supervisor([Desk], backoff=AT_ONCE) as tree:
-            with pytest.raises(ActorDiedError):
-                await tree[Desk].tear()
-            await tree[Desk].work(0.0)
-        async with keyed(Desk, name="other", cap=1) as desks:
-            await desks["a"].work(0.0)
-            await desks["b"].work(0.0)
+        await torn_and_restarted()
+        await evicted()
 
     died, waited = kept.one("ask Desk.tear"), kept.one("ask Desk.work")
     assert attributes(died)[names.ERROR_TYPE] == DIED
@@ -271,9 +276,7 @@ async def test_mailboxes_waits_restarts_and_evictions_are_measured() -> None:
                     group.start_soon(tree[Desk].work, 1.0)
                 await anyio.sleep(1.0)
                 during = {name: one.data.data_points for name, one in seen.all().items()}
-        async with keyed(Desk, name="other", cap=1) as desks:
-            await desks["a"].work(0.0)
-            await desks["b"].work(0.0)
+        await evicted()
     after = {name: one.data.data_points for name, one in seen.all().items()}
 
     [waiting] = [one for one in during[names.MAILBOXES] if one.attributes[names.ACTOR_HANDLER] == "work"]
@@ -293,10 +296,7 @@ async def test_asks_and_lives_are_logged(caplog: pytest.LogCaptureFixture) -> No
     """Deaths and restarts are logged at warning level or above, so that they are noticed."""
     caplog.set_level(logging.DEBUG, "callboard.calls")
     with Logs().on():
-        async with Supervisor([Desk], backoff=AT_ONCE) as tree:
-            with pytest.raises(ActorDiedError):
-                await tree[Desk].tear()
-            await tree[Desk].work(0.0)
+        await torn_and_restarted()
 
     lines = [record for record in caplog.records if record.name == "callboard.calls"]
     told = [(record.levelname, record.getMessage()) for record in lines]
@@ -322,13 +322,8 @@ async def test_a_recording_has_the_asks_of_its_calls_and_the_lives_of_actors(tmp
     [part] = read_recording(tmp_path / "run.jsonl").parts
     assert [len(call.asks) for call in part.calls] == [1, 1]
     ask = part.calls[0].asks[0]
-    assert (ask.actor, ask.handler, ask.outcome, ask.call, ask.key) == (
-        "Desk",
-        "work",
-        "ok",
-        part.calls[0].number,
-        None,
-    )
+    assert (ask.actor, ask.handler, ask.outcome, ask.key) == ("Desk", "work", "ok", None)
+    assert ask.call == part.calls[0].number
     assert ask.taken is not None
     assert ask.end is not None
     assert ask.start <= ask.taken <= ask.end
@@ -361,17 +356,7 @@ async def test_the_live_view_has_a_line_for_each_actor() -> None:
 
     shown = console.export_text()
     heading, row = (text for text in shown.splitlines() if text.startswith(("actor", "Desk")))
-    assert heading.split() == [
-        "actor",
-        "running",
-        "waiting",
-        "done",
-        "alive",
-        "restarts",
-        "evictions",
-        "longest",
-        "wait",
-    ]
+    assert heading.split() == "actor running waiting done alive restarts evictions longest wait".split()
     assert row.split()[:7] == ["Desk", "1", "2", "0", "0", "0", "0"] or row.split()[:5] == ["Desk", "1", "2", "0", "1"]
     assert "Desk: running 1, waiting 2" in told
 

@@ -91,25 +91,26 @@ def keyed(key: str) -> RequestParamsMeta:
     return cast("RequestParamsMeta", {IDEMPOTENCY_KEY: key})
 
 
+async def reads(app: Any, era: str, tokens: Sequence[str | None], meta: Any = None) -> list[str]:
+    """Return what two clients read in the notebook after the first one has written to it."""
+    async with in_process(app, era, tokens) as (ann, bob):
+        await ann.call_tool("write", {"note": "secret"}, meta=meta)
+        return [text_in(await one.call_tool("read", {}, meta=meta)) for one in (ann, bob)]
+
+
 @pytest.mark.parametrize("token", [None, "shared"])
 @pytest.mark.parametrize("meta", [None, keyed("same")], ids=["no key", "one key"])
 async def test_a_client_with_a_session_never_finds_the_state_of_another(token: str | None, meta: Any) -> None:
     """Neither a shared idempotency key nor a shared token leads to another session's state."""
-    async with in_process(mcp_app(notebooks(), token=token), "legacy", (token, token)) as (ann, bob):
-        await ann.call_tool("write", {"note": "secret"}, meta=meta)
-        read = [text_in(await one.call_tool("read", {}, meta=meta)) for one in (ann, bob)]
-
-    assert read == ["secret", "nothing"]
+    app = mcp_app(notebooks(), token=token)
+    assert await reads(app, "legacy", (token, token), meta) == ["secret", "nothing"]
 
 
 @in_both_eras
 async def test_a_client_with_a_token_of_its_own_never_finds_the_state_of_another(era: str) -> None:
     """A client finds its own state again, even without a session."""
-    async with in_process(mcp_app(notebooks(), token=TOKENS), era, tuple(TOKENS.values())) as (ann, bob):
-        await ann.call_tool("write", {"note": "secret"}, meta=keyed("same"))
-        read = [text_in(await one.call_tool("read", {}, meta=keyed("same"))) for one in (ann, bob)]
-
-    assert read == ["secret", "nothing"]
+    app = mcp_app(notebooks(), token=TOKENS)
+    assert await reads(app, era, tuple(TOKENS.values()), keyed("same")) == ["secret", "nothing"]
 
 
 @pytest.mark.parametrize("token", [None, "shared"])
@@ -145,11 +146,7 @@ class ByName(AuthenticationBackend):
 async def test_clients_that_other_middleware_has_authenticated_are_told_apart() -> None:
     """Other middleware sets `scope["user"]`, as Starlette does."""
     app = AuthenticationMiddleware(mcp_app(notebooks()), backend=ByName())
-    async with in_process(app, "2026-07-28", ("ann", "bob")) as (ann, bob):
-        await ann.call_tool("write", {"note": "secret"})
-        read = [text_in(await one.call_tool("read", {})) for one in (ann, bob)]
-
-    assert read == ["secret", "nothing"]
+    assert await reads(app, "2026-07-28", ("ann", "bob")) == ["secret", "nothing"]
 
 
 async def where(config: RunnableConfig) -> str:

@@ -74,12 +74,8 @@ async def test_a_tool_that_the_model_does_not_know_may_answer(recorder: Recorder
 @pytest.mark.parametrize(
     ("value", "content"),
     [
-        ("Search is down.", "Search is down."),
-        ({"hits": []}, '{"hits": []}'),
-        ([1, 2], "[1, 2]"),
-        ([], []),
-        ("", ""),
-        (None, "null"),
+        *(("Search is down.", "Search is down."), ({"hits": []}, '{"hits": []}'), ([1, 2], "[1, 2]")),
+        *(([], []), ("", ""), (None, "null")),
         ([{"type": "text", "text": "down"}], [{"type": "text", "text": "down"}]),
     ],
     ids=repr,

@@ -74,28 +74,25 @@ def test_the_method_of_a_middleware_is_checked_as_the_middleware(make: Any) -> N
         ToolNode([delete], awrap_tool_call=wrap)
 
 
+MISSPELT = [
+    *(Redact(reveal={"delete": ["pth"]}), Sanitize(tools={"delete": {"pth": Text()}})),
+    *(Sanitize({"pth": Text()}), Sanitize({"pth[].x": Text()})),
+]
+INJECTED = [Redact(reveal={"delete": ["state"]}), Sanitize(tools={"delete": {"state": Text()}})]
+
+
 @pytest.mark.parametrize(
-    "middleware",
+    ("middleware", "says"),
     [
-        Redact(reveal={"delete": ["pth"]}),
-        Sanitize(tools={"delete": {"pth": Text()}}),
-        Sanitize({"pth": Text()}),
-        Sanitize({"pth[].x": Text()}),
+        *((one, r"'pth', only \['path'.*\]; did you mean 'path'\?") for one in MISSPELT),
+        *((one, r"'state', only \['path'\]") for one in INJECTED),
     ],
-    ids=["Redact", "Sanitize", "Sanitize for all", "Sanitize inside"],
 )
-def test_an_argument_that_does_not_exist_is_an_error_where_the_node_is_built(middleware: Any) -> None:
-    """With a typo in its name, the argument `path` would not be checked."""
-    with pytest.raises(ValueError, match=r"no argument 'pth', only \['path'.*\]; did you mean 'path'\?"):
-        ToolNode([delete, search], middleware=[middleware])
-
-
-@pytest.mark.parametrize(
-    "middleware", [Redact(reveal={"delete": ["state"]}), Sanitize(tools={"delete": {"state": Text()}})]
-)
-def test_an_injected_argument_is_none_that_a_middleware_could_do_something_to(middleware: Any) -> None:
-    """The model does not write injected arguments, so middleware cannot treat them."""
-    with pytest.raises(ValueError, match=r"no argument 'state', only \['path'\]"):
+def test_an_argument_that_the_model_does_not_write_is_an_error_where_the_node_is_built(
+    middleware: Any, says: str
+) -> None:
+    """With a typo in its name, the argument `path` would not be checked. Injected arguments cannot be treated."""
+    with pytest.raises(ValueError, match=f"no argument {says}"):
         ToolNode([delete], middleware=[middleware])
 
 

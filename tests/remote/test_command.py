@@ -52,6 +52,7 @@ a_node_with_an_actor = ToolNode([bodies.Notebook()])
 a_number = 7
 nothing: list[object] = []
 HERE = __name__
+SECRET = "a secret of sixteen bytes"
 
 
 def _served(name: str) -> set[str]:
@@ -107,37 +108,28 @@ def test_what_cannot_be_served_is_refused_by_name(name: str, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "why"),
+    ("arguments", "secret", "why"),
     [
-        (["--listen", "0.0.0.0:0"], "can be reached by other machines, and there is no TLS"),
-        (["--listen", "somewhere"], "'somewhere' is no address"),
-        (["--read", "/"], "give --confine, too"),
-        (["--tls-key", __file__], "give --tls-cert, too"),
-        (["--tls-cert", __file__], "PEM|SSL|substring"),
+        (["--listen", "0.0.0.0:0"], SECRET, "can be reached by other machines, and there is no TLS"),
+        (["--listen", "somewhere"], SECRET, "'somewhere' is no address"),
+        (["--read", "/"], SECRET, "give --confine, too"),
+        (["--tls-key", __file__], SECRET, "give --tls-cert, too"),
+        (["--tls-cert", __file__], SECRET, "PEM|SSL|substring"),
+        ([], "", "there is no secret: set CALLBOARD_WORKER_SECRET"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(
-    arguments: list[str], why: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_options_that_do_not_go_together_and_no_secret_are_refused(
+    arguments: list[str], secret: str, why: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The error says which option to change; 2 is the exit code of a wrong command line."""
-    monkeypatch.setenv("CALLBOARD_WORKER_SECRET", "a secret of sixteen bytes")
+    """The error says which option to change. A default secret would be known to everybody."""
+    monkeypatch.delenv("CALLBOARD_WORKER_SECRET", raising=False)
+    if secret:
+        monkeypatch.setenv("CALLBOARD_WORKER_SECRET", secret)
     with pytest.raises(SystemExit) as ended:
         _command.main([BODIES, *arguments, "--app-dir", str(ROOT)])
 
-    assert ended.value.code == 2
+    assert ended.value.code == 2  # the exit code of a wrong command line
     assert re.search(why, capsys.readouterr().err)
-
-
-def test_without_a_secret_it_does_not_start(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A default secret would be known to everybody."""
-    monkeypatch.delenv("CALLBOARD_WORKER_SECRET", raising=False)
-    with pytest.raises(SystemExit) as ended:
-        _command.main([BODIES, "--app-dir", str(ROOT)])
-
-    assert ended.value.code == 2
-    assert "there is no secret: set CALLBOARD_WORKER_SECRET" in capsys.readouterr().err
 
 
 def test_the_command_is_listed_and_has_its_own_help() -> None:

@@ -167,15 +167,19 @@ async def test_a_drained_worker_lets_finish_what_runs_and_begins_nothing(tmp_pat
     assert code == 0
 
 
-async def test_what_does_not_finish_in_a_drain_is_ended_and_the_exit_code_says_so(tmp_path: Path) -> None:
-    """The client is told that the outcome is unknown before the connection ends."""
+@pytest.mark.parametrize("signals", [1, 2])
+async def test_what_does_not_finish_in_a_drain_is_ended_and_the_exit_code_says_so(tmp_path: Path, signals: int) -> None:
+    """The client is told of the unknown outcome before the connection ends. A second signal ends the drain early."""
     path = tmp_path / "noted"
-    with worker(BODIES, "--drain", "0.3", "--grace", "0.3") as found:
+    with worker(BODIES, "--grace", "0.3", *(("--drain", "0.3") if signals == 1 else ())) as found:
         async with opened(found) as remote:
             async with anyio.create_task_group() as group:
                 group.start_soon(_loses, remote, path, "its worker was stopped")
                 await _until(lambda: _lines(path))
                 found.signal(signal.SIGTERM)
+                if signals == 2:
+                    await _until(lambda: not _links(remote)[0].is_up)
+                    found.signal(signal.SIGTERM)
             code = await anyio.to_thread.run_sync(found.wait)
 
     assert code == 4
@@ -280,22 +284,6 @@ async def test_a_silent_agent_is_away(served: Worker, tmp_path: Path) -> None:
 
 def _links(remote: Any) -> Any:
     return remote._here("").links
-
-
-async def test_a_second_signal_ends_what_runs_at_once(tmp_path: Path) -> None:
-    """A second signal ends the drain early."""
-    path = tmp_path / "noted"
-    with worker(BODIES, "--grace", "0.3") as found:
-        async with opened(found) as remote:
-            async with anyio.create_task_group() as group:
-                group.start_soon(_loses, remote, path, "its worker was stopped")
-                await _until(lambda: _lines(path))
-                found.signal(signal.SIGTERM)
-                await _until(lambda: not _links(remote)[0].is_up)
-                found.signal(signal.SIGTERM)
-            code = await anyio.to_thread.run_sync(found.wait)
-
-    assert code == 4
 
 
 def test_an_address_that_is_taken_is_an_error_that_says_so(served: Worker) -> None:
