@@ -104,44 +104,30 @@ def test_a_limit_that_has_no_share_for_each_process_is_refused_when_the_node_is_
         ToolNode([echo], limit=Limit(concurrency=2, shared=limits))
 
 
-@pytest.mark.parametrize(
-    ("cls", "url"),
-    [
-        (RedisLimits, "postgresql://clerk:secret@localhost/app"),
-        (RedisLimits, "redis://:secret@"),
-        (RedisDocuments, "postgresql://clerk:secret@localhost/app"),
-        (RedisFleet, "https://:secret@host"),
-        (PostgresLimits, "redis://:secret@localhost"),
-        (PostgresLimits, "sqlite:///limits.db"),
-        (PostgresDocuments, "redis://:secret@localhost"),
-        (PostgresFleet, "https://:secret@host"),
-    ],
-)
-def test_a_url_of_something_else_is_refused_without_its_password(cls: type[Any], url: str) -> None:
-    """The remedy shows an example of a valid URL."""
-    with pytest.raises(ValueError, match=f"{cls.__name__}.* is no URL of .*give it one such as") as caught:
-        cls(url)
-
-    assert "secret" not in str(caught.value)
+OF_SOMETHING_ELSE = [
+    *((RedisLimits, "postgresql://clerk:secret@localhost/app"), (RedisLimits, "redis://:secret@")),
+    *((RedisDocuments, "postgresql://clerk:secret@localhost/app"), (RedisFleet, "https://:secret@host")),
+    *((PostgresLimits, "redis://:secret@localhost"), (PostgresLimits, "sqlite:///limits.db")),
+    *((PostgresDocuments, "redis://:secret@localhost"), (PostgresFleet, "https://:secret@host")),
+]
 
 
 @pytest.mark.parametrize(
     ("cls", "url", "says"),
     [
+        *((cls, url, f"{cls.__name__}.* is no URL of .*give it one such as") for cls, url in OF_SOMETHING_ELSE),
         (RedisDocuments, "redis://localhost?protocol=3", r"RedisDocuments\(url\): 'protocol' is not to be had"),
         (PostgresDocuments, "postgresql://localhost/app?no_such=1", r"PostgresDocuments\(url\) cannot be read"),
-        (RedisLimits, "redis://user:sec/ret@host", "quote it"),
-        (RedisLimits, "redis://user:12/sec@host", "quote it"),
-        (RedisLimits, "redis://user:sec#ret@host", "quote it"),
+        *((RedisLimits, f"redis://user:{word}@host", "quote it") for word in ("sec/ret", "12/sec", "sec#ret")),
         (RedisLimits, "redis://user:sec@[::1", "give it one such as"),
         (RedisLimits, "redis://localhost/app", "databases of Redis are numbers, got 'app'"),
         (RedisLimits, "redis://user:sec@localhost?socket_timeout=soon", "'socket_timeout'"),
         (RedisLimits, "redis://user:sec@localhost?bogus=1", "'bogus'"),
         (RedisLimits, "redis://user:sec@localhost?max_connections=1", "'max_connections' is not to be had"),
-        (PostgresLimits, "postgresql://user:sec/ret@host/app", "quote it"),
-        (PostgresLimits, "postgresql://user:12/sec@host/app", "quote it"),
-        (PostgresLimits, "postgresql://user:sec?ret@host/app", "quote it"),
-        (PostgresLimits, "postgresql://user:sec#ret@host/app", "quote it"),
+        *(
+            (PostgresLimits, f"postgresql://user:{word}@host/app", "quote it")
+            for word in ("sec/ret", "12/sec", "sec?ret", "sec#ret")
+        ),
         (PostgresLimits, "postgresql://user:sec%ret@host/app", "to be quoted"),
         (PostgresLimits, "postgresql://user:sec@[::1/app", "give it one such as"),
         (PostgresLimits, "postgresql://localhost:port/app", "a port, which is a number"),
