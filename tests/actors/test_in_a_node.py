@@ -1,6 +1,5 @@
 """Actors as tools of a node and of an agent: their lifetimes, and the messages to the model."""
 
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 import anyio
@@ -36,9 +35,7 @@ lives: list[str] = []
 
 
 @pytest.fixture(autouse=True)
-def _no_lives() -> Iterator[None]:
-    lives.clear()
-    yield
+def _no_lives() -> None:
     lives.clear()
 
 

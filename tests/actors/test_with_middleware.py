@@ -1,6 +1,5 @@
 """Actor tools behave like plain tools under middleware, overrides, run limits, commands and the test kit."""
 
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 import anyio
@@ -34,9 +33,7 @@ lives: list[str] = []
 
 
 @pytest.fixture(autouse=True)
-def _no_lives() -> Iterator[None]:
-    lives.clear()
-    yield
+def _no_lives() -> None:
     lives.clear()
 
 
