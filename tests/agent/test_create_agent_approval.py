@@ -56,6 +56,13 @@ class Jumps(AgentMiddleware[Any, Any, Any]):
         return self._result("after_model", state)
 
 
+class Later(AgentMiddleware[Any, Any, Any]):
+    """Middleware whose hook follows the model, and does nothing."""
+
+    def after_model(self, state: Any, runtime: Any) -> None:
+        return None
+
+
 def jumps_to_tools() -> Jumps:
     return Jumps("after_model", {"jump_to": "tools"})
 
@@ -146,10 +153,6 @@ async def test_a_jump_at_the_start_of_a_run_does_not_run_a_call_that_waits(hook:
 
 @pytest.mark.parametrize("goto", ["tools", ["tools", "Later.after_model"]])
 async def test_a_command_of_a_hook_does_not_go_past_the_approval(goto: Any) -> None:
-    class Later(AgentMiddleware[Any, Any, Any]):
-        def after_model(self, state: Any, runtime: Any) -> None:
-            return None
-
     world = World(Later(), batched(), Jumps("after_model", Command(goto=goto)))
     question = await world.question()
     await world.run(Command(resume={question: APPROVED}))
@@ -193,10 +196,6 @@ async def test_calls_that_need_no_approval_follow_the_jump() -> None:
     ids=str,
 )
 async def test_no_input_runs_a_call_that_waits_for_an_approval(given: Any) -> None:
-    class Later(AgentMiddleware[Any, Any, Any]):
-        def after_model(self, state: Any, runtime: Any) -> None:
-            return None
-
     world = World(Later(), batched(), Jumps("", None))
     await world.question()
     await world.run(given)
@@ -215,10 +214,6 @@ async def test_a_send_in_the_input_is_refused() -> None:
 @pytest.mark.parametrize("node", ["model", GATE, "Later.after_model", None])
 @pytest.mark.parametrize("values", [None, {"jump_to": "tools"}, {"messages": [AIMessage("", tool_calls=[DELETE])]}])
 async def test_an_update_is_no_approval(node: str | None, values: Any) -> None:
-    class Later(AgentMiddleware[Any, Any, Any]):
-        def after_model(self, state: Any, runtime: Any) -> None:
-            return None
-
     world = World(Later(), batched())
     await world.question()
     await world.agent.aupdate_state(AT, values, as_node=node)
