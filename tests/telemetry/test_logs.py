@@ -4,7 +4,6 @@ import io
 import json
 import logging
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import anyio
@@ -21,33 +20,22 @@ from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 WAIT = 1000
 
 
-class Lines(logging.Handler):
-    """Log handler that keeps records."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.records: list[logging.LogRecord] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(record)
-
-    @property
-    def said(self) -> list[tuple[str, str]]:
-        return [(record.levelname, record.getMessage()) for record in self.records]
-
-    def the(self, text: str) -> Any:
-        [found] = [record for record in self.records if record.getMessage() == text]
-        return found
+Lines = pytest.LogCaptureFixture
 
 
 @pytest.fixture
-def lines() -> Iterator[Lines]:
-    handler, logger = Lines(), logging.getLogger("callboard.calls")
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
-    yield handler
-    logger.removeHandler(handler)
-    logger.setLevel(logging.NOTSET)
+def lines(caplog: Lines) -> Lines:
+    caplog.set_level(logging.DEBUG, "callboard.calls")
+    return caplog
+
+
+def said(lines: Lines) -> list[tuple[str, str]]:
+    return [(record.levelname, record.getMessage()) for record in lines.records]
+
+
+def the(lines: Lines, text: str) -> Any:
+    [found] = [record for record in lines.records if record.getMessage() == text]
+    return found
 
 
 async def asked(node: ToolNode, *requested: Any, **more: Any) -> Any:
@@ -57,8 +45,8 @@ async def asked(node: ToolNode, *requested: Any, **more: Any) -> Any:
 
 async def test_a_level_turns_them_on(lines: Lines) -> None:
     await asked(ToolNode([Recorder().tool("work", seconds=2)]), tool_call("work", "call_1"))
-    assert lines.said == [("DEBUG", "call started"), ("DEBUG", "attempt started"), ("INFO", "call finished")]
-    finished = lines.the("call finished")
+    assert said(lines) == [("DEBUG", "call started"), ("DEBUG", "attempt started"), ("INFO", "call finished")]
+    finished = the(lines, "call finished")
     assert (finished.tool, finished.call_id, finished.attempts) == ("work", "call_1", 1)
     assert finished.duration == pytest.approx(2)
 
@@ -71,7 +59,7 @@ async def test_timeouts_rejections_failures_and_retries_have_lines_of_their_own(
     retry = Retry(attempts=2, any_tool=True, on=OSError, initial=0.1)
     node = ToolNode(tools, policies={"slow": policy}, middleware=[retry], handle_tool_errors=True)
     await asked(node, tool_call("slow", "1"), tool_call("slow", "2"), tool_call("flaky", "3"), tool_call("broken", "4"))
-    assert {("WARNING", f"call {word}") for word in ("timed out", "rejected", "failed")} <= set(lines.said)
+    assert {("WARNING", f"call {word}") for word in ("timed out", "rejected", "failed")} <= set(said(lines))
 
 
 async def test_a_question_and_its_answer_are_an_interrupted_and_a_resumed_call(lines: Lines) -> None:
@@ -84,8 +72,8 @@ async def test_a_question_and_its_answer_are_an_interrupted_and_a_resumed_call(l
         with pytest.raises(CallsInterrupted) as asking:
             await asked(node, tool_call("ask", "call_1"))
         await asked(node, tool_call("ask", "call_1"), ledger=asking.value.ledger, resume="yes")
-    said = [text for _, text in lines.said if text != "attempt started"]
-    assert said == [f"call {word}" for word in ("started", "interrupted", "resumed", "finished")]
+    told = [text for _, text in said(lines) if text != "attempt started"]
+    assert told == [f"call {word}" for word in ("started", "interrupted", "resumed", "finished")]
 
 
 @pytest.mark.real_clock
@@ -95,7 +83,7 @@ async def test_a_run_is_bound_to_its_thread_and_every_call_to_its_run(lines: Lin
     with Tracing(TracerProvider()).on(), anyio.fail_after(WAIT):
         await agent.ainvoke({"messages": [("user", "go")]}, {"configurable": {"thread_id": "oslo"}})
 
-    run, call = lines.the("run finished"), lines.the("call finished")
+    run, call = the(lines, "run finished"), the(lines, "call finished")
     assert run.thread_id == call.thread_id == "oslo"
     assert run.agent == call.agent == "bot"
     assert run.run_id == call.run_id
@@ -114,24 +102,22 @@ async def test_a_lost_thread_is_a_warning(lines: Lines) -> None:
     finally:
         release.set()
 
-    assert ("WARNING", "thread abandoned") in lines.said
+    assert ("WARNING", "thread abandoned") in said(lines)
 
 
-async def test_logs_are_off_by_default(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_logs_are_off_by_default(caplog: Lines, capfd: pytest.CaptureFixture[str]) -> None:
     """A library must not log unless the application asks for it."""
     await asked(ToolNode([Recorder().tool("slow", seconds=9)], timeout=1), tool_call("slow", "call_1"))
     assert caplog.records == []
     assert capfd.readouterr() == ("", "")
 
 
-async def test_they_can_be_had_for_one_block_on_a_logger_of_ones_own() -> None:
+async def test_they_can_be_had_for_one_block_on_a_logger_of_ones_own(caplog: Lines) -> None:
     """The block's own logger works without any level on the logger `callboard`."""
-    handler, logger = Lines(), logging.getLogger("mine")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    with Logs(logger).on():
+    caplog.set_level(logging.INFO, "mine")
+    with Logs(logging.getLogger("mine")).on():
         await asked(ToolNode([Recorder().tool("work")]), tool_call("work", "call_1"))
-    assert handler.said == [("INFO", "call finished")]
+    assert said(caplog) == [("INFO", "call finished")]
 
 
 @pytest.mark.parametrize("kind", ["json", "console"])
