@@ -71,18 +71,8 @@ def test_markers_and_fixtures_are_explained(project: pytest.Pytester) -> None:
 
     assert "@pytest.mark.callboard(path): recording that" in told
     assert "@pytest.mark.callboard_schedules(number): number of" in told
-    for text in (
-        "virtual_clock",
-        "real_clock",
-        "seeded_clock",
-        "kill_at",
-        "fake_tools",
-        "no_orphans",
-        "scripted_model",
-        "recorder",
-        "replay",
-    ):
-        assert f"\n{text} -- " in told
+    fixtures = "virtual_clock real_clock seeded_clock kill_at fake_tools no_orphans scripted_model recorder replay"
+    assert [name for name in fixtures.split() if f"\n{name} -- " not in told] == []
 
 
 def test_an_async_test_runs_on_both_backends_on_a_virtual_clock(project: pytest.Pytester) -> None:
@@ -131,33 +121,29 @@ def test_anyios_plugin_takes_the_clock_from_the_fixture(project: pytest.Pytester
     run(project).assert_outcomes(passed=2)
 
 
-def test_a_clock_that_anyios_plugin_would_not_use_is_refused(project: pytest.Pytester) -> None:
+@pytest.mark.parametrize(
+    ("mark", "options", "failed", "told"),
+    [
+        ("anyio", (), 4, "def anyio_backend(virtual_clock): return virtual_clock"),
+        ("trio", ("-p", "pytest_trio.plugin"), 2, "another plugin runs this async test, without the fixture 'virtual"),
+    ],
+    ids=["anyio", "another"],
+)
+def test_a_clock_that_the_plugin_of_the_test_would_not_use_is_refused(
+    project: pytest.Pytester, mark: str, options: tuple[str, ...], failed: int, told: str
+) -> None:
     """Without this, the test would silently sleep on the real clock."""
-    project.makepyfile("""
+    project.makepyfile(f"""
         import pytest
 
-        @pytest.mark.anyio
+        @pytest.mark.{mark}
         async def test_it(virtual_clock):
             pass
     """)
-    result = run(project)
+    result = run(project, *options)
 
-    result.assert_outcomes(failed=4)
-    result.stdout.fnmatch_lines(["*def anyio_backend(virtual_clock): return virtual_clock*"])
-
-
-def test_a_clock_that_another_plugin_would_not_use_is_refused(project: pytest.Pytester) -> None:
-    project.makepyfile("""
-        import pytest
-
-        @pytest.mark.trio
-        async def test_it(virtual_clock):
-            pass
-    """)
-    result = run(project, "-p", "pytest_trio.plugin")
-
-    result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(["*another plugin runs this async test, without the fixture 'virtual_clock'*"])
+    result.assert_outcomes(failed=failed)
+    result.stdout.fnmatch_lines([f"*{told}*"])
 
 
 def test_fakes_replace_tools_by_pattern(project: pytest.Pytester) -> None:
@@ -416,12 +402,8 @@ def test_ten_schedules_are_the_default_and_one_is_chosen(project: pytest.Pyteste
             pass
     """)
     run(project, "-k", "test_it or test_anyios").assert_outcomes(errors=1)
-    text = (
-        Path("test_ten_schedules_are_the_default_and_one_is_chosen.py")
-        .read_text()
-        .partition("@pytest.mark.callboard")[0]
-    )
-    project.makepyfile(text)
+    written = Path("test_ten_schedules_are_the_default_and_one_is_chosen.py").read_text()
+    project.makepyfile(written.partition("@pytest.mark.callboard")[0])
     run(project).assert_outcomes(passed=40)
     run(project, "--callboard-seed", "70").assert_outcomes(passed=4)
 
