@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 import anyio
 import ormsgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from langchain.agents import create_agent as langchains_agent
 from langchain.agents.middleware import AgentState
@@ -151,19 +151,6 @@ async def test_threads_change_agents_between_turns(desk: Desk) -> None:
         assert await desk.read() == result
 
 
-async def test_a_question_is_answered_by_the_other_agent(desk: Desk) -> None:
-    for first, second in (("theirs", "ours"), ("ours", "theirs")):
-        await desk.say(first, "write a b")
-        await desk.say(first, "ask a")
-        await desk.read()
-        before = len((await desk.read())["messages"])
-        result = await desk.answer(second, "yes")
-        assert contents(result)[before:] == ["a: yes", f"done {before + 1}"]
-        assert await desk.read() == result
-        await desk.say(second, "write c")
-        await desk.read()
-
-
 async def test_histories_show_the_values_of_each_position(desk: Desk) -> None:
     for text in ("write a b", "hello", "write c", "hello", "write d e f"):
         await desk.say("theirs", text)
@@ -190,20 +177,6 @@ async def test_every_position_can_be_gone_back_to(desk: Desk) -> None:
             assert result["messages"][: len(place.values["messages"])] == place.values["messages"]
             assert await desk.read() == result
             assert await desk.read(place.config) == place.values
-
-
-@pytest.mark.parametrize("who", ["ours", "theirs"])
-async def test_updates_change_the_thread_of_the_other(desk: Desk, who: str) -> None:
-    await desk.say("theirs", "write a")
-    first = (await desk.history("theirs"))[0].config
-    await desk.update(who, {"files": {"a": "changed"}})
-    assert (await desk.read())["files"] == {"a": "changed"}
-    there = await desk.update(who, {"files": {"b": "new"}}, first)
-    assert (await desk.read(there))["files"] == {"a": "in a", "b": "new"}
-    await desk.update(who, {"files": Overwrite({"c": "only"})})
-    assert (await desk.read())["files"] == {"c": "only"}
-    await desk.say("theirs", "write d")
-    assert (await desk.read())["files"] == {"c": "only", "d": "in d"}
 
 
 async def test_a_fork_leaves_the_messages_of_other_branches(desk: Desk) -> None:
@@ -403,7 +376,23 @@ ACTIONS = st.sampled_from(["hello", "write a", "write b c", "ask a", "both d", "
 STEPS = st.tuples(st.sampled_from(["ours", "theirs"]), ACTIONS, st.one_of(st.just(1.0), st.floats(0, 0.999)))
 
 
+def answered(first: str, second: str) -> list[Any]:
+    """Return steps in which one agent asks, and the other takes the answer and goes on."""
+    return [(first, "write b c", 1.0), (first, "ask a", 1.0), (second, "hello", 1.0), (second, "write a", 1.0)]
+
+
+def updated(who: str) -> list[Any]:
+    """Return steps in which an agent updates a thread of LangChain's agent, and an earlier position of it."""
+    return [("theirs", "write a", 1.0), *((who, *rest) for rest in UPDATES), ("theirs", "write a", 1.0)]
+
+
+UPDATES = (("update", 1.0), ("update", 0.0), ("overwrite", 1.0))
+
+
 @settings(max_examples=settings().max_examples // 2)
+@example([*answered("theirs", "ours"), *answered("ours", "theirs")])
+@example(updated("ours"))
+@example(updated("theirs"))
 @given(st.lists(STEPS, min_size=2, max_size=8))
 async def test_any_sequence_of_changes_leads_to_what_langchains_agent_alone_has(steps: list[Any]) -> None:
     """Whoever makes a turn, an answer, an update or a fork, the state is the same, and earlier positions remain."""
