@@ -162,36 +162,30 @@ def test_nothing_is_cached_or_shared_with_other_sites(page: WebPage) -> None:
         assert "Server" not in headers
 
 
-@pytest.mark.parametrize("given", ["", "Bearer", "Bearer wrong", "Bearer é", "Basic {token}", "Bearer {token}x"])
-def test_without_the_token_there_are_no_data(page: WebPage, given: str) -> None:
+TOKENS = ("", "Bearer", "Bearer wrong", "Bearer é", "Basic {token}", "Bearer {token}x")
+HOSTS = ("evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "")
+REFUSED: list[tuple[int, dict[str, str]]] = [
+    *((401, {"Authorization": given}) for given in TOKENS),
+    (401, {"path": "/data?token={token}", "Authorization": ""}),
+    *((403, {"path": path, "Host": host}) for path in ("/", "/data") for host in HOSTS),
+    *((404, {"path": path}) for path in ("/other", "/data/", "/../data", "http:/data")),
+    *((405, {"method": method}) for method in ("POST", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE", "MAKE")),
+]
+"""A page of another site can make its name resolve to 127.0.0.1, and then ask as if it were this page."""
+
+
+@pytest.mark.parametrize(("status", "asked"), REFUSED)
+def test_only_get_with_token_and_host_of_the_page_is_answered(
+    page: WebPage, status: int, asked: dict[str, str]
+) -> None:
     client = show(page, [HEADER, *call(1, 0, tool="secret_tool")])
-    answer, body = client.ask(Authorization=given.format(token=client.token))
+    known = {"token": client.token, "port": client.port}
+    answer, body = client.ask(**{name: value.format(**known) for name, value in asked.items()})
 
-    assert answer.status == 401
+    assert answer.status == status
+    assert answer.headers["Allow"] == ("GET" if status == 405 else None)
     assert b"secret_tool" not in body
-    assert client.ask(f"/data?token={client.token}", Authorization="")[0].status == 401
-
-
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", ""])
-@pytest.mark.parametrize("path", ["/", "/data"])
-def test_another_host_is_refused(page: WebPage, host: str, path: str) -> None:
-    """A page of another site can make its name resolve to 127.0.0.1, and then ask as if it were this page."""
-    client = Client(page.url)
-
-    assert client.ask(path, Host=host.format(port=client.port))[0].status == 403
-    assert client.ask(path, Host=f"localhost:{client.port}")[0].status == 200
-
-
-@pytest.mark.parametrize("method", ["POST", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE", "MAKE"])
-def test_only_get_is_allowed(page: WebPage, method: str) -> None:
-    answer, _ = Client(page.url).ask(method=method)
-
-    assert (answer.status, answer.headers["Allow"]) == (405, "GET")
-
-
-@pytest.mark.parametrize("path", ["/other", "/data/", "/../data", "http:/data"])
-def test_there_is_nothing_else(page: WebPage, path: str) -> None:
-    assert Client(page.url).ask(path)[0].status == 404
+    assert {client.ask(path, Host=f"localhost:{client.port}")[0].status for path in ("/", "/data")} == {200}
 
 
 def test_text_of_a_request_is_not_repeated(page: WebPage) -> None:
