@@ -16,11 +16,10 @@ from langchain.agents.middleware import (
     HumanInTheLoopMiddleware,
     ToolRetryMiddleware,
     before_model,
-    hook_config,
 )
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage, SystemMessage, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, ToolCall
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
@@ -185,16 +184,6 @@ async def test_an_actor_is_a_tool_of_the_agent() -> None:
         assert texts(await run(agent)) == ["go", "", "1", "2", "done"]
 
 
-async def test_a_hook_that_jumps_ends_the_agent() -> None:
-    class Ends(AgentMiddleware[Any, Any, Any]):
-        @hook_config(can_jump_to=["end"])
-        def before_model(self, state: Any, runtime: Any) -> dict[str, Any]:
-            return {"jump_to": "end"}
-
-    result = await run(create_agent(ScriptedModel(["never asked"]), [add], middleware=[Ends()]))
-    assert texts(result) == ["go"]
-
-
 async def test_the_answer_has_the_form_of_each_strategy_and_a_database_keeps_it(tmp_path: Path) -> None:
     class Answer(BaseModel):
         value: int
@@ -278,13 +267,6 @@ async def test_a_sync_hook_does_not_run_on_the_event_loop() -> None:
     assert found == [False]
 
 
-def test_the_system_prompt_and_the_name_are_langchains() -> None:
-    model = ScriptedModel(["done"])
-    result = create_agent(model, [], system_prompt="Be brief.", name="ann").invoke(GO)
-    assert result["messages"][-1].name == "ann"
-    assert isinstance(model.requests[0][0], SystemMessage)
-
-
 class Adder(Actor):
     """Actor with a handler that has the name of a function."""
 
@@ -336,15 +318,6 @@ async def test_a_hook_may_jump_only_where_it_has_declared() -> None:
     agent = create_agent(scripted(), [add], middleware=[jump])
     with pytest.raises(KeyError, match=r"'jump\.before_model' jumps to 'tools'"):
         await run(agent)
-
-
-async def test_messages_and_updates_have_langchains_node_names() -> None:
-    agent = create_agent(adding(), [add], middleware=[])
-    with anyio.fail_after(WAIT):
-        chunks = [chunk async for chunk in agent.astream(GO, stream_mode="updates")]
-    assert [next(iter(chunk)) for chunk in chunks] == ["model", "tools", "model"]
-    assert isinstance(chunks[1]["tools"]["messages"][0], ToolMessage)
-    assert isinstance(chunks[2]["model"]["messages"][0], AIMessage)
 
 
 async def test_observers_hear_of_each_request_to_the_model() -> None:
