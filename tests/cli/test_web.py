@@ -174,17 +174,13 @@ REFUSED: list[tuple[int, dict[str, str]]] = [
 """A page of another site can make its name resolve to 127.0.0.1, and then ask as if it were this page."""
 
 
-@pytest.mark.parametrize(("status", "asked"), REFUSED)
-def test_only_get_with_token_and_host_of_the_page_is_answered(
-    page: WebPage, status: int, asked: dict[str, str]
-) -> None:
+def test_only_get_with_token_and_host_of_the_page_is_answered(page: WebPage) -> None:
     client = show(page, [HEADER, *call(1, 0, tool="secret_tool")])
     known = {"token": client.token, "port": client.port}
-    answer, body = client.ask(**{name: value.format(**known) for name, value in asked.items()})
-
-    assert answer.status == status
-    assert answer.headers["Allow"] == ("GET" if status == 405 else None)
-    assert b"secret_tool" not in body
+    for status, asked in REFUSED:
+        answer, body = client.ask(**{name: value.format(**known) for name, value in asked.items()})
+        assert (answer.status, answer.headers["Allow"]) == (status, "GET" if status == 405 else None), asked
+        assert b"secret_tool" not in body, asked
     assert {client.ask(path, Host=f"localhost:{client.port}")[0].status for path in ("/", "/data")} == {200}
 
 

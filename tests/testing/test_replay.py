@@ -176,13 +176,11 @@ CHANGES: dict[str, tuple[Callable[[], Agent], list[str]]] = {
 """Change of the agent since its recording, and what is told of it. Recorded durations are kept, on a virtual clock."""
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_changed_agent_is_a_difference(recording: Path, name: str, change: str) -> None:
-    agent, expected = CHANGES[change]
-    told = differences(recording, agent(), name)
-
-    assert told.startswith(f"the replay of {recording} differs in ")
-    assert [text for text in expected if text not in told] == []
+def test_a_changed_agent_is_a_difference(recording: Path, name: str) -> None:
+    for change, (agent, expected) in CHANGES.items():
+        told = differences(recording, agent(), name)
+        assert told.startswith(f"the replay of {recording} differs in "), change
+        assert [text for text in expected if text not in told] == [], change
 
 
 def test_further_calls_and_missing_requests_are_differences(recording: Path, name: str) -> None:
