@@ -358,7 +358,8 @@ async def test_a_run_elsewhere_has_the_thread_until_its_lease_is_over(where: str
 async def test_a_process_that_has_the_number_of_a_dead_one_holds_nothing() -> None:
     """Restarted workers often get the same process ids, above all in containers."""
     saver = InMemorySaver()
-    dead = {**_lease.new_holder(), "token": "theirs", "pid": os.getppid(), "until": time.time() - 3600}
+    number = {"pid": os.getppid(), "born": "1"}  # not this process's start time: the parent may have begun in its tick
+    dead = {**_lease.new_holder(), **number, "token": "theirs", "until": time.time() - 3600}
     agent = await _begun(saver)
     forge(saver, CONFIG, {"kind": "hold", "holder": dead})
     result = await agent.ainvoke(QUESTION, CONFIG)
