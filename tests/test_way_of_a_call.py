@@ -21,10 +21,10 @@ async def passing(request: Any, call_next: Any) -> Any:
 @pytest.mark.parametrize(
     ("options", "first", "further"),
     [
-        pytest.param({}, 87, 26, id="plain"),
-        pytest.param({"timeout": 60.0}, 93, 32, id="with a timeout"),
-        pytest.param({"middleware": [passing]}, 91, 33, id="with a wrapper"),
-        pytest.param({"middleware": [passing], "timeout": 60.0}, 115, 57, id="with a wrapper and a timeout"),
+        pytest.param({}, 88, 26, id="plain"),
+        pytest.param({"timeout": 60.0}, 94, 32, id="with a timeout"),
+        pytest.param({"middleware": [passing]}, 93, 33, id="with a wrapper"),
+        pytest.param({"middleware": [passing], "timeout": 60.0}, 117, 57, id="with a wrapper and a timeout"),
     ],
 )
 async def test_a_call_runs_few_functions(options: dict[str, Any], first: int, further: int) -> None:

@@ -12,7 +12,9 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, tool
 from langchain_core.tracers import context as tracers
 from langsmith import RunTree
+from langsmith._internal import _context
 from langsmith.run_helpers import tracing_context
+from langsmith.utils import get_env_var
 
 from callboard.tools import _callbacks
 from callboard.tools._callbacks import manager_of_tool
@@ -105,6 +107,37 @@ def test_a_plain_call_takes_the_shortcut_with_this_release_of_langchain(monkeypa
     """If it fails, read `_configure` in langchain-core again: which sources does it ask, and does `is_traced`?"""
     monkeypatch.setattr(AsyncCallbackManager, "configure", None)
     assert manager_of_tool(work, {"metadata": {"a": 1}}).inheritable_metadata == {"a": 1}
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_langsmith_is_found_by_its_variables_and_by_its_functions(
+    monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    """LangSmith's functions take long, but another release may decide by other variables."""
+    if not is_known:
+        monkeypatch.setattr(_callbacks, "_ENABLING", "")
+    is_on = _callbacks._langsmith()
+    assert is_on.__name__ == ("by_variables" if is_known else "by_functions")
+    assert not is_on()
+    for surroundings in (
+        tracing_context(enabled=True),
+        tracing_context(tags=["a"]),
+        tracing_context(metadata={"b": 1}),
+        tracing_context(parent=RunTree(name="outer", client=None)),
+    ):
+        with surroundings:
+            assert is_on()
+    with monkeypatch.context() as patch:
+        patch.setattr(_context, "_GLOBAL_TRACING_ENABLED", True)
+        assert is_on()
+        with tracing_context(enabled=False):
+            assert not is_on()
+    with monkeypatch.context() as patch:
+        patch.setenv("LANGSMITH_TRACING", "true")
+        get_env_var.cache_clear()
+        assert is_on()
+    get_env_var.cache_clear()
+    assert not is_on()
 
 
 def test_a_release_that_asks_other_sources_is_asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:

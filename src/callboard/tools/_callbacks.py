@@ -183,11 +183,8 @@ def is_traced() -> bool:
     """Return whether LangChain may add handlers, tags or a parent run that are in neither the config nor the tool."""
     if not _is_known or get_debug():
         return True
-    tracing_context, is_enabled, tracer, hooks = _sources()
-    found = tracing_context()
-    if found["parent"] is not None or found["tags"] or found["metadata"]:
-        return True
-    if tracer.get() is not None or is_enabled(found):
+    is_on, tracer, hooks = _sources()
+    if tracer.get() is not None or is_on():
         return True
     for var, _, _, env_var in hooks:  # noqa: SIM110 (`any` would enter a generator for each hook)
         if env_var is not None or var.get() is not None:
@@ -196,13 +193,46 @@ def is_traced() -> bool:
 
 
 @cache
-def _sources() -> tuple[Callable[[], dict[str, Any]], Callable[..., Any], ContextVar[Any], list[Any]]:
+def _sources() -> tuple[Callable[[], bool], ContextVar[Any], list[Any]]:
     """Import LangSmith at the first call, which takes 0.1 s; return the objects by which LangChain finds tracers."""
     from langchain_core.tracers.context import _configure_hooks, tracing_v2_callback_var
-    from langsmith.run_helpers import get_tracing_context
-    from langsmith.utils import tracing_is_enabled
 
-    return get_tracing_context, tracing_is_enabled, tracing_v2_callback_var, _configure_hooks
+    return _langsmith(), tracing_v2_callback_var, _configure_hooks
+
+
+_ENABLING = """
+    _internal _context langsmith._internal._context langsmith.run_helpers get_current_run_tree get_tracing_context
+    _GLOBAL_TRACING_ENABLED get_env_var
+"""
+"""Names that LangSmith's `tracing_is_enabled` uses in the release that was read."""
+_VARIABLES = ("_PARENT_RUN_TREE_REF", "_TAGS", "_METADATA", "_TRACING_ENABLED")
+
+
+def _langsmith() -> Callable[[], bool]:
+    """Return a function that returns whether LangSmith may record the run of a tool, or add a parent or tags to it."""
+    from langsmith.run_helpers import get_tracing_context
+    from langsmith.utils import get_env_var, tracing_is_enabled
+
+    def by_functions() -> bool:
+        found = get_tracing_context()
+        return found["parent"] is not None or bool(found["tags"] or found["metadata"] or tracing_is_enabled(found))
+
+    if not set(_ENABLING.split()).issuperset(tracing_is_enabled.__code__.co_names):
+        return by_functions
+    # LangSmith's functions import modules and build dicts at each call, 6 % of the time of a batch with one call.
+    from langsmith._internal import _context
+
+    def by_variables() -> bool:
+        if parent.get() is not None or tags.get() or metadata.get():
+            return True
+        if (enabled := own.get()) is None and (enabled := _context._GLOBAL_TRACING_ENABLED) is None:
+            return get_env_var("TRACING_V2", default=get_env_var("TRACING", default="")) == "true"
+        return bool(enabled)
+
+    if any(not hasattr(_context, name) for name in _VARIABLES):
+        return by_functions
+    parent, tags, metadata, own = (getattr(_context, name) for name in _VARIABLES)
+    return by_variables
 
 
 class LazyManager:
