@@ -65,8 +65,10 @@ class Batch(Generic[T]):
         """
         count = len(self.calls)
         loop = self.calls[0].loop if count else current_loop()
-        if loop.deadline() == -math.inf:
-            await checkpoint_if_cancelled()  # a cancelled caller starts no call
+        # A cancelled caller starts no call. Its deadline was read when the calls were made, just before; a cancellation
+        # since then reaches their tasks.
+        if not count or self.calls[0].until == -math.inf:
+            await checkpoint_if_cancelled()
         left = LeftTasks() if loop.name == "asyncio" else None  # on trio every task has a nursery
         self._pulse = loop.pulse
         self._pulse.begin()

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
-from anyio.lowlevel import checkpoint
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from langchain_core.callbacks import AsyncCallbackManager
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
@@ -219,6 +219,7 @@ class ToolBatch:
             if setup.actors.in_journal:
                 setup.actors.journal()  # raises without a journal, before any call starts
             async with setup.actors.opened():
+                await checkpoint_if_cancelled()  # the actors may have taken long to start
                 return await self._run(around)
         raise operation.ended_by_drain()
 
