@@ -45,15 +45,19 @@ class LoopResources(Protocol):
 
     async def keep(self) -> None:
         """Keep the resources running until `dismiss` is called. Runs in a task of its own, and must not raise."""
+        ...
 
     async def until_ready(self) -> None:
         """Wait until the resources can be used, or have failed; raise ActorStartError if neither happens in time."""
+        ...
 
     async def dismiss(self) -> None:
         """End all resources, and wait until they have ended."""
+        ...
 
     def abandon(self) -> None:
         """End all resources at once, after their event loop was closed and no task can wait any more."""
+        ...
 
 
 S = TypeVar("S", bound=LoopResources)

@@ -65,12 +65,15 @@ class DocumentsTransport(Connection, Protocol):
 
     async def read(self, documents: Sequence[Document]) -> Sequence[StoredDocument]:
         """Read documents and the values of their marks, which are counters; create marks that do not exist."""
+        ...
 
     async def write(self, swaps: Sequence[Swap]) -> Sequence[bool]:
         """Write those documents that have not changed since they were read; return for each whether it was written."""
+        ...
 
     async def mark(self, documents: Sequence[Document]) -> None:
         """Set marks: increase the counter of each mark, so that a later read shows that the mark was set."""
+        ...
 
 
 # Pending changes. They decide, and never wait; all of it runs in the client's thread.

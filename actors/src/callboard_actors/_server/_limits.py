@@ -129,9 +129,11 @@ class LimitsTransport(Connection, Protocol):
             AwayError: if the server cannot be reached; the steps may or may not have been applied.
             StorageError: if the server refuses.
         """
+        ...
 
     def heard(self) -> AsyncIterator[tuple[str, str, int]]:
         """Yield limit and key, id and fencing token of each permit that the server grants to a waiting call."""
+        ...
 
 
 # The gate.

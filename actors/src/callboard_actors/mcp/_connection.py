@@ -206,10 +206,11 @@ class Plan:
                 # Computed for each connection, so that a restarted actor gets fresh credentials.
                 headers = self.headers(key) if callable(self.headers) else self.headers
                 is_auth = hasattr(self.auth, "async_auth_flow") and not isinstance(self.auth, type)
+                auth = cast("Any", self.auth if is_auth or not callable(self.auth) else self.auth(key))
                 transport = http_transport(
                     url,
                     headers=await headers if isawaitable(headers) else headers,
-                    auth=self.auth(key) if callable(self.auth) and not is_auth else self.auth,
+                    auth=auth,
                     max_message=bounds.max_message,
                 )
             case Given(server):

@@ -219,9 +219,11 @@ class ServedCall(Protocol):
 
         `answers` maps question ids to answers; it is empty at the first time. Raise the error of a failed call.
         """
+        ...
 
     async def forget(self) -> None:
         """Delete everything that is stored about the call, because its questions will not be answered."""
+        ...
 
 
 Begun = ServedCall | types.CallToolResult | None

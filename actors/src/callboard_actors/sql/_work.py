@@ -164,21 +164,27 @@ class Backend(Protocol):
 
     def check(self, job: Job) -> None:
         """Raise SqlError, with the remedy, if the database does not exist or its role can do more than it should."""
+        ...
 
     def reading(self, job: Job) -> "AbstractContextManager[sqlalchemy.Connection]":
         """Return a context manager with a connection for reading; its statements stop when the job is stopped."""
+        ...
 
     def query(self, statement: str, parameters: Parameters, caps: Caps, job: Job) -> Rows:
         """Run a statement that only reads, and return its rows. Raise SqlError if the statement writes, or fails."""
+        ...
 
     def execute(self, statement: str, parameters: Parameters, caps: Caps, job: Job, once: Once | None) -> Rows:
         """Run a statement that changes the database, and commit it; return its rows.
 
         If it fails, the text of the SqlError says whether nothing was changed, or whether that is unknown.
         """
+        ...
 
     def row_estimates(self, connection: "sqlalchemy.Connection", tables: Sequence[str]) -> Mapping[str, str]:
         """Return rough row counts by table name, as texts, as far as they are known without counting everything."""
+        ...
 
     def close(self) -> None:
         """Close the pools of connections; no other method is called afterwards."""
+        ...

@@ -82,12 +82,15 @@ class FleetTransport(Connection, Protocol):
 
         Returns False if it was not a member before, or no longer, and has become one now.
         """
+        ...
 
     async def own(self, gate: str) -> Owned:
         """Acquire a key if it has no owner; return the owner that the key then has."""
+        ...
 
     async def still(self, addresses: Sequence[Address]) -> Sequence[bool]:
         """Return, for each address, whether its member still owns the key with the same fencing token."""
+        ...
 
     async def send(self, to: Address, number: int, ask: str, frame: bytes) -> bool:
         """Send an ask to the owner of its key through the server; return False if `to` does not own the key.
@@ -98,18 +101,21 @@ class FleetTransport(Connection, Protocol):
             ask: id of the ask.
             frame: the signed ask.
         """
+        ...
 
     async def begin(self, gate: str, token: int, ask: str) -> bool:
         """Mark an ask that was sent to this member as begun.
 
         Return False if its sender has recalled it, or if the key has another owner.
         """
+        ...
 
     async def recall(self, owner: str, ask: str, marker: bytes) -> bool:
         """Ensure that a sent ask never begins; return False if it may have begun.
 
         In that case the marker is put into the asker's own mail, behind any reply to the ask that is already there.
         """
+        ...
 
     async def tell(self, messages: Sequence[tuple[str, bytes, str]]) -> None:
         """Put messages into the mailboxes of their receivers at the server.
@@ -117,21 +123,27 @@ class FleetTransport(Connection, Protocol):
         Args:
             messages: for each message the receiver, the signed frame, and the id of the ask that it ends, or "".
         """
+        ...
 
     async def give_back(self, gate: str, token: int) -> None:
         """Give up a key, so that the next asker may own it."""
+        ...
 
     async def save(self, gate: str, token: int, state: bytes) -> bool:
         """Save the state of a key; return False if the key has a later owner."""
+        ...
 
     async def load(self, gate: str) -> bytes | None:
         """Return the state that the last owner of the key saved; `None` if there is none."""
+        ...
 
     def mail(self) -> AsyncIterator[Sequence[bytes]]:
         """Yield batches of messages to this member, in order; a batch is deleted when the next one is requested."""
+        ...
 
     async def leave(self) -> None:
         """Stop being a member, so that this member's keys count as free."""
+        ...
 
 
 # The client.
