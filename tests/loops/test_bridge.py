@@ -351,6 +351,37 @@ class Foreign(StructuredTool):
         return await super().ainvoke(*args, **kwargs)
 
 
+def test_a_call_that_is_cancelled_before_its_first_step_never_begins() -> None:
+    """The caller goes on at once, so a call that began later would act without anyone who waits for it."""
+    begun, gate = list[str](), threading.Event()
+
+    async def blocks() -> None:
+        gate.wait(10)
+
+    async def begins() -> None:
+        begun.append("begun")
+
+    async def main() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(run_on_asyncio, blocks)
+            await anyio.wait_all_tasks_blocked()
+            with anyio.CancelScope() as scope:
+                group.start_soon(release, scope)
+                await run_on_asyncio(begins)
+        await run_on_asyncio(nothing)  # every callback before this one has run
+
+    async def release(scope: anyio.CancelScope) -> None:
+        await anyio.wait_all_tasks_blocked()
+        scope.cancel()
+        await anyio.wait_all_tasks_blocked()
+        gate.set()
+
+    async def nothing() -> None: ...
+
+    within(20, partial(anyio.run, main, backend="trio"))
+    assert begun == []
+
+
 def foreign(fn: Callable[..., object]) -> StructuredTool:
     return Foreign.from_function(coroutine=fn, name=fn.__name__, description="A tool of a test.")
 

@@ -5,6 +5,7 @@ belongs to one loop. A cancelled or interrupted caller waits for the end of its 
 """
 
 import asyncio
+import math
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -14,12 +15,12 @@ from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 import anyio
-from anyio.from_thread import BlockingPortal
+import sniffio
 from anyio.lowlevel import checkpoint_if_cancelled
 
+from callboard._loops._asyncio_scope import AsyncioScope
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE, current_timed
-from callboard._loops._protocol import Nursery, Scope
 
 T = TypeVar("T")
 
@@ -29,12 +30,13 @@ _background_blocked: ContextVar[bool] = ContextVar("callboard_background_blocked
 
 
 class _BackgroundLoop:
-    """asyncio loop in a daemon thread; callers reach it through an anyio portal."""
+    """asyncio loop in a daemon thread, and the calls that other threads have handed to it."""
 
     def __init__(self) -> None:
         self._ready = threading.Event()
         self.pid = os.getpid()  # a fork inherits this object without its thread
-        self.portal: BlockingPortal | None = None
+        self.calls: set[asyncio.Task[None]] = set()
+        """Tasks of the calls that have not ended; the loop itself refers to them only weakly."""
         self.thread = threading.Thread(target=self._main, name="callboard-asyncio", daemon=True)
         self.thread.start()
         self._ready.wait()
@@ -43,17 +45,19 @@ class _BackgroundLoop:
         anyio.run(self._serve, backend="asyncio")
 
     async def _serve(self) -> None:
-        async with BlockingPortal() as self.portal:
-            self._ready.set()
-            await self.portal.sleep_until_stopped()
+        self.loop = asyncio.get_running_loop()
+        self._stopped = asyncio.Event()
+        self._ready.set()
+        await self._stopped.wait()
+        while self.calls:
+            await asyncio.wait(self.calls)
 
     def submit(self, fn: Callable[[], object]) -> None:
-        assert self.portal is not None
-        self.portal.start_task_soon(fn)
+        """Call `fn` in the thread of the loop, with a copy of the caller's context variables."""
+        self.loop.call_soon_threadsafe(fn)
 
     def close(self) -> None:
-        assert self.portal is not None
-        self.portal.start_task_soon(self.portal.stop)
+        self.submit(self._stopped.set)
         self.thread.join()  # or each nested sync call would leave a thread and an open loop behind
 
 
@@ -80,52 +84,50 @@ class _BridgedCall(Generic[T]):
 
     def __init__(self, background: _BackgroundLoop, fn: Callable[[], Awaitable[T]], on_end: Callable[[], None]) -> None:
         around = current_timed.get()
-        self._grace = DEFAULT_GRACE if around is None else around.grace
         self._background = background
         self._fn = fn
         self._on_end = on_end
-        self._nursery: Nursery | None = None
-        self._begun = self._cancelled = False
+        self._scope = AsyncioScope(math.inf, DEFAULT_GRACE if around is None else around.grace)
+        self._cancelled = False
         self._value: T | None = None
         self._error: BaseException | None = None
         self.ended = False
 
     def start(self) -> None:
-        self._background.submit(self._host)
+        self._background.submit(self._begin)
 
-    async def _host(self) -> None:
-        self._begun = True
+    def _begin(self) -> None:
+        # In the context of the caller, whose library may be trio.
+        sniffio.current_async_library_cvar.set("asyncio")
+        # A plain task: a portal and a nursery of anyio would cost twice as much as the crossing itself.
+        task = self._background.loop.create_task(self._run())
+        self._background.calls.add(task)
+        task.add_done_callback(self._background.calls.discard)
+
+    async def _run(self) -> None:
+        if self._cancelled:
+            return  # before this first step, or even before `start` had submitted the call: nobody waits for it
         try:
-            async with current_loop().nursery() as self._nursery:
-                self._nursery.start(self._child, self._grace)
-                if self._cancelled:  # `cancel` came before the nursery was open
-                    self._nursery.cancel()
-        except BaseException as exc:
-            self._error = exc
-            raise
+            with self._scope:
+                try:
+                    self._value = await self._fn()
+                    self.ended = True
+                except BaseException as exc:
+                    # Every error is the caller's, and reaches it through `result`.
+                    self._error = exc
+                    if self._scope.cancel_called and isinstance(exc, asyncio.CancelledError):
+                        raise
         finally:
             self._on_end()
-
-    async def _child(self, scope: Scope) -> None:
-        with scope:
-            try:
-                self._value = await self._fn()
-                self.ended = True
-            except BaseException as exc:
-                # Every other error is the caller's, and reaches it through `result`: a nursery takes it for a bug.
-                self._error = exc
-                if self._cancelled and isinstance(exc, current_loop().cancelled_class):
-                    raise
 
     def cancel(self) -> None:
         """Cancel the call, from any thread, without waiting for its end; nothing may start it afterwards."""
 
         def cancel_there() -> None:
             self._cancelled = True
-            if self._nursery is not None:
-                self._nursery.cancel()
-            elif not self._begun:
-                self._on_end()  # Ctrl-C came before `start` had submitted the call
+            self._scope.cancel()
+            if not self._scope.begun:
+                self._on_end()
 
         self._background.submit(cancel_there)
 
