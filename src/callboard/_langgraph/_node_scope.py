@@ -270,7 +270,8 @@ def _updated(channel: Any, name: str, writes: Sequence[Write]) -> Any:
 def task_id_of(checkpoint_id: str, graph_ns: str, step: int, node: str, *path: str) -> str:
     """Return the task id that LangGraph would compute; `path` is `PULL` with triggers, or `PUSH` with a number."""
     namespace = f"{graph_ns}{NS_SEP}{node}" if graph_ns else node
-    return _xxhash_str(bytes.fromhex(checkpoint_id.replace("-", "")), namespace, str(step), node, *path)
+    # LangGraph hashes the parts one after the other, so it may get them as one.
+    return _xxhash_str(bytes.fromhex(checkpoint_id.replace("-", "")), f"{namespace}{step}{node}{''.join(path)}")
 
 
 def to_parent(command: "Command[Any]", outer: Outer | None) -> ParentCommand:
