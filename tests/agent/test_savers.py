@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from callboard import StorageError, ToolNode, create_react_agent
 from callboard._loops import _deadline
+from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
 from callboard.testing import Recorder, ScriptedModel, calls
 from tests.helpers import make
@@ -23,6 +25,7 @@ pytestmark = pytest.mark.real_clock
 
 GRACE = 0.3
 THREAD = {"configurable": {"thread_id": "t"}}
+TABLES = "CREATE TABLE IF NOT EXISTS checkpoints"
 ALL = ["human:go", "ai:", "tool:work", "ai:done"]
 
 
@@ -297,3 +300,23 @@ async def test_a_slow_override_does_not_hold_the_event_loop() -> None:
         tasks.cancel_scope.cancel()
 
     assert len(gaps) > 10
+
+
+@pytest.mark.parametrize(("kind", "commits"), [("sqlite", 24), ("aiosqlite", 22)])
+async def test_a_saver_creates_its_tables_once_and_commits_twice_for_each_turn(
+    tmp_path: Path, kind: str, commits: int
+) -> None:
+    """A commit waits for the disk. With the async saver, the start and the end of a run are one commit each."""
+    statements: list[str] = []
+    async with saver_of(kind, tmp_path / "agent.db") as saver:
+        if kind == "sqlite":
+            saver.conn.set_trace_callback(statements.append)
+        else:
+            await run_on_asyncio(partial(saver.conn.set_trace_callback, statements.append))
+        model = ScriptedModel([*[calls("work")] * 10, "done"])
+        agent = create_react_agent(model, [Recorder().tool("work")], checkpointer=saver)
+        with anyio.fail_after(30):
+            await agent.ainvoke(QUESTION, {**THREAD, "recursion_limit": 50})
+
+    assert statements.count("COMMIT") == commits
+    assert sum(TABLES in statement for statement in statements) == 1

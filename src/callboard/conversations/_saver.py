@@ -17,10 +17,13 @@ from callboard._langgraph._savers import (
     aclock,
     aforget,
     clock,
+    create_tables,
     forget,
     gone_values,
+    has_own_thread,
     is_known,
     keeps_values,
+    on_its_thread,
     with_serde,
 )
 from callboard._langgraph._serializers import OutlineSerializer, can_be_outlined, remembering
@@ -89,10 +92,16 @@ class Saver:
     async def _get(
         self, call: Callable[..., Awaitable[Any]], config: RunnableConfig, seen: Callable[[Any], Any]
     ) -> CheckpointTuple | None:
-        found = await call(
-            "get_tuple", lambda saver: seen(saver).get_tuple(config), lambda saver: seen(saver).aget_tuple(config)
-        )
-        return cast("CheckpointTuple | None", found)
+        def get(saver: Any) -> Any:
+            create_tables(saver)
+            return seen(saver).get_tuple(config)
+
+        async def aget(saver: Any) -> Any:
+            if has_own_thread(saver):
+                return await on_its_thread(saver, lambda twin: with_serde(twin, seen(saver).serde).get_tuple(config))
+            return await seen(saver).aget_tuple(config)
+
+        return cast("CheckpointTuple | None", await call("get_tuple", get, aget))
 
     async def before(self, checkpoint_id: str | None, limit: int | None) -> list[CheckpointTuple]:
         """Return the checkpoints of the thread that are older than `checkpoint_id`, the latest first.
@@ -162,6 +171,8 @@ class Saver:
             await self._awaited.store(group[0][0], partial(self._make, group), partial(self._amake, group))
 
     def _make(self, changes: Sequence[Change], saver: Any) -> None:
+        create_tables(saver)
+
         def make() -> None:
             for name, args in changes:
                 getattr(self._packing(saver, name), name)(*args)
@@ -171,6 +182,14 @@ class Saver:
         saver.together(make) if isinstance(saver, LazySaver) else make()
 
     async def _amake(self, changes: Sequence[Change], saver: Any) -> None:
+        if has_own_thread(saver):
+
+            def make(twin: Any) -> None:
+                for name, args in changes:
+                    getattr(with_serde(twin, self._packing(saver, name).serde), name)(*args)
+
+            await on_its_thread(saver, make)
+            return
         for name, args in changes:
             await getattr(self._packing(saver, name), f"a{name}")(*args)
             if gone := self._gone(name, args):
