@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import uuid4
@@ -52,14 +51,19 @@ if TYPE_CHECKING:
     from langchain.agents.middleware import ModelRequest, ModelResponse
 
 
-@dataclass(frozen=True, slots=True)
 class _Equal:
     """Hashable wrapper of an object without a hash; it equals another wrapper of an equal object."""
 
-    of: object
+    __slots__ = ("_of",)  # no dataclass, for the reason of `ByIdentity`
+
+    def __init__(self, of: object) -> None:
+        self._of = of
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Equal) and self._of == other._of
 
     def __hash__(self) -> int:
-        return hash(type(self.of))
+        return hash(type(self._of))
 
 
 def body_of(tool: BaseTool) -> Hashable:
