@@ -1,11 +1,14 @@
-"""An application: a web service with an agent for orders, whose conversations survive the process.
+r"""An application: a web service with an agent for orders, whose conversations survive the process.
 
 python order_service.py                            runs the example: approves a refund after `kill -9`, then drains
 python order_service.py serve --port 8000          runs the service with a scripted model; --help lists the options
 uvicorn --factory order_service:service            the same behind a server of your choice, also hypercorn on trio
 
-curl -N localhost:8000/threads/1/messages -d '{"text": "Please refund order A-1."}'
-curl -N localhost:8000/threads/1/answers -d '{"ID OF THE QUESTION": {"type": "accept"}}'
+export ORDERS_APPROVER_KEY=...                     a secret of those who answer questions; without it nobody can
+
+curl -N localhost:8000/threads/1/messages --json '{"text": "Please refund order A-1."}'
+curl -N localhost:8000/threads/1/answers --json '{"ID OF THE QUESTION": {"type": "accept"}}' \
+    -H "Authorization: Bearer $ORDERS_APPROVER_KEY"
 """
 
 import argparse
@@ -23,6 +26,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
+from secrets import compare_digest, token_urlsafe
 from typing import Any
 
 import anyio
@@ -35,6 +39,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 from pydantic import ValidationError
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -104,18 +110,31 @@ class Shop:
 
     async def refund(self, order: str, cents: int) -> str:
         """Pay an amount in cents back to the customer."""
+        if order not in self.orders:
+            return f"there is no order {order}"
         progress("asked the payment provider")
         await anyio.sleep(self.seconds)
         if self.fails(order):
             raise PaymentError("the payment provider did not answer")
-        self.pay_back(order, cents, idempotency_key())
+        if not self.pay_back(order, cents, idempotency_key()):
+            return f"not refunded: {money(cents)} is more than is left of order {order}"
         return f"refunded {money(cents)} for order {order}"
 
-    def pay_back(self, order: str, cents: int, key: str) -> None:
-        """Move money, which nobody can take back; the provider does it once for each key."""
-        if self.ledger is not None and (not self.ledger.exists() or key not in self.ledger.read_text()):
+    def pay_back(self, order: str, cents: int, key: str) -> bool:
+        """Move money, which nobody can take back, once for each key; return whether the order had that much left.
+
+        The key makes a repeated call harmless. A second call has another key: what is left of the order stops it.
+        """
+        lines = self.ledger.read_text().splitlines() if self.ledger is not None and self.ledger.exists() else []
+        paid = [(name, int(amount), of) for name, amount, of in map(str.split, lines)]
+        if any(of == key for _, _, of in paid):
+            return True
+        if not 0 < cents <= self.orders[order][0] - sum(amount for name, amount, _ in paid if name == order):
+            return False
+        if self.ledger is not None:
             with self.ledger.open("a") as file:
                 file.write(f"{order} {cents} {key}\n")
+        return True
 
     def fails(self, name: str) -> bool:
         self.breaks[name] = self.breaks.get(name, 0) - 1
@@ -142,14 +161,16 @@ def agent_for(shop: Shop, model: str | BaseChatModel | None = None, checkpointer
         },
         handle_tool_errors=True,
         checkpointer=checkpointer,
+        budget=120,  # a model that hangs must not hold its thread for ever
         name="orders",
     )
 
 
 def question(request: Any) -> str:
     """Return the question for the person who approves a refund."""
-    args = request.tool_call["args"]
-    return f"Refund {money(args['cents'])} for order {args['order']}?"
+    args = request.tool_call["args"]  # of the model, and not validated yet
+    cents = args.get("cents")
+    return f"Refund {money(cents) if isinstance(cents, int) else cents} for order {args.get('order')}?"
 
 
 def script() -> ScriptedModel:
@@ -178,9 +199,32 @@ def script() -> ScriptedModel:
 
 # The service
 
+MAX_BODY = 20_000
+"""Bytes of a request's body."""
+LOCAL = ("localhost", "127.0.0.1")
 
-def service(agent: Agent | None = None, *last: "Listener", drain: float = 20.0) -> Starlette:
-    """Return the application; its defaults are those of $ORDERS_DB and $ORDERS_MODEL."""
+
+class RefusedError(Exception):
+    """A request that the service does not serve, with the status and the text of the response."""
+
+
+def service(
+    agent: Agent | None = None,
+    *last: "Listener",
+    drain: float = 20.0,
+    approver_key: str | None = None,
+    hosts: Sequence[str] = LOCAL,
+) -> Starlette:
+    """Return the application; its defaults are those of $ORDERS_DB, $ORDERS_MODEL and $ORDERS_APPROVER_KEY.
+
+    Args:
+        agent: the agent that serves all threads.
+        last: stages of the drain after the agent.
+        drain: seconds that turns have after SIGTERM.
+        approver_key: secret of those who may answer questions. A customer must not approve the own refund.
+        hosts: names by which clients reach the service. A page of another site may have a name that resolves to here.
+    """
+    approver_key = approver_key or os.environ.get("ORDERS_APPROVER_KEY")
     agent = agent or agent_for(
         Shop(Path("refunds.txt")),
         os.environ.get("ORDERS_MODEL"),
@@ -202,20 +246,39 @@ def service(agent: Agent | None = None, *last: "Listener", drain: float = 20.0) 
         return JSONResponse({"ready": not has_begun}, 503 if has_begun else 200)
 
     async def message(request: Request) -> Response:
-        return streamed(request, {"messages": [("user", (await request.json())["text"])]})
+        text = (await body_of(request)).get("text")
+        if not isinstance(text, str):
+            raise RefusedError(400, 'send {"text": "..."}')
+        # A new message would give up an open question and calls with an unknown outcome, and might pay again.
+        state = await agent.aget_state(config_of(request))
+        if state.next or state.interrupts:
+            raise RefusedError(409, "the last turn is not over: answer its question, or resume it")
+        return streamed(request, {"messages": [("user", text)]})
 
     async def answers(request: Request) -> Response:
-        return streamed(request, Command(resume=await request.json()))
+        given = request.headers.get("authorization", "").encode()
+        if not approver_key or not compare_digest(given, f"Bearer {approver_key}".encode()):
+            raise RefusedError(403, "only those with the key of $ORDERS_APPROVER_KEY answer questions")
+        body = await body_of(request)
+        # An answer without the id of its question would answer any question that is open by then.
+        if not body or not all(re.fullmatch("[0-9a-f]{32}", name) for name in body):
+            raise RefusedError(400, 'send {"ID OF THE QUESTION": {"type": "accept"}}')
+        return streamed(request, Command(resume=body))
 
     async def resume(request: Request) -> Response:
         return streamed(request, None)
+
+    async def refused(_: Request, error: Exception) -> Response:
+        status, text = error.args
+        return JSONResponse({"error": text}, status)
 
     async def thread(request: Request) -> Response:
         """Tell a client that comes back what was said, which questions are open, and whether a turn is unfinished."""
         state = await agent.aget_state(config_of(request))
         said = [{"type": one.type, "text": one.text} for one in state.values.get("messages", ()) if one.text]
         asked = {one.id: one.value for one in state.interrupts}
-        return JSONResponse({"messages": said, "questions": asked, "unfinished": bool(state.next) and not asked})
+        unfinished = bool(state.next) and not asked
+        return JSONResponse(plain({"messages": said, "questions": asked, "unfinished": unfinished}))
 
     def streamed(request: Request, given: Any) -> Response:
         if request.app.state.shutdown.has_begun:
@@ -231,12 +294,39 @@ def service(agent: Agent | None = None, *last: "Listener", drain: float = 20.0) 
         Route("/threads/{thread}/answers", answers, methods=["POST"]),
         Route("/threads/{thread}/resume", resume, methods=["POST"]),
     ]
-    return Starlette(routes=routes, lifespan=lifespan)
+    hosts_only = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
+    return Starlette(
+        routes=routes, lifespan=lifespan, middleware=[hosts_only], exception_handlers={RefusedError: refused}
+    )
 
 
 def config_of(request: Request) -> Any:
-    """Return the config of a thread. A real service checks here whether the user may use it."""
+    """Return the config of a thread.
+
+    A real service checks here whether the user may use the thread, and adds the user, whose orders `find_order` shows.
+    """
     return {"configurable": {"thread_id": request.path_params["thread"]}}
+
+
+async def body_of(request: Request) -> dict[str, Any]:
+    """Return the JSON object in the body of a request; raise `RefusedError` for any other body."""
+    # Any web page may send other types than JSON without being asked: the browser of a user would send them.
+    if not request.headers.get("content-type", "").startswith("application/json"):
+        raise RefusedError(415, "send application/json")
+    if int(request.headers.get("content-length", MAX_BODY + 1)) > MAX_BODY:
+        raise RefusedError(413, f"send at most {MAX_BODY} bytes, with their number as content-length")
+    try:
+        body = await request.json()
+    except (ValueError, RecursionError):
+        raise RefusedError(400, "the body is no JSON") from None
+    if not isinstance(body, dict):
+        raise RefusedError(400, "send a JSON object")
+    return body
+
+
+def plain(data: Any) -> Any:
+    """Return data as JSON has them: a number like NaN, which a model may write, becomes a text."""
+    return json.loads(json.dumps(data, default=str), parse_constant=str)
 
 
 async def events(agent: Agent, given: Any, config: Any) -> AsyncGenerator[str]:
@@ -271,7 +361,7 @@ def told(mode: str, chunk: Any) -> Iterator[tuple[str, Any]]:
 
 
 def event(kind: str, data: Any) -> str:
-    return f"event: {kind}\ndata: {json.dumps(data, default=str)}\n\n"
+    return f"event: {kind}\ndata: {json.dumps(plain(data))}\n\n"
 
 
 # The server. Started by itself, uvicorn stops listening at SIGTERM, and readiness checks find no server. Here the
@@ -313,6 +403,7 @@ async def on_hypercorn(app: Starlette, listener: Listener, port: int) -> None:
 
     config = Config()
     config.bind = [f"127.0.0.1:{port}"]
+    config.graceful_timeout = 5
     await serve(app, config, shutdown_trigger=listener.may_end.wait)
 
 
@@ -332,7 +423,14 @@ def serve(options: argparse.Namespace) -> int:
         if options.trio:
             anyio.run(on_hypercorn, app, listener, options.port, backend="trio")
         else:
-            config = uvicorn.Config(app, host="127.0.0.1", port=options.port, log_level="warning")
+            config = uvicorn.Config(
+                app,
+                host="127.0.0.1",
+                port=options.port,
+                log_level="warning",
+                limit_concurrency=200,
+                timeout_graceful_shutdown=5,  # a client that sends or reads nothing must not hold the service back
+            )
             anyio.run(Uvicorn(config).run_until, listener)
     return int(app.state.shutdown.exit_code)
 
@@ -349,7 +447,11 @@ def traces(to: str) -> AbstractContextManager[object]:
 def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="order_service.py serve")
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--db", default="sqlite:///orders.db", help="postgresql://user:password@host/database")
+    parser.add_argument(
+        "--db",
+        default=os.environ.get("ORDERS_DB", "sqlite:///orders.db"),
+        help="URL of the conversations, by default $ORDERS_DB. A password is better in $ORDERS_DB: `ps` shows options",
+    )
     parser.add_argument("--refunds", type=Path, default=Path("refunds.txt"), help="file with a line for each refund")
     parser.add_argument("--model", help="such as openai:gpt-5.1; without it, a script plays the model")
     parser.add_argument("--traces", help="'console', or the URL of an OTLP receiver: http://localhost:4318")
@@ -363,6 +465,9 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
 # The rest of the example: clients, `kill -9`, and SIGTERM.
 
 
+KEY = token_urlsafe()
+
+
 class Service:
     """The service in its own process."""
 
@@ -371,7 +476,8 @@ class Service:
             self.port = found.getsockname()[1]
         where = ["--port", str(self.port), "--refunds", str(folder / "refunds.txt")]
         where += [] if "--db" in options else ["--db", f"sqlite:///{folder / 'orders.db'}"]
-        self.process = subprocess.Popen([sys.executable, __file__, "serve", *where, *options])
+        environment = {**os.environ, "ORDERS_APPROVER_KEY": KEY}
+        self.process = subprocess.Popen([sys.executable, __file__, "serve", *where, *options], env=environment)
         until(self.is_ready)
 
     def is_ready(self) -> bool:
@@ -390,7 +496,8 @@ class Service:
     def post(self, path: str, body: Any = None) -> Iterator[tuple[str, Any]]:
         """Yield the events of a turn."""
         with closing(HTTPConnection("127.0.0.1", self.port, timeout=30)) as connection:
-            connection.request("POST", path, json.dumps(body))
+            headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
+            connection.request("POST", path, json.dumps(body), headers)
             response = connection.getresponse()
             assert response.status == 200, response.read()
             kind = ""

@@ -25,6 +25,8 @@ from callboard.telemetry import RecordingWriter
 
 ROOT = Path(__file__).parents[2]
 RECORDINGS = ROOT / "tests" / "recordings"
+KEY = "k" * 20
+APPROVER = {"Authorization": f"Bearer {KEY}"}
 Turn = list[tuple[str, Any]]
 
 
@@ -71,10 +73,10 @@ class Client:
 async def order_service(**options: Any) -> AsyncGenerator[Client]:
     """Yield a client of the service, with a new shop and conversations in memory."""
     module = example("order_service")
-    app = module.service(module.agent_for(module.Shop(**options)))
+    app = module.service(module.agent_for(module.Shop(**options)), approver_key=KEY)
     async with (
         app.router.lifespan_context(app),
-        httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as http,
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost", headers=APPROVER) as http,
     ):
         yield Client(app, http)
 
