@@ -302,11 +302,9 @@ async def test_a_slow_override_does_not_hold_the_event_loop() -> None:
     assert len(gaps) > 10
 
 
-@pytest.mark.parametrize(("kind", "commits"), [("sqlite", 24), ("aiosqlite", 22)])
-async def test_a_saver_creates_its_tables_once_and_commits_twice_for_each_turn(
-    tmp_path: Path, kind: str, commits: int
-) -> None:
-    """A commit waits for the disk. With the async saver, the start and the end of a run are one commit each."""
+@pytest.mark.parametrize("kind", ["sqlite", "aiosqlite"])
+async def test_a_saver_creates_its_tables_once_and_commits_twice_for_each_turn(tmp_path: Path, kind: str) -> None:
+    """A commit waits for the disk. The start and the end of a run are two commits each."""
     statements: list[str] = []
     async with saver_of(kind, tmp_path / "agent.db") as saver:
         if kind == "sqlite":
@@ -318,5 +316,5 @@ async def test_a_saver_creates_its_tables_once_and_commits_twice_for_each_turn(
         with anyio.fail_after(30):
             await agent.ainvoke(QUESTION, {**THREAD, "recursion_limit": 50})
 
-    assert statements.count("COMMIT") == commits
+    assert statements.count("COMMIT") == 24
     assert sum(TABLES in statement for statement in statements) == 1

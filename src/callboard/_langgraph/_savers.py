@@ -7,9 +7,8 @@ import asyncio
 import copy
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import closing
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from anyio import to_thread
 from langchain_core.messages import AIMessage
@@ -149,39 +148,11 @@ def create_tables(saver: Any) -> None:
             saver.setup()
 
 
-def has_own_thread(saver: object) -> bool:
-    """Return whether a saver is LangGraph's `AsyncSqliteSaver`, whose connection has a thread of its own."""
+async def acreate_tables(saver: Any) -> None:
+    """Create the tables of LangGraph's `AsyncSqliteSaver`, if it has not done so; does nothing for other savers."""
     module = sys.modules.get("langgraph.checkpoint.sqlite.aio")
-    return module is not None and type(saver) is module.AsyncSqliteSaver
-
-
-async def on_its_thread(saver: Any, work: Callable[[Any], T]) -> T:
-    """Call `work` with a sync twin of an `AsyncSqliteSaver`, in one transaction and in the thread of its connection.
-
-    Each of the saver's own methods changes threads four times or more.
-    """
-    await saver.setup()  # of the saver itself: each copy without tables would create them again
-    async with saver.lock:
-        return cast("T", await saver.conn._execute(_in_one_transaction, saver, work))
-
-
-def _in_one_transaction(saver: Any, work: Callable[[Any], T]) -> T:
-    from langgraph.checkpoint.sqlite import SqliteSaver
-
-    connection = saver.conn._conn
-
-    def cursor(**_: bool) -> Any:
-        return closing(connection.cursor())  # without the lock and the commit of `SqliteSaver`
-
-    twin = SqliteSaver.__new__(SqliteSaver)
-    vars(twin).update(vars(saver), conn=connection, cursor=cursor)
-    try:
-        result = work(twin)
-        connection.commit()
-    except BaseException:
-        connection.rollback()
-        raise
-    return result
+    if module is not None and type(saver) is module.AsyncSqliteSaver and not saver.is_setup:
+        await saver.setup()
 
 
 # PostgreSQL savers

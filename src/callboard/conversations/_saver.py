@@ -15,15 +15,14 @@ from callboard._langgraph._savers import (
     AwaitedSaver,
     Value,
     aclock,
+    acreate_tables,
     aforget,
     clock,
     create_tables,
     forget,
     gone_values,
-    has_own_thread,
     is_known,
     keeps_values,
-    on_its_thread,
     with_serde,
 )
 from callboard._langgraph._serializers import OutlineSerializer, can_be_outlined, remembering
@@ -97,8 +96,7 @@ class Saver:
             return seen(saver).get_tuple(config)
 
         async def aget(saver: Any) -> Any:
-            if has_own_thread(saver):
-                return await on_its_thread(saver, lambda twin: with_serde(twin, seen(saver).serde).get_tuple(config))
+            await acreate_tables(saver)
             return await seen(saver).aget_tuple(config)
 
         return cast("CheckpointTuple | None", await call("get_tuple", get, aget))
@@ -182,14 +180,7 @@ class Saver:
         saver.together(make) if isinstance(saver, LazySaver) else make()
 
     async def _amake(self, changes: Sequence[Change], saver: Any) -> None:
-        if has_own_thread(saver):
-
-            def make(twin: Any) -> None:
-                for name, args in changes:
-                    getattr(with_serde(twin, self._packing(saver, name).serde), name)(*args)
-
-            await on_its_thread(saver, make)
-            return
+        await acreate_tables(saver)
         for name, args in changes:
             await getattr(self._packing(saver, name), f"a{name}")(*args)
             if gone := self._gone(name, args):
