@@ -457,3 +457,95 @@ def test_a_coroutine_that_never_began_is_closed() -> None:
 
         for backend in ("asyncio", "trio"):
             within(10, partial(anyio.run, main, backend=backend))
+
+
+def program(text: str) -> list[str]:
+    """Run a program, and return the lines that it prints."""
+    code = [sys.executable, "-c", textwrap.dedent(text)]
+    done = subprocess.run(code, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_call_is_lost_with_the_background_loop_and_the_next_one_has_a_new_loop() -> None:
+    """A SystemExit in a tool's task ends the loop. What another thread hands over by then would never end."""
+    lines = program("""
+        import asyncio, threading
+        from callboard._loops._bridge import run_from_sync
+
+        ending = threading.Event()
+
+        async def work():
+            return "done"
+
+        async def exit_it():
+            raise SystemExit
+
+        async def clean_up():
+            try:
+                await asyncio.sleep(60)
+            finally:
+                ending.set()
+                await asyncio.to_thread(begun.wait, 30)  # the loop ends after this, and leaves the other call behind
+
+        async def end_the_loop():
+            cleaning = asyncio.ensure_future(clean_up())
+            await asyncio.sleep(0)
+            await asyncio.wait([cleaning, asyncio.ensure_future(exit_it())])
+
+        async def begin():
+            begun.set()
+            await asyncio.sleep(60)
+
+        def hand_over():
+            ending.wait()
+            try:
+                print(run_from_sync(begin))
+            except RuntimeError as error:
+                print(error)
+
+        begun = threading.Event()
+        threading.excepthook = lambda _: None
+        other = threading.Thread(target=hand_over, daemon=True)
+        other.start()
+        try:
+            run_from_sync(end_the_loop)
+        except BaseException:
+            pass
+        other.join(30)
+        assert not other.is_alive(), "the other call hangs"
+        print(run_from_sync(work))
+    """)
+    assert [line.partition(";")[0] for line in lines] == ["the background event loop of callboard has ended", "done"]
+
+
+def test_a_call_whose_task_is_cancelled_before_its_first_step_is_lost() -> None:
+    """A tool may cancel all tasks of its loop."""
+    [line] = program("""
+        import asyncio, threading, time
+        from callboard._loops._bridge import run_from_sync
+
+        async def work():
+            return "done"
+
+        async def cancel_others():
+            before = asyncio.all_tasks()
+            other.start()
+            while not asyncio.get_running_loop()._ready:
+                time.sleep(0.001)
+            await asyncio.sleep(0)  # the task of the other call is made, and has taken no step
+            [task] = asyncio.all_tasks() - before
+            task.cancel()
+
+        def hand_over():
+            try:
+                print(run_from_sync(work))
+            except RuntimeError as error:
+                print(error)
+
+        other = threading.Thread(target=hand_over, daemon=True)
+        run_from_sync(cancel_others)
+        other.join(30)
+        assert not other.is_alive(), "the other call hangs"
+    """)
+    assert line.startswith("the background event loop of callboard has ended")

@@ -34,15 +34,44 @@ class _BackgroundLoop:
 
     def __init__(self) -> None:
         self._ready = threading.Event()
-        self.pid = os.getpid()  # a fork inherits this object without its thread
+        self.pid = os.getpid()
         self.calls: set[asyncio.Task[None]] = set()
         """Tasks of the calls that have not ended; the loop itself refers to them only weakly."""
+        self._crossings: set[_BridgedCall[Any]] = set()
+        """Calls whose callers wait."""
+        self._has_ended = False
+        self._guard = threading.Lock()  # of the last two
         self.thread = threading.Thread(target=self._main, name="callboard-asyncio", daemon=True)
         self.thread.start()
         self._ready.wait()
 
     def _main(self) -> None:
-        anyio.run(self._serve, backend="asyncio")
+        try:
+            anyio.run(self._serve, backend="asyncio")
+        finally:
+            # Reached also after a SystemExit of a tool's task, which ends the loop. A loop that stops still takes calls
+            # from other threads, but never begins them: their callers would wait for ever.
+            with self._guard:
+                self._has_ended = True
+                lost = list(self._crossings)
+            for crossing in lost:
+                crossing.lose()
+
+    @property
+    def is_usable(self) -> bool:
+        """False in a forked child, which inherits this object without its thread, and after the end of the loop."""
+        return self.pid == os.getpid() and self.thread.is_alive()
+
+    def register(self, crossing: "_BridgedCall[Any]") -> None:
+        """Have a call end with an error if the loop ends before it; raise `RuntimeError` if the loop has ended."""
+        with self._guard:
+            if self._has_ended:
+                raise RuntimeError(_LOST)
+            self._crossings.add(crossing)
+
+    def unregister(self, crossing: "_BridgedCall[Any]") -> None:
+        with self._guard:
+            self._crossings.discard(crossing)
 
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -61,6 +90,7 @@ class _BackgroundLoop:
         self.thread.join()  # or each nested sync call would leave a thread and an open loop behind
 
 
+_LOST = "the background event loop of callboard has ended; a SystemExit that is raised in one of its tasks ends it"
 _SIGNALS = 0.5
 """Longest time, in seconds, after which a waiting main thread handles a signal."""
 
@@ -71,8 +101,7 @@ _shared: _BackgroundLoop | None = None
 def _background() -> _BackgroundLoop:
     global _shared
     with _lock:
-        # A forked child would wait for ever for the thread of its parent.
-        if _shared is None or _shared.pid != os.getpid():
+        if _shared is None or not _shared.is_usable:
             _shared = _BackgroundLoop()
         return _shared
 
@@ -88,12 +117,14 @@ class _BridgedCall(Generic[T]):
         self._fn = fn
         self._on_end = on_end
         self._scope = AsyncioScope(math.inf, DEFAULT_GRACE if around is None else around.grace)
-        self._cancelled = False
+        self._cancelled = self._is_told = False
         self._value: T | None = None
         self._error: BaseException | None = None
         self.ended = False
 
     def start(self) -> None:
+        """Hand the call to the loop; raise `RuntimeError` if the loop has ended."""
+        self._background.register(self)
         self._background.submit(self._begin)
 
     def _begin(self) -> None:
@@ -102,7 +133,7 @@ class _BridgedCall(Generic[T]):
         # A plain task: a portal and a nursery of anyio would cost twice as much as the crossing itself.
         task = self._background.loop.create_task(self._run())
         self._background.calls.add(task)
-        task.add_done_callback(self._background.calls.discard)
+        task.add_done_callback(self._ended_task)
 
     async def _run(self) -> None:
         if self._cancelled:
@@ -118,7 +149,24 @@ class _BridgedCall(Generic[T]):
                     if self._scope.cancel_called and isinstance(exc, asyncio.CancelledError):
                         raise
         finally:
-            self._on_end()
+            self._tell()
+
+    def _ended_task(self, task: "asyncio.Task[None]") -> None:
+        self._background.calls.discard(task)
+        if task.cancelled():
+            self.lose()  # before its first step, by code that cancels all tasks of the loop
+
+    def lose(self) -> None:
+        """End the call with an error, unless it has ended; call this in the thread of the loop."""
+        if not self._is_told:
+            self._error = RuntimeError(_LOST)
+            self._tell()
+
+    def _tell(self) -> None:
+        """Wake the caller."""
+        self._is_told = True
+        self._background.unregister(self)
+        self._on_end()
 
     def cancel(self) -> None:
         """Cancel the call, from any thread, without waiting for its end; nothing may start it afterwards."""
@@ -127,9 +175,12 @@ class _BridgedCall(Generic[T]):
             self._cancelled = True
             self._scope.cancel()
             if not self._scope.begun:
-                self._on_end()
+                self._tell()
 
-        self._background.submit(cancel_there)
+        try:
+            self._background.submit(cancel_there)
+        except RuntimeError:  # the loop is closed
+            self._tell()
 
     def result(self) -> T:
         if self._error is not None:
