@@ -90,13 +90,15 @@ class AsyncioNursery:
             return
         self.cancel_called = True
         for task, scope in list(self._children.items()):
-            if scope.begun:
+            if scope.begun and not task.done():
                 scope.cancel()
             else:
                 # asyncio throws the cancellation into the coroutine before its first line. The scope is never entered,
                 # and its reference to the task would close a cycle: task, error, traceback, frame, scope.
                 scope.task = None
                 task.cancel()
+                # A KeyboardInterrupt may have come before the callback was added, or after the child had removed it.
+                task.add_done_callback(self._on_end)
 
     async def __aenter__(self) -> Self:
         return self

@@ -322,7 +322,10 @@ def _args_model(tool: BaseTool) -> ArgsModel | None:
 def _validator(schema: Any) -> Callable[[dict[str, Any]], BaseModel]:
     """Return the compiled function behind a schema's `model_validate`, or this method if it does more than call it."""
     own = schema.model_validate
-    if own.__func__ is not cast("Any", BaseModel.model_validate).__func__ or not schema.__pydantic_complete__:
+    if (
+        getattr(own, "__func__", None) is not cast("Any", BaseModel.model_validate).__func__
+        or not schema.__pydantic_complete__
+    ):
         return cast("Callable[[dict[str, Any]], BaseModel]", own)
     return cast("Callable[[dict[str, Any]], BaseModel]", schema.__pydantic_validator__.validate_python)
 
