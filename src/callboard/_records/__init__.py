@@ -1,1 +1,1 @@
-"""Frozen records without behaviour: policies, events and reports."""
+"""Records and protocols for policies, limits, engines, events, reports, fleets of actors and shared documents."""

@@ -82,7 +82,7 @@ class Done(Generic[V_co]):
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """Answer in place of a document store that cannot be reached.
+    """Answer that a caller gets while the document store cannot be reached.
 
     Args:
         reason: description of the outage for errors and logs.

@@ -1,4 +1,7 @@
-"""Protocols of a fleet: processes that share keyed actors, with each key owned by one process. Imports no sibling."""
+"""Protocols of a fleet, a group of processes that share keyed actors. Each key is owned by one process.
+
+This module imports no other module of the package.
+"""
 
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from dataclasses import dataclass
@@ -176,7 +179,7 @@ class Fleet(Protocol):
 
     @property
     def clean_up(self) -> float:
-        """Seconds that an owner has to end running handlers after it gives up a key.
+        """Seconds that a process has to end running handlers after it gives up its ownership of a key.
 
         Only then may another process own the key.
         """

@@ -334,7 +334,7 @@ class CallPolicy:
             raise TypeError(f"CallPolicy(idempotent=...) is True, False or None, got {self.idempotent!r}")
 
     def __call__(self, tool: F, /) -> F:
-        """Give a tool this policy, and return the tool: a function, an actor's handler, or a tool made of a function.
+        """Attach this policy to a tool (function, actor's handler, or tool made of a function), and return the tool.
 
         Each node and each agent with the tool supervises its calls by this policy, with a limit of its own.
 
@@ -373,7 +373,7 @@ def policy_at(tool: object) -> CallPolicy | None:
 
 
 def has_members_of(protocol: type, value: object) -> bool:
-    """Return whether an object that is not a class has all members of a protocol, also members by `__getattr__`."""
+    """Return whether an object has all members of a protocol, also through `__getattr__`; `False` for a class."""
     members = get_protocol_members(protocol)
     return not isinstance(value, type) and all(getattr(value, name, None) is not None for name in members)
 

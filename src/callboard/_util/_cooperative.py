@@ -37,7 +37,10 @@ def at_once(steps: Steps[R]) -> R:
 
 
 def each(fn: Callable[[T], R], items: Sequence[T]) -> Steps[list[R]]:
-    """Return a list with the result of a function for each item, computed in portions."""
+    """Apply a function to each item, and return a list of the results; yield regularly, so that other tasks can run.
+
+    A generator computation for `in_portions` or `at_once`.
+    """
     found = [*map(fn, items[:PORTION])]
     for start in range(PORTION, len(items), PORTION):
         yield

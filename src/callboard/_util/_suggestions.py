@@ -32,7 +32,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def misspelt_in(cls: type, known: Collection[str]) -> str:
-    """Return "did you mean" text for an error, if a public name of a class is nearly the same as a name in `known`.
+    """Return a "did you mean" clause for an error if a public name of a class is almost equal to a name in `known`.
 
     The text is empty if no name is similar enough.
     """

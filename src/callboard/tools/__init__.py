@@ -1,1 +1,1 @@
-"""LangChain tools as supervised calls; `callboard` exports the public names."""
+"""Execution of LangChain tools as supervised calls. The package `callboard` exports the public names."""

@@ -130,7 +130,7 @@ class HandlerCall:
 
 
 def by_reference(plan: Plan) -> Plan:
-    """Return a tool's plan. If the tool is a method of an actor's reference, the new plan can repeat a lost call.
+    """Return a tool's plan. If the tool calls an actor by a reference, the plan allows reruns after the actor's death.
 
     The tool then follows its call policy when the actor dies, as tools made of an actor's handlers do.
     """
@@ -159,7 +159,7 @@ def is_idempotent(tool: BaseTool) -> bool:
 
 
 def policy_of(tool: BaseTool) -> CallPolicy | None:
-    """Return the policy that stands at a tool's function, or at the actor's handler that it calls; `None` without."""
+    """Return the policy that a decorator has set on a tool's function or actor handler; `None` if there is none."""
     asked = asked_by(getattr(tool, "coroutine", None))
     return policy_at(tool) if asked is None else _policy_at_handler(asked[0].kind, asked[1])
 
@@ -216,7 +216,7 @@ _TOLD = -1
 
 
 class LostState:
-    """Record of the actor states that each conversation has seen last, to tell the model when a state was lost."""
+    """Record of the actor states that conversations have seen, so that a lost state can be reported to the model."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[tuple[Hashable, str, Hashable], int] = OrderedDict()
@@ -239,7 +239,7 @@ class LostState:
         self._note(conversation, cell, cell.state_since)
 
     def is_told(self, conversation: Hashable, cell: Cell) -> None:
-        """Record that the model knows that an actor's present state is lost, so that the next state needs no notice."""
+        """Record that the model already knows that an actor lost its state, so that no later notice repeats this."""
         self._note(conversation, cell, _TOLD)
 
     def _note(self, conversation: Hashable, cell: Cell, state: int) -> None:
@@ -383,7 +383,7 @@ An injected parameter is not in the schema for the model."""
 
 
 class _Ask:
-    """Function of a tool that calls a handler, in the open session of the node's actors or else in a new session."""
+    """Tool function that calls an actor's handler, in the node's open actor session or else in a new session."""
 
     def __init__(self, actors: ActorSet, number: int, handler: Handler, lost: LostState) -> None:
         self._actors = actors
@@ -426,7 +426,7 @@ class _Ask:
         return plain if self._config is None or self._config not in plain else {**plain, self._config: config}
 
     async def _once_open(self, session: ActorSession, engine: Engine, asked: Callable[[], Awaitable[Any]]) -> Any:
-        """Open the actor's engine, which stays open while the actor is restarted; then ask the actor."""
+        """Open the actor's engine, keep it open until the session ends, then ask the actor and return the result."""
         await session.hold(engine, self.name)
         return await asked()
 
@@ -489,7 +489,7 @@ def _context_of(runtime: ToolRuntime[Any, Any] | None) -> CallContext:
 
 
 def _conversation(keyed_actors: KeyedActors) -> Hashable:
-    """Return the id of the run's thread (conversation); without a thread, the number of the actors' session."""
+    """Return the id of the conversation: the run's thread id, or the actor session's number if there is no thread."""
     config = var_child_runnable_config.get() or {}
     thread = config.get("configurable", {}).get("thread_id")
     return keyed_actors.number if thread is None else str(thread)

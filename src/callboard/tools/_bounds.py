@@ -39,7 +39,7 @@ class Refusal(NamedTuple):
 def admission(
     calls: Sequence[ToolCall], reply: Sequence[ToolCall], known: Collection[str], max_calls: int | None
 ) -> Steps[tuple[Sequence[ToolCall], Mapping[int, Refusal]]]:
-    """Return the calls of a batch, and a dict from the index of each call above the limits to its refusal.
+    """Return the calls of a batch, and a dict of refusals by call index for the calls that exceed the limits.
 
     A refused call is replaced by a copy without arguments and with a short name and id. `calls` are the calls to run,
     `reply` all calls of the model's reply, and `known` the names of the tools.
@@ -170,7 +170,7 @@ def _parts(container: Collection[Any]) -> Sequence[Collection[Any]]:
 
 
 def _weigh(part: Collection[Any], below: list[Any]) -> int:
-    """Return the number of characters in the texts of a portion; append the containers in it to `below`."""
+    """Return the total length of the texts in a portion, and append the containers in the portion to `below`."""
     characters = 0
     for value in part:
         if isinstance(value, str):

@@ -53,9 +53,9 @@ class CallRecord(NamedTuple):
         return self.output is not NOT_YET or self.parent is not None
 
     def accepted(self) -> "CallRecord":
-        """Return a copy of the record without anything but the accepted answers, their digests and the observer's mark.
+        """Return a copy of the record with only the accepted answers, their digests and the observer's mark.
 
-        It is for a call that runs again from its beginning, and gets the answers again.
+        The copy is for a call that runs again from its beginning, and gets the answers again.
         """
         return CallRecord(answers=self.answers, digests=self.digests, mark=self.mark)
 
@@ -147,7 +147,7 @@ def naming(calls: Sequence[ToolCall]) -> Steps[list[str]]:
 
 
 def _are_keys(ids: Sequence[str]) -> bool:
-    """Return whether all call ids of a batch can be used as keys unchanged; a test of all ids together is fast."""
+    """Return whether all call ids of a batch are valid record keys, without escaping. One fast test covers all ids."""
     text = "".join(ids) if None not in ids else "%"
     if not text.isascii() or "%" in text or "#" in text or not NODES.isdisjoint(ids):
         return False

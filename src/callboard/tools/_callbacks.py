@@ -45,7 +45,7 @@ Manager = TypeVar("Manager", bound=BaseRunManager)
 
 @contextmanager
 def own_span() -> Generator[None]:
-    """Return a context manager that restores the current OpenTelemetry span at its end, in case a tracer does not."""
+    """Return a context manager that restores the current OpenTelemetry span when the block ends."""
     token = spans.attach(spans.get_current())
     try:
         yield
@@ -194,7 +194,7 @@ def is_traced() -> bool:
 
 @cache
 def _sources() -> tuple[Callable[[], bool], ContextVar[Any], list[Any]]:
-    """Import LangSmith at the first call, which takes 0.1 s; return the objects by which LangChain finds tracers."""
+    """Import LangSmith, which is slow, at the first call; return the objects by which LangChain finds tracers."""
     from langchain_core.tracers.context import _configure_hooks, tracing_v2_callback_var
 
     return _langsmith(), tracing_v2_callback_var, _configure_hooks

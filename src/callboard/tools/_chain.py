@@ -50,7 +50,7 @@ def middleware_in(option: str, middleware: object) -> tuple[object, ...]:
 
 
 def _as_list(middleware: object) -> str:
-    """Return the end of an error text, which shows how to write the wrong value as a list; empty without a hint."""
+    """Return a hint for the end of an error text: how to correct a value that is not a list. Empty if no hint fits."""
     if middleware is None:
         return "; leave it out for none"
     if not callable(middleware) and _method(middleware, "awrap_tool_call") is None:
@@ -113,7 +113,7 @@ def as_middleware(one: object) -> Wrapper:
 
 
 def _passing(one: Middleware) -> Wrapper:
-    """Return the `awrap_tool_call` of a `Middleware` that does not override this method; it passes each call on.
+    """Return the `awrap_tool_call` that a middleware inherits from `Middleware`, and that only calls `call_next`.
 
     Raises TypeError if the class overrides nothing.
     """
@@ -185,7 +185,7 @@ def _check(name: str, output: object, call_id: str | None) -> None:
 
 
 def _warn_of_none(output: object, call_id: str | None) -> None:
-    """Log a warning for a wrapper in LangGraph's style that returned `None`, which is passed on, as in LangGraph."""
+    """Log a warning if a wrapper in LangGraph's style returned `None`: LangGraph does not reject this output."""
     if output is None:
         told = _no_result("wrapper", "wrap_tool_call or awrap_tool_call", output, call_id)
         _log.warning("%s", told)
@@ -268,7 +268,7 @@ class Chain:
         return output
 
     async def _step(self, signals: list[Exception], call_next: Next, place: int, request: Any) -> Any:
-        """Run the middleware at a place of the chain with all that is inside of it; after the last, run `call_next`.
+        """Run the chain from the middleware at position `place` inwards; after the last middleware, run `call_next`.
 
         An interrupt or another control flow error is added to `signals`. After it, no step starts anything.
         """

@@ -268,7 +268,7 @@ def runs_again(policy: CallPolicy) -> bool:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Return whether an error says that a call was lost when its actor or worker died, without causing the death."""
+    """Return whether a call's outcome is unknown because its actor or worker died, and the call did not cause this."""
     if not isinstance(error, (ActorDiedError, EngineError)) or error.ended != "unknown":
         return False
     of_engine = error if isinstance(error, EngineError) else error.__cause__

@@ -61,7 +61,7 @@ async def invoke(
     *,
     left: int = 2,
 ) -> object:
-    """Run a tool and return what `tool.ainvoke` would return, with large contents as text.
+    """Run a tool; return the same result as `tool.ainvoke`, but with large message contents converted to text.
 
     `config` is modified. A call that is lost with its actor or worker runs again up to `left` times if its policy
     allows it.
@@ -206,7 +206,7 @@ def check_arguments(plan: Plan, call: ToolCall) -> None:
 
 
 def filled_in(plan: Plan, ready: ToolCall, call: ToolCall) -> frozenset[str]:
-    """Return the names of the arguments that callboard has injected or added, and the model did not write.
+    """Return the names of the arguments that callboard, and not the model, has supplied.
 
     `ready` is the call with all arguments, `call` the call as the model wrote it.
     """

@@ -1,4 +1,4 @@
-"""Large values: their text for the model, and other work on them, without blocking the event loop.
+"""Processing of large values, such as conversion to text for the model, without blocking the event loop.
 
 A result that is no message content becomes JSON, or else its `str`. Writing a large one takes tens of milliseconds. In
 one go it would block all other tasks, and other threads too, because it holds the interpreter lock. So the text is
@@ -56,7 +56,7 @@ def has_many(value: object) -> bool:
 
 
 def left_of(most: int, value: object, *, each: int = _EACH, character: int = 1) -> int:
-    """Return what remains of a budget of `most` after the costs of a value; 0 or less if the value is too large.
+    """Return the budget `most` minus the cost of a value; the result is 0 or less if the value is too large.
 
     Each contained value costs `each`, and each character of a text costs `character`. Counting stops when the budget is
     spent.
@@ -99,7 +99,7 @@ _FEW = 100
 
 
 def takes_long(value: object) -> bool:
-    """Return whether writing a value as text takes more than one portion."""
+    """Return whether a value is so large that its conversion to text must have breaks for other tasks."""
     return left_of(_PART, value) <= 0
 
 
@@ -201,7 +201,7 @@ def _write(value: Any, form: _Form, parts: list[str], around: set[int]) -> Steps
 
 
 def _write_parts(value: Any, form: _Form, parts: list[str], around: set[int]) -> Steps[None]:
-    """Append the texts of a container's values to `parts`, a few at once, and yield after each portion."""
+    """Append the texts of a container's values to `parts`; yield regularly, so that other tasks can run."""
     values, kind = (value.items(), dict) if isinstance(value, dict) else (value, list)
     portion = 0
     for some in _few_at_a_time(values):

@@ -117,7 +117,7 @@ def digest_in(question: object) -> str | None:
 
 
 class _Slot(dict[str, Any]):
-    """Ledger in LangGraph's list of resume values that a batch of this run uses; a plain dict for serializers."""
+    """Ledger of a batch as an entry in LangGraph's list of resume values. Serializers store it as a plain dict."""
 
     attempt: int
 

@@ -30,7 +30,7 @@ _log = logging.getLogger("callboard")
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Rules for the position of a middleware among others. A node with a wrong order warns with the reason.
+    """Rules for the position of a middleware among others. If a node breaks a rule, a warning states the reason.
 
     The kinds of callboard's middleware are "output", "repair", "sanitize", "approval", "fallback", "cache", "breaker",
     "retry" and "redact", and "model_cache" for `Cache(models=True)`. `order = Cache.order` treats a middleware as a
@@ -48,7 +48,7 @@ class Order:
 
 
 class Middleware:
-    """Base class of middleware around tool calls. Override what you need; everything else does nothing.
+    """Base class of middleware around tool calls. All methods are optional; their defaults change nothing.
 
     Objects of other classes may have the same methods and attributes, so that LangChain's middleware can have them.
     One object serves all calls of a node at once, also from several threads and event loops.
@@ -88,7 +88,7 @@ class Middleware:
         return True
 
     def covers(self, tool: BaseTool) -> bool:
-        """Return whether this middleware can produce a result for a tool that inner middleware does not offer now."""
+        """Return whether this middleware can answer a tool's calls even if inner middleware does not offer the tool."""
         return False
 
     def redact_value(self, value: Any, *, thread_id: str = "") -> Any:
@@ -124,7 +124,7 @@ def running_call() -> RunningCall | None:
 
 
 def bind_to_thread() -> None:
-    """Set `only_for_thread` for the running call and the calls around it, whose results may repeat this one."""
+    """Mark the results of the running call and of its enclosing calls as valid only in this conversation."""
     one: Any = current_call()
     while one is not None:
         if isinstance(one, SupervisedCall):

@@ -1,4 +1,4 @@
-"""Checks of tool and argument names in middleware options, and the hooks of LangChain's middleware classes.
+"""Checks of the names of tools and arguments in middleware options, and adapters for LangChain's middleware.
 
 LangChain's AgentMiddleware is recognised without importing LangChain. A node runs only its hooks around tool calls;
 hooks around the model need an agent.
@@ -173,9 +173,9 @@ def _own(one: Any, name: str) -> Callable[..., Any] | None:
 
 
 def asked_at_once(one: object) -> Collection[str]:
-    """Return the names of the tools about whose calls LangChain's middleware asks a person in its hook after the model.
+    """Return the names of the tools for which a LangChain middleware asks a person about all calls at once.
 
-    The result is empty for middleware that asks about each call, or about none.
+    Such middleware asks in its hook `after_model`. The result is empty for any other middleware.
     """
     return getattr(one, "interrupt_on", ()) if _is_human(one) and not _asks_per_call(one) else ()
 

@@ -394,7 +394,7 @@ class ToolNode(ManyInputs, Openable):
         return await go_on_async(self, "_arun_one", partial(self._run_alone, input_type), call, tool_runtime)
 
     async def _run_alone(self, kind: InputKind, call: ToolCall, given: ToolRuntime[Any, Any]) -> Any:
-        """Run one call with the given state and runtime, without a subclass's method around it; return its output."""
+        """Run one call with the state of a tool runtime, without a subclass's overrides; return the call's output."""
         requested = parse_input([call], self._messages_key)._replace(kind=kind, state=given.state)
         config = with_runtime(ensure_config(given.config), given)
         batch = ToolBatch(replace(self._setup, own_call=None), requested, config, Ledger)
@@ -430,13 +430,13 @@ LangGraphToolNode.register(ToolNode)
 
 
 def _given(**options: Any) -> dict[str, Any]:
-    """Return a dict of the options that are not `None`; an override in a subclass need not accept the other options."""
+    """Return the options that are not `None`; overrides in subclasses need not accept options that are not in use."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 # No code outside of this package reads a private attribute of a `ToolNode`; it uses this class.
 class NodeAccess:
-    """Access to the internal parts of a tool node, for an agent. It sees later changes of the node."""
+    """Access to the internal parts of a tool node, for an agent. Each access reads the present state of the node."""
 
     __slots__ = ("_node",)
 

@@ -138,7 +138,7 @@ def _is_marker(hint: Any, kind: type) -> bool:
 
 
 def inject(call: ToolCall, injected: InjectedArgs, runtime: ToolRuntime[Any, Any], messages_key: str) -> ToolCall:
-    """Return a copy of the call with its injected arguments, and without values that the model wrote in their place."""
+    """Return a copy of the call with injected arguments; values that the model wrote for them are removed."""
     if injected.none:
         return call
     values = _state_values(call["name"], injected, runtime.state, messages_key) if injected.state else {}
@@ -320,7 +320,7 @@ def _args_model(tool: BaseTool) -> ArgsModel | None:
 
 
 def _validator(schema: Any) -> Callable[[dict[str, Any]], BaseModel]:
-    """Return the compiled function behind a schema's `model_validate`, or this method if it does more than call it."""
+    """Return a schema's compiled validation function; `model_validate` if the schema overrides it or is incomplete."""
     own = schema.model_validate
     if (
         getattr(own, "__func__", None) is not cast("Any", BaseModel.model_validate).__func__

@@ -119,7 +119,7 @@ def left_of(
 
 
 def _whole_reply(calls: Sequence[ToolCall], state: Any, messages_key: str) -> Sequence[ToolCall]:
-    """Return all calls of the model's reply from which LangGraph's `Send` has delivered one call alone.
+    """Return all calls of the model's reply if LangGraph's `Send` has delivered only one of these calls to the node.
 
     If there is no such reply, return `calls`.
     """
@@ -199,9 +199,9 @@ def is_output(value: object) -> bool:
 
 
 def items_in(output: object) -> list[object]:
-    """Return the parts of an output as a list.
+    """Return the items of an output as a list. An output that is not a list is its only item.
 
-    An empty list is returned as a single part, which is not valid.
+    An empty list is returned as a single item, which is not valid.
     """
     return output if isinstance(output, list) and output else [output]
 

@@ -93,7 +93,7 @@ _ON_ERROR = get_args(OnError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Arguments of `ToolNode`, as given."""
+    """Arguments of `ToolNode`, not yet checked."""
 
     owner: str
     """Name in errors of the class or function that was given the arguments."""

@@ -153,7 +153,7 @@ def _running_of(node: object, pair: tuple[str, str]) -> _Running | None:
 
 
 async def _beyond(inner: Callable[[Any], Awaitable[Any]], given: Any) -> Any:
-    """Run `inner`, which continues a run or call after its overrides. A call of the node in it starts a new run."""
+    """Run `inner`, the continuation of an override's `super()` call. If `inner` calls the node, a new run starts."""
     token = _running.set(None)
     try:
         return await inner(given)
@@ -168,7 +168,7 @@ def is_plain(node: object, base: type) -> bool:
 
 
 def go_on(node: object, method: str, alone: Callable[..., Awaitable[Any]], *given: Any) -> Any:
-    """Run the base class's `_func` or `_run_one`: continue the override that calls it, or else call `alone`."""
+    """Run the base class's `_func` or `_run_one`: continue the work of a running override, or else call `alone`."""
     if (rest := _continuation(node, method)) is not None:
         return rest(*given)
     with entered_from("sync"):
@@ -176,7 +176,7 @@ def go_on(node: object, method: str, alone: Callable[..., Awaitable[Any]], *give
 
 
 async def go_on_async(node: object, method: str, alone: Callable[..., Awaitable[Any]], *given: Any) -> Any:
-    """Run the base class's `_afunc` or `_arun_one`: continue the override that calls it, or else call `alone`."""
+    """Run the base class's `_afunc` or `_arun_one`: continue the work of a running override, or else call `alone`."""
     if (rest := _continuation(node, method)) is not None:
         return await rest(*given)
     with entered_from("async"):
@@ -271,7 +271,7 @@ def own_run(node: object, inner: Callable[[Entry], Awaitable[Any]]) -> Callable[
 
 
 def _with_runtime(entry: Entry) -> Entry:
-    """Return a copy of the entry whose config is complete, and contains the runtime that its options had."""
+    """Return a copy of the entry with a complete config; the runtime is moved from the options into the config."""
     config = ensure_config(entry.config)
     options = dict(entry.options)
     runtime = options.pop("runtime", None)

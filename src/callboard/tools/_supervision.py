@@ -117,7 +117,7 @@ class Supervision:
         self.threads = self.threads.at_least(None if policy.limit is None else policy.limit.concurrency)
 
     def adopt(self, tools: Iterable[BaseTool]) -> None:
-        """Take the policies that stand at tools, for tools that have none by name."""
+        """Add the policies that decorators have set on tools; a policy that was given by tool name has priority."""
         # `Supervise` learns the tools in its first calls, which may run in several threads: two limiters for one tool
         # would let twice as many calls run.
         with self._adopting:
@@ -131,7 +131,7 @@ class Supervision:
         wider: Sequence[AnyLimiter] = (),
         context: Callable[[], CallContext] = CallContext,
     ) -> CallOptions:
-        """Return the policy of a call's tool, and the limits for the call; the limits in `wider` come last.
+        """Return the policy of a call's tool and the limits of the call; the limits in `wider` are appended.
 
         `context` makes the context for the key functions of the limits.
         """
@@ -144,7 +144,7 @@ class Supervision:
         return self.policies.get(name, self.default)
 
     def rooms(self, name: str) -> dict[str, float]:
-        """Return a dict from the name of each limit to the number of calls of a tool that can start at once.
+        """Return, by limit name, the number of calls of a tool that each limit lets start immediately.
 
         Keys of limits are ignored.
         """
@@ -243,7 +243,7 @@ async def untouched(message: ToolMessage, _: object) -> ToolMessage:
 
 
 def _by_tool(option: str, label: str, policies: object) -> Mapping[str, CallPolicy]:
-    """Return the policies by tool name; raise TypeError for anything else."""
+    """Return the option `policies` as a mapping from tool names to policies; raise TypeError for an invalid value."""
     if not isinstance(policies, Mapping):
         if policies is None:
             return {}
@@ -257,7 +257,7 @@ def _by_tool(option: str, label: str, policies: object) -> Mapping[str, CallPoli
 
 
 def _permits_of(limit: Limit) -> float:
-    """Return the number of calls that may start at once under a limit."""
+    """Return the number of calls that can start immediately under an unused limit."""
     return min(limit.concurrency or math.inf, math.inf if limit.rate is None else limit.rate.calls)
 
 

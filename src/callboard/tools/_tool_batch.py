@@ -49,7 +49,7 @@ _log = logging.getLogger("callboard")
 
 
 class ProgressChunks:
-    """Function that writes progress and heartbeats of calls to a graph's stream. An error is logged once."""
+    """Function that writes progress and heartbeats of calls to a graph's stream. Only the first error is logged."""
 
     __slots__ = ("_failed", "_runtime")
 
@@ -175,7 +175,7 @@ class ToolBatch:
         self.keeps = self._on_finish is not None or self.ledger.is_kept
 
     async def claims(self) -> list[str]:
-        """Return the keys of new calls that can start at once and must not run twice.
+        """Return the keys of new calls that must not run twice and can start immediately, without a wait for a permit.
 
         Called before any body starts, so that the caller can store all these claims together.
         """
@@ -244,7 +244,7 @@ class ToolBatch:
         return self._outcome(supervised)
 
     async def _supervise(self, supervised: list[SupervisedCall[Output]], around: BatchContext) -> None:
-        """Add a supervised call to the list for each call that has no result yet, and must run now.
+        """Append to `supervised` a supervised call for each call of the batch that has no result yet and must run now.
 
         In portions, because there may be very many calls.
         """
@@ -275,7 +275,7 @@ class ToolBatch:
             supervised.append(one)
 
     def _named(self, around: BatchContext) -> BatchContext:
-        """Return the context of the calls with the facts for observers: tool descriptions, redaction, and the run."""
+        """Return the batch's context with data for observers: tool descriptions, redaction function, and run."""
         run, conf = around.run, self.config["configurable"]
         if run is None and "thread_id" in conf:
             found = self.config["metadata"].get("run_id") or self.config.get("run_id") or ""
@@ -283,7 +283,7 @@ class ToolBatch:
         return around._replace(run=run, describe=self.setup.description, shown=lambda call: self.setup.shown(call, run))
 
     def terms(self, request: ToolCallRequest) -> CallOptions:
-        """Return the call options for a request that middleware may have changed; key functions read its context."""
+        """Return the policy and the limits of the call in a request; middleware may have changed the call."""
         return self.setup.supervision.terms(request.tool_call, self._wide, partial(context_of, request))
 
     def _outcome(self, supervised: Sequence[SupervisedCall[Output]]) -> Any:
@@ -324,7 +324,7 @@ class ToolBatch:
             signals.clear()  # the traceback refers to this list: break the reference cycle
 
     def _note(self, supervised: Sequence[SupervisedCall[Output]]) -> None:
-        """Record the results and questions of the calls in the ledger, and delete the errors of the calls.
+        """Record the results and questions of the calls in the ledger, then remove the errors from the calls.
 
         The tracebacks of the errors refer to this batch.
         """
@@ -413,7 +413,7 @@ class ReadyTool(NamedTuple):
 
 
 class _BatchCall(SupervisedCall[Output]):
-    """Supervised tool call of a batch: runs the middleware and the tool, and makes messages of errors."""
+    """Supervised tool call of a batch, which runs the middleware and the tool, and turns errors into messages."""
 
     __slots__ = ("_config", "index", "key", "of")
 
@@ -578,7 +578,7 @@ class _BatchCall(SupervisedCall[Output]):
     async def _claimed(
         self, attempt: Attempt, plan: Plan, call: ToolCall, config: RunnableConfig, manager: AsyncCallbackManager
     ) -> object:
-        """Store the claim, which records that the body is about to start, then run the tool and return its result."""
+        """Store a claim, a record that the tool function is about to start; then run the tool and return the result."""
         assert self.of.on_claim is not None
         # The claim is stored before the body starts. A crash after this line leaves a claim without a result: unknown.
         await self.of.on_claim(self.key, self.of.ledger.known_of(self.key))
@@ -586,7 +586,7 @@ class _BatchCall(SupervisedCall[Output]):
 
 
 class _WrappedCall(_BatchCall):
-    """Call of a batch whose caller observes each call from its beginning to its end."""
+    """Call of a batch that runs within the function `around`, through which the batch's caller observes the call."""
 
     __slots__ = ()
 

@@ -21,7 +21,7 @@ def last_reply(messages: Sequence[Any]) -> int | None:
 
 
 def unanswered(messages: Sequence[Any]) -> list[ToolCall]:
-    """Return the calls of the last reply of a model that have no answer after it.
+    """Return the calls of the model's last reply that no later message answers.
 
     Args:
         messages: messages of a conversation, the oldest first.
@@ -150,7 +150,7 @@ class Exchange:
     """`True` if the answers follow the message directly."""
 
     def answers_by_call(self) -> list[tuple[ToolCall, ToolMessage | None]]:
-        """Return a pair of each call and its answer (or `None`), in the order of the calls.
+        """Return a list of pairs of a call and its answer (or `None`), in the order of the calls.
 
         If several calls share an id, each gets one answer.
         """

@@ -67,7 +67,7 @@ class ValidationNode(Runnable[Any, Any]):
     async def ainvoke(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         self, input: Any, config: RunnableConfig | None = None
     ) -> Any:
-        """Return the result of `invoke`, which does not wait for anything."""
+        """Return the result of `invoke`. This method never waits, because validation only computes."""
         return self.invoke(input, config)
 
     def _validated(self, call: ToolCall) -> ToolMessage:
