@@ -14,7 +14,7 @@ __all__ = ["NotThereError", "load_named"]
 
 
 class NotThereError(ValueError):
-    """Raised if a command line names a module or attribute that does not exist, or has a name of a wrong form.
+    """Raised if a command line names a module or attribute that does not exist, or if the name has the wrong form.
 
     Args:
         reason: a clause without a full stop.

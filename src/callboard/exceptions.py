@@ -224,7 +224,7 @@ class CallError(CallboardError):
 
     @property
     def facts(self) -> dict[str, object]:
-        """Further facts about the error for programs, stored in the message's `additional_kwargs` besides `ended`."""
+        """Further facts about the error for programs; also in the `additional_kwargs` of the message for the model."""
         return {}
 
 
@@ -357,7 +357,7 @@ _FIND_OUT = "Find out before you call it again."
 
 
 class EngineError(CallError):
-    """An engine, such as a pool of worker processes, has no result for a body, which is the function to run.
+    """An engine, such as a pool of worker processes, has returned no result of the function that it had to run.
 
     `ended` is "unavailable" if the body had not started. It is "unknown" if the body had started, so that it may have
     had its effect. It is "finished" if the body ended and its result was lost.

@@ -106,13 +106,16 @@ class Batch(Generic[T]):
             _warn_about_left_tasks(left)
 
     def _refuse_rest(self) -> None:
-        """Record an error for each call that never began, because other code had cancelled its task before."""
+        """Record an error for each call that never began: other code cancelled the call's task before its start."""
         for call in self._next:
             call.error, call.ended = CallCancelledError(call.name, call.id), True
             self._failed.append(call)
 
     def start_beside(self, child: ChildFn, grace: float) -> None:
-        """Start an additional task that has to end before the batch ends; do nothing if the batch is closed."""
+        """Start an additional task, for which the batch waits; `grace` is the task's time for clean-up, in seconds.
+
+        Do nothing if the batch is closed.
+        """
         if self._nursery is not None and not self.closed:
             self._nursery.start(child, grace)
 

@@ -15,7 +15,7 @@ from callboard._records._policies import ToolCallLike
 
 
 class BatchContext(NamedTuple):
-    """Context in which a batch of tool calls starts, such as event loop and deadline; shared by all calls of the batch.
+    """Event loop, deadline, run and observers of a batch of tool calls; shared by all calls of the batch.
 
     A named tuple, because one is made for each batch, and a frozen dataclass takes four times as long to create.
     """
@@ -36,7 +36,7 @@ class BatchContext(NamedTuple):
 
 
 def batch_context(on_progress: OnProgress | None = None) -> BatchContext:
-    """Return the context of a batch that starts in the calling task."""
+    """Return the event loop, deadline, run and observers of a batch that starts in the calling task."""
     loop = current_loop()
     now = loop.now()
     outer = current_timed.get()

@@ -62,7 +62,7 @@ _lending = threading.Lock()
 
 
 class Attempt:
-    """Single execution of a call's body, with its permits, worker thread and time limits."""
+    """Single attempt of a call: one execution of the tool, with permits, worker thread and time limits."""
 
     __slots__ = (
         "_call",
@@ -120,7 +120,7 @@ class Attempt:
         return LoopHolder(self.tool, f"tool {self.title}")
 
     def end(self) -> None:
-        """Record that the body has ended."""
+        """Record that the tool body has ended."""
         self.number = 0  # from now on `report` ignores a thread or a task that the body has left behind
         reporter.set(self.owner)
         if self.owner.throttle is not None:
@@ -129,12 +129,12 @@ class Attempt:
             report_activity()
 
     def report(self, progress: Progress) -> None:
-        """Report progress of the body; do nothing after the body has ended. May be called from any thread."""
+        """Report progress of the tool body; do nothing after the body has ended. May be called from any thread."""
         if number := self.number:  # read once: the loop may set it to 0 meanwhile
             self.owner.report(progress, number)
 
     async def in_time(self, running: Coroutine[Any, Any, T], policy: CallPolicy) -> T:
-        """Run the body; raise `CallTimeoutError` when the timeout or the idle timeout of the policy is over."""
+        """Run the tool body; raise `CallTimeoutError` if it exceeds the timeout or the idle timeout of the policy."""
         owner = self.owner
         clock = self.clock = AttemptClock(
             owner.loop, timeout=policy.timeout, idle=policy.idle_timeout, until=owner.until, grace=owner.grace
@@ -155,14 +155,14 @@ class Attempt:
         raise CallTimeoutError(self._call["name"], owner.id, seconds, held=held, idle=is_idle) from cause
 
     def suspend_timeouts(self) -> Turn | None:
-        """Suspend the body's timeouts until the engine starts the body; return the `Turn` that restarts the timeouts.
+        """Suspend the attempt's timeouts until an engine starts the tool body; return the `Turn` that restarts them.
 
         Returns `None` if the body has no timeouts.
         """
         return None if self.clock is None else Turn(self.clock)
 
     async def run_in_thread(self, fn: Callable[[], T]) -> T:
-        """Run a sync body in a worker thread; a thread that outlives its call keeps the permits until it ends."""
+        """Run a sync tool body in a worker thread; the permits are held until the thread ends, even after its call."""
         name = f"tool {self._call['name']!r} (call {self._call.get('id')!r})"
         if self._threads is None:
             return await run_in_thread(self.owner.loop, fn, name, self)
@@ -231,7 +231,7 @@ class Attempt:
             return self._holding(gate)
 
     def _holding(self, gate: AnyGate) -> AnyGate:
-        """Register the attempt as holder of a permit of this gate, for deadlock detection; return the gate."""
+        """Register the attempt as a holder of a permit of `gate`, for deadlock detection; return `gate`."""
         if isinstance(gate, SharedPermit):
             gate.note_holder(self, has=True)
         elif gate.concurrency is not None:
@@ -247,7 +247,7 @@ class Attempt:
         gate.leave()
 
     def lend(self, identity: Hashable) -> Loan | None:
-        """Return a loan of the permit `identity` to a nested attempt; `None` if the permit is not held or is lost."""
+        """Return a loan of the permit with this identity to a nested attempt; `None` if it is not held or was lost."""
         with _lending:  # a permit that is being released must not be lent any more
             loan = None if self._loans is None else self._loans.get(identity)
             if loan is not None:
@@ -263,12 +263,12 @@ class Attempt:
 
     @property
     def idempotency_key(self) -> str | None:
-        """Idempotency key of the call, as `callboard.idempotency_key` returns it; `None` while `scope` is `None`."""
+        """Idempotency key of the call; `None` until the unique name of the call is known."""
         return None if self.scope is None else key_of(self._call, self.scope)
 
     @property
     def fencing_token(self) -> int | None:
-        """Fencing token of the attempt's permit at the narrowest shared limit; `None` without such a permit."""
+        """Fencing token of the attempt's first permit at a shared limit; `None` without such a permit."""
         tokens = (place.token for place in self.places if isinstance(place, (SharedPermit, Loan)))
         return next((token for token in tokens if token is not None), None)
 
@@ -314,7 +314,7 @@ class Attempt:
 
 
 class CallOptions(NamedTuple):
-    """Tool call, policy and limiters for one attempt, in place of the ones of its `SupervisedCall`."""
+    """Tool call, policy and limiters that one attempt uses instead of the values of its `SupervisedCall`."""
 
     call: ToolCallLike
     policy: CallPolicy
@@ -488,7 +488,7 @@ class SupervisedCall(Timed, Generic[T]):
         self.handled = None  # its traceback refers to the frames of this call: a reference cycle
 
     def as_error(self, exc: BaseException) -> Exception | None:
-        """Return the exception as an error that may become a message for the model; `None` if it must propagate."""
+        """Return `exc`, or a `CallCancelledError` for an unrequested cancellation; `None` if `exc` must propagate."""
         if isinstance(exc, Exception):
             return exc
         return CallCancelledError(self.name, self.id) if self.loop.uncancel_foreign(exc) else None
@@ -513,7 +513,7 @@ class SupervisedCall(Timed, Generic[T]):
         *args: *Args,
         terms: "CallOptions | None" = None,
     ) -> R:
-        """Run a body once: wait for its permits, start it, and cancel it when its timeout is over."""
+        """Make one attempt: wait for the call's permits, run the tool body, and cancel it when its timeout is over."""
         # `_is_over` without its frame: it is asked for each call.
         batch = self._batch
         if (batch is not None and batch.closed) or self.loop.is_cancelled() or cleaning_up.get():
@@ -554,12 +554,12 @@ class SupervisedCall(Timed, Generic[T]):
                 attempt.leave()  # last: the body and its clean-up run while the attempt holds its permits
 
     def _is_over(self) -> bool:
-        """Return whether the call was cancelled or its batch has ended, so that no further body may start."""
+        """Return whether the call was cancelled or its batch has ended, so that no further attempt may start."""
         batch = self._batch
         return (batch is not None and batch.closed) or self.loop.is_cancelled() or cleaning_up.get()
 
     async def _raise_over(self) -> None:
-        """Raise the pending cancellation of the call, or `CallCancelledError` if a shield holds it back."""
+        """Raise the call's pending cancellation, or `CallCancelledError` if a shield holds this cancellation back."""
         closed = self._batch is not None and self._batch.closed
         if closed or self.loop.is_cancelled():
             await self.loop.raise_cancelled()

@@ -1,7 +1,8 @@
-"""Context of a call that is sent to an engine with the body, and events that the running body sends back.
+"""Exchange between a call and the worker that runs it: context to the worker, progress and log records back.
 
-Both are plain JSON data: a worker may be confined and untrusted, so its events are validated and never unpickled.
-Errors that the body itself raised are marked, to distinguish them from errors of the engine.
+The context and the events (progress and log records) are plain JSON data: a worker may be confined and untrusted, so
+its events are validated and never unpickled. Errors that the called function itself raised are marked, to distinguish
+them from errors of the engine.
 """
 
 import logging
@@ -36,10 +37,11 @@ _PLAIN = (str, int, float, bool)
 
 
 def inject_context() -> Carried:
-    """Return the context of the running call, to be sent with a body; call it in the task that waits for the body.
+    """Return the context of the running call, such as its deadline, as data to send to a worker.
 
     The context has the seconds until the deadline, the grace, the idempotency key, the OpenTelemetry trace and the
     levels of loggers. It also has the strings, numbers and booleans that are bound with `structlog.contextvars`.
+    Call this in the task that waits for the worker.
     """
     if (relay := _relay.get()) is not None:
         return relay.carried()
@@ -90,7 +92,7 @@ def _trace() -> dict[str, str]:
 
 
 def attached_context(given: Carried, tell: Tell, *, logs: bool = True) -> AbstractContextManager[None]:
-    """Set the context of a call, such as its deadline, during the block; for the worker that runs the call's body.
+    """Set the context of a call, such as its deadline, during the block; called by the worker that runs the call.
 
     Args:
         given: the context that `inject_context()` returned.
@@ -142,11 +144,11 @@ class _AttachedContext:
 
 
 class NonsenseError(ValueError):
-    """Raised for data that is no valid event of a body."""
+    """Raised for data from a worker that is neither a valid progress report nor a valid log record."""
 
 
 def dispatch_event(told: Told) -> None:
-    """Process an event of a body: report its progress or log its record; call it in the task that waits for the body.
+    """Report the progress, or log the record, that a worker has sent; call this in the task that waits for the worker.
 
     Args:
         told: the event, as a worker sent it; it is validated.
@@ -186,7 +188,7 @@ def _nothing() -> None:
 
 
 class _Relay:
-    """Call context from another process, and function that sends events back; for a process that forwards bodies."""
+    """Context of a call that another process made, and the function that sends progress and log records back there."""
 
     def __init__(self, given: Carried, tell: Tell) -> None:
         self._given = given
@@ -205,7 +207,7 @@ _relay: ContextVar[_Relay | None] = ContextVar("callboard_relay", default=None)
 
 @contextmanager
 def forwarded_context(given: Carried, tell: Tell) -> Generator[None]:
-    """Forward a call of another process during the block: its context to an engine, and its events to that process.
+    """Forward a call of another process: its context to an engine, progress and log records back to that process.
 
     In the block, `inject_context()` returns `given` with the remaining seconds, and `dispatch_event()` sends events
     with `tell`.
@@ -232,7 +234,7 @@ _MONOTONIC: Final = cast("EventLoop", _Monotonic())
 
 
 class _Reports:
-    """Progress reporter of a body that runs in a worker; also has the idempotency key of the body's call."""
+    """Progress reporter of the call that a worker runs; also has the idempotency key of the call."""
 
     def __init__(self, tell: Tell, key: str | None) -> None:
         self._tell = tell
@@ -275,7 +277,7 @@ _newest: list[Tell] = []
 
 
 class _Forwarding(logging.Handler):
-    """Log handler that sends records to the process that made the call."""
+    """Log handler of a worker, which sends log records to the process that made the call."""
 
     def emit(self, record: logging.LogRecord) -> None:
         # A record that is being delivered comes from another worker. Without a caller of its own it must not be sent to
@@ -318,7 +320,7 @@ def _forward_logs(levels: Mapping[str, int]) -> None:
 
 
 def _record(content: list[Any]) -> tuple[logging.Logger, logging.LogRecord]:
-    """Rebuild a worker's log record in this process; return the logger that has to handle it, and the record."""
+    """Return the logger for a log record that a worker has sent, and the record, rebuilt in this process."""
     name, level, message, created, process, place = content
     if not isinstance(name, str) or not isinstance(message, str):
         raise TypeError(f"{name!r:.80} and {message!r:.80} are no texts")
@@ -342,7 +344,7 @@ def _nearest_logger(name: str) -> logging.Logger:
 
 
 class BodyRaisedError(Exception):
-    """Wrapper of a `CallError` that the body itself raised; removed before users see the error."""
+    """Wrapper of a `CallError` that the called function itself raised, not the engine; users get the `CallError`."""
 
     def __init__(self, error: CallError) -> None:
         self.error = error
@@ -351,7 +353,7 @@ class BodyRaisedError(Exception):
 
 @contextmanager
 def marked() -> Generator[None]:
-    """Wrap a `CallError` from the block in a `BodyRaisedError`; the process that runs a body runs it in this block."""
+    """Wrap a `CallError` from the block in a `BodyRaisedError`; a worker runs each function in such a block."""
     # For example, a body that uses an engine of its own may raise that engine's `EngineError`.
     try:
         yield

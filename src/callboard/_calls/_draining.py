@@ -39,7 +39,7 @@ class HasCalls(Protocol):
 
 
 class Operation:
-    """Operation in progress: a block in one task, which a drain may cancel.
+    """Operation in progress: a `with` block in one task; a drain may cancel the block.
 
     Entering the block during a drain raises `DrainingError`.
     """
@@ -84,16 +84,16 @@ class Operation:
         return was_ended
 
     def ended_by_drain(self) -> DrainingError:
-        """Return the error to raise after the `with` block; code there runs only if a drain cancelled the operation."""
+        """Return the error to raise after the `with` block; code after the block runs only if a drain cancelled it."""
         return DrainingError(self.whole.what, begun=True)
 
     def begin(self, tool: str, call_id: str | None) -> None:
-        """Record that the body begins; if a drain cancels the operation later, the outcome of the body is unknown."""
+        """Record that the function begins; if a drain cancels it later, its outcome is unknown."""
         self._body = UnknownCall(tool=tool, call_id=call_id, thread_id=self._thread_id)
 
     @property
     def has_begun(self) -> bool:
-        """True once the body has begun, and may have had effects."""
+        """True once the function of the operation has begun, and may have had effects."""
         return self._body is not None
 
     def end(self) -> None:
@@ -176,7 +176,7 @@ class InFlight:
                 drain.account_for(one, was_ended=was_ended)
 
     async def drain(self, timeout: float) -> Drained:
-        """Refuse new operations until `reopen()`, wait up to `timeout` seconds for running ones, and cancel the rest.
+        """Refuse new operations until `reopen()`; wait for running ones, and cancel them after `timeout` seconds.
 
         Cancelled operations have their grace in addition. If the caller is cancelled, running operations are cancelled
         at once. The operations that the caller itself runs in are not waited for.
@@ -251,7 +251,7 @@ operations: ContextVar[tuple[Operation, ...]] = ContextVar("callboard_under_way"
 
 
 class EngineOperations:
-    """Running bodies (function calls) of an engine in all event loops; a drain waits for them or cancels them.
+    """Function calls that an engine runs, from all event loops; a drain waits for them or cancels them.
 
     Args:
         noun: name of the engine in errors, after the word "its".
@@ -263,7 +263,9 @@ class EngineOperations:
 
     @contextmanager
     def running(self, body: Body, *, grace: float) -> Generator[Body]:
-        """Register a body during the block, and yield the body that the block has to run. A drain may cancel the block.
+        """Register an engine's function call during the block, so that a drain waits for the block or cancels it.
+
+        Yields the body that the block has to run: it also records its start, for the report of a drain.
 
         Args:
             body: the body as the engine received it.
@@ -302,7 +304,7 @@ class EngineOperations:
         return EngineError(title, call_id, f"its {self._noun} is being drained", ended="unavailable")
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Refuse new bodies until `reopen()`, wait for the running ones, and cancel the rest after the timeout.
+        """Refuse new function calls until `reopen()`; wait for running ones, and cancel them after `timeout` seconds.
 
         Args:
             timeout: seconds for the running bodies to finish.
@@ -310,12 +312,12 @@ class EngineOperations:
         return await self._in_flight.drain(timeout)
 
     def reopen(self) -> None:
-        """Accept bodies again after a drain."""
+        """Accept function calls again after a drain."""
         self._in_flight.reopen()
 
 
 def _noting(one: Operation, body: Body) -> Callable[[], object]:
-    """Return a callback for the start of a body: it records the start in the operation, and calls `body.on_begin`."""
+    """Return a callback for the start of a function: it records the start, and calls `body.on_begin`."""
 
     def begin() -> None:
         one.begin(body.title, body.call_id)

@@ -94,7 +94,10 @@ class LoanTurn:
 
 
 class Loan:
-    """Permit that an attempt lends to its nested attempts, one at a time; at the end, `give_back` releases it."""
+    """Permit that an attempt lends to its nested attempts, one at a time.
+
+    `give_back` releases the permit when the lender has ended and no nested attempt holds the permit.
+    """
 
     __slots__ = ("_give_back", "_lender_has_left", "_lock", "_permit", "_waiting", "borrower")
 
@@ -198,7 +201,7 @@ class Wait:
         self.loan = loan
 
     def may_end_by(self) -> tuple[Collection[Holder], Holder | None]:
-        """Return the attempts whose end may free a permit: all holders, and the borrower (`None` if it is not lent)."""
+        """Return the attempts whose end may free a permit: all holders, and the loan's borrower or `None`."""
         return list(self.crowd.holders), None if self.loan is None else self.loan.borrower
 
 
@@ -596,7 +599,7 @@ class SharedPermit:
         return self._stay is not None and self._stay.is_lost
 
     def begin(self) -> None:
-        """Tell the store that the body starts now; the rate limit counts the call from this moment."""
+        """Tell the store that the attempt starts now; the rate limit counts the start from this moment."""
         if self._stay is not None:
             self._stay.begin()
 
@@ -631,7 +634,7 @@ AnyLimiter = Limiter | SharedLimiter | Seeing
 
 
 async def count_start(places: Sequence[Gate | SharedPermit | Loan], loop: EventLoop) -> bool:
-    """Wait until the rates of all limits allow a start, and count it; return `False` if a shared permit was lost."""
+    """Wait until the rates of all limits allow a start, and count the start; return `False` if a permit was lost."""
     # A permit is lost if this process was suspended longer than its lease. Then the caller must release all permits and
     # acquire them again in order: a call that holds a later one and waits for an earlier one could wait for ever.
     for place in places:

@@ -53,7 +53,7 @@ def _circle(attempt: Holder, around: Collection[Holder]) -> list[Holder] | None:
 
 
 def _all_wait(attempt: Holder) -> bool:
-    """Return whether all attempts that could free a permit for this attempt wait, too, as they do in every deadlock."""
+    """Return whether every attempt that could free a permit for `attempt` is waiting itself; true in each deadlock."""
     return attempt.waits_for is not None and _is_stuck(
         attempt.waits_for, lambda one: bool(one.stalled) or one.waits_for is not None
     )
@@ -73,7 +73,7 @@ def _is_stuck(wait: Wait, is_stuck: Callable[[Holder], bool]) -> bool:
 
 
 def _waits_of(one: Holder) -> Iterator[Holder]:
-    """Yield the attempts that need a permit before this attempt can end: nested attempts, and itself if it waits."""
+    """Yield the attempts that must get a permit before attempt `one` can end: nested ones, and `one` if it waits."""
     yield from [] if one.stalled is None else list(one.stalled)
     if one.waits_for is not None:
         yield one

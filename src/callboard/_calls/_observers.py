@@ -93,7 +93,7 @@ def careful_observers(
     mark: Callable[[], str | None] | None = None,
     kind: str | None = None,
 ) -> Observers:
-    """Wrap observers so that their errors are caught and slow observers are paused; return them together."""
+    """Return an `Observers` that catches errors of the given observers, and pauses slow observers."""
     return Observers(
         (CarefulObserver(calls),),
         () if runs is None else (CarefulObserver(runs),),
@@ -132,7 +132,7 @@ _unasked: Callable[[frozenset[str]], Observers] = _nobody
 
 
 def observe_by_default(find: Callable[[frozenset[str]], Observers] = _nobody) -> Callable[[frozenset[str]], Observers]:
-    """Register a function that provides default observers; return the previous one.
+    """Register a function that provides default observers; return the function that was registered before.
 
     Telemetry uses it, so that an application that has set up OpenTelemetry needs no call of `observe`. `find` takes the
     kinds that other observers produce already.
@@ -158,7 +158,7 @@ def current_observers() -> Observers:
 
 
 def current_mark() -> str | None:
-    """Return the mark of the running call or run, to be stored for a later continuation; `None` without one."""
+    """Return the observers' mark of this call or run, such as a trace id, for its later continuation; or `None`."""
     mark = current_observers().mark
     return None if mark is None else mark()
 
@@ -242,7 +242,7 @@ class CarefulObserver(Generic[E]):
         return self._paused_until is not None
 
     def _is_to_blame(self, looks_before: int | None) -> bool:
-        """Return whether only the observer was slow: the thread of the watchdog was not held up meanwhile."""
+        """Return whether the observer was slow, and not the whole process, as the watchdog's checks show."""
         looks = self._looks()
         return looks_before is None or looks is None or looks - looks_before >= _LOOKS
 

@@ -102,7 +102,10 @@ class Host(Protocol):
         ...
 
     def start_beside(self, child: ChildFn, grace: float) -> None:
-        """Start an additional task that has to end before the batch ends; do nothing if the batch is closed."""
+        """Start an additional task, for which the batch waits; `grace` is the task's time for clean-up, in seconds.
+
+        Do nothing if the batch is closed.
+        """
         ...
 
 

@@ -59,7 +59,7 @@ class Shutdown:
 
     @property
     def exit_code(self) -> int:
-        """Exit code for `sys.exit` after the block: 0, 3 or 4, see `Drained.exit_code`."""
+        """Exit code for `sys.exit` after the block: 0 if all work finished, 4 if an outcome is unknown, 3 otherwise."""
         return self.report.exit_code
 
     def begin(self) -> None:

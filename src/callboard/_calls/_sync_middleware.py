@@ -57,7 +57,7 @@ class _Question(Generic[Q, A]):
             self.answer.cancel()
 
     def cancel(self) -> None:
-        """Cancel the rest of the call, because its request was withdrawn; call this in the event loop."""
+        """Cancel the rest of the call, because the middleware withdrew its request; call this in the event loop."""
         if self._nursery is None:
             self.answer.cancel()  # it has not begun
         else:
@@ -65,7 +65,7 @@ class _Question(Generic[Q, A]):
 
 
 class _Inbox(Generic[Q, A]):
-    """Queue of requests from a middleware in another thread to the event loop; `None` is the last item."""
+    """Queue of requests from a middleware in another thread to the event loop; the item `None` ends the queue."""
 
     def __init__(self, loop: EventLoop) -> None:
         self._loop = loop
@@ -113,7 +113,7 @@ class _Inbox(Generic[Q, A]):
 
 
 async def _settle(future: "Future[A]", awaitable: Awaitable[A]) -> None:
-    """Store the result or error of an awaitable in a future; raise only requested cancellations."""
+    """Store the result or error of an awaitable in a future; raise nothing but a requested cancellation of the task."""
     try:
         future.set_result(await awaitable)
     except BaseException as exc:

@@ -1,4 +1,4 @@
-"""asyncio backend: a task is cancelled once, left alone for its grace, then cancelled repeatedly until it ends.
+"""asyncio backend: a task is cancelled once, has a grace for clean-up, then is cancelled repeatedly until it ends.
 
 Children are native tasks. anyio's own task group would repeat the cancellation at every turn of the loop,
 and a plain `finally: await client.aclose()`, which is what tools contain, would never complete.

@@ -214,7 +214,7 @@ def run_from_sync(fn: Callable[[], Awaitable[T]]) -> T:
 
 
 def pulled(items: AsyncIterator[T]) -> Iterator[T]:
-    """Yield the items of an async generator to sync code, and close the generator at the end."""
+    """Yield the items of an async generator to sync code, and close the generator after the last item."""
     try:
         while (item := run_from_sync(partial(_next, items))) is not _END:
             yield cast("T", item)
@@ -232,7 +232,10 @@ _standing: ContextVar[tuple[object, ...]] = ContextVar("callboard_standing", def
 
 
 def stands_still(loop: object) -> bool:
-    """Return whether sync code blocks a loop (asyncio's or callboard's object) while it waits for the running code."""
+    """Return whether a loop is blocked by sync code that waits for the running code to end.
+
+    `loop` is asyncio's or callboard's object for the loop.
+    """
     return loop in _standing.get()
 
 

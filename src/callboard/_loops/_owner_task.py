@@ -1,4 +1,4 @@
-"""Objects that stay open between two pieces of code, such as two cells of a notebook.
+"""Methods `open()` and `aclose()` for objects with `async with`, so that they can stay open between notebook cells.
 
 A cancel scope must be left by the task that entered it, and each cell may be a task of its own. So an owner task enters
 the object's `async with` block, waits, and leaves it.
@@ -22,7 +22,7 @@ _log = logging.getLogger("callboard")
 
 
 class OwnerTask:
-    """Task that enters the `async with` block of an object, and leaves it when any task of its loop says so."""
+    """Task that enters the `async with` block of an object, and leaves it when a task of the same loop requests it."""
 
     def __init__(self, block: AbstractAsyncContextManager[object]) -> None:
         self._loop = current_loop()
@@ -179,7 +179,7 @@ class Openable:
 
 
 def _ends_with_its_cell() -> bool:
-    """Return whether IPython runs each cell in an event loop of its own, which it does on trio."""
+    """Return whether this notebook runs each cell in a separate event loop, as IPython does with trio."""
     ipython: Any = sys.modules.get("IPython")
     if current_loop().name != "trio" or ipython is None or (shell := ipython.get_ipython()) is None:
         return False

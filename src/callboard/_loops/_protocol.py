@@ -110,11 +110,14 @@ class EventLoop(Protocol):
         ...
 
     def is_current(self) -> bool:
-        """Return whether a task of this loop calls; false outside of a task, and for a loop around the running loop."""
+        """Return whether the caller runs in a task of this loop.
+
+        It is false for an asyncio loop in whose thread trio runs as a guest, while the caller is a task of trio.
+        """
         ...
 
     def deadline(self) -> float:
-        """Return the earliest deadline of the calling task's scopes (anyio's or trio's); `-inf` if it is cancelled."""
+        """Return the earliest deadline of the calling task's cancel scopes; `-inf` if the task is cancelled."""
         ...
 
     def task(self) -> int:
@@ -179,11 +182,11 @@ class EventLoop(Protocol):
         ...
 
     def cancelled_itself(self, exc: BaseException) -> bool:
-        """Return whether a body raised the cancellation `exc` although nothing had cancelled its task."""
+        """Return whether a tool body raised the cancellation `exc` although nothing had cancelled its task."""
         ...
 
     def uncancel_foreign(self, exc: BaseException) -> bool:
-        """Return whether `exc` is a cancellation that callboard did not request, and uncancel the task if so.
+        """Return whether `exc` is a cancellation that callboard did not request; if so, uncancel the task.
 
         Call it only at the end of a call: inside, a middleware's own scope or timeout may have requested it.
         """

@@ -51,11 +51,11 @@ async def beside(work: Callable[[], Awaitable[object]] | None) -> AsyncGenerator
 
 
 class CutOffError(Exception):
-    """Raised if the caller was cancelled, and the shielded work had not ended when the grace was over."""
+    """Raised if the caller was cancelled, and the shielded function did not end within its grace."""
 
 
 async def shielded(work: Callable[[], Awaitable[T]]) -> T:
-    """Run an async function in its own task, which may go on for the grace after the caller was cancelled.
+    """Run an async function in a separate task, which may run a few more seconds after the caller was cancelled.
 
     Unlike `cleanup()`, it never ends silently: it returns the result, or raises an error.
 
@@ -123,7 +123,7 @@ def _outcome(results: list[T], errors: list[BaseException], cancellation: BaseEx
 
 
 async def _waited(ended: Event, loop: EventLoop) -> BaseException | None:
-    """Wait until the work has ended or the grace is over; return the caller's cancellation to raise, or `None`."""
+    """Wait until the function has ended or its grace is over; return the caller's pending cancellation or `None`."""
     limits = current_time_limits(loop)
     cancellation: BaseException | None = None
     until = _until(limits)

@@ -56,7 +56,7 @@ class Ticket:
             before._lock.acquire(timeout=_PREDECESSOR)
 
     def pass_on(self) -> None:
-        """Let the next function begin. Call this exactly once, when this function begins or will never begin."""
+        """Let the next function begin. Call this once, when the ticket's own function begins or will never begin."""
         # The next thread needs the GIL, which this thread still has: so this function begins first.
         self._before = None
         self._lock.release()
@@ -133,7 +133,7 @@ class OwnThread:
         return self._token
 
     def close(self, last: Callable[[], object] | None = None) -> None:
-        """Ask the thread to run its queued jobs and then the function `last`, and to end; return at once."""
+        """Ask the thread to run its queued jobs, then the function `last`, and then to end; return at once."""
         if last is not None:
             self._jobs.put(partial(_try, last))
         self._jobs.put(None)
@@ -162,7 +162,7 @@ _here = _Here()
 
 
 def _leading_back(token: EventLoopToken) -> EventLoopToken:
-    """Return a token for `anyio.from_thread` in our threads; trio's own token works only in trio's own threads."""
+    """Return a token for `anyio.from_thread` in threads of callboard; trio's token works only in trio's threads."""
     backend, native = cast("Any", token.backend_class), token.native_token
 
     class Backend(backend):  # type: ignore[misc, valid-type]  # the backend is known when it runs
@@ -242,7 +242,7 @@ class _Job(Generic[T]):
 
 
 class ThreadOwner(Protocol):
-    """Protocol of the owner of a worker thread: its methods are called if the thread runs on after its call."""
+    """Protocol with callbacks for a worker thread that runs on after its call was cancelled."""
 
     def thread_abandoned(self) -> None:
         """React to a cancelled call that no longer waits for its worker thread; called in the event loop."""

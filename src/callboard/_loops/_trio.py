@@ -1,4 +1,4 @@
-"""trio backend: trio's own nurseries and cancel scopes; cancellation is raised at every checkpoint of a scope."""
+"""trio backend: trio's own nurseries and cancel scopes; each checkpoint in a cancelled scope raises `Cancelled`."""
 
 import asyncio
 import math

@@ -61,7 +61,7 @@ _marks: dict[CodeType, type[HasLoopHolder]] = {}
 # a variable of the loop's thread, and a table of tasks would cost each call. So the call is found in the frames, which
 # exist anyway: by its class, not by the name of a variable.
 def mark(fn: Callable[..., object], kind: type[HasLoopHolder]) -> None:
-    """Register a function that calls users' code; a local variable of the class `kind` in its frame names this code."""
+    """Register a function that calls users' code; its local variable of class `kind` describes that code."""
     _marks[fn.__code__] = kind
 
 
@@ -110,7 +110,7 @@ class Pulse:
             _watchdog.pulses.pop(self, None)
 
     def held_since(self, since: float) -> str | None:
-        """Return a description of the longest block of the loop that ended after `since`, or `None`.
+        """Return a description of the longest blocking of the loop that ended after the time `since`, or `None`.
 
         `since` is a time of `time.monotonic()`. A block that still lasts counts, too.
         """
@@ -128,7 +128,7 @@ class Pulse:
                 warnings.warn(text, LoopBlockedWarning, stacklevel=2)
 
     def look(self, frame: FrameType | None, now: float) -> None:
-        """Request an answer from the loop, or record the code that blocks it; called in the watchdog's thread."""
+        """Check the loop: request an answer, or record the code that blocks it; called in the watchdog's thread."""
         asked, hold = self._asked, self._hold
         if asked is None:
             if _mark(frame) is not None:

@@ -1,4 +1,4 @@
-"""Middleware that runs around each tool call, for `ToolNode(middleware=[...])`.
+"""Middleware around tool calls, for `ToolNode(middleware=[...])`, and around model requests of `create_agent`.
 
 Each middleware gets the request of a call, and a function that runs the rest of the chain. Your own derives from
 `Middleware`, or is a plain function.

@@ -51,13 +51,16 @@ def approved_arguments() -> Mapping[str, object] | None:
 
 
 def digest_of(tool: BaseTool, args: Mapping[str, Any]) -> str:
-    """Return the digest of a tool and its arguments that binds an approval; raise `ValueError` without a JSON form."""
+    """Return the digest that ties an approval to a tool and its arguments.
+
+    Raise `ValueError` if the arguments have no JSON form.
+    """
     # Argument names that begin with "%" are escaped within "args"; these three fixed names need no escape.
     return digest({"args": args, "name": tool.name, "runs": runs_in(tool)})
 
 
 def runs_in(tool: BaseTool) -> str:
-    """Return the names of a tool's class and of its function, as one text; it is the same in any process."""
+    """Return the names of a tool's class and of its function as one text, which is the same in every process."""
     # The tool's name alone would not do: middleware may replace a tool by another tool of the same name.
     found = getattr(tool, "coroutine", None) or getattr(tool, "func", None)
     return " ".join(place_of(one) for one in (type(tool), found) if one is not None)
@@ -80,7 +83,7 @@ Step = tuple[str, ToolCallRequest | ToolMessage]
 
 
 class ApprovalRequest(HumanInterrupt):
-    """LangGraph's `HumanInterrupt` with the digest of the call that it asks about."""
+    """LangGraph's `HumanInterrupt`, with the digest of the tool call that needs approval."""
 
     digest: str
     """Digest of the tool and its arguments."""
@@ -162,7 +165,10 @@ class Question:
         return [answer for answer, field in FIELDS.items() if self.config.get(field)]
 
     def understood(self, answer: Any, check: Callable[[Any], Any]) -> Step | None:
-        """Return the decision in an answer; `None` if it is for other arguments. Raise `ValueError` if not allowed."""
+        """Return the decision in an answer; `None` if the answer is for a call with other arguments.
+
+        Raise `ValueError` if the question does not allow the answer.
+        """
         if not answer_is_for(self._digest, get_config()):
             # First of all: an outdated answer must be dropped, even if it would not be allowed now.
             return None
@@ -389,7 +395,7 @@ def _checked(name: str, config: Mapping[str, object]) -> HumanInterruptConfig:
 
 
 def _rules_of(tools: Any, default: _Rule) -> dict[str, _Rule | None]:
-    """Return the option `tools` as a dict from tool name to rule; `None` in it stands for calls without approval."""
+    """Return the option `tools` as a dict from tool name to rule; the rule `None` means that no approval is needed."""
     if tools is None:
         return {}
     if isinstance(tools, str) or not isinstance(tools, Collection) or not all(isinstance(one, str) for one in tools):

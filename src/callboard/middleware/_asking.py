@@ -1,4 +1,4 @@
-"""Access of a call to documents in a shared store: the call waits until its change is done."""
+"""Access of a call to documents in a shared store: the call waits until the store has made its change."""
 
 from typing import TypeVar
 
@@ -40,7 +40,7 @@ async def ask(store: SharedDocuments, document: Document, rule: Rule[T], request
 
 
 def check_store(whose: str, store: object, **needs_one: object) -> None:
-    """Raise an error if `shared` is no document store, or if it is missing and an option in `needs_one` is given."""
+    """Raise an error if `store` is no document store, or if it is `None` although an option needs a store."""
     if store is None:
         if given := [option for option, value in needs_one.items() if value is not None]:
             raise ValueError(f"{whose}({given[0]}=...) is for what many processes share; give it a store: shared=...")

@@ -1,4 +1,4 @@
-"""`CircuitBreaker`: middleware that stops calling a failing tool for a while."""
+"""`CircuitBreaker`: middleware that stops calling a failing tool or model for a while."""
 
 import math
 import threading
@@ -117,7 +117,10 @@ class Circuit:
         return Ticket(self.changes, is_probe)
 
     def after(self, ticket: Ticket, now: float, *, failed: bool | None) -> State | None:
-        """Count an outcome (`failed=None`: neither way), and return the new state if it has changed, else `None`."""
+        """Count the outcome of a call; return the circuit's new state if it has changed, else `None`.
+
+        With `failed=None`, the outcome counts neither as a failure nor as a success.
+        """
         self._inside -= 1
         if ticket.changes != self.changes:
             return None
@@ -341,7 +344,7 @@ class SharedCircuits(LocalCircuits):
     # Rules: they run in a thread of the store.
 
     def _left(self, found: Found) -> tuple[None, float]:
-        """Return the seconds for which a document says that its circuit is open; 0 for a void or forged document."""
+        """Return the seconds for which a document keeps its circuit open; 0 for a void or forged document."""
         is_open = found.text == _text_of(found) and found.left <= self._rules.open_for + _SLACK
         return None, max(0.0, found.left) if is_open else 0.0
 
@@ -354,7 +357,7 @@ class SharedCircuits(LocalCircuits):
 
 
 def _text_of(found: Found) -> str:
-    """Return the text of an open circuit's document. The text is void after the next reset of all circuits."""
+    """Return the text of the document that says that a circuit is open; a reset of all circuits makes the text void."""
     return f"open {found.marks[0]}"
 
 

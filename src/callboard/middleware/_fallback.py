@@ -1,4 +1,4 @@
-"""`Fallback`: middleware that answers with another tool, a fixed value or a function when a tool fails."""
+"""`Fallback`: middleware that answers with an alternative (tool, value, function, model) when a tool or model fails."""
 
 import dataclasses
 import inspect
@@ -39,7 +39,7 @@ Failure = Exception | ToolMessage
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Value:
-    """Fixed answer of a `Fallback`.
+    """Fixed answer that a `Fallback` gives when a tool fails.
 
     Args:
         content: text or content blocks; any other value is written as JSON if possible, else as a string.
@@ -54,7 +54,7 @@ Alternative = str | BaseTool | Value | Callable[[ToolCallRequest, Any], object]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OtherTool:
-    """Alternative that calls another tool with the same arguments."""
+    """Alternative for a failed tool: another tool, called with the same arguments."""
 
     name: str
     tool: BaseTool | None = None
@@ -73,7 +73,7 @@ class OtherTool:
         return tools[self.name]
 
     def check(self, instead_of: str, names: Collection[str]) -> None:
-        """Raise `ValueError` if the alternative names a tool of the node, and the node does not have it."""
+        """Raise `ValueError` if the alternative is the name of a tool that the node does not have."""
         if self.tool is None and self.name not in names:
             raise ValueError(
                 f"Fallback({{{instead_of!r}: {self.name!r}}}): {no_such('tool', self.name, names)} "
@@ -83,7 +83,7 @@ class OtherTool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Function:
-    """Alternative that calls a function with the request and the failure."""
+    """Alternative for a failed tool: a function, called with the request and the failure."""
 
     name: str
     fn: Callable[[ToolCallRequest, Failure], Awaitable[object]]
@@ -99,7 +99,7 @@ class Function:
 
 
 def alternatives(name: str, given: object) -> tuple[OtherTool | Function, ...]:
-    """Return the alternatives that are `given` for the tool `name`, in the order in which they are tried."""
+    """Return the alternatives for a tool, converted from the user's option, in the order in which they are tried."""
     several = given if isinstance(given, (list, tuple)) else [given]
     if not several:
         raise ValueError(f"Fallback({{{name!r}: []}}) has no alternative in it; leave {name!r} out")
@@ -142,7 +142,7 @@ def _in_thread(fn: Callable[..., object]) -> Callable[..., Awaitable[object]]:
 
 
 def signed(output: Output, call: ToolCall, by: str) -> Output:
-    """Return the output of an alternative as the output of the model's call, with the name of the called tool."""
+    """Return an alternative's output as the answer to the model's call, under the name of the tool that failed."""
 
     # Its message gets the name of the called tool, and a record of the alternative's name.
     def entry(given: Any) -> Any:
@@ -157,7 +157,7 @@ def signed(output: Output, call: ToolCall, by: str) -> Output:
 
 
 def other_models(given: object) -> "tuple[ModelFallbackMiddleware[Any, Any], ...]":
-    """Return the given models, in their order, each in a middleware of LangChain that adapts a request to it."""
+    """Return one LangChain middleware for each alternative model; it adapts a model request to this model."""
     from langchain_core.language_models import BaseChatModel
 
     several: Sequence[Any] = given if isinstance(given, (list, tuple)) else [given]
@@ -174,7 +174,7 @@ def other_models(given: object) -> "tuple[ModelFallbackMiddleware[Any, Any], ...
 
 
 async def _instead_of(request: Any, failure: Exception, call_next: Callable[[Any], Awaitable[T]], adapted: Any) -> T:
-    """Send a request that LangChain has adapted to another model; the first model has failed already."""
+    """Send a request that LangChain has adapted for another model, because the first model has failed."""
     if adapted is request:
         raise failure
     return await call_next(adapted)
@@ -276,7 +276,7 @@ class Fallback(Middleware):
         return await self._instead(request, call_next, cast("ToolMessage", output)) or output
 
     async def _around_request(self, request: Any, call_next: Callable[[Any], Awaitable[T]]) -> T:
-        """Send a model request; if it fails, send it to the other models, until one replies or the time is used up."""
+        """Send a model request; if it fails, send it to the other models, until one replies or no time is left."""
         try:
             return await call_next(request)
         except Exception as error:

@@ -60,7 +60,7 @@ class StoreAccess:
 
 
 def _is_at_home(store: BaseStore) -> bool:
-    """Return whether the async methods of a store may be used in this event loop."""
+    """Return whether the async methods of a store work in this event loop."""
     # Sync code expects the sync methods to be used.
     if is_sync_entry() or sniffio.current_async_library() != "asyncio":
         return False
@@ -152,7 +152,7 @@ def _thread(config: RunnableConfig) -> str:
 
 
 def _packed(text: str) -> dict[str, str]:
-    """Return a text as a value that every store takes."""
+    """Return a text in a form that every store accepts."""
     # PostgreSQL rejects NUL in JSON, and UTF-8 rejects lone surrogates.
     if _NOT_FOR_STORES.search(text):
         return {"json": json.dumps(text)}
@@ -177,7 +177,10 @@ def _text_of(block: object) -> str | None:
 
 
 def with_texts(content: object, texts: list[str]) -> Any:
-    """Return a message's content with `texts` in its text blocks; empty blocks go, because providers reject them."""
+    """Return a message's content with new texts in its text blocks, without the blocks whose new text is empty.
+
+    Providers reject empty text blocks.
+    """
     if isinstance(content, str):
         return texts[0]
     left = iter(texts)
@@ -191,7 +194,7 @@ def with_texts(content: object, texts: list[str]) -> Any:
 
 
 def shown(texts: list[str], head: int, tail: int, line: str) -> list[str]:
-    """Return texts with `line` in place of the characters from `head` to `tail`, positions in the joined texts."""
+    """Return texts in which `line` replaces the characters from `head` to `tail` (positions in the joined texts)."""
     parts: list[str] = []
     start, said = 0, False
     for text in texts:
@@ -255,7 +258,7 @@ class Measure:
         return await self.most(size, lambda length: text[:length]) == size
 
     async def most(self, size: int, part: Callable[[int], str], share: int = 1) -> int:
-        """Return the largest number of characters of a text that fits into the budget.
+        """Return how many characters of a text fit into the budget.
 
         `part(n)` is the part of the text with n characters, up to `size`. A `share` of 2 allows half of the budget.
         """
@@ -283,7 +286,7 @@ def end_before(text: str, at: int) -> int:
 
 
 def begin_after(text: str, at: int) -> int:
-    """Return the best position at or after `at` to begin a shown text, chosen as in `end_before`."""
+    """Return the best start of a text at or after `at`: after a near line break, else between visible characters."""
     line = text.find("\n", at, at + (len(text) - at) // _NEAR)
     return line + 1 if line >= 0 else _between_characters(text, at, +1)
 
@@ -400,7 +403,7 @@ class OutputBudget(Middleware):
         return with_entries(output, lambda entry: cut.get(id(entry), entry))
 
     async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
-        """Shorten the message that replaces a tool's error, after all middleware has let the error pass."""
+        """Shorten the error message of a tool; called after the error has passed through all middleware."""
         return await self._message(message, request.runtime) if self._applies_to(request) else message
 
     def _applies_to(self, request: ToolCallRequest) -> bool:

@@ -1,4 +1,4 @@
-"""`Retry`: middleware that runs a failed call again after a pause."""
+"""`Retry`: middleware that runs a failed call, or sends a failed model request, again after a pause."""
 
 import inspect
 import math
@@ -114,7 +114,7 @@ class Retry(Middleware):
             self._tell_idle(policies)
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
-        """Run the call until it succeeds, its failure is final, or attempts or time run out."""
+        """Run the call until it succeeds, its error must not be retried, or no attempt or time is left."""
         for attempt in range(1, self._attempts):
             try:
                 output = await call_next(request)
@@ -135,7 +135,7 @@ class Retry(Middleware):
         return await call_next(request)
 
     async def awrap_model_call(self, request: R, call_next: Callable[[R], Awaitable[T]]) -> T:
-        """Send a model request of `create_agent` until it succeeds, its failure is final, or attempts or time run out.
+        """Send a model request until it succeeds, its error must not be retried, or no attempt or time is left.
 
         Every failed request is sent again if `on` matches its error: asking a model twice does no harm.
         """
@@ -184,7 +184,7 @@ class Retry(Middleware):
 
 
 def _only_of_calls_that_never_ran(on: When) -> bool:
-    """Return whether `on` consists only of errors of calls whose body never ran."""
+    """Return whether the option `on` names only errors of calls whose tool never ran."""
     # A predicate counts as such, because it may match others.
     kinds = on if isinstance(on, tuple) else (on,)
     return all(not isinstance(kind, type) or issubclass(kind, _NEVER_RAN) for kind in kinds)
@@ -192,7 +192,7 @@ def _only_of_calls_that_never_ran(on: When) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """Options `on` and `on_message` of the middleware `whose`: the errors and the messages that it treats as failures.
+    """Options `on` and `on_message` of a middleware: the errors and the messages that it treats as failures.
 
     Raises `TypeError` for an option of the wrong type, such as an async predicate.
     """
@@ -213,11 +213,11 @@ class Failures:
             )
 
     def has(self, error: Exception) -> bool:
-        """Return whether an error is a failure."""
+        """Return whether an error is a failure according to the option `on`."""
         return isinstance(error, self.on) if isinstance(self.on, (type, tuple)) else self.on(error)
 
     def has_message(self, output: object) -> bool:
-        """Return whether the output of a call is a message that is a failure."""
+        """Return whether the output of a call is a message that is a failure according to the option `on_message`."""
         return self.on_message is not None and isinstance(output, ToolMessage) and self.on_message(output)
 
 
@@ -226,6 +226,6 @@ def _is_plain(function: object) -> bool:
 
 
 def _left() -> float:
-    """Return the seconds left in the call's time budget, which also covers pauses."""
+    """Return the seconds left in the time budget of the call; pauses between attempts count towards the budget."""
     with waiting():
         return remaining()

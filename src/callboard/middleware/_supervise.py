@@ -127,7 +127,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
             )
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Item]) -> Item:
-        """Supervise a tool call of an agent that runs sync; middleware after this one runs in a worker thread."""
+        """Supervise a tool call of an agent in sync code; the tool and the inner middleware run in a worker thread."""
 
         async def body(attempt: Attempt, request: ToolCallRequest) -> Item:
             attempt.scope = scope_in_task(request.runtime.config, request.tool_call["id"])
@@ -143,7 +143,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         return cast("Item", call.result)
 
     def _around(self, request: ToolCallRequest) -> BatchContext:
-        """Return the context in which a request's call runs: deadline, observers, and what observers may see."""
+        """Return the context of a request's call: deadline, observers, and the data that observers may see."""
         # The tool's description is added only if an observer is active.
         around, tool = batch_context(chunks_for(runtime_of(request.runtime.config))), request.tool
         if not around.observers.calls:
@@ -175,19 +175,19 @@ class _HooksState(AgentState[Any]):
 
 
 class _AfterHooks(Supervise):
-    """`Supervise` that runs a call only if its own hook after the model, which runs after those behind it, has run."""
+    """`Supervise` that refuses a call if the agent skipped the `after_model` hooks, which may ask for approval."""
 
     state_schema = _HooksState
 
     def after_model(self, state: Any, runtime: Any) -> dict[str, Any]:
-        """Record the calls of the last reply as they are after the hooks."""
+        """Record the tool calls in the model's last reply, as the hooks of other middleware have left them."""
         messages = state["messages"]
         place = last_reply(messages)
         calls = [] if place is None else calls_in(messages[place])
         return {"callboard_after_hooks": [_digest(place, call) for call in calls]}
 
     async def aafter_model(self, state: Any, runtime: Any) -> dict[str, Any]:
-        """Record them without a thread."""
+        """Record the tool calls in the model's last reply; the same as `after_model`, but without a thread."""
         return self.after_model(state, runtime)
 
     def _left_out(self, request: ToolCallRequest) -> str | None:
@@ -201,7 +201,7 @@ class _AfterHooks(Supervise):
 
 
 def _digest(place: int | None, call: ToolCall) -> str:
-    """Return a text that identifies a call: by its reply's place, because a model may repeat the id of a call."""
+    """Return a text that identifies a call; it includes the position of the reply, as a model may repeat call ids."""
     return json.dumps([place, call["id"], call["name"], call["args"]], sort_keys=True, default=repr)
 
 
@@ -215,7 +215,7 @@ class _Setup:
     plans: ToolFacts[Plan]
 
     def terms(self, request: ToolCallRequest) -> CallOptions:
-        """Return the policy and the limits of the call of a request."""
+        """Return the tool call of a request, with its policy and limits."""
         return self.supervision.terms(request.tool_call, context=partial(context_of, request))
 
     def sync_tool(self, request: ToolCallRequest) -> BaseTool | None:
@@ -226,7 +226,7 @@ class _Setup:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """Way in which the agent runs the tool of a request: in its event loop, or in a thread."""
+    """Way in which the agent runs the tool of a request: in the agent's event loop, or in a thread."""
 
     body: Callable[[Attempt, ToolCallRequest], Coroutine[Any, Any, Item]]
     takes_thread: Callable[[ToolCallRequest], bool]
@@ -281,7 +281,7 @@ class _AgentCall(SupervisedCall[Item]):
         return output
 
     def _without_key(self, error: NoKeyError, request: ToolCallRequest) -> ToolMessage:
-        """Return the error message for a call with invalid arguments, which made the key function of a limit fail."""
+        """Return the error message for a call whose invalid arguments made the key function of a limit fail."""
         # If the arguments are valid, raise the error of the key function.
         call, tool = request.tool_call, request.tool
         try:

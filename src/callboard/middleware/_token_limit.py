@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Use:
-    """Tokens of one request, which count from its start."""
+    """Tokens of one model request; the limit counts them from the start of the request."""
 
     start: float
     tokens: int

@@ -1,4 +1,4 @@
-"""`Cache`: middleware that reuses the result of an identical call, finished or still running.
+"""`Cache`: middleware that reuses the result of an identical call or model request, finished or still running.
 
 The key of a call contains the identity of the code that its tool runs.
 """
@@ -74,7 +74,7 @@ def body_of(tool: BaseTool) -> Hashable:
 
 
 def is_function_alone(body: Hashable) -> bool:
-    """Return whether the body of a tool is a plain function without a closure, which depends on its arguments only."""
+    """Return whether the code of a tool is a plain function without a closure, so that only its arguments matter."""
     # Such a function does the same in all processes that run the same program. A closure could hold a user or client.
     return inspect.isfunction(body) and not body.__closure__
 
@@ -203,7 +203,7 @@ class Cache(Middleware):
         check_tool_names("Cache(tools)", self._tools, tools, self._missing)
 
     def invalidate(self, tool: str, args: Mapping[str, object] | None = None, *, key: Hashable = None) -> None:
-        """Forget results of a tool. Results of calls that run now are not kept, and later calls do not wait for them.
+        """Forget results of a tool. Results of running calls are not kept, and later calls do not wait for these calls.
 
         May be called from any thread. With a shared store, later calls of all processes see the change; those of other
         processes a round trip later, or when the server is back.
@@ -340,7 +340,7 @@ class Cache(Middleware):
         return await self._stored.find(document, request)
 
     async def _store(self, begun: Begun, message: ToolMessage, key: _Key) -> None:
-        """Write the result of a call to the shared store, unless it has no JSON form or is for one conversation."""
+        """Write the result of a call to the shared store, unless it has no JSON form or belongs to one conversation."""
         assert self._stored is not None
         if key.thread is not None:
             note("cache_skipped", reason="is only for its conversation")
@@ -359,7 +359,7 @@ class Cache(Middleware):
         return await self._threads.run(copy) if has_many(message) else copy()
 
     async def _to_share(self, output: Output) -> ToolMessage | Turn:
-        """Return a copy of the result for the identical calls that wait, or a `Turn` that says which of them run."""
+        """Return a copy of the result for waiting identical calls, or a `Turn` that says which of them must run."""
         if not isinstance(output, ToolMessage):
             # A `Command` changes the state of its own graph run, so every call needs its own.
             return Turn.ALONE
@@ -397,14 +397,14 @@ class Cache(Middleware):
         return None if value is None else self._in_thread(_Key(name, body_of(tool), value), request)
 
     def _in_thread(self, key: _Key, request: ToolCallRequest) -> _Key:
-        """Return the key for calls of this conversation, if the tool has had a result that was only for one."""
+        """Return the key, restricted to this conversation if an earlier result of the tool was for one conversation."""
         if key.tool not in self._by_thread:
             return key
         thread_id = request.runtime.config.get("configurable", {}).get("thread_id")
         return key._replace(thread="" if thread_id is None else str(thread_id))
 
     def _key_to_keep(self, key: _Key, request: ToolCallRequest) -> _Key:
-        """Return the key under which the outcome of a call that has run may be reused."""
+        """Return the key under which later calls may reuse the result of this call."""
         call = running_call()
         # A model request of an agent inside a tool is no part of the result of this tool.
         if call is not None and call.only_for_thread and key.tool:
@@ -433,7 +433,7 @@ class Cache(Middleware):
         return _Key("", None, (_identity_of(request.model), schema, value))
 
     def _as_sent(self, tool: BaseTool) -> object:
-        """Return the part of a tool that a model sees."""
+        """Return what the model receives about a tool: its schema, description and extras."""
         return [self._schemas.of(tool), tool.description, getattr(tool, "extras", None)]
 
     async def _canonical(self, args: Mapping[str, object]) -> str | None:
@@ -451,7 +451,7 @@ class Cache(Middleware):
             raise
 
     def _depends_on_more(self, name: str, tool: BaseTool) -> bool:
-        """Return whether a tool receives other values besides its arguments."""
+        """Return whether the result of a tool may depend on more than its arguments, such as on injected state."""
         # If so, equal arguments do not mean equal results.
         if self._is_alone.of(tool):
             return False
@@ -460,7 +460,7 @@ class Cache(Middleware):
         return True
 
     def _is_known_by_its_name(self, key: _Key) -> bool:
-        """Return whether the name of a tool stands for the same code in all processes, as far as the code shows."""
+        """Return whether a tool's name stands for the same code in all processes, as it does for plain functions."""
         if is_function_alone(key.body) or not key.tool:
             return True
         note("cache_skipped", reason="is not known by its name")
@@ -534,7 +534,7 @@ def _call_ids(messages: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _renamed(value: Any, names: Mapping[str, str], field: object = None) -> Any:
-    """Return a copy of nested data with other ids of calls, which are found by the names of their fields."""
+    """Return a copy of nested data in which the ids of calls are replaced; fields with ids are found by their names."""
     if isinstance(value, dict):
         # Google's models keep data of calls under their ids.
         return {names.get(name, name): _renamed(item, names, name) for name, item in value.items()}
@@ -544,7 +544,7 @@ def _renamed(value: Any, names: Mapping[str, str], field: object = None) -> Any:
 
 
 def _as_result(response: "ModelResponse[Any]") -> object:
-    """Return a reply as a result, with its messages as plain data; a reply that cannot be copied is returned as is."""
+    """Return a model reply as a result for the cache, with messages as plain data; unchanged if it cannot be copied."""
     try:
         said = [one.model_dump(exclude={"id", "usage_metadata"}, warnings=False) for one in response.result]
     except Exception:
@@ -558,7 +558,10 @@ def _as_result(response: "ModelResponse[Any]") -> object:
 
 
 def _reply_of(result: Any) -> "ModelResponse[Any] | None":
-    """Return a kept reply with new ids; `None` if it is damaged, because other programs may write to a store."""
+    """Return the model reply in a cached result, with new ids; `None` if the result is damaged.
+
+    Results may be damaged, because other programs may write to a store.
+    """
     from langchain.agents.middleware import ModelResponse
 
     try:

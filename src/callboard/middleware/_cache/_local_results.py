@@ -1,7 +1,7 @@
-"""Results that identical calls in one process share, where identical simultaneous calls run once (single flight).
+"""Results that identical calls in one process share; of identical calls at the same time, only one runs.
 
 This module knows nothing of tools. All decisions are plain functions under a thread lock, and no `await` happens while
-the lock is held. Followers of one flight may wait in different event loops and threads.
+the lock is held. Calls that wait for one running call may wait in different event loops and threads.
 """
 
 import copy
@@ -20,14 +20,14 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Turn(Enum):
-    """Instruction to a waiting call (a follower) that gets no result: to run for all that wait, or only for itself."""
+    """Instruction to a waiting call that gets no result: run for all waiting calls, or run only for itself."""
 
     LEAD = "the leader ended for reasons of its own: run, for all who wait"
     ALONE = "the result cannot be shared: run for yourself"
 
 
 class Hit(NamedTuple, Generic[T]):
-    """Kept result of an earlier call, and its age in seconds."""
+    """Cached result of an earlier call, and its age in seconds."""
 
     result: T
     age: float
@@ -35,7 +35,7 @@ class Hit(NamedTuple, Generic[T]):
 
 @dataclass(slots=True, eq=False)
 class Flight(Generic[K, T]):
-    """Running call that shares its result with identical calls, its followers, which wait in FIFO order."""
+    """Running call, and the identical calls (followers) that wait for its result in FIFO order."""
 
     key: K
     followers: "dict[Follower[K, T], None]" = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Flight(Generic[K, T]):
 
 @dataclass(slots=True, eq=False)
 class Follower(Generic[K, T]):
-    """Call that waits for the result of an identical running call (a flight)."""
+    """Call that waits for the result of an identical running call (a `Flight`)."""
 
     flight: Flight[K, T]
     wakeup: Wakeup
@@ -54,16 +54,16 @@ class Follower(Generic[K, T]):
         self.wakeup.set()
 
     def take_turn(self) -> T | Exception | Turn:
-        """Return the result, error or instruction that this follower got. Call it once."""
+        """Return the result, error or instruction that this waiting call got. Call it once."""
         # It is removed from the follower, because the traceback of an error may refer back to it.
         turn, self.turn = self.turn, Turn.ALONE
         return turn
 
 
 class LocalResults(Generic[K, T]):
-    """Results of finished calls by key, and the running call (flight) of each key that has one.
+    """Results of finished calls by key, and the running call of each key that has one.
 
-    Invariant: a registered flight always has exactly one leader, running or just instructed, until `land()`. If the
+    Invariant: a registered `Flight` always has exactly one leader, running or just instructed, until `land()`. If the
     leader is gone and nobody was instructed, all followers would wait for ever.
     """
 
@@ -77,7 +77,7 @@ class LocalResults(Generic[K, T]):
         self._lock = threading.Lock()
 
     def enter(self, key: K) -> Hit[T] | Flight[K, T] | Follower[K, T]:
-        """Return a key's kept result, or a new flight that the caller must run, or a follower of a running flight."""
+        """Return the key's cached result, or a `Flight` (call that must run), or a `Follower` (call that must wait)."""
         with self._lock:
             self._read_clock()
             kept = self._kept.get(key)
@@ -92,7 +92,10 @@ class LocalResults(Generic[K, T]):
             return follower
 
     async def turn(self, follower: Follower[K, T]) -> T | Exception | Turn:
-        """Wait for a flight; return its result, error or instruction. With `Turn.LEAD`, the caller must `land()` it."""
+        """Wait for the running call; return its result or error, or the instruction to run.
+
+        After `Turn.LEAD`, the caller runs its own call for all that wait, and passes the outcome to `land()`.
+        """
         try:
             with waiting():
                 await follower.wakeup.wait()
@@ -103,7 +106,7 @@ class LocalResults(Generic[K, T]):
         return follower.take_turn()
 
     def leave(self, follower: Follower[K, T]) -> None:
-        """Remove a follower that no longer waits for its flight."""
+        """Remove a call that no longer waits for the identical running call."""
         # If it was already made the leader, the next follower becomes the leader.
         with self._lock:
             # Absent from `followers` means that it was told something; only a lead has to be passed on.
@@ -111,7 +114,7 @@ class LocalResults(Generic[K, T]):
                 self._pass_on(follower.flight)
 
     def land(self, flight: Flight[K, T], turn: T | Exception | Turn, *, keep: bool, key: K) -> None:
-        """End a flight whose call the caller has run, and give the result, error or instruction to its followers.
+        """Record that a running call has ended, and give its result, an error or an instruction to the waiting calls.
 
         `Turn.LEAD` goes to the first follower only, while the others keep waiting; any other value goes to all. With
         `keep` the result is kept for later calls with the key `key`, unless it was invalidated while the call ran. If
@@ -132,7 +135,7 @@ class LocalResults(Generic[K, T]):
                 follower.told(turn)
 
     def forget(self, which: Callable[[K], bool]) -> None:
-        """Drop the kept results of the keys for which `which` is true; may be called from any thread.
+        """Drop the cached results of the keys for which `which` is true; may be called from any thread.
 
         Results of running flights are not kept, and these flights get no new followers.
         """
@@ -155,7 +158,7 @@ class LocalResults(Generic[K, T]):
             first.told(Turn.LEAD)
 
     def _end(self, flight: Flight[K, T]) -> bool:
-        """Remove a flight from the running flights; return `False` if an invalidation has removed it before."""
+        """Remove a call from the running calls; return `False` if an invalidation has removed it before."""
         if self._flights.get(flight.key) is not flight:
             return False
         del self._flights[flight.key]

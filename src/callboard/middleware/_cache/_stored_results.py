@@ -126,7 +126,7 @@ class StoredResults:
         self._store.change(begun.document, partial(self._kept, begun.found, text))
 
     def document_of(self, tool: str, value: Hashable) -> Document | None:
-        """Return the document for a call's result; `None` if the key has no JSON form, so that nobody would find it."""
+        """Return the document for a call's result; `None` if the key has no JSON form and so cannot be shared."""
         try:
             name = digest([tool, value])
         except ValueError:
