@@ -162,7 +162,7 @@ class Attempt:
         return None if self.clock is None else Turn(self.clock)
 
     async def run_in_thread(self, fn: Callable[[], T]) -> T:
-        """Run a sync tool body in a worker thread; the permits are held until the thread ends, even after its call."""
+        """Run a sync tool body in a worker thread; the attempt's permits are held until the thread has really ended."""
         name = f"tool {self._call['name']!r} (call {self._call.get('id')!r})"
         if self._threads is None:
             return await run_in_thread(self.owner.loop, fn, name, self)

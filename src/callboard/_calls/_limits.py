@@ -145,7 +145,7 @@ class Loan:
             return True
 
     def wait_for(self, turn: LoanTurn) -> None:
-        """Add `turn` to the queue of the loan, or grant it the loan at once if the permit is available."""
+        """Add a request to the queue of the loan, or grant the request at once if the permit is available."""
         with self._lock:
             if self._lender_has_left:  # the attempt waits in the queue of the gate, too
                 return
@@ -156,7 +156,7 @@ class Loan:
         self._grant(turn)
 
     def withdraw(self, turn: LoanTurn) -> None:
-        """Remove `turn` from the queue of the loan, and give the permit back if the loan was granted to `turn`."""
+        """Remove a request from the queue of the loan; if the request was granted, give the permit back."""
         with self._lock:
             self._waiting.pop(turn, None)
             is_mine = self.borrower is turn.borrower
@@ -293,7 +293,7 @@ class Gate:
             return not self._queue and self._take(loop)
 
     async def enter(self, loop: EventLoop, turn: LoanTurn | None = None) -> bool:
-        """Wait in FIFO order for a permit and return `True`; return `False` if the loan `turn` is granted first."""
+        """Wait in FIFO order for a permit and return `True`; return `False` if a requested loan is granted first."""
         waiter = self._join_queue(loop)
         if waiter is None:
             return True
@@ -573,7 +573,7 @@ class SharedPermit:
         return False
 
     async def enter(self, loop: EventLoop, turn: LoanTurn | None = None) -> bool:
-        """Request a permit and wait for it; return `True`, or `False` if the loan `turn` is granted first."""
+        """Request a permit and wait for it; return `True`, or `False` if a requested loan is granted first."""
         # Stored at once: `leave` must withdraw the request even if this wait is cancelled.
         wakeup = loop.wakeup()
         stay = self._stay = self._shared.ask(self._wanted, wakeup.set)

@@ -62,7 +62,7 @@ class TrioScope:
 
 
 class _NoScope:
-    """Scope without effect, for children that are cancelled by the cancel scope of their owner."""
+    """Scope without effect, for children of a nursery, which are cancelled by the cancel scope of the nursery."""
 
     __slots__ = ()
 
@@ -87,7 +87,7 @@ _NO_SCOPE = _NoScope()
 
 
 class _SharedScope(_NoScope):
-    """Scope that all children of a nursery enter: it counts them, and the last one to leave wakes the owner.
+    """Scope that all children of a nursery enter; counts them, and wakes the nursery's task when the last one leaves.
 
     It is shared by all children, because a counting coroutine around each child would cost 0.2 KB per child.
     """

@@ -74,7 +74,7 @@ def body_of(tool: BaseTool) -> Hashable:
 
 
 def is_function_alone(body: Hashable) -> bool:
-    """Return whether the code of a tool is a plain function without a closure, so that only its arguments matter."""
+    """Return whether the code of a tool is a plain function without a closure, and so depends on arguments only."""
     # Such a function does the same in all processes that run the same program. A closure could hold a user or client.
     return inspect.isfunction(body) and not body.__closure__
 
@@ -433,7 +433,7 @@ class Cache(Middleware):
         return _Key("", None, (_identity_of(request.model), schema, value))
 
     def _as_sent(self, tool: BaseTool) -> object:
-        """Return what the model receives about a tool: its schema, description and extras."""
+        """Return the data of a tool that a model receives: schema, description and extras."""
         return [self._schemas.of(tool), tool.description, getattr(tool, "extras", None)]
 
     async def _canonical(self, args: Mapping[str, object]) -> str | None:

@@ -51,7 +51,7 @@ def message_of(text: str) -> ToolMessage | None:
 
 
 def json_of(message: ToolMessage) -> str | None:
-    """Return a tool message as JSON, without the ids of its call; `None` if reading that would give another message."""
+    """Return a tool message as JSON, without the ids of its call; `None` if the JSON stands for another message."""
     bare = message.model_copy(update={"tool_call_id": "", "id": None})
     try:
         text = bare.model_dump_json(warnings="error")
@@ -63,7 +63,7 @@ def json_of(message: ToolMessage) -> str | None:
 
 
 def _is_plain(value: object) -> bool:
-    """Return whether JSON keeps all types in a value: it has only exact built-in types, and all keys are text."""
+    """Return whether JSON keeps all types in a value: only exact built-in types occur, and all keys are text."""
     # Comparing values is not enough: an instance of a subclass may equal the plain value that comes back.
     # An explicit stack needs no recursion for deep data. The bound limits the time; larger results are not shared.
     values, left = [value], 1_000_000
