@@ -39,7 +39,7 @@ _Leave = Callable[..., Any]
 
 
 class Resources:
-    """Context managers of an actor that are left together, in reverse order.
+    """Open context managers of an actor. All are exited when the actor ends, in reverse order of entry.
 
     No `AsyncExitStack`: it rewrites the contexts of errors. If the event loop ends with an error, the cancelled tasks
     share their cancellations; the rewritten contexts may then form a cycle, which it follows for ever.
@@ -52,7 +52,7 @@ class Resources:
         self._leaves: list[tuple[_Leave, bool]] | None = None
 
     async def enter(self, manager: AbstractAsyncContextManager[T] | AbstractContextManager[T]) -> T:
-        """Enter a context manager, to be left when the actor ends."""
+        """Enter a context manager, which is exited when the actor ends."""
         if isinstance(manager, AbstractAsyncContextManager):
             leave: tuple[_Leave, bool] = (manager.__aexit__, True)
             found = await manager.__aenter__()
@@ -378,7 +378,7 @@ class Actor:
         return f"{type(self).__name__}(...)"
 
     def __init__(self) -> None:
-        """Accept no arguments. Without this method, the `__new__` above would accept any."""
+        """Accept no arguments. `__new__` accepts any, so without this method wrong arguments would raise no error."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -390,7 +390,10 @@ class Actor:
         return None
 
     def stop(self) -> Awaitable[None] | None:
-        """Close the resources after the last handler, in the same way as `start`. Not called if `start` has failed."""
+        """Close the actor's resources after the last handler. Not called if `start` has failed.
+
+        An async `stop` runs in the actor's task, a sync one in the actor's thread.
+        """
         return None
 
     def snapshot(self) -> object:
@@ -468,7 +471,7 @@ def _check_placement(cls: type, name: str, value: object) -> None:
 
 
 def _check_own(cls: type[Actor]) -> None:
-    """Raise TypeError if `start`, `stop` and the like are handlers or generators."""
+    """Raise TypeError if `start`, `stop`, `snapshot`, `restore` or `enter` is a handler or a generator."""
     for own in _OWN:
         if own in cls._handlers:
             raise TypeError(f"{cls.__name__}.{own} is called by the actor itself; it cannot be a handler")
@@ -516,7 +519,7 @@ def _check_groups(cls: type[Actor]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifespan:
-    """Time limits of an incarnation, in seconds, and the number of calls after which it is replaced."""
+    """Time limits of an incarnation, in seconds, and the number of calls after which the incarnation is replaced."""
 
     start: float = 30.0
     stop: float = 10.0
@@ -525,7 +528,7 @@ class Lifespan:
     max_calls: int | None = None
 
     def cut_short(self, killed: str | None) -> str:
-        """Return why an actor was cancelled before it had stopped: too slow, or `killed` is the reason of a kill."""
+        """Return why an actor was cancelled before it had stopped, as text: `killed`, or else the stop timeout."""
         if killed is None:
             return f"did not stop within {self.stop:g} s, and was cancelled"
         return f"was cancelled before it had stopped: {killed}"

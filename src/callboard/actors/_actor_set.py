@@ -1,6 +1,7 @@
-"""Actors and engines of an owner, such as a node. They run while the owner is open, or else for one block.
+"""Actors of a node or another owner, with the engines that run them; and `keyed`, for keyed actors without an owner.
 
-Engines are opened at first use and closed together.
+The actors of an owner run while the owner is open, or else during one `async with` block. Engines are opened at first
+use and closed together.
 """
 
 from collections.abc import AsyncGenerator, Callable, Hashable, Mapping, Sequence
@@ -27,7 +28,7 @@ def _keyed_actors(spec: ChildSpec[Any], on_interrupt: Callable[[BaseException], 
 
 
 class ActorSession:
-    """Running actors of a set, and the engines that are open for them in one event loop."""
+    """Running actors of an `ActorSet`, and the engines that are open for them in one event loop."""
 
     def __init__(self, keyed_actors: Sequence[KeyedActors], *, owns_actors: bool = True) -> None:
         self.keyed_actors = keyed_actors
@@ -39,7 +40,7 @@ class ActorSession:
         self._is_closed = False
 
     async def hold(self, engine: Engine, title: str) -> None:
-        """Open an engine, which stays open until `close`, unless this session has opened it. `title` is for errors."""
+        """Open an engine until `close`; do nothing if this session has opened it already. `title` is for errors."""
         if id(engine) in self._held:
             return
         self._refuse_if_closed(title)
@@ -156,7 +157,7 @@ class ActorSet:
 
     @asynccontextmanager
     async def kept_in(self, journal: Journal) -> AsyncGenerator[None]:
-        """Store the states of the actors that use a journal in `journal` during the block.
+        """Use `journal` during the block as the store for the states of the actors with `snapshots="journal"`.
 
         Actors whose state differs from the journal are stopped first; their next call restores them from the journal.
         """

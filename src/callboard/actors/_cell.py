@@ -40,7 +40,7 @@ from callboard.exceptions import ActorDiedError, ActorGoneError, DeadlockError, 
 
 
 class CurrentIncarnation(Protocol):
-    """Protocol of the incarnation that runs in a cell: this module cannot import `Incarnation`, which imports it."""
+    """Protocol of the incarnation that runs in a cell. An import of `Incarnation` itself would be circular."""
 
     loop: EventLoop
 
@@ -295,7 +295,7 @@ class Cell:
         return True
 
     def watched_asks(self) -> tuple[int, ...]:
-        """Return the numbers of the calls that wait for this actor and have observers."""
+        """Return the ids of the waiting calls that are reported to observers."""
         with self.lock:
             waiting = [*self.mailbox.waiting, *self.urgent]
         return tuple(one.watch.number for one in waiting if one.watch is not None)
@@ -303,7 +303,7 @@ class Cell:
     def tell_of_life(
         self, phase: ActorPhase, number: int, *, error: BaseException | None = None, asks: tuple[int, ...] | None = None
     ) -> None:
-        """Report an event of an incarnation, such as its start, to observers. `asks`: numbers of the waiting calls."""
+        """Report an event of an incarnation, such as its start, to observers; `asks` has the ids of waiting calls."""
         observers = current_observers().actors
         if observers:
             event = ActorEvent(
@@ -341,7 +341,10 @@ class Cell:
         return message
 
     def next_urgent(self, *, only_awaited_here: bool) -> Message | None:
-        """Take and return the next message that bypasses the queue; option as for `next`. Call it under the lock."""
+        """Take and return the next message that bypasses the queue; `None` if there is none. Call it under the lock.
+
+        `only_awaited_here`: as for `Mailbox.next`.
+        """
         found = (one for one in self.urgent if not only_awaited_here or one.is_awaited_here)
         message = next(found, None)
         if message is None:
@@ -389,7 +392,7 @@ class Cell:
             return True
 
     def _take_back(self) -> None:
-        """Put messages that were taken from their queues and have not begun back to the front of these queues."""
+        """Put back taken messages whose handlers have not begun, each to the front of the queue that it came from."""
         # Reversed, because each one goes to the front: the order of arrival is kept.
         for message in reversed([one for one in self.mailbox.running if one.is_taken_only]):
             message.state = "waiting"
@@ -431,7 +434,10 @@ _PATIENCE = 5.0
 
 
 async def _refuse_circle(message: Message) -> None:
-    """Raise `DeadlockError` if a call would wait for itself; wait up to `_PATIENCE` seconds if the circle may end."""
+    """Raise `DeadlockError` if a call would close a circle of calls that wait for each other.
+
+    If the circle may end by itself, this function waits for that first, up to `_PATIENCE` seconds.
+    """
     found = circle(message, _needs)
     # A handler may never await a call that its own task makes; then the handler ends first, and there is no circle.
     if found is not None and any(one.is_beside for one in found[1:]):
@@ -458,7 +464,10 @@ async def _wait_a_while(message: Message) -> None:
 
 
 def _needs(message: Message) -> Needs:
-    """Return the messages that must end before a message can begin or, once begun, end. Any thread may call this."""
+    """Return the messages that must end first: before a message can begin or, if it has begun, before it can end.
+
+    Any thread may call this.
+    """
     cell = _cell_of(message)
     with cell.lock:
         # A begun message needs the calls that its handler awaits, all of them.
@@ -476,7 +485,7 @@ def _needs(message: Message) -> Needs:
 
 
 def _refuse_standstill(message: Message, cell: Cell, home: EventLoop | None) -> None:
-    """Raise `RuntimeError` if the sync code that makes a call blocks the event loop of the actor."""
+    """Raise `RuntimeError` for a call from sync code that blocks the actor's event loop: the call would never begin."""
     if home is not None and home is not message.loop and stands_still(home):
         raise RuntimeError(
             f"{message.title} would never begin: the event loop of {cell.name} waits for the sync code that asks. "
@@ -547,7 +556,7 @@ _ASKS = "__callboard_asks__"
 
 
 def asked_by(method: object) -> tuple[Cell, Handler] | None:
-    """Return the `Cell` of the actor and the handler that a reference's method calls; `None` for any other object."""
+    """Return the actor's `Cell` and the `Handler` behind a method of a `Reference`; `None` for any other object."""
     reference, handler = getattr(method, "__self__", None), getattr(method, _ASKS, None)
     return (cell_of(reference), handler) if isinstance(reference, Reference) and handler is not None else None
 

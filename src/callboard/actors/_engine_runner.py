@@ -201,7 +201,7 @@ _FOR_THE_KILL = 0.1
 
 
 def grace_there(grace: float) -> float:
-    """Return the clean-up time of a handler in the engine, from the clean-up time of its call; both in seconds."""
+    """Return the seconds of clean-up for a handler in a worker: those of its call, less the time for a kill."""
     return max(0.0, grace - _FOR_THE_KILL)
 
 
@@ -250,7 +250,7 @@ class EngineRunner:
         self._note_end(await self._seat.until_ended())
 
     async def _watch_life(self) -> None:
-        """Wait for the actor in the worker to end: for example, its thread did not stop after a cancelled call."""
+        """Wait for the end of the actor in the worker, perhaps before the worker's own end, and record the reason."""
         body = Body(fn=until_ended, args=(self._ident,), title=self._name, grace=_FOR_THE_KILL)
         with suppress(EngineError):  # the end of the worker is noted by `_watch`
             self._note_end(await self._sent(body))
@@ -260,7 +260,7 @@ class EngineRunner:
         self._lose_if_quiet()
 
     def _lose_if_quiet(self) -> None:
-        """Report that the actor is lost. A call in progress reports this instead, because its error is more precise."""
+        """Report the actor as lost; if a call is in progress, leave that to the call, whose error has more details."""
         if self._ended is not None and not (self._asked or self._is_lost or self._is_stopping):
             self._is_lost = True
             self._on_lost(EngineError(self._name, None, self._ended, ended="unknown"))
@@ -341,4 +341,4 @@ class EngineRunner:
             await self._run(stop, "stop")
 
     def close(self) -> None:
-        """Do nothing: the worker is released with the resources."""
+        """Do nothing: the worker is released when the incarnation's resources are closed."""

@@ -95,7 +95,10 @@ class Incarnation:
         self._wakeup.set()
 
     def begin_urgent(self) -> None:
-        """Start the handlers that bypass the queue; while the actor ends, only those that its own handlers await."""
+        """Start the handlers of messages that bypass the queue.
+
+        While the actor ends, only messages that its own handlers await are handled.
+        """
         while self._nursery is not None and not self._is_broken():
             # While the actor ends, the handler that awaits the message still runs inside the nursery's block. So the
             # nursery is still open.
@@ -392,7 +395,7 @@ class Incarnation:
         return None  # cancelled by its caller, which does not use a result
 
     def _break_by(self, message: Message, call: Call, error: BaseException) -> None:
-        """Crash the actor with a handler's error. The call counts as poison unless its caller had cancelled it."""
+        """Crash the actor with a handler's error; count a crash by this call unless its caller had cancelled it."""
         if not message.cancel_asked:
             self._culprit = self._cell.poison.has_ended(*call)
         died = ActorDiedError(message.title, message.call_id, death_of(self._cell.name, error))
@@ -455,7 +458,7 @@ class Incarnation:
         return End("replaced" if self._is_retired else "stopped", snapshot=self._snapshot)
 
     def _is_cancelled(self) -> bool:
-        """Return whether foreign code has cancelled the actor's task, such as a scope that `start` has entered."""
+        """Return whether the user's code has cancelled the actor's task, for example by a scope entered in `start`."""
         return isinstance(self._crash, self.loop.cancelled_class)
 
     def _tell_start(self, failed: BaseException | None) -> None:

@@ -1,4 +1,4 @@
-"""Keyed actors: one actor for each key, started by its first call, with a maximum number at once.
+"""Keyed actors: one actor for each key, started by its first call. The number of running actors may be limited.
 
 `KeyedActors` are those of one process, `FleetActors` those of many: there, one process owns each key and receives its
 calls.
@@ -188,12 +188,12 @@ class KeyedActors:
         """Do nothing. `FleetActors` overrides this to give back the key of an ended actor. Any thread may call this."""
 
     def _asked(self, cell: Cell) -> None:
-        """Start an actor because of a call from any thread; see `Cell.activate`."""
+        """Start the actor of a cell that has received a call. Any thread may call this; see `Cell.activate`."""
         if not self._run_there(self._admit, cell):
             cell.finish("its event loop has ended")
 
     def _run_there(self, function: Callable[..., object], *args: object) -> bool:
-        """Run a function in the loop's thread, in the owner's context; return `False` if the loop has ended."""
+        """Run a function in the event loop's thread and the owner's `Context`; return `False` if the loop has ended."""
         # A copy for each use: a context cannot be entered twice at the same time.
         context = self._context.copy()
         return run_there(self.loop, lambda: context.run(function, *args))
@@ -476,7 +476,7 @@ class FleetCell(Cell):
 
 
 class _HandedOn(threading.local):
-    """Thread-local slot in which `ask` or `answer` passes a delivery to `_put`, which follows without an await."""
+    """Thread-local variable with which `ask` and `answer` pass a delivery to `_put`; no await comes between."""
 
     posting: "Delivery | _Served | None" = None
 

@@ -26,7 +26,10 @@ from callboard.actors._actor import CONTROL, Handler
 
 
 class WatchedAsk:
-    """Reporter of one actor call to its observers, made in the caller's task before the handler's context is copied."""
+    """Reporter that tells observers when an actor call begins, when its handler begins, and when the call ends.
+
+    Made in the caller's task, before the handler's context is copied.
+    """
 
     __slots__ = ("_began_at", "_begun", "_loop", "_observers")
 
@@ -166,7 +169,7 @@ class Message:
         self.grace = DEFAULT_GRACE if timed is None else timed.grace
 
     def runs_beside(self, task: int) -> bool:
-        """Return whether a task is not the handler's own task; False for sync handlers, which wait for their calls."""
+        """Return whether `task` is a task other than the handler's; False for a sync handler, which has no task."""
         return self.task not in (None, task)
 
     @property
@@ -183,7 +186,10 @@ class Message:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether the message was settled. In a loop, type checkers would assume that `state` never changes."""
+        """Return whether the message was settled.
+
+        Loops test this property: type checkers would assume that `state` itself does not change during a loop.
+        """
         return self.state == "ended"
 
     @property
@@ -266,7 +272,7 @@ class Poison:
         """Number of crashes, by identity of the call; ordered by the last crash."""
 
     def refuses(self, handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
-        """Return the number of crashes by this call if it reaches the limit; `None` otherwise."""
+        """Return the number of crashes by this call if the number has reached the limit; `None` below the limit."""
         times = self.times.get(_key(handler, args, kwargs), 0)
         return times if times >= self._limit else None
 
@@ -352,7 +358,7 @@ def room_wanted(chain: Iterable[Message], needs_of: NeedsOf) -> str:
 
 
 def _found(asked: Message, ancestors: frozenset[Message], needs_of: NeedsOf) -> dict[Message, Needs]:
-    """Return all messages for which this call would wait, with the needs of each, but without the call's ancestors."""
+    """Return this call and all messages for which it would wait, each with its needs; without the call's ancestors."""
     found: dict[Message, Needs] = {}
     todo = [asked]
     while todo:
@@ -434,7 +440,10 @@ class Mailbox:
         self.running.pop(message, None)
 
     def next(self, *, only_awaited_here: bool = False) -> Message | None:
-        """Take and return the first waiting message (that a handler here awaits), or `None` if it may not begin now."""
+        """Take the first message of the queue if its handler may begin now, and return it; return `None` otherwise.
+
+        `only_awaited_here`: ignore messages that no running handler of this actor awaits.
+        """
         waiting = (one for one in self.waiting if one.is_awaited_here) if only_awaited_here else iter(self.waiting)
         if (message := next(waiting, None)) is None:
             return None

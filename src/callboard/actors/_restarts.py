@@ -1,4 +1,7 @@
-"""Restart policy of a supervisor: decides about its children when one ends. Never waits. Terms and rules are OTP's."""
+"""Restart policy of a supervisor: decides which children are stopped and started when a child ends.
+
+Its terms and rules are those of OTP. It only decides, and never waits.
+"""
 
 import random
 from collections.abc import Callable, Sequence
@@ -110,7 +113,7 @@ Decision = Forget | StartAgain | ShutDown | GiveUp
 
 @dataclass(slots=True)
 class Restarts:
-    """Restart policy of one supervisor. Pure decisions, without clock or tasks."""
+    """Restart policy of one supervisor. It only returns decisions, and uses neither a clock nor tasks."""
 
     children: Sequence[RestartOptions]
     _: KW_ONLY

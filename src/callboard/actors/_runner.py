@@ -66,7 +66,7 @@ def traced() -> bool:
 
 
 async def snapshot_or_none(name: str, taken: Taken) -> object:
-    """Return the snapshot of an actor; if that fails, log the error and return `None`. Calls keep their results."""
+    """Return the snapshot of an actor; if that fails, log the error and return `None`, so that no call fails."""
     try:
         return await taken()
     except Exception as error:
@@ -100,7 +100,7 @@ def death_of(name: str, error: BaseException) -> str:
 
 
 def bare(error: BaseException) -> BaseException:
-    """Return the error inside of exception groups that have this one member only; return any other error unchanged."""
+    """Return the single error inside of an exception group, even of nested groups; return any other error unchanged."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
@@ -121,7 +121,7 @@ class SeatLostError(EngineError):
 
     @classmethod
     def like(cls, error: EngineError) -> "SeatLostError":
-        """Return an error of the actor's own worker as a `SeatLostError`; errors of other workers keep their type."""
+        """Return a `SeatLostError` with the reason and outcome of `error`, an error of the actor's own worker."""
         ended: Any = error.ended
         return cls(error.tool, error.call_id, error.reason, ended=ended, recurs=error.recurs)
 

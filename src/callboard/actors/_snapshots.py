@@ -1,4 +1,4 @@
-"""Snapshots of actors: their stores, and the time of saving.
+"""Snapshots of actors: stores in memory and in conversation threads, and options for the time of saving.
 
 Snapshots in a thread of conversation belong to a place in its history: a run from an earlier place restores the state
 of that place.
@@ -115,7 +115,7 @@ class JournalSnapshots:
         self._versions.pop(key, None)
 
     def open(self, journal: Journal) -> None:
-        """Store the states of the actors of a conversation thread in its journal from now on, until `close`."""
+        """Use a journal as the store for the actors of its conversation thread, until `close`."""
         if journal.identity in self._open:
             raise ThreadBusyError(journal.thread_id, "another run, which uses the same actors")
         self._open[journal.identity] = journal

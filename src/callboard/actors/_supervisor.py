@@ -190,7 +190,7 @@ class Tree:
             await self._end_all(error)
 
     async def _start_again(self, again: StartAgain) -> None:
-        """Carry out a restart, or delay it; repeat while children do not start."""
+        """Carry out a restart, now or after its delay; if a child does not start, continue with the next restart."""
         next_one: StartAgain | None = again
         while next_one is not None:
             # No other child is stopped, so the delay runs in `_due` while this task serves the other children.

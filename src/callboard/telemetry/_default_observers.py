@@ -64,7 +64,7 @@ def is_noop(provider: Any) -> bool:
 
 
 def end(provider: Any) -> None:
-    """Shut down a provider of tracers or meters. It stays the global one: OpenTelemetry accepts one per process."""
+    """Shut down a provider of tracers or meters. It stays the global provider, which cannot be replaced."""
     _over.add(ByIdentity(provider))
     provider.shutdown()
 

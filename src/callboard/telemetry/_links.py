@@ -27,7 +27,7 @@ def mark() -> str | None:
 
 
 def link_to_call(left: str | None) -> list[Link]:
-    """Return a list with a link to the call's span in a mark, or else to the span of its run; empty without either."""
+    """Return a list with a link to the call's span in a mark, or else to the run's span; empty if both are missing."""
     # A call may be stored as begun together with the model's reply, before it has a span. Its mark has only the run.
     return _links(left, 0) or _links(left, 1)
 
@@ -45,7 +45,7 @@ def _as_text(span: object) -> str:
 
 
 def _links(left: str | None, position: int) -> list[Link]:
-    """Return a list with a link to one span in a mark (0: call, 1: run); empty without it or for a damaged mark."""
+    """Return a list with a link to one span of a mark (0: call, 1: run); empty if the span is missing or damaged."""
     parts = (left or "").split(" ")
     if len(parts) != 2:
         return []

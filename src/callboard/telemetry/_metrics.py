@@ -29,7 +29,10 @@ from callboard.telemetry._tracker import (
 
 
 class ActorMetrics:
-    """Observer that measures actors and their asks, by child and never by key, because keys are unbounded in number."""
+    """Observer that measures actors and the calls of their handlers, for each child spec.
+
+    The key of an actor is no attribute of these metrics, because the number of keys is unbounded.
+    """
 
     def __init__(self, meter: Meter) -> None:
         self._open: dict[int, tuple[float, bool]] = {}
@@ -123,7 +126,7 @@ class _OpenRun:
 
 
 class Metrics(ObserverSet):
-    """Set of observers that record metrics: of OpenTelemetry's conventions for generative AI, and of queues and limits.
+    """Set of observers that record OpenTelemetry's metrics for generative AI, and metrics of queues, limits and actors.
 
     callboard records them by itself once the application has set up a meter provider. Make an instance only for
     another provider.

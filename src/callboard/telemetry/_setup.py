@@ -79,7 +79,7 @@ def setup(
 def _provider(
     ends: ExitStack, signal: Signal, service_name: str, endpoint: str | None, headers: dict[str, str] | None
 ) -> Any:
-    """Return the global provider of a signal if it is to be used, or else a new one, which `ends` shuts down."""
+    """Return the global provider of a signal if it is set up or export is off; else a new one, which `ends` closes."""
     provider: Any = trace.get_tracer_provider() if signal == "traces" else metrics.get_meter_provider()
     if is_set_up(provider) or os.environ.get(f"OTEL_{signal.upper()}_EXPORTER") == "none":
         return provider

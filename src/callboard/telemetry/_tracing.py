@@ -66,7 +66,7 @@ def provider_named(name: object) -> str:
 
 
 def about_reply(reply: AIMessage | None, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a model request (`asked`) and its reply, which may add a missing model name."""
+    """Return the attributes of a model request: `asked`, with the attributes of the reply added."""
     attributes = dict(asked)
     if reply is None:
         return attributes
@@ -128,7 +128,7 @@ class ForeignSpanProcessor:
         self._key = context.create_key("callboard-model-request")
 
     def following(self, request: _Request) -> Context:
-        """Return the current context with a model request attached, to notice spans of other libraries for it."""
+        """Return the current context with a model request attached, by which spans of other libraries are detected."""
         return context.set_value(self._key, request)
 
     def on_start(self, span: Any, parent_context: Context | None = None) -> None:

@@ -96,7 +96,7 @@ class ActorContract:
         raise NotImplementedError("say which actor it is: def actor(self): return Browser()")
 
     async def ask(self, reference: Any) -> object:
-        """Call a handler of the actor that takes a short time and never fails, and return its result."""
+        """Call one handler of the actor, which must be fast and never fail, and return the handler's result."""
         raise NotImplementedError("say how to ask it: async def ask(self, reference): return await reference.goto(url)")
 
     async def test_it_starts_answers_and_stops(self) -> None:

@@ -81,7 +81,7 @@ def set_patience(seconds: float) -> None:
 
 
 class _Schedule(Random):
-    """Random numbers of a seed, and the choices that an event loop makes with them."""
+    """Order in which an event loop runs its tasks, chosen with the random numbers of a seed."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -89,7 +89,10 @@ class _Schedule(Random):
         self._delay = self.choice((0.0, 0.25, 0.75))
 
     def of(self, ready: list[T]) -> tuple[list[T], list[T]]:
-        """Return the tasks that run now, in their order, and those that have to wait. At least one runs."""
+        """Return two lists: ready tasks that run in this round, in the order of running, and ready tasks that wait.
+
+        The first list has at least one task.
+        """
         drawn = self.sample(ready, len(ready))
         late = [self.random() < self._delay for _ in drawn]
         if late and all(late):
@@ -106,7 +109,7 @@ class _SeededLoop(VirtualClockLoop):
         self._schedule = schedule
 
     def _run_once(self) -> None:
-        """Run one round of the loop, without the tasks that have to wait. Other callbacks keep their places."""
+        """Run one round of the loop, without the tasks that the schedule delays; other callbacks are not reordered."""
         # The attributes are private, but asyncio's own subclasses outside of CPython rely on them.
         loop: Any = self
         ready = [(one, isinstance(getattr(one._callback, "__self__", None), asyncio.Task)) for one in loop._ready]
@@ -131,14 +134,14 @@ def _seeded_trio(seed: int) -> Backend:
     _run: Any = trio._core._run
 
     class Shuffling(_Schedule):
-        """Generator in place of trio's own, which trio uses to shuffle the tasks of each round."""
+        """Random number generator with which trio shuffles the tasks of each round, in place of trio's own."""
 
         def shuffle(self, x: Any) -> None:
             x[:], later = self.of(x)
             _run.GLOBAL_RUN_CONTEXT.runner.runq.extend(later)
 
     class Seeding(Instrument):
-        """Instrument that replaces the generator during a run. pytest-trio seeds the same private name."""
+        """trio instrument that replaces trio's private random number generator during a run."""
 
         def before_run(self) -> None:
             self._before = (_run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING)
@@ -164,7 +167,7 @@ def backend_names(*, real_clock: bool = False) -> tuple[str, ...]:
 
 
 def backend(name: str, *, real_clock: bool = False, seed: int | None = None) -> Backend:
-    """Return a new backend for one run.
+    """Return an anyio backend, as its name and its options, for one run of an event loop.
 
     Args:
         name: one of `backend_names()`.

@@ -30,11 +30,11 @@ class Story:
 
     @property
     def is_nested(self) -> bool:
-        """`True` if a tool or a graph around the agent started the run."""
+        """`True` if a tool started the run, or a graph that contains the agent."""
         return bool(self.run.namespace)
 
     def take(self, call_id: str | None) -> RecordedCall:
-        """Return the next recorded call with an id; raise LookupError if there is none."""
+        """Return the next recorded call with this id; raise LookupError if there is none."""
         for call in self.calls:
             if call.id == call_id and call.number not in self._taken:
                 self._taken.add(call.number)
@@ -45,7 +45,7 @@ class Story:
         return again
 
     def next_request(self, history: Sequence[BaseMessage]) -> tuple[int, ModelRequest]:
-        """Return the request whose reply comes next, with its place; raise LookupError after the last one.
+        """Return the next recorded request, with its index in the run; raise LookupError after the last one.
 
         Replies in the history count: after a kill, another run goes on.
         """
@@ -58,7 +58,7 @@ class Story:
         return place, self.run.requests[place]
 
     def reply_id(self, place: int) -> str:
-        """Return the id of a recorded reply, or a name for it."""
+        """Return the id of the reply to the request with this index; a made-up id if the reply has none."""
         return (self.run.requests[place].reply or {}).get("id") or f"recorded_{place}"
 
     def start_again(self) -> None:
@@ -67,7 +67,7 @@ class Story:
         self._taken.clear()
 
     def turns(self) -> list[list[RecordedCall]]:
-        """Return the calls before the first model request, those of the first reply, and so on."""
+        """Return lists of calls: those before the first model request, then those of the first reply, and so on."""
         found: list[list[RecordedCall]] = [[] for _ in range(len(self.run.requests) + 1)]
         for call in self.calls:
             found[self._turn(call)].append(call)
@@ -145,7 +145,7 @@ def _of_turn(
 
 
 def _order(calls: Sequence[RecordedCall], others: Sequence[RecordedCall]) -> str:
-    """Return the ids of the calls that both sides have, in the order of the batch."""
+    """Return the ids of the `calls` that are also in `others`, in the order of their batch."""
     common = {call.id for call in others}
     # By number: on trio, the calls of a batch begin in any order.
     return ", ".join(f"{call.id}" for call in sorted(calls, key=lambda call: call.number) if call.id in common)
@@ -171,7 +171,7 @@ def _pair(where: str, expected: str, got: str, *further: str) -> Iterator[str]:
 
 
 def _of_result(where: str, expected: str, got: str) -> Iterator[str]:
-    """Yield the difference of two results; of long ones, from a little before the first character that differs."""
+    """Yield the difference of two results. Long results are shown from shortly before the first different character."""
     shorter = min(len(expected), len(got))
     same = next((place for place in range(shorter) if expected[place] != got[place]), shorter)
     start = max(0, same - _LONGEST // 4) if max(len(expected), len(got)) > _LONGEST else 0
@@ -180,7 +180,7 @@ def _of_result(where: str, expected: str, got: str) -> Iterator[str]:
 
 
 def _details(call: RecordedCall, other: RecordedCall | None) -> Iterator[str]:
-    """Yield a line for each argument that has changed, and one for the message about an error."""
+    """Yield a line for each argument that has changed, and one with the error if only the replayed call failed."""
     if other is None:
         return
     if isinstance(call.args, dict) and isinstance(other.args, dict):

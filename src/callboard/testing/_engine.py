@@ -1,4 +1,4 @@
-"""Fake engine for tests: it runs bodies in this process, and simulates killed workers."""
+"""Fake engine for tests: it runs functions in this process, and simulates killed workers."""
 
 import json
 import pickle
@@ -18,15 +18,15 @@ from callboard.extend import Body, EngineOperations, Seat, attached_context, dis
 
 
 class FakeEngine:
-    """Engine that runs bodies in this process as if in a worker: functions, arguments and results are pickled.
+    """Engine that runs functions in this process as if in a worker: functions, arguments and results are pickled.
 
-    `kill` ends the running bodies as a killed worker would, with an unknown outcome. `bodies` lists the titles of all
-    bodies that began.
+    `kill` ends the running functions as a killed worker would, with an unknown outcome. `bodies` lists the titles of
+    all functions that began.
     """
 
     def __init__(self) -> None:
         self.bodies: list[str] = []
-        """Titles of the bodies that began, in order."""
+        """Titles of the functions that began, in order."""
         self.opened = 0
         """Number of `async with` blocks that have the engine open now."""
         self.starts = 0
@@ -48,36 +48,36 @@ class FakeEngine:
         self.opened -= 1
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
-        """Raise `TypeError` if the function of a body cannot be pickled."""
+        """Raise `TypeError` if a function cannot be pickled; `title` names it in the error."""
         _pickled(fn, f"{title!r} cannot run elsewhere")
 
     def refuse(self, reason: str) -> None:
-        """Refuse the next body: `run_body` raises `EngineError` with this reason, and the body does not begin."""
+        """Refuse to run the next function: `run_body` raises `EngineError` with this reason."""
         self._refusals.append(reason)
 
     def kill(
         self, reason: str = "its worker was killed by SIGKILL", *, title: str | None = None, recurs: bool = False
     ) -> None:
-        """Kill the running bodies and the reserved workers, as SIGKILL would.
+        """Kill the running functions and the reserved workers, as SIGKILL would.
 
-        `title` restricts the kill to workers that run a body with this title; `recurs` says that the body has killed
-        its worker.
+        `title` restricts the kill to workers that run a function with this title; `recurs` says that the function has
+        killed its worker.
         """
         for one in [one for one in self._running if title is None or title in one.titles]:
             one.recurs = recurs
             one.lose(reason)
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run a body in this process, and return its result; see `callboard.Engine`."""
+        """Run a function in this process, and return its result; see `callboard.Engine`."""
         with self._in_flight.running(body, grace=0.0) as noted:
             return await self._run_within(noted, self._running)
 
     async def drain(self, timeout: float = 30.0) -> Drained:
-        """Refuse new bodies, wait for the running ones, and end them after `timeout` seconds."""
+        """Refuse to run new functions, wait for running functions, and end them after `timeout` seconds."""
         return await self._in_flight.drain(timeout)
 
     async def _run_within(self, body: Body, worker: "set[_Running]") -> Any:
-        """Run a body in a worker, also while the engine is drained, and return its result."""
+        """Run a function in a worker, also while the engine is drained, and return its result."""
         if not self.opened:
             raise EngineError(body.title, body.call_id, "its engine is not open", ended="unavailable")
         if self._refusals:
@@ -112,7 +112,7 @@ class FakeEngine:
 
 
 class _Running:
-    """Running body, or reserved worker, that can be killed."""
+    """Running function, or reserved worker, that can be killed."""
 
     def __init__(self, title: str = "") -> None:
         self.scope = anyio.CancelScope()
@@ -122,7 +122,7 @@ class _Running:
 
     @property
     def titles(self) -> Collection[str]:
-        """Titles of the bodies that end if this worker is killed."""
+        """Titles of the functions that end if this worker is killed."""
         return [self._title]
 
     def lose(self, reason: str) -> None:
@@ -131,7 +131,7 @@ class _Running:
 
 
 class _FakeSeat(_Running):
-    """Fake worker that is reserved for one owner, with the bodies that run in it."""
+    """Fake worker that is reserved for one owner, with the functions that run in it."""
 
     def __init__(self, run: "Callable[[Body, set[_Running]], Awaitable[Any]]") -> None:
         super().__init__()

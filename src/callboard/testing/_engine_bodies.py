@@ -1,4 +1,4 @@
-"""Bodies for the engine tests. A worker imports them by name, so they are module-level functions."""
+"""Functions that the engine tests run in workers. A worker imports them by name, so all are at module level."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ _kept: list[int] = []
 
 
 def add(one: int, other: int = 1) -> int:
-    """Return the sum of two numbers: the simplest body."""
+    """Return the sum of two numbers: the simplest function for an engine."""
     return one + other
 
 
@@ -80,12 +80,15 @@ async def forget() -> None:
 
 
 async def where() -> Any:
-    """Return the id of the process in which the body runs."""
+    """Return the id of the process in which this function runs."""
     return os.getpid()
 
 
 async def meet(path: str, count: int) -> int:
-    """Wait until `count` bodies have written to the same file, so that they run at once; return their number."""
+    """Write to a file, and wait until `count` calls of this function have written to it, so that all run at once.
+
+    Return the number of these calls.
+    """
     _note(path)
     while (found := len(_text(path))) < count:
         await anyio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""Test suite for engines."""
+"""Test suite for engines: results, errors, cancellation, killed workers and reserved workers."""
 
 import contextlib
 import logging
@@ -38,11 +38,11 @@ class EngineContract:
     """True if the engine can end a sync body that ignores cancellation. An engine without processes cannot."""
 
     def engine(self) -> Engine:
-        """Return an engine that is not open, with room for two bodies at once."""
+        """Return an engine that is not open yet and can run two functions at once."""
         raise NotImplementedError("say which engine it is: def engine(self): return Processes(workers=2)")
 
     async def kill(self, engine: Any, pid: int) -> None:
-        """Kill the worker with this process id, as the kernel would."""
+        """Kill the worker that has this process id, without a chance to clean up, as SIGKILL does."""
         raise NotImplementedError("say how a worker is killed: os.kill(pid, signal.SIGKILL)")
 
     @contextlib.asynccontextmanager
@@ -69,14 +69,14 @@ class EngineContract:
                 await engine.__aexit__(None, None, None)
 
     async def test_whoever_has_not_opened_it_is_told(self) -> None:
-        """Run a body on a closed engine: the error must say that the body did not begin."""
+        """Run a function on a closed engine: the error must say that the function did not begin."""
         with anyio.fail_after(self.patience):
             error = await _error_of(self.engine(), _body(bodies.add, 1))
         assert isinstance(error, (EngineError, ActorGoneError))
         assert error.ended == "unavailable"
 
     async def test_errors_come_back_as_themselves(self) -> None:
-        """Raise an error in a body: the caller must get the same type and text, and the next body must run."""
+        """Raise an error in a worker: the caller must get the same type and text, and the next function must run."""
         async with self._open() as engine:
             error = await _error_of(engine, _body(bodies.fail, "no such page"))
             assert isinstance(error, ValueError)
@@ -84,7 +84,7 @@ class EngineContract:
             assert await engine.run_body(_body(bodies.add, 1)) == 2
 
     async def test_what_cannot_cross_is_a_type_error(self) -> None:
-        """Pass a closure over a lock, and a lock as argument: both must raise TypeError, and run nothing."""
+        """Run a closure over a lock, and a function with a lock as argument: both must fail with a TypeError."""
         lock = threading.Lock()
 
         def nameless() -> object:
@@ -97,14 +97,14 @@ class EngineContract:
             assert await engine.run_body(_body(bodies.add, 1)) == 2
 
     async def test_a_result_that_cannot_cross_has_finished(self) -> None:
-        """Return a lock, which cannot be sent: the error must say that the body finished and must not be repeated."""
+        """Return a lock, which cannot be sent: the error must say that the function has finished."""
         async with self._open() as engine:
             error = await _error_of(engine, _body(bodies.unsendable))
         assert isinstance(error, EngineError)
         assert error.ended == "finished"
 
     async def test_more_than_it_has_room_for_wait_for_their_turn(self) -> None:
-        """Run more bodies than workers: all must finish, and `on_begin` must be called once for each body."""
+        """Run more functions than workers: all must finish, and `on_begin` must be called once for each."""
         begun: list[int] = []
         found: list[int] = []
         async with self._open() as engine, anyio.create_task_group() as group:
@@ -118,7 +118,7 @@ class EngineContract:
         assert sorted(found) == sorted(begun) == list(range(20))
 
     async def test_deadline_progress_and_log_cross(self, caplog: Any) -> None:
-        """Read the deadline, report progress and log in a body: all must work as in a local body."""
+        """Read the deadline, report progress and log in a worker: all must work as in the caller's process."""
         heard: list[Any] = []
         with caplog.at_level(logging.WARNING), observe(heard.append):
             async with self._open() as engine:
@@ -133,7 +133,7 @@ class EngineContract:
         ]
 
     async def test_a_cancelled_body_is_gone_when_its_caller_goes_on(self) -> None:
-        """Cancel an async body, and a sync body that ignores cancellation: both must end before the caller goes on."""
+        """Cancel an async function, and a sync one that ignores cancellation: both must end before `run_body` does."""
         for fn in (bodies.goes_on, bodies.goes_on_in_a_thread) if self.ends_threads else (bodies.goes_on,):
             async with self._open() as engine, _file() as path:
                 async with anyio.create_task_group() as group:
@@ -146,7 +146,7 @@ class EngineContract:
                 assert await engine.run_body(_body(bodies.add, 1)) == 2
 
     async def test_a_body_whose_worker_is_killed_is_unknown_and_its_neighbour_goes_on(self) -> None:
-        """Kill one worker: its body's outcome must be unknown, other bodies unaffected, and the worker replaced."""
+        """Kill a worker: its function's outcome must be unknown, other functions must go on, and a new worker start."""
         async with self._open() as engine, _file() as path, anyio.create_task_group() as group:
             found: list[BaseException] = []
             sums: list[int] = []
@@ -169,7 +169,7 @@ class EngineContract:
                 assert await engine.run_body(_body(bodies.add, 1)) == 2
 
     async def test_a_seat_keeps_what_is_kept_there_and_runs_several_at_once(self) -> None:
-        """Reserve a worker: its state must last between bodies, and several bodies must run at once."""
+        """Reserve a worker: its state must last between functions, and several functions must run at once."""
         async with self._open() as engine, _file() as path:
             async with engine.seat("owner") as seat:
                 await seat.run_body(_body(bodies.forget))
@@ -181,7 +181,7 @@ class EngineContract:
             assert await engine.run_body(_body(bodies.add, 1)) == 2
 
     async def test_a_cancelled_body_in_a_seat_leaves_the_others_alone(self) -> None:
-        """Cancel one body of a reserved worker: the state of the worker must stay."""
+        """Cancel one function in a reserved worker: the state of the worker must not be lost."""
         async with self._open() as engine, _file() as path, engine.seat("owner") as seat:
             await seat.run_body(_body(bodies.forget))
             await seat.run_body(_body(bodies.keep, 1))
@@ -194,7 +194,7 @@ class EngineContract:
             assert _text(path) == written
 
     async def test_a_seat_whose_worker_is_killed_says_so(self) -> None:
-        """Kill a reserved worker: waiting callers, `until_ended` and later callers must all learn of it."""
+        """Kill a reserved worker: waiting and later callers must get an error, and `until_ended` must return."""
         async with self._open() as engine, _file() as path, engine.seat("owner") as seat:
             found: list[Any] = []
 

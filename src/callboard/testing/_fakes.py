@@ -1,4 +1,4 @@
-"""Fakes for tools by name pattern: values, functions and errors run in place of the tools' functions."""
+"""Fakes for tools, chosen by name pattern: values, functions or errors that replace the tools' functions."""
 
 import inspect
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -50,7 +50,7 @@ class FakedTools:
     """Errors of calls without a fake."""
 
     def pattern(self, tool: str) -> str | None:
-        """Return the pattern of the fake for a tool: its exact name, or else the first match; `None` without one."""
+        """Return the pattern of a tool's fake: the exact name, or else the first match; `None` if none matches."""
         return tool if tool in self.fakes else next((one for one in self.fakes if fnmatchcase(tool, one)), None)
 
     def is_real(self, tool: str) -> bool:
@@ -123,12 +123,12 @@ def _replace(owner: type, name: str, function: Callable[..., Any]) -> None:
 
 
 def _faked_plan(setup: Setup, tool: BaseTool) -> Plan:
-    """Return the plan of a tool, with its fake as the function: `Setup.plan` while fakes are in use."""
+    """Return the plan of a tool with its fake as the function. It replaces `Setup.plan` while fakes are in use."""
     return _fake_of(tool) or _plan(setup, tool)
 
 
 def _fake_of(tool: BaseTool) -> Plan | None:
-    """Return the plan of a tool with its fake as the function; `None` if the tool runs as it is."""
+    """Return the plan of a tool with its fake as the function; `None` if the tool runs its own function."""
     for used in reversed(_in_use):
         if used.is_real(tool.name):
             return None
@@ -153,7 +153,7 @@ def _is_fake(tool: BaseTool | None) -> bool:
 
 
 def _faked_tool(tool: BaseTool) -> BaseTool:
-    """Return a copy of a tool that runs its fake; the tool itself if it runs as it is."""
+    """Return a copy of a tool that runs the tool's fake; return the tool itself if it runs its own function."""
     plan = _fake_of(tool)
     if plan is None:
         return tool
@@ -203,7 +203,7 @@ async def _result(fake: Any, args: Sequence[Any], kwargs: Mapping[str, Any], inj
 
 
 def _parameters(fn: Callable[..., Any]) -> tuple[str, ...] | None:
-    """Return the names of a function's parameters; `None` if it takes any, or if they are unknown."""
+    """Return the names of a function's parameters; `None` if it takes `**kwargs` or has no readable signature."""
     try:
         parameters = inspect.signature(fn).parameters
     except ValueError:  # a builtin

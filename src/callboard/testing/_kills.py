@@ -1,4 +1,4 @@
-"""Kills of a run at a chosen event, as by a crash of the process, and the check of the run that goes on."""
+"""Simulated crash of an agent's run at a chosen event, and checks of the run after it is resumed."""
 
 from collections.abc import Awaitable, Callable
 from copy import deepcopy
@@ -18,7 +18,7 @@ from callboard.tools._unanswered import answered_ids
 
 
 class Kill:
-    """Observer that ends a run at an event, and notes promises that the run breaks after it went on."""
+    """Observer that ends a run at a chosen event, and records errors of the resumed run, such as a repeated call."""
 
     def __init__(self, at: int | None) -> None:
         self.at = at
@@ -32,7 +32,7 @@ class Kill:
         """Calls with a result before the kill, by id."""
 
     def seen(self, event: CallEvent | RunEvent) -> None:
-        """Count an event; at the chosen one, keep what is stored, and end the run."""
+        """Count an event; at the chosen event, copy all stored checkpoints and end the run."""
         self.events += 1
         killed = self.at is not None and self.events > self.at
         if isinstance(event, CallEvent) and event.call_id is not None:
@@ -64,14 +64,14 @@ class Kill:
         return agent.copy({"checkpointer": self.saver}).ainvoke(given, config, durability=durability)
 
     def check(self, state: Any) -> None:
-        """Note a broken promise if a call has two results in the final state."""
+        """Record an error if a call has two results in the final state."""
         results = [message for message in state["messages"] if isinstance(message, ToolMessage)]
         if len(results) != len(answered_ids(results)):
             self.broken.append("a call has two results")
 
 
 def _copy(saver: InMemorySaver) -> InMemorySaver:
-    """Return a checkpointer with all that another one has stored now; the first one's later writes are lost."""
+    """Return a copy of a checkpointer. Later writes to the original do not change the copy."""
     made = InMemorySaver(serde=saver.serde)
     made.storage, made.writes, made.blobs = deepcopy((saver.storage, saver.writes, saver.blobs))
     return made

@@ -33,7 +33,7 @@ class OrphansError(AssertionError):
 
 
 async def check_tasks(known: set[int]) -> None:
-    """Raise `OrphansError` for tasks of the event loop that are not `known` by their ids, a few turns later."""
+    """Raise `OrphansError` if tasks whose ids are not in `known` still run after a few rounds of the event loop."""
     __tracebackhide__ = True  # for pytest
     for _ in range(_TURNS):
         if not _new_tasks(known):
@@ -54,7 +54,7 @@ def _new_tasks(known: set[int]) -> list[str]:
 
 @contextmanager
 def no_orphans() -> Generator[None]:
-    """Raise `OrphansError` at the end if threads or child processes that began in the block still run.
+    """Raise `OrphansError` at the end of the block if threads or child processes that began inside still run.
 
     Waits up to a second for them. Idle worker threads of callboard, anyio, trio and `concurrent.futures` are no
     orphans. Child processes are found on Linux; elsewhere those of `multiprocessing` are.
@@ -83,7 +83,7 @@ def _threads() -> dict[object, str]:
 
 
 def _is_idle(frame: FrameType | None) -> bool:
-    """Return whether a thread waits for a job of its pool: whether a pool's function waits for its queue."""
+    """Return whether the thread with this stack frame is an idle worker thread of a pool."""
     while frame is not None and frame.f_globals.get("__name__") in ("threading", "queue"):
         frame = frame.f_back
     return frame is not None and str(frame.f_globals.get("__name__")).startswith(_POOLS)
@@ -99,7 +99,7 @@ def _processes() -> dict[object, str]:
 
 
 def _command(pid: int) -> str:
-    """Return the command line of a process; empty for one that has ended, and for a service of `multiprocessing`."""
+    """Return the command line of a process; empty for an ended process or `multiprocessing`'s resource tracker."""
     folder = Path(f"/proc/{pid}")
     try:
         told = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()

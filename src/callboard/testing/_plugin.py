@@ -1,4 +1,4 @@
-"""pytest plugin of callboard: fixtures for tests of tools and agents. It imports what a test uses, when it is used."""
+"""pytest plugin of callboard: fixtures for tests of tools and agents. It imports other modules at their first use."""
 
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import ExitStack
@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make a test for each schedule of a test with the fixture `seeded_clock`."""
+    """Parametrise each test that uses the fixture `seeded_clock`, with one case for each schedule."""
     mark = metafunc.definition.get_closest_marker("callboard_schedules")
     number = mark.args[0] if mark is not None and mark.args else _SCHEDULES
     if "seeded_clock" not in metafunc.fixturenames:
@@ -48,7 +48,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any]:
-    """Add the command for the same schedule to the report of a failed test."""
+    """Add to a failed test's report the command that runs the test again under the same schedule."""
     report: pytest.TestReport = (yield).get_result()
     params: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     if report.failed and "seeded_clock" in params:

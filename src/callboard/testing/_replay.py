@@ -50,7 +50,7 @@ class ReplayDifferenceError(AssertionError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """Result of a replay."""
+    """Result of a replay: the agent's final state, and the number of events."""
 
     state: Any
     """State of the agent at the end of the last run; `None` if that run failed."""
@@ -144,7 +144,7 @@ def _of_part(part: Part) -> list[Story]:
 
 @dataclass(slots=True)
 class _Player:
-    """Source of recorded replies and results, for the requests and calls of the replay."""
+    """Source of the recorded replies and results that the model requests and tool calls of a replay receive."""
 
     stories: Sequence[Story]
     keeps_times: bool
@@ -161,7 +161,7 @@ class _Player:
         self.left = list(self.stories)
 
     def story(self, info: RunInfo | None) -> Story:
-        """Return the recorded run that a run of the replay stands for: the next one of its agent, or else the next."""
+        """Return the recorded run that a replayed run repeats: the next one of the same agent, or else of any agent."""
         if info is None:
             raise LookupError("the replay called a tool outside of an agent's run")
         if (known := self.of_run.get(info.number)) is not None:
@@ -175,11 +175,17 @@ class _Player:
         return taken
 
     def leave(self, story: Story) -> None:
-        """Do not let a later run take a recorded run: after a kill at a question, a run may end without a request."""
+        """Remove a recorded run from `left`, so that no later run of the replay repeats it.
+
+        After a kill at a question, a run may end without a request, and so without a call of `story`.
+        """
         self.left = [one for one in self.left if one is not story]
 
     async def result(self, **_: object) -> Any:
-        """Return or raise the result of a recorded body, after its recorded duration: the fake of every tool."""
+        """Return or raise the recorded result of a tool call, after its recorded duration.
+
+        This method is the fake of every tool.
+        """
         call = current_call()
         assert call is not None
         story = self.story(current_run.get())
@@ -206,7 +212,7 @@ class _Player:
         await self._pass(attempt.end - attempt.start)
 
     async def _pass(self, seconds: float) -> None:
-        """Wait for a recorded duration, at once: the clock jumps without patience meanwhile."""
+        """Wait for a recorded duration, over which the virtual clock jumps at once."""
         self.waiting += 1
         set_patience(0.0)
         try:
@@ -217,7 +223,10 @@ class _Player:
                 set_patience(_PATIENCE)
 
     async def reply(self, given: object, response_format: Any) -> Any:
-        """Return or raise the recorded reply, or structured response, to the next request of the running run."""
+        """Return the recorded reply to the next model request of the current run, or raise the recorded error.
+
+        The reply may be a structured response.
+        """
         story = self.story(current_run.get())
         try:
             place, request = story.next_request(messages_of(given))
@@ -234,7 +243,7 @@ class _Player:
         return _message(request, story.reply_id(place))
 
     async def output(self, given: object, real: Callable[[], Awaitable[Any]], is_node: bool, form: Any) -> Any:
-        """Return a recorded reply in the form that the agent expects: by itself, or as the output of a node."""
+        """Return a recorded reply in the form that the agent expects: the reply itself, or a model node's output."""
         reply = await self.reply(given, form)
         if not is_node:
             return reply
@@ -311,7 +320,7 @@ def _response(value: Any, response_format: Any) -> Any:
 
 
 def _error(name: str) -> Exception:
-    """Return an error of the class with a name, or of a class made for it: code looks at types of errors."""
+    """Return an error of the class with this name; if that cannot be imported, of a new class with the same name."""
     module, _, kind = name.rpartition(".")
     try:
         found: Any = getattr(import_module(module or "builtins"), kind)
@@ -355,7 +364,7 @@ class _Runs:
                     self._player.leave(story)
 
     def _lost_question(self, run: RecordedRun) -> bool:
-        """Return whether a run answers a question that a kill has replaced by the message of an unknown outcome."""
+        """Return whether a run answers a question that is no longer open, because a kill has ended its tool call."""
         answers = run.command is not None and run.command.get("resume") is not None
         return self._player.was_killed and answers and "__interrupt__" not in (self.state or {})
 
@@ -385,7 +394,7 @@ class _Runs:
             self.kill.broken.append("the run failed")
 
     def _command(self, told: Mapping[str, Any]) -> Command[Any]:
-        """Return the recorded command; answers by the ids of questions go to the open questions, in order."""
+        """Return the recorded command, with the ids of recorded questions replaced by those of the open questions."""
         resume = told.get("resume")
         open_questions = [one.id for one in (self.state or {}).get("__interrupt__", ())]
         if isinstance(resume, dict) and len(resume) == len(open_questions) and all(len(key) == 32 for key in resume):

@@ -162,20 +162,20 @@ class Recorder:
 
     @property
     def running(self) -> int:
-        """Number of calls inside their bodies now, clean-up included."""
+        """Number of calls whose tool functions run now, clean-up included."""
         return self._levels(None, None)[-1]
 
     @property
     def peak(self) -> int:
-        """Highest number of calls that were inside their bodies at once."""
+        """Highest number of calls whose tool functions ran at the same time."""
         return self.peak_of()
 
     def peak_of(self, tool: str | None = None, query: str | None = None) -> int:
-        """Return the highest number of calls of a tool, or with a query, that ran at once."""
+        """Return the highest number of calls that ran at once, for one tool and query or for all."""
         return max(self._levels(tool, query))
 
     def _levels(self, tool: str | None, query: str | None) -> list[int]:
-        """Return the number of running bodies after each entry and exit, starting with 0."""
+        """Return the number of running tool functions after each begin and end, starting with 0."""
         with self._lock:
             steps = [step for of, at, step in self._moves if tool in (None, of) and query in (None, at)]
         return list(accumulate(steps, initial=0))
@@ -203,7 +203,7 @@ class Recorder:
 
     @contextmanager
     def _body(self, tool: str, query: str) -> Generator[None]:
-        """Record that a body begins, and that it is over, by return, error or cancellation."""
+        """Record that a tool function begins, and that it has ended, by return, error or cancellation."""
         with self._lock:
             self._moves.append((tool, query, +1))
         self._add("started", tool, query)

@@ -324,7 +324,7 @@ class _Writer:
         return not self._failed and self._offered - self._done + size <= self._bound
 
     def wait_for_room(self, size: int, patience: float) -> bool:
-        """Block until there is room for `size` bytes, the disk fails or `patience` is over; return whether there is."""
+        """Wait for room for `size` bytes, up to `patience` seconds or a disk failure; return whether there is room."""
         with self._changed:
             self._changed.wait_for(lambda: self._failed or self.has_room(size), patience)
         return self.has_room(size)

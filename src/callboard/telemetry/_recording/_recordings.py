@@ -112,7 +112,7 @@ class _AskLine(_Timed):
 
 
 class _CountLine(_Line):
-    """Line with counts: of lost events, or of all events at the end of a part."""
+    """Line with counts: of lost events, or of all events that one recorder wrote."""
 
     events: int = 0
     lost: int = 0
@@ -171,7 +171,7 @@ class _Call(TrackedCall):
 
 
 class _Calls(CallTracker[_Call, _CallLine]):
-    """Tracker of calls that also keeps the finished ones."""
+    """Tracker of calls that also keeps the finished calls."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -149,7 +149,7 @@ class ActorChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closing:
-    """Closing line of a recording, with the recorder's own counts and costs."""
+    """Closing line of a recording: numbers of written and lost events, and the time that recording took."""
 
     events: int = 0
     lost: int = 0
