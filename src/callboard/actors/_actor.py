@@ -92,7 +92,7 @@ class Resources:
 
 
 def _is_in_contexts(wanted: BaseException, error: BaseException | None) -> bool:
-    """Return whether `wanted` is `error` or one of its contexts, which may form a cycle."""
+    """Return whether `wanted` is `error` or in the chain of its `__context__` errors, which may be a cycle."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if error is wanted:
@@ -528,7 +528,7 @@ class Lifespan:
     max_calls: int | None = None
 
     def cut_short(self, killed: str | None) -> str:
-        """Return why an actor was cancelled before it had stopped, as text: `killed`, or else the stop timeout."""
+        """Return why an actor was cancelled before it had stopped: `killed` (the reason of a kill) or a timeout."""
         if killed is None:
             return f"did not stop within {self.stop:g} s, and was cancelled"
         return f"was cancelled before it had stopped: {killed}"

@@ -40,7 +40,10 @@ class ActorSession:
         self._is_closed = False
 
     async def hold(self, engine: Engine, title: str) -> None:
-        """Open an engine until `close`; do nothing if this session has opened it already. `title` is for errors."""
+        """Open an engine and keep it open until `close`; do nothing if this session has opened it already.
+
+        `title` names the actor or tool that needs the engine, for errors.
+        """
         if id(engine) in self._held:
             return
         self._refuse_if_closed(title)

@@ -257,7 +257,7 @@ def check_fleet(spec: ChildSpec[Any], where: str) -> None:
 
 
 def check_alone(spec: ChildSpec[Any], where: str) -> None:
-    """Raise an error if an actor without keys has the options `cap` or `fleet`, which are for keyed actors only."""
+    """Raise an error if an actor without keys has the option `cap` or `fleet`, which only keyed actors may have."""
     check_fleet(spec, where)
     if spec.cap is not None and not spec.is_in_journal:
         raise ValueError(

@@ -48,7 +48,7 @@ class Description:
 
 
 class _Owed:
-    """Deferred reply in the worker, which the actor's code will send from any thread."""
+    """Deferred reply in the worker; the actor's code may send it from any thread."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -201,7 +201,7 @@ _FOR_THE_KILL = 0.1
 
 
 def grace_there(grace: float) -> float:
-    """Return the seconds of clean-up for a handler in a worker: those of its call, less the time for a kill."""
+    """Return the seconds of clean-up for a handler in a worker: those of its call, less the time that a kill takes."""
     return max(0.0, grace - _FOR_THE_KILL)
 
 

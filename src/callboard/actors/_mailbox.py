@@ -358,7 +358,7 @@ def room_wanted(chain: Iterable[Message], needs_of: NeedsOf) -> str:
 
 
 def _found(asked: Message, ancestors: frozenset[Message], needs_of: NeedsOf) -> dict[Message, Needs]:
-    """Return this call and all messages for which it would wait, each with its needs; without the call's ancestors."""
+    """Return a call and all messages for which it would wait, each with its `Needs`; without the call's ancestors."""
     found: dict[Message, Needs] = {}
     todo = [asked]
     while todo:

@@ -66,7 +66,7 @@ def provider_named(name: object) -> str:
 
 
 def about_reply(reply: AIMessage | None, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a model request: `asked`, with the attributes of the reply added."""
+    """Return the attributes of a model request: those in `asked`, and those of the reply."""
     attributes = dict(asked)
     if reply is None:
         return attributes

@@ -241,7 +241,7 @@ def _leave(call: TrackedCall, tool: str) -> float | None:
 
 
 def outcome_of(error: BaseException | None) -> Outcome:
-    """Return the outcome of a call, attempt or run.
+    """Return the outcome of a call, attempt or run, such as "ok" or "timeout", from the error that ended it.
 
     Args:
         error: error that ended it; `None` if there was none.

@@ -134,7 +134,7 @@ def _seeded_trio(seed: int) -> Backend:
     _run: Any = trio._core._run
 
     class Shuffling(_Schedule):
-        """Random number generator with which trio shuffles the tasks of each round, in place of trio's own."""
+        """Random number generator that replaces trio's own, with which trio shuffles the tasks of each round."""
 
         def shuffle(self, x: Any) -> None:
             x[:], later = self.of(x)

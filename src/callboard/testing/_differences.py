@@ -30,7 +30,7 @@ class Story:
 
     @property
     def is_nested(self) -> bool:
-        """`True` if a tool started the run, or a graph that contains the agent."""
+        """`True` if the run was started by a tool, or by a graph that contains the agent."""
         return bool(self.run.namespace)
 
     def take(self, call_id: str | None) -> RecordedCall:

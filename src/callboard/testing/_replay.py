@@ -67,7 +67,7 @@ def replay(
     kill_at: int | None = None,
     backend: str = "asyncio",
 ) -> Replay:
-    """Run an agent against a recording: its inputs, model replies and tool results; compare what the agent does.
+    """Run an agent with the inputs, model replies and tool results of a recording, and compare what the agent does.
 
     Call it from sync code. The agent's own model, tools and checkpointer are not used; middleware and limits are.
     Hooks around the model of `create_agent` run only if it has a `response_format`. A virtual clock keeps the recorded

@@ -112,7 +112,7 @@ class _AskLine(_Timed):
 
 
 class _CountLine(_Line):
-    """Line with counts: of lost events, or of all events that one recorder wrote."""
+    """Line that counts events: lost events or, in a closing line, all events of one recorder."""
 
     events: int = 0
     lost: int = 0
