@@ -99,7 +99,7 @@ class GraphNames:
             self._names.setdefault(lasting, without_ids(self._task) + name.removeprefix(self._task))
 
     def of(self, namespace: str) -> str:
-        """Convert the namespace of a graph inside a call to the one that LangGraph would use for this graph.
+        """Convert the namespace of a graph inside a call to LangGraph's namespace of the same graph.
 
         A namespace below a registered graph is translated too. Any other namespace is returned unchanged.
         """
@@ -125,7 +125,7 @@ Write = tuple[str, Any]
 
 
 def with_writes(output: Any, writes: Sequence[Write]) -> Any:
-    """Return the output of a task together with the writes that the task has sent itself, which come first."""
+    """Return the output of a task together with the writes that the task sent directly; the writes come first."""
     if not writes:
         return output
     rest = output if isinstance(output, (list, tuple)) else [output]
@@ -150,7 +150,7 @@ class CallOwner(Protocol):
 
     @property
     def writes(self) -> "dict[str, list[Write]]":
-        """Writes that the calls have sent to the state themselves, by key; empty if `forward` receives them."""
+        """Writes that the calls have sent directly to the state, by key; empty if `forward` receives these writes."""
         ...
 
     @property
@@ -159,7 +159,7 @@ class CallOwner(Protocol):
         ...
 
     def accepted(self, key: str, answers: list[Any]) -> None:
-        """Receive the whole list of a call's accepted answers, each time that the call has accepted one more."""
+        """Receive the list of all answers that a call has accepted so far; called after each accepted answer."""
 
 
 class CallScratchpad(PregelScratchpad):
@@ -271,12 +271,12 @@ class CallScratchpad(PregelScratchpad):
 
     @property
     def writes(self) -> Sequence[Write]:
-        """Writes that this call, or the call of an agent around it, has sent to the agent's state itself."""
+        """Writes sent directly to the state by this call; within a call of an outer agent, by that outer call."""
         forward = self._owner.forward
         return forward.writes if isinstance(forward, CallScratchpad) else self._owner.writes.get(self._key, ())
 
     def taken_writes(self) -> Sequence[Write]:
-        """Return `writes`, and forget them: the task of a node has the same key in each step."""
+        """Return `writes` and remove them: the next step uses the same key for the same node."""
         return self._owner.writes.pop(self._key, ())
 
 
@@ -290,7 +290,7 @@ def scope_of(config: RunnableConfig) -> CallScratchpad | None:
 
 
 def with_sent_writes(output: Any, config: RunnableConfig) -> Any:
-    """Return the output of a node together with the writes that the node has sent itself."""
+    """Return the output of a node together with the writes that the node sent directly to the state."""
     scope = config[CONF].get(CONFIG_KEY_SCRATCHPAD)
     # Tested here, without another call: most nodes send no writes.
     return with_writes(output, scope.taken_writes()) if scope is not None and scope._owner.writes else output
@@ -321,7 +321,7 @@ def answer_is_for(digest: str, config: RunnableConfig) -> bool:
 
 
 def bound_answer_waits(config: RunnableConfig) -> bool:
-    """Return whether the next `interrupt()` will get an answer that is valid for only one question, by its digest."""
+    """Return whether the answer to the next `interrupt()` is valid for one question only, which a digest identifies."""
     scope = scope_of(config)
     return scope is not None and scope.next_answer_is_bound()
 
@@ -376,7 +376,7 @@ def config_for_calls(config: RunnableConfig) -> tuple[RunnableConfig, GraphNames
 
 
 def _graphs_of(config: RunnableConfig) -> tuple[GraphNames | None, bool]:
-    """Return the `GraphNames` of the outer task, and whether they were created here; `(None, False)` without a task."""
+    """Return the `GraphNames` of the outer task, and `True` if they are new; `(None, False)` without an outer task."""
     conf = config.get(CONF, {})
     around = conf.get(CONFIG_KEY_SCRATCHPAD)
     if isinstance(around, CallScratchpad) and around.graphs is not None:
@@ -425,7 +425,7 @@ def _named_handler(handler: Any, graphs: GraphNames) -> Any:
 
 
 def _named(put: Put, graphs: GraphNames) -> Put:
-    """Return a function that passes each chunk to `put`, with the namespace that LangGraph would give its graph."""
+    """Return a function that passes chunks to `put`, each with LangGraph's namespace of the chunk's graph."""
 
     def put_named(chunk: tuple[tuple[str, ...], str, Any]) -> None:
         path, mode, payload = chunk

@@ -209,7 +209,7 @@ class MessageMemory:
         return made
 
     def knows(self, code: int, data: bytes) -> bool:
-        """Return whether a msgpack extension is a cached message; every reader allows the type of such a message."""
+        """Return whether a msgpack extension is a cached message; the type of such a message is allowed everywhere."""
         return code == EXT_PYDANTIC_V2 and data in self._found
 
     def remembered(self, data: bytes) -> Remembered | None:
@@ -312,11 +312,11 @@ class _Stored:
         return [*map(type, old)] == self.kinds and fields_of_all(old) == self.fields
 
     def behind(self, old: "_Stored") -> "_Stored":
-        """Return a copy in which the types and fields of `old`, which has the earlier messages, come first."""
+        """Return a copy that begins with the types and fields of `old`, which has the earlier messages."""
         return replace(self, kinds=old.kinds + self.kinds, fields=old.fields + self.fields, known=old.known)
 
     def value(self, messages: list[Any], loads: Loads) -> Any:
-        """Return the parsed value with `messages` as its conversation; `loads` parses only the rest of the value."""
+        """Return the parsed value, with `messages` as its conversation; `loads` parses all other bytes of the value."""
         if self.channel is None:
             return messages
         head = self.span.start - len(array_header(len(self.kinds)))
@@ -337,11 +337,11 @@ class StoredConversations:
         self._lock = threading.Lock()
 
     def at(self, place: Hashable) -> "StoredConversation":
-        """Return the packer and parser for one place in the database, such as a conversation thread."""
+        """Return the packer and parser for values at one location in the database, such as a conversation thread."""
         return StoredConversation(self, place)
 
     def stored(self, place: Hashable) -> dict[Any, _Stored]:
-        """Return the cached conversations of one place, as a dict by the id of the first message."""
+        """Return the cached conversations of one location in the database, by the id of their first message."""
         with self._lock:
             if place not in self._places:
                 return {}
@@ -364,7 +364,7 @@ class StoredConversations:
 
 
 class StoredConversation:
-    """Packer and parser for values at one place in the database, such as a thread; uses the checkpointer's cache."""
+    """Packer and parser for values at one location in the database, such as a thread; uses the checkpointer's cache."""
 
     def __init__(self, kept: StoredConversations, place: Hashable) -> None:
         self._kept = kept

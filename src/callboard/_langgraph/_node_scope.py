@@ -135,7 +135,7 @@ def with_stream(config: RunnableConfig, put: Callable[[Any], None], modes: froze
 
 
 def wants_message_events(config: RunnableConfig) -> bool:
-    """Return whether LangGraph's `stream_events(version="v3")` reads a stream: it takes events in place of chunks."""
+    """Return whether LangGraph's `stream_events(version="v3")` reads the stream, and expects events, not chunks."""
     return bool(config.get(CONF, {}).get(CONFIG_KEY_STREAM_MESSAGES_V2))
 
 
@@ -199,7 +199,7 @@ class NodeConfigs:
         self._runtime: Callable[..., Runtime[Any]] = partial(Runtime, **shared)
 
     def at(self, place: NodePlace, *, resuming: bool, scope: CallScratchpad | None = None) -> RunnableConfig:
-        """Return the config that LangGraph would give to a node; without `scope`, it has no scratchpad.
+        """Return the config that LangGraph would give to a node; without `scope`, the config has no scratchpad.
 
         `resuming` is for graphs inside of the node.
         """
@@ -254,7 +254,7 @@ def _read_channels(_: object, channels: Any, select: Any, fresh: bool = False) -
 
 
 def _sent_to(channels: Any, config: RunnableConfig) -> Sequence[Write]:
-    """Return the writes that the running task has sent itself, if its agent has these channels."""
+    """Return the writes that the running task has sent directly, if its agent has these channels."""
     scope, read = scope_of(config), config.get(CONF, {}).get(CONFIG_KEY_READ)
     # The running task may be a call of another agent, around the one whose channels are read.
     return scope.writes if scope is not None and read is not None and read.args[1] is channels else ()
@@ -268,7 +268,7 @@ def _updated(channel: Any, name: str, writes: Sequence[Write]) -> Any:
 
 
 def task_id_of(checkpoint_id: str, graph_ns: str, step: int, node: str, *path: str) -> str:
-    """Return the task id that LangGraph would compute; `path` is `PULL` with triggers, or `PUSH` with a number."""
+    """Return the task id that LangGraph would compute; `path` is `PULL` and triggers, or `PUSH` and a send's number."""
     namespace = f"{graph_ns}{NS_SEP}{node}" if graph_ns else node
     # LangGraph hashes the parts one after the other, so it may get them as one.
     return _xxhash_str(bytes.fromhex(checkpoint_id.replace("-", "")), f"{namespace}{step}{node}{''.join(path)}")

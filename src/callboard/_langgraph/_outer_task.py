@@ -97,7 +97,7 @@ def read_state(config: RunnableConfig) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class GraphTask:
-    """Outer LangGraph task, or call of an outer callboard node: the entries of its config that interrupts need."""
+    """Outer LangGraph task, or call of an outer callboard node, with the entries of its config that interrupts need."""
 
     conf: Mapping[str, Any]
 

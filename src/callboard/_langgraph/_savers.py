@@ -1,6 +1,6 @@
-"""Access to a LangGraph checkpointer from asyncio and trio; all of callboard uses checkpointers only through it.
+"""Access to a LangGraph checkpointer from asyncio and trio; callboard uses checkpointers only through this module.
 
-For LangGraph's PostgreSQL savers, it adds the deletion of single values and the server's clock.
+For LangGraph's PostgreSQL savers, the module adds the deletion of single values and the server's clock.
 """
 
 import asyncio
@@ -138,7 +138,7 @@ def _on_loop(home: asyncio.AbstractEventLoop, awork: Callable[[Any], Awaitable[T
 
 
 def create_tables(saver: Any) -> None:
-    """Create the tables of LangGraph's `SqliteSaver`, if it has not done so; does nothing for other savers.
+    """Create the tables of a LangGraph `SqliteSaver`, unless the saver has created them; ignore other savers.
 
     Each copy of a saver without tables would create them again, with each change.
     """

@@ -42,7 +42,7 @@ _TRIED_AGAIN = {EXT_PYDANTIC_V1: "construct", EXT_PYDANTIC_V2: "model_construct"
 
 
 class StrictSerializer(JsonPlusSerializer):
-    """LangGraph's serializer and format, for databases that other programs may have written.
+    """Serializer with LangGraph's format that refuses unknown types, for data that other programs may have written.
 
     LangGraph's own serializer imports and calls whatever the stored bytes name, or silently returns something else for
     a forbidden type. This one raises an error when it reads a forbidden type, and already when it writes one, unless

@@ -51,7 +51,7 @@ class ActionRequest(TypedDict):
 
 
 class HumanInterrupt(TypedDict):
-    """Argument of `interrupt()`, usually as the only element of a list."""
+    """Question to a person: the argument of `interrupt()`, usually as the only element of a list."""
 
     action_request: ActionRequest
     config: HumanInterruptConfig
@@ -71,7 +71,7 @@ class HumanResponse(TypedDict):
 
 
 def context_of(request: ToolCallRequest) -> CallContext:
-    """Return the `CallContext` for functions that compute a call's key, with the changes that middleware has made."""
+    """Return the `CallContext` of a request as middleware left it, for functions that compute a call's key."""
     runtime = request.runtime
     return call_context(runtime.config, runtime.state, runtime.context)
 

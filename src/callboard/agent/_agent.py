@@ -90,7 +90,7 @@ class StreamOptions(RunOptions, total=False):
 
 
 class PartOptions(RunOptions, total=False):
-    """Keyword options of a stream in version "v2", whose chunks are dicts; selects an overload for type checkers."""
+    """Keyword options of a stream with `version="v2"`, whose chunks are dicts; used to type an overload."""
 
     stream_mode: StreamModes | None
     output_keys: Keys | None
@@ -98,7 +98,7 @@ class PartOptions(RunOptions, total=False):
 
 
 class OutputOptions(RunOptions, total=False):
-    """Keyword options of a run in version "v2", which returns a `GraphOutput`; selects an overload."""
+    """Keyword options of a run with `version="v2"`, whose result is a `GraphOutput`; used to type an overload."""
 
     stream_mode: Literal["values"]
     output_keys: Keys | None
@@ -106,7 +106,7 @@ class OutputOptions(RunOptions, total=False):
 
 
 class StateOptions(RunOptions, total=False):
-    """Keyword options of a run in version "v1", which returns its state as a dict; selects an overload."""
+    """Keyword options of a run with `version="v1"`, whose result is the state as a dict; used to type an overload."""
 
     stream_mode: Literal["values"]
     output_keys: list[str] | tuple[str, ...] | None
@@ -114,7 +114,7 @@ class StateOptions(RunOptions, total=False):
 
 
 def checked_modes(modes: StreamModes) -> frozenset[str]:
-    """Return one or several stream modes as a set; raise ValueError if LangGraph has no mode of that name."""
+    """Return one or several stream modes as a set; raise ValueError if LangGraph does not have one of them."""
     wanted = frozenset([modes] if isinstance(modes, str) else modes)
     if unknown := wanted - MODES:
         raise ValueError(f"There is no stream mode {', '.join(map(repr, sorted(unknown)))}, only {sorted(MODES)}")
@@ -331,7 +331,7 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         return await self.as_graph().astream_events(input, config, **options)
 
     def stream_events(self, input: Any, config: Config = None, **options: Any) -> Any:
-        """Return LangGraph's streams of a run for `version="v3"`, from sync code; LangChain has no other version."""
+        """Return LangGraph's streams of the events of a run, from sync code; `version="v3"` is required."""
         if options.get("version") != "v3":
             return super().stream_events(input, config, **options)
         return self.as_graph().stream_events(input, config, **options)
@@ -443,7 +443,7 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         await self._ended(PATIENCE, self._runner.plan.access.actors.close)
 
     async def _ended(self, timeout: float, *before: Callable[[], Awaitable[object]]) -> None:
-        """Drain the runs, then call the functions `before`, then close the agent's databases.
+        """Drain the runs, call the functions in `before`, and close the agent's databases, in this order.
 
         `timeout` is in seconds. Afterwards, new runs are accepted again, unless the agent was drained before.
         """

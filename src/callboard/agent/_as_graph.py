@@ -1,4 +1,4 @@
-"""Attributes that an agent has in common with compiled LangGraph graphs, its drawing, and `as_graph()`.
+"""Interface of compiled LangGraph graphs for agents: common attributes, the drawing, and `as_graph()`.
 
 `as_graph()` serves code that checks `isinstance(x, Pregel)`. Its graph has the agent's nodes, edges and schemas, and
 passes runs, reads and changes of a thread on to the agent.
@@ -113,9 +113,9 @@ class AgentGraph(ManyInputs, CompiledStateGraph[Any, Any, Any, Any]):
 
 
 def _called(name: str, by: str = "_set_up") -> Callable[..., Any]:
-    """Return a method that calls the method `name` of another object, with LangGraph's signature.
+    """Return a method with LangGraph's signature that calls the method `name` of the object in the attribute `by`.
 
-    The attribute `by` holds the other object: the agent with the graph's settings, or the drawing.
+    This object is the agent with the graph's settings, or the drawing.
     """
 
     @wraps(getattr(CompiledStateGraph, name))

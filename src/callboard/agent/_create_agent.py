@@ -57,7 +57,7 @@ Tools = Sequence[BaseTool | Callable[..., Any] | dict[str, Any] | Actor | ChildS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltFlow:
-    """Flow of an agent that LangChain has built, with the functions of its edges; see the protocol `Flow`."""
+    """Nodes and edges of an agent that LangChain has built; an implementation of the protocol `Flow`."""
 
     branches: Mapping[str, Callable[[dict[str, Any]], str | list[Send]]]
     """Functions of the edges that have one, by the node that they start from."""
@@ -112,7 +112,7 @@ class BuiltFlow:
 
 
 class BuiltBodies(NodeBodies):
-    """Bodies of the nodes of LangChain's agent in one run."""
+    """Functions that run the nodes of LangChain's agent in one run."""
 
     def __init__(self, response_format: Any, context: RunContext) -> None:
         super().__init__(context)
@@ -121,7 +121,7 @@ class BuiltBodies(NodeBodies):
         """Conversation after its last repair, or after the last check that found nothing to repair."""
 
     async def prepare(self, node: str) -> None:
-        """Give each call without a result an error message, in its place, before the model sees the conversation.
+        """Add an error message as the result of each call without a result, before the model reads the conversation.
 
         Hooks before the model see the call as it is: they may send it to the tools.
         """
@@ -144,7 +144,7 @@ class BuiltBodies(NodeBodies):
         return reporter.ask(model, given, ask, self._reply_in, response_format=form)
 
     async def _ask(self, given: Any, config: RunnableConfig, is_sent: bool) -> Any:
-        """Run LangChain's model node; complete the calls of its reply, and answer those that cannot be stored."""
+        """Run LangChain's model node; complete the reply's calls, and add errors for calls that cannot be stored."""
         output = await super().output(MODEL, given, config, is_sent=is_sent)
         for messages in self._messages_in(output):
             for message in messages:
@@ -166,7 +166,7 @@ class BuiltBodies(NodeBodies):
 def flow_of(
     builder: StateGraph[Any, Any, Any, Any], middlewares: "Sequence[AgentMiddleware[Any, Any, Any]]"
 ) -> BuiltFlow:
-    """Return the flow of an agent from LangChain's builder, and the middleware that it was built with."""
+    """Return the nodes and edges of an agent, taken from LangChain's builder and the agent's middleware."""
     nodes = tuple(builder.nodes)
     edges = dict(builder.edges)
     # LangChain gives each node at most one function that chooses the next node.
@@ -419,7 +419,7 @@ def _is_langchains(one: object) -> "TypeGuard[AgentMiddleware[Any, Any, Any]]":
 
 
 def _nested(langchains: Any, hooks: Sequence[Callable[[Any, Any], Any]]) -> Callable[[Any, Any], Any]:
-    """Return LangChain's chain of hooks around a call, without the hooks' tracing spans if nothing records spans.
+    """Return a function that runs LangChain's hooks around a call, without tracing spans if nothing records them.
 
     A span of LangSmith changes threads twice for each hook, also if nothing is recorded.
     """
@@ -439,12 +439,12 @@ def _inside(hook: Callable[[Any, Any], Any], handler: Any, request: Any) -> Any:
 
 
 def _is_around_calls(one: object) -> bool:
-    """Return whether a middleware of callboard has a part in tool calls; it may work around model requests alone."""
+    """Return whether a callboard middleware handles tool calls; some middleware handles model requests only."""
     return not hasattr(one, "awrap_model_call") or hasattr(one, "awrap_tool_call") or hasattr(one, "wrap_tool_call")
 
 
 def _around_calls(one: object) -> object | None:
-    """Return a middleware as a `ToolNode` takes it; `None` if it has no part in tool calls."""
+    """Return a middleware in the form that `ToolNode` accepts; `None` if the middleware handles no tool calls."""
     if not _is_langchains(one):
         return one if _is_around_calls(one) else None
     base: Any = langchain_base(type(one))

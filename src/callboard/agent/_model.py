@@ -210,7 +210,7 @@ class _Prompt:
 
 
 async def structured(model: Model, state: Any, config: RunnableConfig, response_format: Any) -> object:
-    """Ask the model, without its tools, for the result of the conversation in a given form, and return it.
+    """Ask the model for the final result in the form `response_format`, in a request without tools.
 
     `response_format` is a schema, or a pair of a system prompt and a schema. Raises TypeError if it is no chat model.
     """
@@ -335,7 +335,7 @@ def _parts(leaf: Runnable[Any, Any]) -> Sequence[Runnable[Any, Any]]:
 
 
 class _Nobody:
-    """Owner of worker threads that does nothing when a thread outlives its run.
+    """Observer of worker threads that does nothing when a thread outlives its run.
 
     Such a thread holds no permit of a limit, so nothing has to be counted.
     """

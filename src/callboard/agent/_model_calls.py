@@ -48,7 +48,7 @@ class ModelSupervision(AgentMiddleware[Any, Any, Any]):
         self._supervision = self._by_policy.supervision
 
     async def awrap_model_call(self, request: Request, handler: Callable[[Request], Awaitable[Response]]) -> Response:
-        """Send a request of a run in an event loop."""
+        """Send a supervised request to the model; LangChain calls this method in async runs."""
 
         async def body(_: Attempt) -> Response:
             return await handler(request)
@@ -57,7 +57,7 @@ class ModelSupervision(AgentMiddleware[Any, Any, Any]):
             return await self._supervise(request, body, takes_thread=False)
 
     def wrap_model_call(self, request: Request, handler: Callable[[Request], Response]) -> Response:
-        """Send a request of a run that sync code has started."""
+        """Send a supervised request to the model; LangChain calls this method in sync runs."""
 
         async def body(attempt: Attempt) -> Response:
             return await attempt.run_in_thread(partial(handler, request))
@@ -73,7 +73,7 @@ class ModelSupervision(AgentMiddleware[Any, Any, Any]):
 
 
 class _Shared:
-    """Supervision by one policy object. Agents that are given the same object share it, and so its limit."""
+    """Supervision by one policy object; all agents with the same policy object share its limit."""
 
     def __init__(self, policy: CallPolicy) -> None:
         self.policy = policy
@@ -100,7 +100,7 @@ def _shared_by(policy: CallPolicy) -> _Shared:
 
 @contextmanager
 def _about_models() -> Generator[None]:
-    """Name the model in the text of errors, which name a tool otherwise."""
+    """Change the text of errors that the block raises, so that it names the model in place of a tool."""
     try:
         yield
     except CallError as error:
@@ -110,7 +110,7 @@ def _about_models() -> Generator[None]:
 
 
 class _ModelCall(SupervisedCall[Response]):
-    """Supervised request to a model. Its identity for limits is a call of a tool named `model` without arguments."""
+    """Supervised request to a model. Limits treat the request as a call of a tool `model` without arguments."""
 
     __slots__ = ("_body", "_threads")
 
@@ -130,7 +130,7 @@ class _ModelCall(SupervisedCall[Response]):
 
 
 def _no_message(_: Exception) -> None:
-    """Return `None`: an error of a request is raised, and becomes no message."""
+    """Return `None`, so that the error of a request is raised, and not converted to a message."""
 
 
 async def _unchanged(message: Any, _: object) -> Any:
@@ -138,7 +138,7 @@ async def _unchanged(message: Any, _: object) -> Any:
 
 
 async def _reporting_tokens(body: Body, attempt: Attempt) -> Response:
-    """Run the body of a request; each token of the reply is a sign of life for the idle timeout."""
+    """Run the function that sends a request; each token of the reply restarts the idle timeout."""
     token = var_child_runnable_config.set(with_handler(ensure_config(), _Tokens()))
     try:
         return await body(attempt)
@@ -171,7 +171,7 @@ class _Tokens(BaseCallbackHandler, _StreamingCallbackHandler[Any]):
 
 
 class OnModels(AgentMiddleware[Any, Any, Any]):
-    """Middleware of callboard, such as `Retry`, around the model requests of LangChain's agent."""
+    """LangChain middleware that applies a callboard middleware, such as `Retry`, to requests to the model."""
 
     def __init__(self, one: Any, name: str) -> None:
         super().__init__()
@@ -183,12 +183,12 @@ class OnModels(AgentMiddleware[Any, Any, Any]):
         return self._name
 
     async def awrap_model_call(self, request: Request, handler: Callable[[Request], Awaitable[Response]]) -> Response:
-        """Pass a request of a run in an event loop to the middleware."""
+        """Send a request to the model through the callboard middleware; LangChain calls this method in async runs."""
         with _about_models():
             return cast("Response", await self._one.awrap_model_call(request, handler))
 
     def wrap_model_call(self, request: Request, handler: Callable[[Request], Response]) -> Response:
-        """Pass a request of a run that sync code has started to the middleware."""
+        """Send a request to the model through the callboard middleware; LangChain calls this method in sync runs."""
 
         async def call_next(request: Request) -> Response:
             return await run_function(partial(handler, request), "the model")

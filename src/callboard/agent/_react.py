@@ -151,7 +151,7 @@ def create_react_agent(
 def runner_of(
     plan: AgentPlan, *, store: BaseStore | str | None, context_schema: type[Any] | None, debug: bool
 ) -> Runner:
-    """Return the runner of an agent; an agent without a name has LangGraph's name of a graph in traces."""
+    """Return the runner of an agent; an agent without a name is called `LangGraph` in traces."""
     name = plan.name or "LangGraph"
     return Runner(
         plan=plan,
@@ -200,7 +200,7 @@ def _flow_of(node: ToolNode, hooks: Mapping[str, object], response_format: objec
 
 @lru_cache(maxsize=64)
 def _shared_drawing(flow: ReactFlow, schema: type[Any], context_schema: type[Any] | None) -> Builder:
-    """Return a LangGraph builder that all agents without hooks and with equal nodes and schemas share; it has no tools.
+    """Return a LangGraph builder without tools, shared by all agents that have no hooks and equal nodes and schemas.
 
     LangGraph reads the type hints of a schema anew for each graph, which takes half of the time to make an agent.
     """

@@ -27,7 +27,7 @@ class ReactParts:
 
 
 class ReactNodes(NodeBodies):
-    """Bodies of the nodes of an agent of `create_react_agent` in one run."""
+    """Functions that run the nodes of an agent of `create_react_agent` in one run."""
 
     def __init__(self, parts: ReactParts, context: RunContext) -> None:
         super().__init__(context)
@@ -38,7 +38,7 @@ class ReactNodes(NodeBodies):
         """`True` if the conversation of the thread itself is in an order that providers accept."""
 
     async def prepare(self, node: str) -> None:
-        """Repair the conversation before the model sees it."""
+        """Repair the conversation before the model reads it; do nothing before other nodes."""
         if node != AGENT:
             return
         thread = self.context.thread

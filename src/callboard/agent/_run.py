@@ -203,7 +203,7 @@ class Run:
         return self._tasks([*thread.sends, *thread.next])
 
     async def _tasks(self, tasks: Sequence[str | Sent]) -> list[Ran]:
-        """Run the tasks of a step one after the other; the calls within a tools node run together."""
+        """Run the tasks of a step one after the other; only the calls within a tools node run concurrently."""
         ran: list[Ran] = []
         waits: list[CallsInterrupted] = []
         for task in tasks:
@@ -293,7 +293,7 @@ class Run:
         return ran
 
     def _answered(self, name: str, place: NodePlace, ledger: Ledger) -> RunnableConfig:
-        """Return the config of a node with the answers to its questions; raise `CallsInterrupted` if one is missing."""
+        """Return a node's config with the answers to its questions; raise `CallsInterrupted` if any is missing."""
         if ledger.waits(name):
             raise self._asked(place, ledger)
         return ledger.config_of_call(name, self.context.config_at(place))
@@ -308,7 +308,7 @@ class Run:
         return CallsInterrupted(ledger.pending, ledger.dump())
 
     def _ledger(self, name: str, place: NodePlace) -> Ledger:
-        """Return the ledger of a node: its open questions and its answers. A node may ask a person, like a call."""
+        """Return the questions and answers of a node as a `Ledger`; a node may ask a person, like a tool call."""
         record, answers = self.thread.records.get(name), self.context.answers_for([name])
         records = {} if record is None else {name: record}
         namespaces = {name: place.namespace}
@@ -316,9 +316,9 @@ class Run:
         return Ledger(config, name, [name], records=records, answers=answers or None, namespaces=namespaces)
 
     async def _output(self, node: str, given: Any, is_sent: bool, config: RunnableConfig) -> Any:
-        """Run the body of a node, with its config in LangChain's context variable, and return its output.
+        """Run a node, with its config in LangChain's context variable, and return its output.
 
-        `interrupt()` and models read the config there. A cancellation is enforced: if the body swallows it, the output
+        `interrupt()` and models read the config there. A cancellation is enforced: if the node swallows it, the output
         is discarded.
         """
         token = var_child_runnable_config.set(config)

@@ -22,7 +22,7 @@ from callboard.tools._node import NodeAccess, ToolNode
 
 
 class _Unasked:
-    """Owner of the scratchpads of a run's nodes that have not called `interrupt()` yet: there is nothing to store."""
+    """Implementation of `CallOwner` for nodes that have not called `interrupt()` yet; it stores nothing."""
 
     __slots__ = ("_conf", "writes")
 
@@ -37,7 +37,7 @@ class _Unasked:
         return name_of_run(self._conf, is_named=True)
 
     def accepted(self, key: str, answers: list[Any]) -> None:
-        """Do nothing: a node that was given no answer cannot accept one."""
+        """Do nothing: a node without an answer cannot accept an answer."""
 
 
 Nodes = Sequence[str] | Literal["*"]
@@ -128,7 +128,7 @@ class RunContext:
         """`True` if callback handlers or readers of a stream receive the events of single tasks."""
 
     def begin(self, config: RunnableConfig) -> None:
-        """Use the config of the run, which has now started; it is a new config if callback handlers listen."""
+        """Set the config of the run, which has started. A new config means that callback handlers report the run."""
         self.is_traced = config is not self.config
         self.is_watched = self.is_traced or self.tell.is_heard
         self.config = config
@@ -140,7 +140,7 @@ class RunContext:
 
     @property
     def steps_left(self) -> int:
-        """Number of steps that the recursion limit leaves after the next one."""
+        """Number of steps that the recursion limit still allows after the next step."""
         return self.stop - (self.thread.step + 1)
 
     def given(self, node: str) -> Any:
@@ -198,9 +198,9 @@ class RunContext:
         name: str,
         shown: Callable[[Any], Any] | None = None,
     ) -> Awaitable[Any]:
-        """Run the body of a node and return its result.
+        """Call the function `body` of a node, and return its result; report it to callback handlers as a chain run.
 
-        If callback handlers listen, they see it as a chain run; see `traced_node` for the parameters.
+        Without callback handlers, nothing is reported. See `traced_node` for the other parameters.
         """
         if not self.is_traced:
             return body(config)
@@ -209,14 +209,14 @@ class RunContext:
 
 
 class NodeBodies:
-    """Bodies of an agent's nodes in one run, except the tools node: each is the Runnable of `AgentPlan.hooks`."""
+    """Functions that run an agent's nodes in one run, except the tools node; by default, the Runnables in `hooks`."""
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
 
     async def prepare(self, node: str) -> None:
-        """Change the state, if `node` needs that, before the node reads it."""
+        """Change the state before `node` reads it, if this node needs a change; by default, do nothing."""
 
     def output(self, node: str, given: Any, config: RunnableConfig, *, is_sent: bool) -> Awaitable[Any]:
-        """Run a node and return its output; `is_sent` is `True` if a LangGraph `Send` gave it its input."""
+        """Run a node and return its output; `is_sent` is `True` if the input comes from a LangGraph `Send`."""
         return run_user_code(self.context.plan.hooks[node], given, config, node)

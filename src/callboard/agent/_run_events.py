@@ -1,4 +1,4 @@
-"""Reports of one run and of its requests to the model: to observers, and to LangChain's callback handlers.
+"""Reports about a run and its model requests, which observers and LangChain's callback handlers receive.
 
 Callback handlers see the agent and each of its nodes as chain runs, which contain the runs of models and tools.
 """
@@ -143,7 +143,7 @@ def traced_node(
     shown: Callable[[Any], Any] | None = None,
     policy: TracePolicy | None = None,
 ) -> Awaitable[Any]:
-    """Run a node and return its result; callback handlers see it as a chain run of its own.
+    """Run a node and return its result; report it to callback handlers as a separate chain run.
 
     `shown` converts the result to the output that handlers see; by default they see the result itself. `policy`
     decides which part of input and output they see.

@@ -72,7 +72,7 @@ async def apply_input(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, 
 
 
 async def _ask_again_in_fork(thread: Thread, flow: Flow) -> None:
-    """Go back to the approval of calls that a new branch would run: as all answers, it belongs to the old branch."""
+    """Make a new branch ask a person again about its calls: an approval is valid only in the branch that asked."""
     if not isinstance(thread, SavedThread):
         return
     await thread.prepare()
@@ -110,7 +110,7 @@ async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> 
 
 
 def _asks_again(thread: Thread, flow: Flow, writes: Sequence[Write], state: State) -> bool:
-    """Return whether a command changes calls that a person was asked about; `state` includes its writes already.
+    """Return whether a command changes calls that a person was asked about; `state` includes the command's writes.
 
     Writes of private keys, which no input may set, count as well: middleware may keep edits of calls there.
     """
@@ -344,7 +344,7 @@ async def _within(budget: float, run: Run, config: RunnableConfig) -> dict[str, 
 
 
 def saver_for(checkpointer: Any, config: RunnableConfig, outer: Outer | None) -> Any:
-    """Return the checkpointer of a run, or `None`: within an outer graph it is the graph's, otherwise the agent's own.
+    """Return the checkpointer of a run, or `None`. In an outer graph, it is the graph's, otherwise the agent's own.
 
     Raises ValueError if the config has no `thread_id`.
     """

@@ -194,7 +194,7 @@ class Teller:
         self._of_user = _given_by_user(config) if readers else {}
 
     def _emit(self, mode: str, payload: Callable[[], object]) -> None:
-        """Send an event to the readers that want its mode; `payload` computes it.
+        """Send an event to the readers of the stream mode `mode`; `payload` is called to compute the event's content.
 
         Readers of the mode "debug" get the events of tasks and checkpoints in the form of that mode.
         """
@@ -218,7 +218,7 @@ class Teller:
         }
 
     def values(self, state: State, written: Sequence[Write] | None = None) -> None:
-        """Send the state as a `values` chunk, if one of `keys` was written.
+        """Send the state as a `values` chunk, if one of the writes `written` changes an output key of the stream.
 
         Without `written`, the chunk is sent if one of these keys has a value.
         """

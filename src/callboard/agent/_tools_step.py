@@ -197,7 +197,7 @@ class CallStep:
                 await self._settled(key, message)
 
     async def _settled(self, key: str, message: ToolMessage) -> None:
-        """Store a message as the result of a call whose body did not return it."""
+        """Store a message as the result of a call whose tool has returned no result."""
         await self._run.thread.finished(self.tasks[key], message)
         if self._by_call:
             self._run.tell.ended(self._places[key], [self._written_by(key)])
@@ -206,7 +206,7 @@ class CallStep:
         return as_update(self._run.thread.records[self.tasks[key]].output, self._run.tools.messages_key)
 
     async def run_as_one(self, place: NodePlace, given: Any) -> None:
-        """Run the batch; readers of streams and callback handlers see it as a single task."""
+        """Run the batch as one task; streams and callback handlers show its ids `place` and its input `given`."""
         run = self._run
         run.tell.started(place, given)
         body = self.run if (entries := run.tools.entries) is None else partial(self._run_within, entries, given)

@@ -103,7 +103,7 @@ class KeptStates:
         self._waiting: list[tuple[str, ActorState]] = []
 
     def add(self, call_id: str | None, state: ActorState) -> None:
-        """Keep a state until its call `call_id`, or the step, has ended; `None` stands for a call without an id."""
+        """Keep a state until its call, or the whole step, has ended; `call_id` is `None` for a call without an id."""
         (task,) = keys_of([ToolCall(name="", args={}, id=call_id)])
         with self._lock:
             self._waiting.append((task, state))
@@ -124,7 +124,7 @@ class KeptStates:
 
 
 def _last(waiting: list[tuple[str, ActorState]], task: str | None) -> dict[Name, int]:
-    """Return, for each actor that `task` has changed, the index of its last state in `waiting`; `None` means any task.
+    """Return the index in `waiting` of the last state of each actor that `task` has changed; `None` means any task.
 
     Earlier states of these actors are part of the last one and have to be stored with it, also if another call made
     them. States of calls without an id count as the task's own.

@@ -34,7 +34,7 @@ MESSAGES = "messages"
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Numbers of a run's current step and of the step at its limit; LangGraph computes `remaining_steps` from them."""
+    """Numbers of the current step and of the step at the recursion limit, used to compute `remaining_steps`."""
 
     step: int
     stop: int
@@ -78,14 +78,14 @@ class Flow(Protocol):
         ...
 
     def left_out(self, source: str | None, target: str, calls: Iterable[ToolCall]) -> str | None:
-        """Return the node that asks a person about one of `calls` and that a way from `source` to `target` leaves out.
+        """Return the node that asks a person about one of `calls`, and that is skipped between `source` and `target`.
 
         `source` is the node that ran last, or `None` for a change from outside of a run.
         """
         ...
 
     def aliases(self, node: str) -> Sequence[str]:
-        """Return further names of a node, under which other agents of LangGraph resume a thread at this node."""
+        """Return other names of a node, which LangGraph's agents use when they resume a thread at this node."""
         ...
 
 
@@ -128,7 +128,7 @@ class Schema:
         return isinstance(spec, BinaryOperatorAggregate) and spec.operator is add_messages
 
     def replayed(self, name: str, history: DeltaChannelHistory) -> Any:
-        """Return the value of a channel that LangGraph's writes to it lead to."""
+        """Return the value of a channel, computed from the writes to the channel that LangGraph has stored."""
         channel = self.specs[name].from_checkpoint(history.get("seed", MISSING))
         if isinstance(channel, DeltaChannel):
             channel.replay_writes(history["writes"])
@@ -185,7 +185,7 @@ class Schema:
 
 
 class _Input:
-    """Parts of a node's input, which has the form of a schema."""
+    """Form of a node's input, taken from a schema: its keys, its computed keys, and its class."""
 
     def __init__(self, builder: "StateGraph[Any, Any, Any, Any]", schema: Any) -> None:
         self.keys = tuple(builder.schemas[schema])
@@ -199,7 +199,7 @@ class _Input:
 
 
 class State:
-    """Values of an agent's state, each in a LangGraph channel; `stored` are values that `snapshot` has returned."""
+    """Values of an agent's state, each in a LangGraph channel; made of values that `snapshot` returned earlier."""
 
     def __init__(self, schema: Schema, stored: Mapping[str, Any]) -> None:
         self.channels: dict[str, BaseChannel[Any, Any, Any]] = {}
@@ -275,7 +275,7 @@ _LASTING = (BinaryOperatorAggregate, LastValue)
 
 
 def _write(conversation: Any, values: list[Any]) -> None:
-    """Write values to the channel of a conversation, several lists of messages as one.
+    """Write values to the channel of a conversation; several lists of messages are joined first, and written as one.
 
     `add_messages` walks the whole conversation for each value, and looks for replaced messages in a slow Python loop.
     If all messages are new, one set operation here does the same.

@@ -42,7 +42,7 @@ class Connections(Protocol[T]):
         ...
 
     def joined(self, opened: T) -> AbstractContextManager[None]:
-        """Join the writes of the saver in the block to one transaction, if the database can do that."""
+        """Commit all writes of the saver in the block in one transaction, if the database can do that."""
         ...
 
     def is_lost(self, error: Exception) -> bool:
@@ -134,7 +134,7 @@ class LazySaver(BaseCheckpointSaver[str]):
         return self._lazily.call(lambda saver: work(with_serde(saver, self.serde)))
 
     def _read(self, work: Callable[[BaseCheckpointSaver[str]], R]) -> R:
-        """Call `work`, which reads from the saver, and return its result.
+        """Call `work`, which reads from the saver, and return its result; report damaged data as `StorageError`.
 
         Raises StorageError; any other error of `work` becomes a StorageError that reports damaged data.
         """
@@ -238,7 +238,7 @@ class LazyStore(BaseStore):
 
 
 def _only_reads(op: Op) -> bool:
-    """Return whether a store operation only reads, without filter or query, so that its arguments cause no error."""
+    """Return whether a store operation is a read without filter or query; its arguments cannot cause an error."""
     return isinstance(op, (GetOp, ListNamespacesOp)) or (isinstance(op, SearchOp) and not op.filter and not op.query)
 
 

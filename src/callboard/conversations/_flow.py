@@ -109,7 +109,7 @@ class ReactFlow:
         return (MODEL,) if node == self.entry else ()
 
     def left_out(self, source: str | None, target: str, calls: Iterable[ToolCall]) -> str | None:
-        """Return `None`: a hook of `create_react_agent` that asks a person may be any function."""
+        """Return `None`: which hooks of `create_react_agent` ask a person is unknown, so none counts as skipped."""
         return None
 
     def following(self, node: str, state: State) -> str:
@@ -270,9 +270,9 @@ def check_sends(targets: Iterable[Target], nodes: Sequence[str], messages_key: s
 
 
 def admitted(flow: Flow, source: str | None, targets: Iterable[Target], state: State) -> list[Target]:
-    """Return the targets of a command or of an update; an approval that a target leaves out runs in its place.
+    """Return the targets of a command or an update; a target that would skip an approval is replaced by the approval.
 
-    Raises InvalidUpdateError for a LangGraph `Send` that leaves out an approval.
+    Raises InvalidUpdateError for a LangGraph `Send` that would skip an approval.
     """
     return [_admitted(flow, source, target, flow.open_calls(state.get(MESSAGES) or [])) for target in targets]
 

@@ -139,7 +139,7 @@ class SavedThread(RecordedThread):
         return None if self.parent_id is None else self.saver.config(self.parent_id)
 
     async def open(self, checkpoint_id: str | None, *, looks: bool = False) -> None:
-        """Load the thread at its latest position, or at position `checkpoint_id`; raise ValueError if there is none.
+        """Load the thread at its latest position, or at `checkpoint_id`; raise ValueError if the position is missing.
 
         A run from an earlier position starts a new branch. With `looks`, the position is only read, and the thread also
         gets the results of tasks that ran there later.
@@ -293,9 +293,10 @@ class SavedThread(RecordedThread):
         await super().claimed(task, known)
 
     def _take_back_claims(self) -> None:
-        """Record a withdrawal of the claim (the record of an imminent start) of each call that has not started.
+        """Withdraw the claim (the record that a call is about to start) of each call that has not started.
 
-        It is stored with the last entries of the run. Without it, the outcome of these calls would be unknown.
+        The withdrawal is stored with the last entries of the run. Without it, the outcome of these calls would be
+        unknown.
         """
         known = {task: self.records[task] for task in self._ahead if task in self.records}
         self._ahead = set()
@@ -304,7 +305,7 @@ class SavedThread(RecordedThread):
             self._entries.append(entry)
 
     def _take_kept(self, entry: Entry) -> None:
-        """Append to the journal the states of actors that have to be stored in the same write as an entry."""
+        """Append to the journal the actor states that have to be stored in the same write as `entry`."""
         # Result and actor state share one write: a crash leaves both or neither. A repeated call must not find its own
         # effect in the actor's state.
         for state in self.kept_by_actors.due(entry):
@@ -355,7 +356,7 @@ class SavedThread(RecordedThread):
         self._base, self._commits, self._sending = base, self._commits + 1, []
 
     def _pending(self) -> tuple[Base, list[Change]]:
-        """Return the changes that store the next journal entries, and the checkpoint on which they are stored.
+        """Return the checkpoint for the next journal entries, and the changes that store these entries on it.
 
         A new thread gets an empty checkpoint for them.
         """
@@ -591,7 +592,7 @@ async def place_of(saver: Saver, checkpoint_id: str) -> HistoryPlace:
 async def whole(
     saver: Saver, schema: Schema, found: CheckpointTuple, known: Mapping[str, CheckpointTuple] = MappingProxyType({})
 ) -> CheckpointTuple:
-    """Return a checkpoint complete with its messages, which are read from a later checkpoint if only that one has them.
+    """Return a checkpoint with all its messages; messages that it lacks are read from a later checkpoint.
 
     Values of LangGraph's `DeltaChannel` are read from earlier checkpoints. `known` are checkpoints by id that need not
     be read again. Raises StorageError if a checkpoint is missing.
@@ -611,7 +612,7 @@ async def whole(
 
 
 async def _with_replayed(saver: Saver, schema: Schema, found: CheckpointTuple) -> CheckpointTuple:
-    """Return a checkpoint complete with the values of which LangGraph has stored only the writes."""
+    """Return a checkpoint with all its values; a value that LangGraph stores only as writes is computed from them."""
     checkpoint = found.checkpoint
     values = checkpoint["channel_values"]
     # The rule of LangGraph: a channel without a version was never written.

@@ -40,7 +40,7 @@ def next_nodes(thread: Thread) -> dict[str, Any]:
 
 
 def _names(thread: Thread, node: str) -> Sequence[str]:
-    """Return the names under which agents of LangGraph know a next node; none for the tools node, which gets sends."""
+    """Return the names of a next node in LangGraph's agents; none for the tools node, which LangGraph runs by sends."""
     return () if node == TOOLS else (node, *thread.schema.flow.aliases(node))
 
 
@@ -87,9 +87,9 @@ def _pulled(thread: Thread, checkpoint_id: str, node: str) -> str:
 
 
 def _call_tasks(thread: Thread) -> list[tuple[int, list[str]]]:
-    """Return each task that LangGraph would run for the tools node, as its number and the keys of its calls.
+    """Return the tasks that LangGraph would run for the tools node, each as a number and the keys of its calls.
 
-    The number is the index of the task among all sends. The keys are the keys of its calls.
+    The number is the index of the task among all sends.
     """
     messages = thread.state.get(MESSAGES) or []
     sent = [(one.number, one.tasks(messages, MESSAGES)) for one in thread.sends if one.node == TOOLS]
@@ -140,7 +140,7 @@ def _is_due(found: CheckpointTuple, channel: str) -> bool:
 
 
 def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
-    """Set the record of a call from the writes of a LangGraph task that ran a whole batch of calls.
+    """Set the record of the only open call from the writes of a LangGraph task that ran all calls of a reply.
 
     Such writes do not name their call. With several calls, only the fact that one of them asks a question is set.
     """
@@ -214,7 +214,7 @@ def _is_call_of(send: Send, asked: Collection[tuple[str, str]]) -> bool:
 
 
 def _call_in(send: Send) -> ToolCall | None:
-    """Return the call in the input of a `Send`, in either of LangGraph's forms; `None` if it is not a single call."""
+    """Return the single call in the input of a `Send`, in either of LangGraph's forms; otherwise `None`."""
     arg: Any = send.arg
     if isinstance(arg, list) and len(arg) == 1:
         arg = arg[0]
@@ -224,7 +224,7 @@ def _call_in(send: Send) -> ToolCall | None:
 
 
 def _pushed(thread: Thread, found: CheckpointTuple, node: str, number: int) -> list[tuple[str, Any]]:
-    """Return the writes of a LangGraph `Send`."""
+    """Return the stored writes of the task of a LangGraph `Send`; `number` is the index of the send."""
     return _writes(
         found, task_id_of(found.checkpoint["id"], thread.namespace, thread.step + 1, node, PUSH, str(number))
     )
@@ -247,7 +247,7 @@ def _read_calls(thread: Thread, found: CheckpointTuple, sends: Numbered) -> None
 
 
 def _record_of(writes: Sequence[tuple[str, Any]], call: ToolCall | None = None) -> CallRecord | None:
-    """Return a record from LangGraph's writes: of a call, or without the result of a node; `None` if it is empty."""
+    """Return the record of a call, or the record without a result of a node, made from LangGraph's writes."""
     record = NOTHING_KNOWN
     for channel, value in writes:
         if channel == MESSAGES and call is not None:

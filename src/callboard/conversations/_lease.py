@@ -54,9 +54,9 @@ _here: set[str] = set()
 
 
 def new_holder(now: float | None = None) -> dict[str, Any]:
-    """Return a new holder entry, by which a run of this process holds a thread, and register the entry's token.
+    """Return a new holder entry, with which a run of this process takes a thread; register the token of the entry.
 
-    `now` is the time of the database in seconds since 1970; `None` if it has no clock.
+    `now` is the time of the database in seconds since 1970; `None` if the database has no clock.
     """
     token = uuid4().hex
     # Before the entry is stored: a run of this process that reads an unknown token takes its holder for dead.
@@ -80,9 +80,9 @@ class OwnLease:
 
     @staticmethod
     def read() -> tuple[float, float]:
-        """Read two clocks of this machine, and return both times in seconds.
+        """Read a monotonic clock and the time of day of this machine, and return both in seconds.
 
-        The first clock includes the suspension of the machine. The second is the time of day, which can be set.
+        The monotonic clock includes the suspension of the machine, where possible. The time of day can be set.
         """
         return time.monotonic() if _BOOT_CLOCK is None else _read_clock(_BOOT_CLOCK), time.time()
 
@@ -199,7 +199,7 @@ def _boot_id() -> str:
 
 @cache
 def _birth() -> str:
-    """Return the start time of this process, as `_stat` does."""
+    """Return the start time of this process in ticks, as a text."""
     return _stat(os.getpid())[1]
 
 

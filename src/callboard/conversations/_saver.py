@@ -60,7 +60,7 @@ class Saver:
 
     @property
     def is_waited_for(self) -> bool:
-        """`True` unless the checkpointer stores at once, in memory."""
+        """`True` unless the checkpointer stores in memory, where a write takes no time."""
         return type(self._saver) is not InMemorySaver
 
     def config(self, checkpoint_id: str | None = None) -> RunnableConfig:
@@ -155,7 +155,7 @@ class Saver:
         return "put", (about, base.checkpoint, base.metadata, dict(versions))
 
     def writes(self, checkpoint_id: str, writes: Sequence[tuple[str, Any]], task_id: str, path: str) -> Change:
-        """Return the change that stores pending writes on a checkpoint, unless it has writes with the same task id."""
+        """Return the change that stores pending writes on a checkpoint, if it has no writes of this task yet."""
         return "put_writes", (self.config(checkpoint_id), list(writes), task_id, path)
 
     async def store(self, *changes: Change) -> None:

@@ -90,7 +90,7 @@ def _task(thread: Thread, node: str, keys: Sequence[str], asked: Asked, path: tu
 async def history_of(
     thread: SavedThread, *, filter: Mapping[str, Any] | None, before: str | None, limit: int | None, by_call: bool
 ) -> AsyncGenerator[StateSnapshot]:
-    """Yield a snapshot of each position of a thread, the latest first; `thread` itself changes to these positions.
+    """Yield a snapshot of each position of a thread, the latest first; this moves `thread` itself to these positions.
 
     `filter` is required metadata. `before` is a checkpoint id: only earlier positions are yielded. `limit` is the
     largest number of snapshots.

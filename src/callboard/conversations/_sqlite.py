@@ -61,7 +61,7 @@ class _Connection(sqlite3.Connection):
 
     @contextmanager
     def joined(self) -> Generator[None]:
-        """Commit at the end of the block only, whatever the saver commits; roll back after an error."""
+        """Commit only at the end of the block, and ignore the saver's commits in it; roll back after an error."""
         self._is_joined = True
         try:
             yield
@@ -170,7 +170,7 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def _patiently(step: Callable[[], object]) -> None:
-    """Call `step`, and repeat it for up to `PATIENCE` seconds if it fails because another process does the same.
+    """Call `step`; call it again for up to `PATIENCE` seconds if it fails because another process runs the same step.
 
     SQLite's own timeout does not cover every such conflict.
     """

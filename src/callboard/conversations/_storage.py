@@ -35,7 +35,7 @@ Source = Literal["input", "loop", "update", "command", "fork", "repair"]
 
 
 class _StoredRecord(TypedDict, total=False):
-    """Stored form of a `CallRecord`: the fields that are validated when it is read."""
+    """Fields of a stored `CallRecord` that are validated when the record is read."""
 
     __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
     answers: Sequence[Any]
@@ -56,7 +56,7 @@ _Record = Annotated[CallRecord, PlainValidator(_record_of)]
 
 
 class _Holder(TypedDict):
-    """Stored description of a holder: the run that alone may change a thread.
+    """Stored description of the run that holds a thread: only this run may change the thread.
 
     See `callboard.conversations._lease`. Further keys are optional.
     """
@@ -118,7 +118,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """Journal entry: the body of a call is about to start.
+    """Journal entry: a call is about to run its tool.
 
     If no later entry of the call follows, its outcome is unknown.
     """
@@ -126,7 +126,7 @@ class Claimed:
     KIND: ClassVar[str] = "claim"
     task: str
     known: _Record
-    """Record of the call with the accepted answers that its body gets."""
+    """Record of the call with the accepted answers that its tool gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Journal entry: a run takes the thread, so that no other run may change it, or renews its lease."""
+    """Journal entry: a run takes the thread or renews its lease; meanwhile, no other run may change the thread."""
 
     KIND: ClassVar[str] = "hold"
     holder: Annotated[Mapping[str, Any] | None, PlainValidator(_holder_of)]
@@ -398,7 +398,7 @@ def _stored_entries(found: CheckpointTuple) -> list[Any]:
 
 @contextmanager
 def reading_stored_data(where: str) -> Generator[None]:
-    """Raise StorageError in place of another error in the block, which reads stored data.
+    """Convert errors of the block, which reads stored data, to `StorageError`.
 
     `where` names the data in the text of the error. StorageErrors and LangGraph's control flow pass unchanged.
     """
@@ -478,7 +478,7 @@ def commits_in(found: CheckpointTuple) -> int:
 
 
 def is_damaged(found: CheckpointTuple | None, checkpoint_id: str, commits: int) -> bool:
-    """Return whether the database has lost a checkpoint, or one of the writes with journal entries on it.
+    """Return whether a checkpoint, or one of the writes with its journal entries, is missing in the database.
 
     `found` is the thread's latest stored checkpoint. `commits` is the number of writes on `checkpoint_id`.
     """
@@ -500,7 +500,7 @@ def unknown_values(before: Base | None, known: Collection[str]) -> dict[str, Any
 
 
 def made_whole(found: CheckpointTuple, messages: Sequence[BaseMessage]) -> CheckpointTuple:
-    """Return a checkpoint that was stored without its messages, completed with the first of the given `messages`."""
+    """Return a checkpoint that was stored without messages, with its messages added from the start of `messages`."""
     count = notes_of(found.checkpoint)[COUNT]
     values = {**found.checkpoint["channel_values"], MESSAGES: list(messages[:count])}
     return found._replace(checkpoint=cast("Checkpoint", {**found.checkpoint, "channel_values": values}))
@@ -559,7 +559,7 @@ def notes_of(checkpoint: Checkpoint) -> Mapping[str, Any]:
 
 
 def noted_actors(checkpoint: Checkpoint) -> NotedStates:
-    """Return the actor states in callboard's notes on a checkpoint, even if LangGraph copied them from another one."""
+    """Return the actor states in callboard's notes on a checkpoint, also if LangGraph copied the notes to it."""
     found: NotedStates = _last_notes(checkpoint).get(ACTORS, ())
     return found
 

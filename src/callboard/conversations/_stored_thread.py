@@ -57,7 +57,7 @@ class StoredThread:
 
     @property
     def turns(self) -> int:
-        """Number of messages in the conversation that the user wrote."""
+        """Number of the user's messages in the conversation."""
         return sum(isinstance(message, HumanMessage) for message in self.messages)
 
     def exchanges(self) -> list[Exchange]:
@@ -115,7 +115,7 @@ def _conversation(thread: _AnyThread, snapshot: StateSnapshot, found: Checkpoint
 
 
 def _questions_beside(found: CheckpointTuple) -> list[Interrupt]:
-    """Return the questions that LangGraph stored as writes on a checkpoint, including questions without a call.
+    """Return the questions that LangGraph stored as writes on a checkpoint, including questions that no call asked.
 
     Returns no question if the checkpoint, or an entry on it, is callboard's: its questions are in the journal.
     """

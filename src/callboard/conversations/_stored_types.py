@@ -39,7 +39,7 @@ def named_types(*annotations: Any) -> set[type]:
 
 
 def _is_stored_by_name(kind: type) -> bool:
-    """Return whether LangGraph's serializer stores values of a type as the name of the type and its fields."""
+    """Return whether LangGraph's serializer stores values of a type as their fields and the name of the type."""
     return (
         issubclass(kind, (BaseModel, Enum))
         or dataclasses.is_dataclass(kind)

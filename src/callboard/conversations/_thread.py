@@ -105,7 +105,7 @@ class Thread:
 
     @property
     def mark(self) -> str | None:
-        """Mark that an observer left on the interrupted run, or on one of its calls; `None` for no mark."""
+        """Text (mark) that an observer stored for the interrupted run or one of its calls; `None` without a mark."""
         return None
 
     async def amend(self, writes: Iterable[Write], following: Following | None, source: Source) -> None:
@@ -125,7 +125,7 @@ class Thread:
         return [(name, _with_ids(value) if name == MESSAGES else value) for name, value in writes]
 
     def arrival(self) -> Self | None:
-        """Return a copy of the thread at the position where the input of this run had arrived.
+        """Return a copy of the thread at the position where it has received the input of this run, but not applied it.
 
         Returns `None` if the run has no input, or the thread has no history.
         """
@@ -140,15 +140,15 @@ class Thread:
         self.records.update(records)
 
     async def claimed(self, task: str, known: CallRecord) -> None:
-        """Record that the body of a call is about to start, with the accepted answers that the body gets.
+        """Record that a call is about to run its tool, with the accepted answers that the tool gets.
 
-        A stored thread stores this before the body starts.
+        A stored thread stores this before the tool starts.
         """
 
     async def claim(self, tasks: Sequence[str]) -> None:
-        """Record that the bodies of several calls are about to start.
+        """Record that several calls are about to run their tools.
 
-        A stored thread stores this before any of the bodies starts. Entries that were held back to be stored with these
+        A stored thread stores this before any of the tools starts. Entries that were held back to be stored with these
         claims are stored, too.
         """
 
@@ -179,7 +179,7 @@ class Thread:
         self._go_to(*parted(following))
 
     def _go_to(self, nodes: Sequence[str], sends: Sequence[Send]) -> None:
-        """Set the nodes and the LangGraph sends of the next step, of which no task has run."""
+        """Set the nodes and the LangGraph sends of the next step, and remove all records of tasks."""
         self.next, self.sends, self.records = tuple(nodes), numbered(sends) if sends else (), {}
         self.has_unattributed_questions = False
 
@@ -224,7 +224,7 @@ class Thread:
         """
 
     async def keep_holding(self) -> None:
-        """Renew the lease on the thread regularly, until cancelled or the thread is lost."""
+        """Renew the lease on the thread regularly, until this task is cancelled or another run takes the thread."""
 
     async def stop(self) -> None:
         """Store the remaining changes of the run and release the thread; called after every end of a run."""
@@ -375,7 +375,7 @@ class RecordedThread(Thread):
                 assert_never(entry)
 
     def receive(self, entry: Amended) -> None:
-        """Move the thread to the position where the input of `entry` had arrived.
+        """Move the thread to the position where it has received the input of `entry`, but not applied it.
 
         The next step of the thread is to apply this input.
         """
