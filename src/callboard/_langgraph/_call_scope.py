@@ -336,7 +336,7 @@ def next_is_asked(config: RunnableConfig) -> bool:
 
 
 def with_answers(conf: Mapping[str, Any], answers: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a copy of a `configurable` with persons' answers by interrupt id, for graphs that run inside of calls."""
+    """Return a copy of a `configurable` with people's answers, by interrupt id, for graphs that run inside of calls."""
     return {**conf, CONFIG_KEY_RESUME_MAP: answers}
 
 

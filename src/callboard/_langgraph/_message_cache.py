@@ -450,7 +450,7 @@ def _conversation_in(value: Any) -> tuple[str | None, list[Any]]:
 
 
 def _plain(messages: list[Any], packed_so: bytes) -> tuple[list[type], bytes] | None:
-    """Return the types and the packed fields of messages; `None` if a message has an unknown type or is not plain."""
+    """Return the types and the packed fields of messages; `None` if one message has more than its fields."""
     # Read from the packed bytes, not from the messages: users' code in another thread may change a message meanwhile.
     found = [None if content is None else kind_and_fields(content) for content in contents_in(packed_so)]
     plain = [one for one in found if one is not None]

@@ -1,7 +1,7 @@
-"""Names that callboard shares with `langgraph.prebuilt`.
+"""Names that callboard shares with `langgraph.prebuilt`, and functions that make the `CallContext` of a call.
 
-They are LangGraph's own objects, not copies. Tools, handlers and middleware written for LangGraph recognise them, and
-`isinstance` gives the same result in both packages.
+The imported names are LangGraph's own objects, not copies. Tools, handlers and middleware written for LangGraph
+recognise them, and `isinstance` gives the same result in both packages.
 """
 
 from collections.abc import Mapping

@@ -309,7 +309,7 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
     def astream_events(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, input: Any, config: Config = None, **options: Any
     ) -> Any:
-        """Yield LangChain's events of a run; options are those of LangChain's `astream_events` and of `astream`.
+        """Yield LangChain's events of a run. The options are those of `astream` and of LangChain's `astream_events`.
 
         With `version="v3"`, the result has to be awaited, and is LangGraph's `AsyncGraphRunStream`. Raises RuntimeError
         on trio, where the implementations of LangChain and LangGraph do not run.

@@ -364,7 +364,7 @@ class _Parts:
         self._names = {tool.name for tool in tools_of(self._own)}
 
     def middleware_for_langchain(self) -> "list[AgentMiddleware[Any, Any, Any]]":
-        """Return the middleware that LangChain's factory takes, in the order of the list, supervision innermost."""
+        """Return the middleware for LangChain's factory, in the order of the list, with `ModelSupervision` last."""
         from callboard.agent._model_calls import ModelSupervision, OnModels
 
         found: list[AgentMiddleware[Any, Any, Any]] = []

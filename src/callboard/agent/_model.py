@@ -137,7 +137,7 @@ class FixedModel:
         """Chat model without its tools, or `None` if the model is another kind of Runnable."""
 
     def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> Awaitable[BaseMessage]:
-        """Send the state to the model and return its reply; it may call only the tools in `offered`."""
+        """Send the state to the model and return the reply, which may call only the tools in `offered`."""
         model = self.known if len(offered) == len(self._tools) else self._knowing(offered)
         return run_model(*self._prompt.asked(model, state), config)
 

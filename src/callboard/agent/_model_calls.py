@@ -147,7 +147,7 @@ async def _reporting_tokens(body: Body, attempt: Attempt) -> Response:
 
 
 class _Tokens(BaseCallbackHandler, _StreamingCallbackHandler[Any]):
-    """Callback handler that reports tokens. Its second base class tells LangChain to stream the reply."""
+    """Callback handler that reports tokens. Its second base class makes LangChain stream the reply."""
 
     # In the context of the request, by which the idle timeout is found.
     run_inline = True

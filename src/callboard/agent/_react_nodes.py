@@ -19,7 +19,7 @@ NEEDS_MORE_STEPS = "Sorry, need more steps to process this request."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReactParts:
-    """Parts of an agent of `create_react_agent` that its nodes use, and that do not change between runs."""
+    """Objects that the nodes of an agent of `create_react_agent` use in all runs: edges, model and response format."""
 
     flow: ReactFlow
     model: FixedModel | ChosenModel

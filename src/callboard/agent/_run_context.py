@@ -70,7 +70,7 @@ class AgentPlan:
     chat_model: BaseChatModel | None
     """Chat model that tools may use, see `agent_model`; `None` if there is none, or it is chosen for each request."""
     bodies: "Callable[[RunContext], NodeBodies]"
-    """Function that returns the bodies of the nodes for a run."""
+    """Function that returns the `NodeBodies` of a run."""
     tools: ToolNode
     access: NodeAccess
     """Access to the internal parts of `tools`."""

@@ -180,7 +180,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
-    """Parts of an agent that all its runs share."""
+    """Objects that all runs of an agent share, and the function that starts a run."""
 
     plan: AgentPlan
     name: str
@@ -385,7 +385,7 @@ async def opened(
 
 
 def _as_context(schema: type[Any] | None, context: Any) -> Any:
-    """Return the context of a run as an instance of the context schema, if it was given as a dict.
+    """Return the context of a run; a dict is converted to an instance of the context schema.
 
     Other contexts are returned unchanged, also a dict for a TypedDict.
     """

@@ -354,7 +354,7 @@ Step = Callable[[Requested, RunnableConfig], Awaitable[Any]]
 
 
 def sent(call: ToolCall, state: Any) -> ToolCallWithContext:
-    """Return a call together with the state, in the form of the input that LangGraph sends to a task of one call."""
+    """Return the input of a LangGraph task for a single call: the call together with the state."""
     return ToolCallWithContext(__type="tool_call_with_context", tool_call=call, state=state)
 
 

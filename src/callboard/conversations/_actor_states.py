@@ -109,7 +109,7 @@ class KeptStates:
             self._waiting.append((task, state))
 
     def due(self, entry: Entry) -> list[ActorState]:
-        """Remove and return the kept states that have to be stored together with a journal entry, or before it."""
+        """Remove and return the kept states that have to be stored before `entry`, or in the same write as `entry`."""
         # Without the lock: a state that is added at this moment belongs to a call whose result comes later.
         if not self._waiting or isinstance(entry, (Asked, Claimed, Failed, Held)):
             return []

@@ -147,7 +147,7 @@ class Schema:
         return values if given.made is None else given.made(**values)
 
     def shaped(self, values: dict[str, Any]) -> Any:
-        """Convert a dict of state values to an instance of the state's schema; return the dict for a TypedDict."""
+        """Convert a dict of state values to an instance of the schema; for a TypedDict, return the dict unchanged."""
         made = self._input.made
         return values if made is None else made(**{key: values[key] for key in self.values if key in values})
 

@@ -491,7 +491,7 @@ class SavedThread(RecordedThread):
             await self.saver.store(*changes)
 
     async def _rebase(self, source: Source) -> None:
-        """Store the whole state as a new checkpoint, on which the next journal entries are written.
+        """Store the whole state as a new checkpoint, which later journal entries are added to.
 
         Entries that are not stored yet are stored first, on the checkpoint before it. That is then stored again without
         its messages, if the new one contains them.

@@ -128,7 +128,7 @@ def _node_here(thread: Thread, name: str) -> str | None:
 
 
 def _is_due(found: CheckpointTuple, channel: str) -> bool:
-    """Return whether the node of a channel `branch:to:<node>` has not run since the channel was written."""
+    """Return whether the node of a channel `branch:to:<node>` has not run since the last write to this channel."""
     checkpoint = found.checkpoint
     seen = checkpoint["versions_seen"].get(channel.removeprefix(BRANCH), {}).get(channel)
     versions: Mapping[str, Any] = checkpoint["channel_versions"]

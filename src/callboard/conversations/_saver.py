@@ -232,7 +232,7 @@ def _kept(saver: Any) -> StoredConversations:
 
 
 def _remembering(saver: Any, place: Place | None = None) -> Any:
-    """Return a copy of the saver whose serializer uses cached messages; the saver itself if it may not be copied.
+    """Return a copy of the saver whose serializer uses cached messages; return the saver itself if copies may fail.
 
     `place` names the thread whose latest checkpoint is read or written, and may be cached; `None` for other
     checkpoints.

@@ -266,7 +266,7 @@ def _adapter(kind: str) -> TypeAdapter[Entry]:
 
 
 def validated(what: str, adapter: TypeAdapter[Any], stored: object) -> Any:
-    """Return stored data converted to the type of a pydantic adapter.
+    """Return stored data, validated and converted to the type of a pydantic adapter.
 
     Raises ValueError for invalid data. Its text begins with `what` and names the place of the first invalid value.
     """
@@ -325,7 +325,7 @@ _OWN_METADATA = frozenset(("source", "step", "parents", "writes"))
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Stored checkpoint on which the next journal entries are written."""
+    """Stored checkpoint to which the next journal entries are added."""
 
     checkpoint: Checkpoint
     metadata: Mapping[str, Any]

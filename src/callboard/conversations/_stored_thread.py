@@ -82,7 +82,7 @@ class StoredThread:
 
 
 class _AnyThread(SavedThread):
-    """Thread of any agent, of which only the conversation is read; other keys of the state are ignored."""
+    """Thread of an unknown agent, used to read the conversation only; other keys of the state are ignored."""
 
     def take(self, entry: Entry, *, live: bool = False) -> None:
         if isinstance(entry, Amended):

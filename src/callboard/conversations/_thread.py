@@ -202,7 +202,7 @@ class Thread:
 
     @property
     def claims_ahead(self) -> bool:
-        """`True` if one write records, before any call of a reply starts, that all of them are about to start."""
+        """`True` if the starts of all calls of a reply are recorded in one write, before any of the calls starts."""
         return False
 
     async def prepare(self, *, repeats: bool = False) -> None:
