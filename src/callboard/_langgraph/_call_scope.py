@@ -125,7 +125,7 @@ Write = tuple[str, Any]
 
 
 def with_writes(output: Any, writes: Sequence[Write]) -> Any:
-    """Return the output of a task together with the writes that the task sent directly; the writes come first."""
+    """Return the output of a task, preceded by the writes that the task sent directly to the state."""
     if not writes:
         return output
     rest = output if isinstance(output, (list, tuple)) else [output]

@@ -254,7 +254,7 @@ def _read_channels(_: object, channels: Any, select: Any, fresh: bool = False) -
 
 
 def _sent_to(channels: Any, config: RunnableConfig) -> Sequence[Write]:
-    """Return the writes that the running task has sent directly, if its agent has these channels."""
+    """Return the writes that the running task has sent directly to the state, if its agent has these channels."""
     scope, read = scope_of(config), config.get(CONF, {}).get(CONFIG_KEY_READ)
     # The running task may be a call of another agent, around the one whose channels are read.
     return scope.writes if scope is not None and read is not None and read.args[1] is channels else ()

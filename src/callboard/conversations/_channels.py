@@ -78,7 +78,7 @@ class Flow(Protocol):
         ...
 
     def left_out(self, source: str | None, target: str, calls: Iterable[ToolCall]) -> str | None:
-        """Return the node that asks a person about one of `calls`, and that is skipped between `source` and `target`.
+        """Return the node that asks a person about one of `calls`, if going from `source` to `target` skips this node.
 
         `source` is the node that ran last, or `None` for a change from outside of a run.
         """

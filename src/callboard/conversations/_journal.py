@@ -295,8 +295,7 @@ class SavedThread(RecordedThread):
     def _take_back_claims(self) -> None:
         """Withdraw the claim (the record that a call is about to start) of each call that has not started.
 
-        The withdrawal is stored with the last entries of the run. Without it, the outcome of these calls would be
-        unknown.
+        The withdrawal is stored with the last entries of the run. Otherwise the outcome of the calls would be unknown.
         """
         known = {task: self.records[task] for task in self._ahead if task in self.records}
         self._ahead = set()

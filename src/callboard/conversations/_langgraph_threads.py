@@ -247,7 +247,7 @@ def _read_calls(thread: Thread, found: CheckpointTuple, sends: Numbered) -> None
 
 
 def _record_of(writes: Sequence[tuple[str, Any]], call: ToolCall | None = None) -> CallRecord | None:
-    """Return the record of a call, or the record without a result of a node, made from LangGraph's writes."""
+    """Return the record of a call from LangGraph's writes; without `call`, the record of a node, without a result."""
     record = NOTHING_KNOWN
     for channel, value in writes:
         if channel == MESSAGES and call is not None:

@@ -500,7 +500,7 @@ def unknown_values(before: Base | None, known: Collection[str]) -> dict[str, Any
 
 
 def made_whole(found: CheckpointTuple, messages: Sequence[BaseMessage]) -> CheckpointTuple:
-    """Return a checkpoint that was stored without messages, with its messages added from the start of `messages`."""
+    """Return a copy of a checkpoint with its missing messages, which are the first messages of the list `messages`."""
     count = notes_of(found.checkpoint)[COUNT]
     values = {**found.checkpoint["channel_values"], MESSAGES: list(messages[:count])}
     return found._replace(checkpoint=cast("Checkpoint", {**found.checkpoint, "channel_values": values}))
