@@ -1,4 +1,4 @@
-"""Commands of the command line. Each imports its implementation when it runs, so that `--help` is fast."""
+"""Commands of the command line. Each command imports its implementation when it runs, so that `--help` is fast."""
 
 from collections.abc import Callable
 from importlib.metadata import entry_points, version

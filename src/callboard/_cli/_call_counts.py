@@ -79,7 +79,7 @@ class ActorRow:
 
 
 def percentile(durations: list[float], percent: int) -> float | None:
-    """Return the smallest duration that `percent` per cent of all do not exceed; `None` for an empty list."""
+    """Return the duration that `percent` per cent of the durations do not exceed; `None` for an empty list."""
     durations.sort()  # in place: the next sort of a list that has only grown is linear
     return durations[max(0, ceil(len(durations) * percent / 100) - 1)] if durations else None
 
@@ -230,7 +230,7 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
                 self._count(call, call.place, event)
 
     def rows_at(self, now: float) -> dict[str, ToolRow]:
-        """Return a copy of the rows, by tool, at a loop time; `longest_wait` includes the calls that still wait."""
+        """Return a copy of the rows by tool name; `longest_wait` includes calls that wait at the loop time `now`."""
         rows = dict[str, ToolRow]()
         with self._lock:
             for tool, row in self.rows.items():

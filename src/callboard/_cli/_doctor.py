@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _results(group: str, checks: Callable[[], Iterable[Check]]) -> list[Check]:
-    """Return the results of a group; a check that raises an error is broken, and ends its group."""
+    """Return the results of a group of checks; a check that raises an error counts as broken, and ends the group."""
     found: list[Check] = []
     try:
         found.extend(checks())
@@ -203,7 +203,7 @@ def _environment() -> Iterator[Check]:
 
 
 def _shown(url: str) -> str:
-    """Return a URL, or another text, without a user and a query, which may contain a password."""
+    """Return a URL, or another text, without user name, password and query."""
     # Not `callboard.threads.masked`, which imports packages that may be missing.
     scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
     before, at, where = rest.rpartition("@")

@@ -54,7 +54,7 @@ def runs_of(part: Part) -> list[RunOfCalls]:
 
 
 def end_of(call: RecordedCall, part: Part) -> float:
-    """Return the end time of a call; if the call has not ended, the end time of its part of the recording."""
+    """Return the end time of a call; for an open call, the end time of the part of the recording that contains it."""
     return max(call.start, part.end if call.end is None else call.end)
 
 
@@ -104,7 +104,7 @@ def _fact(value: object) -> str:
 
 
 def statement(part: Part) -> str:
-    """Return a sentence about one part of a recording: the number of lost events, and the time that recording took."""
+    """Return a sentence about one part of a recording: number of lost events, and time spent on recording."""
     lost = f"{count(part.lost, 'event')} lost" if part.lost else "no events lost"
     closing = part.closing
     if closing is None:

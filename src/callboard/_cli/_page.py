@@ -1,4 +1,4 @@
-"""Recording as one HTML page that contains its scripts and styles, and the data of this page as JSON."""
+"""Conversion of a recording to an HTML page with scripts and styles in one file, and to the JSON data of the page."""
 
 import json
 import re
@@ -38,7 +38,7 @@ LiveState = Literal["running", "waiting", "ended", "long"]
 
 
 def page(recording: Recording) -> str:
-    """Return a recording as an HTML page. No text of it is markup, and only this package's scripts may run."""
+    """Return a recording as an HTML page. All recorded texts are escaped, and only scripts of this package can run."""
     return _html(recording.path.name, page_json(recording), _SCRIPTS)
 
 
@@ -49,7 +49,7 @@ def live_page(title: str) -> str:
 
 
 def page_json(recording: Recording, live: LiveState | None = None) -> str:
-    """Return the data of the page as JSON. While the command is "running", its open calls last until now."""
+    """Return the data of the page as JSON. If `live` is "running", calls that have not ended last until now."""
     parts = recording.parts
     if live == "running":
         parts = (*parts[:-1], _until_now(parts[-1]))

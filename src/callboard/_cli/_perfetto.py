@@ -63,7 +63,7 @@ def _with_offsets(recording: Recording) -> Iterator[tuple[Part, float]]:
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """Encoder of one run of an agent, which becomes a process in the trace."""
+    """Encoder that writes one run of an agent as one process of a trace."""
 
     number: int
     part: Part

@@ -109,7 +109,7 @@ def _quoted(text: str) -> str:
 
 
 def recording_path(options: RunOptions, thread_id: str) -> Path | None:
-    """Return the path for the recording of a thread, or `None`; raise `CommandError` if it lacks a directory."""
+    """Return the path for a thread's recording, or `None`; raise `CommandError` if the options name no directory."""
     folder = options.record_to or (records_dir(options.db) if options.db else None)
     if options.record is not False and folder is not None:
         return folder / recording_name(thread_id)

@@ -120,7 +120,7 @@ class Waterfall:
         self._more(len(everything) - len(shown))
 
     def print_summary(self) -> None:
-        """Print a row for each tool and actor. Then print, for each part of the recording, its losses and its cost."""
+        """Print a row for each tool and actor; then, for each part of the recording, lost events and time spent."""
         if tools := tool_rows(self._recording.calls()):
             self._console.print()
             self._console.print(rows_table("tool", RECORDED_TOOLS, tools, self._width))

@@ -1,4 +1,4 @@
-"""Server of the page of `callboard run --web`: the trace page of the running command, on loopback, for one person."""
+"""HTTP server of `callboard run --web`: shows the trace page of the running command, on loopback, to one person."""
 
 import logging
 import os
@@ -35,7 +35,7 @@ _LEAST_AGE = 0.2
 
 
 class Picture:
-    """Data of the page, made from the recording of the running command when a browser asks for them."""
+    """Data of the page, read from the recording of the running command when a browser requests the data."""
 
     # One document for all browsers: a browser that reads slowly, or many of them, buffer nothing in this process.
 
@@ -49,7 +49,7 @@ class Picture:
         self._made = (b"", "")
 
     def newest(self) -> tuple[bytes, str]:
-        """Return the data as JSON, and an entity tag that changes with them."""
+        """Return the data of the page as JSON, and an HTTP entity tag, which changes when the data change."""
         with self._lock:
             since = monotonic()
             if since >= self._next:
@@ -61,7 +61,7 @@ class Picture:
             return self._made
 
     def end(self) -> None:
-        """Show from now on that the command has ended its last run."""
+        """Switch the page to the state in which it says that the last run has ended."""
         with self._lock:
             self.is_over, self._next = True, 0.0
 
@@ -102,7 +102,7 @@ _HEADERS = {
 
 
 class _Server(ThreadingTCPServer):
-    """HTTP server in threads of its own, so that neither the event loop of the run nor the page waits for the other."""
+    """HTTP server in separate threads, so that page requests and the event loop of the run do not block each other."""
 
     # Not `HTTPServer`, which resolves the name of the host.
     daemon_threads = False  # so that `server_close` waits for them
@@ -144,7 +144,7 @@ class _Server(ThreadingTCPServer):
         super().close_request(request)
 
     def keep(self, request: socket.socket) -> None:
-        """Keep a connection, which has sent the token, although others want its place."""
+        """Mark a connection as authorised by the token, so that no new connection replaces it."""
         with self._lock:
             self._owners.add(request)
 
@@ -164,7 +164,7 @@ class _Server(ThreadingTCPServer):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log the error of a request. Connections that the other side, or this server, has closed are no errors."""
+        """Log the error of a request, unless it is an OSError: the client or this server has closed the connection."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             _log.error("the page of the run failed to answer", exc_info=error)
@@ -226,7 +226,7 @@ class _Requests(BaseHTTPRequestHandler):
 
 
 class WebPage:
-    """Page of a running command: its address, and the file of the recording that it shows."""
+    """Web page of a running command: the URL of the page, and the file of the recording that the page shows."""
 
     def __init__(self, server: _Server) -> None:
         self.recording = server.picture.recording
@@ -234,7 +234,7 @@ class WebPage:
         self._picture = server.picture
 
     def stay(self, say: Callable[[str], Any]) -> None:
-        """Wait until SIGINT or SIGTERM. The page shows that the command has ended its last run."""
+        """Keep serving the page after the last run of the command, until SIGINT or SIGTERM."""
         with suppress(Stopped):
             self._picture.end()
             say("The page stays. Press Ctrl-C to end.")
@@ -244,7 +244,10 @@ class WebPage:
 
 @contextmanager
 def web_page(title: str, port: int) -> Generator[WebPage]:
-    """Serve a command's page on loopback in the block; port 0 is any free one. Raise `CommandError` for a used port."""
+    """Serve a command's page on loopback during the block; raise `CommandError` if the port cannot be used.
+
+    Port 0 stands for any free port.
+    """
     with TemporaryDirectory(prefix="callboard-") as folder:  # readable only by this user
         try:
             server = _Server(port, title, Picture(Path(folder) / "calls.jsonl"))

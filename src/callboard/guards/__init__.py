@@ -1,4 +1,4 @@
-"""Guards: middleware that checks, cleans and repairs the arguments and results of tool calls.
+"""Guards: middleware that hides secrets, checks and repairs the arguments of tool calls, and cleans their results.
 
 `Redact` keeps secrets and personal data from models, logs and stores. `Sanitize` checks arguments before the tool runs
 and cleans results before a model reads them. `RepairArguments` corrects usual slips of models in arguments.

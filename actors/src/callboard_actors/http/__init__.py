@@ -1,4 +1,4 @@
-"""Web pages and services for models and for code: `HttpTools` and `HttpClient`.
+"""Access to web pages and web services: `HttpTools` for models, and `HttpClient` for code.
 
     node = ToolNode([HttpTools(allow=["example.org"])])
 

@@ -151,7 +151,7 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _host(written: str) -> str:
-    """Return an entry of `honours_keys` in normal form; raise an error if it cannot equal the host of any request."""
+    """Return an entry of `honours_keys` in normal form; raise ValueError if it has a scheme, port or path."""
     with suppress(ValueError):
         url = urlsplit(Url(private=True).check(f"https://{written}") or "")
         if url.port is None and url.path + url.query + url.fragment == "":
@@ -166,7 +166,7 @@ def _host(written: str) -> str:
 
 
 def with_key(request: Request) -> Request:
-    """Return the request with an Idempotency-Key header added, or unchanged if it needs none.
+    """Add an Idempotency-Key header to a request that needs the key; return any other request unchanged.
 
     A request needs a key if its method is not idempotent, it has no key yet, and a tool call makes it.
 

@@ -1,4 +1,4 @@
-"""`Page`: response to an HTTP request, as far as it was read, with its media type, charset and text."""
+"""`Page`: response to an HTTP request, and conversion of the response body to text or Markdown."""
 
 import codecs
 import json
@@ -43,7 +43,7 @@ def media_type_of(content_type: str) -> str:
 
 
 def is_text(media_type: str, data: bytes) -> bool:
-    """Return whether a body is text: by its media type, or by its first bytes if the server gives none."""
+    """Return whether a response body is text: by its media type or, without a media type, by its first bytes."""
     begin = data[:_LOOKED_AT]
     if b"\0" in begin and not begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return False
@@ -54,7 +54,7 @@ def is_text(media_type: str, data: bytes) -> bool:
 
 
 def decoded(data: bytes, charset: str | None) -> str:
-    """Return a body as text; undecodable bytes become replacement characters.
+    """Return a response body as text; undecodable bytes become replacement characters.
 
     `charset` is the one that the server names, if any.
     """
@@ -67,7 +67,7 @@ def decoded(data: bytes, charset: str | None) -> str:
 
 
 def _as(charset: str, data: bytes) -> str | None:
-    """Return bytes decoded by a charset; `None` if the charset is not in `_OF_THE_WEB`, or does not fit the bytes."""
+    """Decode bytes by a charset; return `None` if the charset is not supported, or the bytes are not valid in it."""
     # The bytes may end in the middle of a character, which is then left out.
     if charset != "utf-8-sig" and not _OF_THE_WEB.fullmatch(charset.lower()):
         return None
@@ -162,7 +162,7 @@ def _whole(base: str, link: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Response of a server, with the body as far as it was read.
+    """Response of a server. `data` is the body, or its first bytes if the body is longer than the client reads.
 
     Args:
         method: of the request.
@@ -190,7 +190,7 @@ class Page:
 
     @property
     def ok(self) -> bool:
-        """True if the HTTP status is one of success (200 to 299)."""
+        """True if the HTTP status means success (200 to 299)."""
         return 200 <= self.status < 300
 
     @property
@@ -200,12 +200,12 @@ class Page:
 
     @property
     def is_text(self) -> bool:
-        """True if the body is text, by its media type and its first bytes."""
+        """True if the response body is text, by its media type and its first bytes."""
         return is_text(self.media_type, self.data)
 
     @property
     def text(self) -> str:
-        """Body as text.
+        """Response body as text.
 
         The charset is that of the byte order mark, else that of the server, else UTF-8, else the one declared
         in HTML.
@@ -215,11 +215,11 @@ class Page:
         return decoded(self.data, message.get_content_charset())
 
     def json(self) -> Any:
-        """Return the body as JSON; raise ValueError if it is not JSON."""
+        """Return the response body, parsed as JSON; raise ValueError if it is not JSON."""
         return json.loads(self.text)
 
     async def readable(self, limiter: anyio.CapacityLimiter | None = None) -> str:
-        """Return the body as a reader sees it: HTML as Markdown, JSON with line breaks, any other text unchanged.
+        """Return the response body as readable text: HTML as Markdown, JSON with line breaks, other text unchanged.
 
         Args:
             limiter: of the worker threads that parse HTML and JSON; by default that of the event loop.

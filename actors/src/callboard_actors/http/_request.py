@@ -1,4 +1,4 @@
-"""HTTP requests: their data and errors, the request after a redirect, and the decision whether to send it again."""
+"""HTTP requests: data and errors of a request, redirects, and the retry policy."""
 
 import random
 from collections.abc import Callable, Collection, Mapping
@@ -157,9 +157,9 @@ class Repeats:
     chance: Callable[[], float] = field(default=random.random)
 
     def pause(self, request: Request, attempt: int, end: Page | HttpError) -> float | None:
-        """Return the seconds to wait before a request is retried; `None` if its result or error `end` allows no retry.
+        """Return the seconds to wait before the next attempt of a request; `None` if the request is not retried.
 
-        `attempt` is the number of the attempt that has ended; the first one is 1.
+        `attempt` is the number of the attempt that has ended; the first one is 1. `end` is its response or error.
         """
         if attempt > self.retries or not self._is_worth_another(request, end):
             return None

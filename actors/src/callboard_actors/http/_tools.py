@@ -67,7 +67,7 @@ def _reason_of(page: Page) -> str:
 
 
 def kind_of(page: Page) -> str:
-    """Return the media type of a page; "" if the server sent anything but a valid media type."""
+    """Return the media type of a page; "" if the server sent no media type, or an invalid one."""
     return page.media_type if _MEDIA_TYPE.fullmatch(page.media_type) else ""
 
 
@@ -94,7 +94,7 @@ def _advice(page: Page) -> str:
 
 
 class PageArtifact(TypedDict):
-    """Data about a page for the program: a LangChain content block of type "file", with additional keys."""
+    """Data about a page, which the model does not read: a LangChain content block of type "file", with more keys."""
 
     type: Literal["file"]
     url: str
@@ -115,7 +115,7 @@ class PageArtifact(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """Result of a request.
+    """Result of an HTTP request: a text for the model, and data for the program.
 
     Args:
         text: text for the model.

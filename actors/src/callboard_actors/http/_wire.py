@@ -84,7 +84,7 @@ class Rules:
         return written
 
     def permits(self, address: Address) -> bool:
-        """Return whether a connection to this address is allowed."""
+        """Return whether the client may connect to an IP address: it is public, or the rules allow it explicitly."""
         return self.private or is_public_address(address) or self._is_in_networks(address)
 
     def _is_in_networks(self, address: Address) -> bool:
@@ -343,7 +343,7 @@ async def _parts_of(response: httpx2.Response, digest: Any) -> AsyncGenerator[by
 
 
 async def _page_of(request: Request, response: httpx2.Response, most: int, store: Store | None) -> Page:
-    """Return the page of a response, with up to `most` bytes of its body."""
+    """Read up to `most` bytes of a response's body, and return the response as a `Page`."""
     # If there is a store, the whole body is saved there if it is longer, or is not text.
     # `httpx2` decompresses at most a MiB at a time, so memory use stays bounded for any compressed body.
     digest = sha256()
@@ -372,7 +372,7 @@ async def _page_of(request: Request, response: httpx2.Response, most: int, store
 
 
 async def _kept(store: Store, url: str, begin: bytes, rest: AsyncIterator[bytes]) -> tuple[Path | None, int]:
-    """Save a body in a new file; return the path and the size in bytes."""
+    """Save a response body in a new file; return the path of the file, and the size of the body in bytes."""
     # The path is `None` if the body is larger than the store allows; no file remains then.
     path = store.folder / _name(url)
     size, is_whole = len(begin), False
@@ -394,7 +394,7 @@ async def _kept(store: Store, url: str, begin: bytes, rest: AsyncIterator[bytes]
 
 
 def _name(url: str) -> str:
-    """Return a new file name for the body at a URL; no part of the URL can lead out of the folder."""
+    """Return a new file name for the response from a URL; no text of the URL can lead out of the folder."""
     written = _NOT_IN_NAMES.sub("-", unquote(urlsplit(url).path).rpartition("/")[2]).strip("-.")[-_LONGEST_NAME:]
     stem, dot, suffix = written.rpartition(".")
     return f"{stem or written or 'body'}-{secrets.token_hex(4)}{dot}{suffix if dot else ''}"
@@ -483,7 +483,7 @@ def client_of(
 async def send(
     client: httpx2.AsyncClient, request: Request, headers: Mapping[str, str], most: int, store: Store | None
 ) -> Page:
-    """Send a request once, and read up to `most` bytes of the response; raise HttpError if there is none."""
+    """Send a request once, and read up to `most` bytes of the response; raise HttpError if no response arrives."""
     try:
         built = client.build_request(request.method, request.url, headers=headers, content=request.content)
         response = await client.send(built, stream=True)
@@ -508,7 +508,7 @@ def _check_encoding(request: Request, built: httpx2.Request, response: httpx2.Re
 
 
 def _told(request: Request, error: Exception) -> Exception:
-    """Return the error that the caller of a failed request gets."""
+    """Convert an error of the HTTP library to the HttpError for the caller; return any other error unchanged."""
     # An error that does not come from the network is returned unchanged.
     if isinstance(error, AddressRefusedError):
         refused = UrlRefusedError(request.method, request.url, str(error))

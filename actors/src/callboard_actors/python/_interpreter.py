@@ -136,7 +136,7 @@ class CellTimeoutError(BaseException):
 
 
 class TimeLimit:
-    """Context manager that interrupts its block after a time, and kills the process after a further grace.
+    """Context manager that interrupts its block after a time limit, and kills the process after a grace period.
 
     An interrupted cell keeps its names. The kernel kills the process by SIGALRM, which works even if no Python code can
     run any more.
@@ -166,7 +166,7 @@ class TimeLimit:
         self.end()
 
     def end(self) -> None:
-        """End the time limit, so that the block is not interrupted any more; call it again if it was interrupted."""
+        """End the time limit, so that the block is not interrupted any more. If this call is interrupted, repeat it."""
         with self._lock:
             self._is_over = True
             interrupted, self._is_interrupted = self._is_interrupted, False
@@ -198,7 +198,7 @@ class TimeLimit:
 
 
 class _NothingError(BaseException):
-    """Error that is raised and caught in place of an interruption that would come too late."""
+    """Error that replaces a pending interruption after the block has ended; it is raised and caught at once."""
 
 
 def _raise_in(thread: int, error: type[BaseException]) -> None:
@@ -277,7 +277,7 @@ class Kept:
         self._size = 0
 
     def add(self, data: bytes) -> None:
-        """Append output; keep its head and its tail, and count the rest."""
+        """Append output; keep the head and the tail of all output, and count the omitted bytes."""
         self._size += len(data)
         room = self._most_head - len(self._head)
         self._head += data[:room]
@@ -405,7 +405,7 @@ def _new_stream(fd: int) -> TextIO:
 
 
 def _is_restored(stream: Any) -> bool:
-    """Undo changes of a cell to a stream; return `True` if the stream can be used, and `False` if not."""
+    """Undo changes that a code cell made to a stream; return `True` if the stream can be used again."""
     try:
         vars(stream).clear()
         stream.reconfigure(

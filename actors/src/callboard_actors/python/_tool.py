@@ -49,7 +49,7 @@ class _BoundedSeat:
         return await self.seat.until_ended()
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run the body of a call in the worker; raise EngineError for a code cell that is late."""
+        """Run the function of a call in the worker; raise EngineError if a code cell does not answer in time."""
         if "run_python" not in body.args[1:2]:
             return await self.seat.run_body(body)  # not a cell: for example the wait for the actor's end
         with anyio.move_on_after(self.most):

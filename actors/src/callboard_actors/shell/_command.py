@@ -1,4 +1,4 @@
-"""Execution of one command in a worker until it ends, times out or is stopped. Then none of its processes is left.
+"""Execution of one command in a worker, until it ends, times out or is stopped; its child processes end with it.
 
 The worker adopts orphans, so all processes that the command has started are its descendants in /proc.
 """
@@ -72,7 +72,10 @@ class SpoolWriter(_Spool):
 
 
 class SpoolReader(_Spool):
-    """Reader of the output file, in the shell's process. Creates the file; raises OSError if the disk is full."""
+    """Reader of a command's output file, in the process of the `Shell` actor.
+
+    Creates the file; raises OSError if the disk is full.
+    """
 
     def __init__(self, size: int) -> None:
         with tempfile.TemporaryFile() as file:

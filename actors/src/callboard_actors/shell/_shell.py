@@ -155,7 +155,7 @@ def check_confinement(confine: Any, cwd: Path) -> None:
 
 
 def confined(confine: Any) -> Any:
-    """Return the confinement for workers that run commands: the user's, with read access to the system's programs."""
+    """Return a copy of the user's confinement for worker processes, with added read access to the system's programs."""
     system = [path for path in _SYSTEM if Path(path).exists()]
     return replace(confine, read=[*confine.read, *system])
 
@@ -453,7 +453,7 @@ class Shell(Actor):
         return self._shown(job_id, job)
 
     def _shown(self, job_id: int, job: Job | None) -> str:
-        """Return the text for a model about a job, with its output since the last look; `None` is an unknown job."""
+        """Return a text for a model about a job and its new output; `job` is `None` if no job has this `job_id`."""
         if job is None:
             known = ", ".join(map(str, self._jobs)) or "none; start_job(command) starts one"
             return f"There is no job {job_id}. Jobs: {known}."

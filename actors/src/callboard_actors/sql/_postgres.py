@@ -66,7 +66,7 @@ class Column:
 
 
 def whole_values(columns: Sequence[Column], rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows with a `Cut` in place of each value that the server has cut: the sent part and the full length."""
+    """Yield the rows; a value that the server has cut becomes a `Cut`, with the sent beginning and the full length."""
     for row in rows:
         parts = iter(row)
         yield tuple(_value(next(parts), next(parts)) if column.is_cut else next(parts) for column in columns)
@@ -248,7 +248,7 @@ def _add_adapters(driver: psycopg.Connection[Any], _: object) -> None:
 
 
 def _plain(value: object) -> object:
-    """Return a value in one of the types of `_PLAIN`: ranges and similar values become texts, also inside of lists."""
+    """Convert a value to a plain type; values of other types, such as ranges, become texts, also inside lists."""
     if isinstance(value, list):
         return [_plain(one) for one in cast("list[object]", value)]
     return value if isinstance(value, _PLAIN) else str(value)
@@ -407,7 +407,7 @@ class PostgresBackend:
             raise _explained(error, job) from error
 
     def _leave(self, connection: sqlalchemy.Connection, job: Job) -> None:
-        """Clean up a connection after an error."""
+        """Reset a connection after an error, so that the pool can reuse it, or close it."""
         # A connection with a pending cancel request is closed, because the cancel could hit its next statement.
         if job.stopped is None:
             with suppress(psycopg.Error):

@@ -1,4 +1,4 @@
-"""SQLite backend: statements on a database file, which have limits and are checked by an authorizer.
+"""SQLite backend: runs statements on a database file, with limits, and an authorizer that checks each statement.
 
 The file is opened for reading only, except for calls that may write.
 """
@@ -74,7 +74,7 @@ _LIMITS = {
 
 
 def limited(driver: sqlite3.Connection, memory: int | None) -> None:
-    """Set the limits of a SQLite connection. `memory`, in bytes, is for the whole process and can never be raised."""
+    """Set the limits of a SQLite connection. `memory` (bytes) limits the whole process, and cannot be raised later."""
     for limit, most in _LIMITS.items():
         driver.setlimit(limit, most)
     # The only limit on the memory for parsing a statement: no handler is called meanwhile.

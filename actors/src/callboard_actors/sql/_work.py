@@ -1,4 +1,4 @@
-"""Database work in a worker thread that can be stopped from outside, and the `Backend` protocol."""
+"""Database statements in a worker thread, which other threads can stop, and the `Backend` protocol."""
 
 import threading
 import time
@@ -50,7 +50,7 @@ class Job:
 
     @contextmanager
     def stoppable(self, cancel: Callable[[], object], cut: Callable[[], object] | None = None) -> Generator[None]:
-        """Allow other threads to stop the database work of the block, but no later statement of the connection.
+        """Let `stop()` and `cut()`, called in other threads, stop the database work in the block, but no later work.
 
         `cancel` asks the database to stop the statement. `cut` stops it without the database, which may be
         unreachable. Raise InterruptedError if the job was stopped before.
@@ -80,7 +80,7 @@ class Job:
 
 
 async def run(work: Callable[[Job], T], seconds: float) -> T:
-    """Run `work` in a worker thread and return its result. The thread has ended when this returns or raises.
+    """Run `work` in a worker thread and return its result. This function ends only after the thread has ended.
 
     After `seconds`, or when the caller is cancelled, the database is told to stop.
     """
@@ -154,7 +154,7 @@ class Once:
         return Rows((), (), changed=found and found[0], note="It had been executed before, by this call.")
 
     def end(self, execute: Callable[..., Any], mark: str, changed: int | None) -> None:
-        """Store the number of changed rows with the key; `None` if the database does not report it."""
+        """Store the number of changed rows with the key; `changed` is `None` if the database reports no number."""
         update = f'UPDATE "{self.table}" SET changed = {mark} WHERE key = {mark}'  # noqa: S608 (the name was checked)
         execute(update, [changed, self.key])
 
@@ -163,7 +163,7 @@ class Backend(Protocol):
     """Interface to one kind of database, with a pool of connections."""
 
     def check(self, job: Job) -> None:
-        """Raise SqlError, with the remedy, if the database does not exist or its role can do more than it should."""
+        """Raise SqlError, with the remedy, if the database does not exist, or its role has too many permissions."""
         ...
 
     def reading(self, job: Job) -> "AbstractContextManager[sqlalchemy.Connection]":
@@ -182,7 +182,7 @@ class Backend(Protocol):
         ...
 
     def row_estimates(self, connection: "sqlalchemy.Connection", tables: Sequence[str]) -> Mapping[str, str]:
-        """Return rough row counts by table name, as texts, as far as they are known without counting everything."""
+        """Return approximate row counts as texts, by table name; large tables are not counted completely."""
         ...
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from callboard.guards._redact._detectors import Detector, Span, spans_of
 
 
 def _keys(*forms: tuple[str, str]) -> str:
-    """Return a pattern for service keys; `forms` are pairs of patterns: the fixed beginning of a key, and its rest."""
+    """Return a pattern for service keys; `forms` are pairs: the beginning of a key, and a pattern for what follows."""
     return "(?a)(?:" + "|".join(rf"{head}(?<![\w-]{head}){rest}(?![\w-])" for head, rest in forms) + ")"
 
 

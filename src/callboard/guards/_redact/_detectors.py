@@ -51,7 +51,7 @@ class Detector:
         return found if self.check is None else (span for span in found if self.check(text[slice(*span)]))
 
     def is_key(self, name: str) -> bool:
-        """Return whether a string under this dict key is a secret as a whole."""
+        """Return whether a dict key marks its string value as a secret, whatever the string contains."""
         return isinstance(self.keys, re.Pattern) and self.keys.search(name) is not None
 
     def _of_function(self, text: str) -> Iterator[Span]:
@@ -121,7 +121,7 @@ def _joined(found: list[Finding]) -> list[Finding]:
 
 
 def literals(values: Iterable[str]) -> Finder:
-    """Return a function that finds given values in a text, each in several written forms.
+    """Return a function that finds the given values in a text, also if they are encoded, such as in base64.
 
     The forms are: plain, percent-encoded, escaped as in JSON or `repr`, in base64 and in hex.
     """

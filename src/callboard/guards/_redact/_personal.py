@@ -29,7 +29,7 @@ def _ibans(text: str) -> Iterator[Span]:
 
 @cache
 def _rest(country: str) -> re.Pattern[str] | None:
-    """Return the pattern of a country's IBANs without the first four characters; `None` if it has no IBANs."""
+    """Return a pattern for the part of a country's IBANs after four characters; `None` if the country has no IBANs."""
     # From an extra; `detectors_of()` has checked that it is installed.
     from schwifty import IBAN
     from schwifty.exceptions import SchwiftyException
@@ -89,7 +89,7 @@ def _end(found: str) -> int:
 
 
 def _is_number(written: str) -> bool:
-    """Return whether a text is a phone number, as written or after a prefix for domestic calls is removed."""
+    """Return whether a text is a phone number. It may contain the prefix for domestic calls, as in `+44 (0) 20 ...`."""
     return _is_possible(written) or any(map(_is_possible, _without_prefix("".join(_GROUP.findall(written)))))
 
 

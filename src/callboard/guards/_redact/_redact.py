@@ -105,7 +105,7 @@ class Redaction:
         return cleared
 
     def text(self, text: str) -> str:
-        """Return a text with tokens in place of secrets, and without invisible characters that hide a part of one."""
+        """Return a text with tokens in place of secrets, also of secrets that contain invisible characters."""
         for _ in range(_PASSES):
             replaced = self._replaced(text)
             if replaced == text:
@@ -186,7 +186,7 @@ def _known(values: Mapping[str, str]) -> list[Detector]:
 
 
 def detectors_of(chosen: Sequence[str | Detector], secrets: Sequence[str]) -> tuple[Detector, ...]:
-    """Return the detectors that an option gives, by name or as objects, and one that finds the given `secrets`."""
+    """Return the chosen detectors, given by name or as objects, and a detector that finds the given `secrets`."""
     if isinstance(chosen, str):
         raise TypeError(f"Redact(detectors=...) takes a list of names or Detectors, got the string {chosen!r}")
     found = [*map(_detector, chosen), *_literal_detector(secrets)]
@@ -246,7 +246,7 @@ class Vault(Protocol):
     """
 
     async def put(self, thread_id: str, values: Mapping[str, str]) -> None:
-        """Store each value under its token. A token that is stored already always has the same value."""
+        """Store each value under its token. If a token is stored already, its stored value is the same."""
         ...
 
     async def get(self, thread_id: str, tokens: Collection[str]) -> Mapping[str, str]:
@@ -430,7 +430,7 @@ class Redact(Middleware):
         return hidden
 
     async def restore(self, value: Any, *, thread_id: str = "") -> Any:
-        """Return a copy of a nested value in which this conversation's tokens are replaced by values.
+        """Return a copy of a nested value with the original values in place of this conversation's tokens.
 
         It is meant for the owner of the data.
         """
@@ -438,7 +438,7 @@ class Redact(Middleware):
         return restored
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
-        """Run the call with tokens in place of secrets in its arguments (if not revealed), its result and its error."""
+        """Run the call with tokens in place of secrets in arguments (except those in `reveal`), result and error."""
         thread_id = _thread_id(request.runtime.config)
         request, known = await self._prepared(request, thread_id)
         redaction = self._redaction(thread_id, known)
@@ -466,7 +466,7 @@ class Redact(Middleware):
         return output
 
     async def _around_request(self, request: Any, call_next: Callable[[Any], Awaitable[T]]) -> T:
-        """Send a model request with tokens in place of secrets, and clear its error of them."""
+        """Send a model request with tokens in place of secrets; if it fails, replace the secrets in the error, too."""
         thread_id = _thread_id(ensure_config())
         redaction = self._redaction(thread_id)
         said = [request.system_message, *request.messages]
@@ -487,7 +487,7 @@ class Redact(Middleware):
             del failure, redaction
 
     async def _prepared(self, request: ToolCallRequest, thread_id: str) -> tuple[ToolCallRequest, Mapping[str, str]]:
-        """Return the request for the tool, and the secret values that the tool receives in it, by their tokens."""
+        """Return the request to pass to the tool, and a dict from token to value of the secrets that it contains."""
         # The tool may repeat these values, so they are replaced in its result.
         call = request.tool_call
         others, shown = self._divided(call)
@@ -507,7 +507,7 @@ class Redact(Middleware):
         return request, {**known.values, **values}
 
     def _divided(self, call: ToolCall) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return a call's arguments in two dicts: in one, secrets become tokens; in the other, tokens become values."""
+        """Return a call's arguments as two dicts: arguments to redact, and arguments to pass with original values."""
         args, revealed = call["args"], self._reveal.get(call["name"], ())
         shown = {name: value for name, value in args.items() if revealed is None or name in revealed}
         return ({name: args[name] for name in args.keys() - shown.keys()} if shown else args), shown
@@ -543,14 +543,14 @@ class Redact(Middleware):
 
 
 def _clear_handled(redaction: Redaction) -> None:
-    """Remove the secrets from the error that became the call's error message, because observers receive this error."""
+    """Replace secrets in the error that was converted to the call's error message; observers receive this error."""
     call = running_call()
     if call is not None and isinstance(call.handled, Exception):
         call.handled = redaction.cleared(call.handled)
 
 
 def _bind_to_thread(has_tokens: bool) -> None:
-    """Tell caches that the outcome of the call has tokens, which nobody can open in another conversation."""
+    """Mark the outcome of a call with tokens as valid in its conversation only, so that caches do not share it."""
     if has_tokens:
         bind_to_thread()
 

@@ -39,7 +39,7 @@ _IDENTITY = frozenset(("id", "tool_call_id", "type", "name", "status"))
 def walked(
     value: Any, text: Text, named: Named | None = None, error: Callable[[BaseException], BaseException] | None = None
 ) -> Any:
-    """Return a copy of a nested value in which given functions replaced every string; unchanged parts are not copied.
+    """Return a copy of a nested value in which the given functions replace the strings; unchanged parts are shared.
 
     Walked are dicts (keys, too), lists, tuples, sets, dataclasses, pydantic models, messages and LangGraph's `Command`,
     `Send` and `Interrupt`. Long whole numbers are treated as strings. Ids and names of messages stay, and so does any
@@ -225,12 +225,12 @@ class Clearing:
         return cleared
 
     def copy(self, error: BaseException) -> BaseException:
-        """Return an error without secrets: the given error if it shows none, otherwise a `RedactedError`."""
+        """Return the given error if its texts contain no secrets; otherwise return a `RedactedError`."""
         # The error itself is not changed, because other code may own it.
         return error if self._is_clear(error) else self._stand_in(error)
 
     def control_flow(self, error: Exception) -> None:
-        """Replace secrets in the interrupts or command of a control-flow exception, in place: its type must stay."""
+        """Replace secrets in the interrupts or command of a control-flow exception, in place."""
         error.args = self._walk(error.args)
         if isinstance(error, CallsInterrupted):
             error.interrupts = error.args[0]
@@ -252,7 +252,7 @@ class Clearing:
         return cleared
 
     def _in_place(self, error: BaseException) -> None:
-        """Replace secrets in all attributes of an error that can be assigned, such as `args`."""
+        """Replace secrets in those attributes of an error that are not read-only, such as `args`."""
         # `_is_clear()` checks afterwards whether that was enough.
         for name in ("args", *_slots(type(error))):
             with suppress(Exception):  # unset, or read only

@@ -1,1 +1,1 @@
-"""`RepairArguments`: correction of frequent mistakes in arguments, if only one correction is possible."""
+"""`RepairArguments`: correction of frequent mistakes of models in the arguments of tool calls."""

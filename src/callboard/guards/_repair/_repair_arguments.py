@@ -1,4 +1,4 @@
-"""`RepairArguments`: correction of invalid arguments, if each invalid place has exactly one possible correction."""
+"""`RepairArguments`: correction of invalid arguments, if each invalid value has exactly one possible correction."""
 
 import json
 import math
@@ -51,7 +51,7 @@ _WRAPPERS = frozenset(
 
 
 def corrections(value: Any, alternatives: Iterable[Schema]) -> list[tuple[Kind, Any]]:
-    """Return the possible corrections of a value that satisfies no alternative of its schema.
+    """Return the possible corrections of a value that matches none of the given alternative schemas.
 
     Ambiguous forms are not corrected: numbers with separators or leading zeros, words for booleans, fractions for
     text, texts with separators for lists. Neither is text that looks like JSON but is invalid. The alternatives have
@@ -87,7 +87,7 @@ def _of_text(text: str, due: set[str], choices: list[str]) -> Iterator[tuple[Kin
 
 
 def renamed(value: Mapping[str, Any], schema: Schema) -> dict[str, str]:
-    """Return the correct names of misspelt arguments, by the misspelt name.
+    """Return a dict from the name of each misspelt argument to the correct name.
 
     It is empty if two arguments would get the same name.
 
@@ -102,7 +102,7 @@ def renamed(value: Mapping[str, Any], schema: Schema) -> dict[str, str]:
 
 
 def is_wrapper(name: str, tool: str) -> bool:
-    """Return whether a name is one under which models wrap all arguments: "input", or the tool's name."""
+    """Return whether models often wrap all arguments under this name: a word such as "input", or the tool's name."""
     return len(name) <= _MAX_WORD and fold(name) in {*_WRAPPERS, fold(tool)}
 
 
@@ -123,7 +123,7 @@ def the_one(word: str, choices: Iterable[str]) -> str | None:
 
 
 def fold(word: str) -> str:
-    """Return a word in lower case, without the separators next to a letter, for comparison."""
+    """Return a word in the form for comparisons: in lower case, without separators, except between two digits."""
     return re.sub(r"(?<=[^\W\d_])[\s_-]+(?=\w)|(?<=\w)[\s_-]+(?=[^\W\d_])", "", word.strip()).casefold()
 
 
@@ -139,7 +139,7 @@ def _one_slip(one: str, other: str) -> bool:
 
 
 def _common(one: str, other: str) -> int:
-    """Return the number of letters at the beginning that two words have in common."""
+    """Return the length of the longest common beginning of two words."""
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
@@ -151,7 +151,7 @@ UNREADABLE = _Unreadable()
 
 
 def read(text: str) -> Any:
-    """Return the JSON value in a text, or `UNREADABLE`.
+    """Return the JSON value in a text, or `UNREADABLE` if the text is not accepted as JSON.
 
     Also accepted are a Markdown fence, trailing commas, and Python's quotes and constants. Ambiguous JSON (duplicate
     keys, Infinity) is not accepted, nor is long or deeply nested JSON.
@@ -212,7 +212,7 @@ _CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 
 
 def _as_json(text: str) -> str:
-    """Return a text of Python literals, or of JSON with trailing commas, as JSON. Nothing is evaluated."""
+    """Convert Python literals, or JSON with trailing commas, to valid JSON text. No code is evaluated."""
     # Raise `ValueError` for any other text.
     pieces: list[str] = []
     at = 0
@@ -248,7 +248,7 @@ A round corrects all faulty places at once, and the next one what is inside them
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Change that was made at one place of the arguments."""
+    """Record of one change to the arguments: its kind, and the place of the changed value."""
 
     kind: Kind
     place: str
@@ -270,7 +270,7 @@ _Correction = tuple[Path, Any, list[Repair]]
 
 
 def repair(contract: Contract, args: Args) -> Repaired | None:
-    """Return a repaired copy of the arguments; `None` if they are valid, or unless each place has one correction."""
+    """Return a repaired copy of invalid arguments; `None` for valid arguments, or if no unique correction exists."""
     try:
         repairs: list[Repair] = []
         for _ in range(_ROUNDS):
@@ -302,7 +302,7 @@ def repair(contract: Contract, args: Args) -> Repaired | None:
 
 
 def _groups(shape: Shape, faults: Iterable[Path]) -> list[list[Path]]:
-    """Return the invalid places of the arguments in groups; one correction may fix all places of a group."""
+    """Return the paths of invalid values in groups; one correction may repair all values of a group."""
     # Errors inside of another faulty place are left out; the next round finds them.
     groups: dict[Path, list[Path]] = {}
     for fault in faults:
@@ -336,7 +336,7 @@ def _corrections_of(shape: Shape, args: Args, paths: Iterable[Path]) -> Iterator
 
 
 def _unwrapped(contract: Contract, args: Args) -> Args | None:
-    """Return the inner arguments if all are wrapped in a single one, such as `{"input": {...}}`; otherwise `None`."""
+    """Return the inner arguments of a wrapper such as `{"input": {...}}`; `None` if there is no valid wrapper."""
     if len(args) != 1:
         return None
     ((name, inner),) = args.items()
@@ -351,7 +351,7 @@ def _unwrapped(contract: Contract, args: Args) -> Args | None:
 
 
 def _with(args: Args, path: Path, value: Any) -> Args:
-    """Set the value at one place of the arguments, and return them. The caller has copied them."""
+    """Set the value at a path in the arguments, in place, and return the arguments."""
     if not path:
         return cast("Args", value)
     here: Any = args
@@ -376,7 +376,7 @@ _TOLD = 8
 
 
 class RepairArguments(Middleware):
-    """Middleware that repairs invalid arguments of a call, if each invalid place has exactly one correction.
+    """Middleware that repairs invalid arguments of a call, if each invalid value has exactly one correction.
 
     Valid arguments are passed on unchanged. So are invalid ones with a place that has several corrections, or none: the
     model then reads the error and tries again. Nothing is invented or left out, and injected arguments are never

@@ -1,4 +1,4 @@
-"""JSON schemas: the types and names that a schema expects, and the places of invalid values, found by jsonschema.
+"""JSON schemas of arguments: the types and names that a schema expects, and the paths of invalid values.
 
 The intention is taken from types, choices, properties, items, references and combinations; ranges and lengths do not
 help to guess it. A schema may come from an untrusted server. Nothing that it refers to is fetched, and its regular
@@ -40,7 +40,7 @@ class Shape:
         self.root: Schema = _without(found[0], hidden) if len(found) == 1 else document
 
     def alternatives(self, schema: object) -> list[Schema]:
-        """Return the alternatives of a schema, of which a value must satisfy one; references are resolved."""
+        """Return the alternative schemas that a schema combines, such as in `anyOf`, with resolved references."""
         known = self._seen.get(id(schema))
         if known is None:
             known = self._seen[id(schema)] = (schema, self._resolved(schema, 0))
@@ -71,7 +71,7 @@ class Shape:
         return {} if found is None else cast("Schema", found)
 
     def along(self, path: Path) -> list[list[Schema]]:
-        """Return the schema alternatives for each value along a path of keys and indices, beginning with the root."""
+        """Return the alternative schemas of the root, and of each value on the way along a path of keys and indices."""
         steps = [self.alternatives(self.root)]
         for key in path:
             around = [schema for schema in steps[-1] if has_type({} if isinstance(key, str) else [], schema)]
@@ -80,7 +80,7 @@ class Shape:
         return steps
 
     def faults(self, value: object) -> list[Path]:
-        """Return the places where a value does not fit; raise `TooManyChoicesError` if that takes too long."""
+        """Return the paths of invalid parts of a value; raise `TooManyChoicesError` if the search takes too long."""
         token = _choices.set(iter(range(_MAX_CHOICES)))
         try:
             return [place for error in self._validator.iter_errors(value) for place in _places(error)]
@@ -213,7 +213,7 @@ def _is_of_another_kind(error: Any) -> bool:
 
 
 def _anything(*_: object) -> None:
-    """Accept any value, in place of the check of a schema keyword that is ignored."""
+    """Accept any value. This function replaces jsonschema's check of each keyword in `_IGNORED`."""
 
 
 def _unless_patterns(keyword: Any) -> Any:
@@ -284,7 +284,7 @@ class Contract:
         return Shape(_json_schema(self._schema), self.injected)
 
     def faults(self, args: Args) -> tuple[Path, ...]:
-        """Return the places where arguments are invalid; empty if they are valid. Injected arguments do not count."""
+        """Return the paths of invalid values in the arguments, without injected arguments; empty if all are valid."""
         try:
             if self._validate is None:
                 return tuple(dict.fromkeys(self.shape.faults(args)))
@@ -305,7 +305,10 @@ class Contract:
 
 
 def contract_of(tool: BaseTool) -> Contract | None:
-    """Return schema and validator of a tool's arguments; `None` if nothing validates them, or the tool parses them."""
+    """Return the schema and validator of a tool's arguments, or `None` if the arguments cannot be repaired.
+
+    They cannot be repaired if langchain-core does not validate them, or if the tool overrides `_parse_input`.
+    """
     schema = tool.args_schema
     if type(tool)._parse_input is not BaseTool._parse_input:
         return None
@@ -322,7 +325,7 @@ def contract_of(tool: BaseTool) -> Contract | None:
 
 
 def _located(location: tuple[Any, ...], args: Args) -> Path:
-    """Return the place in the arguments to which an error location points."""
+    """Return the path of the invalid value in the arguments, from the location that a pydantic error reports."""
     # A location may also name members of unions and missing arguments; keys that the arguments lack are skipped.
     path: list[str | int] = []
     here: Any = args
@@ -366,7 +369,7 @@ def is_small(value: object) -> bool:
 
 
 class _AnySchema(GenerateJsonSchema):
-    """Generator of JSON schemas for any pydantic model: a type without a JSON form allows any value, unwarned."""
+    """Generator of JSON schemas for any pydantic model. Types without a JSON form silently allow any value."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 (pydantic's declaration)
 

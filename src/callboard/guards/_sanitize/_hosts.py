@@ -1,4 +1,4 @@
-"""Rule `Url` for URLs that a model writes: schemes, hosts and addresses, against server-side request forgery.
+"""Rule `Url`: check of scheme, host and address of URLs that a model writes, against server-side request forgery.
 
 URLs are read strictly, and the tool gets a newly written URL. So no HTTP library can read it differently from this
 check.

@@ -1,4 +1,4 @@
-"""Rule `PathIn` for paths that a model writes: they must lead below a root, also with escapes and links resolved."""
+"""Rule `PathIn` for paths that a model writes: a path must not lead out of the allowed folders, even through links."""
 
 import errno
 import os
@@ -161,7 +161,7 @@ def real_path(path: str) -> str:
 
 
 def is_below(path: str, root: str) -> bool:
-    """Return whether a path is one of the roots or below one, by names alone, without a look at the disk."""
+    """Return whether a path is `root`, or a path below `root`. Only the names are compared; the disk is not read."""
     path, root = os.path.normcase(path), os.path.normcase(root)
     # With the separator, because `/srv/data2` is not below `/srv/data`.
     return path == root or path.startswith(root.rstrip(os.sep) + os.sep)

@@ -53,7 +53,7 @@ _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
 class Rules:
-    """Rules for the arguments of one tool, by the places to which they apply.
+    """Rules for the arguments of one tool, each for a path in the arguments, such as `files[].path`.
 
     The name `url` stands for that argument, `files[].path` for the `path` of every item of `files`, and `headers.*`
     for everything in `headers`.
@@ -74,7 +74,7 @@ class Rules:
                 self._exact[parts] = rule
 
     def at(self, place: Place) -> Rule | None:
-        """Return the rule for a place in the arguments, or `None`. A rule without `*` precedes a rule with `*`."""
+        """Return the rule for a path in the arguments, or `None`. Rules without `*` are preferred."""
         parts = self._one_spelling(tuple("[]" if isinstance(part, int) else part for part in place))
         rule = self._exact.get(parts)
         if rule is not None or not self._wild:
@@ -96,7 +96,7 @@ def _fits(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Check of one value that must still run; `into` and `key` are the container and key for its result."""
+    """Pending check of one value. The result of the check is stored in the container `into`, under `key`."""
 
     place: Place
     rule: Url | PathIn | Callable[[Any], object]
@@ -106,7 +106,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Refusal of an argument: the place of the refused value, and the reason."""
+    """Refusal of an argument: the path of the refused value in the arguments, and the reason."""
 
     place: Place
     error: RefusedError
@@ -114,7 +114,7 @@ class Refused:
 
 @dataclass(slots=True, kw_only=True)
 class Walk:
-    """Walk through the arguments of one call, made once: cleans them, and collects pending checks and refusals."""
+    """Single pass over the arguments of one call. It cleans texts, and collects pending checks and refusals."""
 
     rules: Rules
     text: Text
@@ -142,11 +142,11 @@ class Walk:
             return {}
 
     def is_refused(self, place: Place) -> bool:
-        """Return whether the value at a place, or a part of it, is refused."""
+        """Return whether the value at a path in the arguments, or a part of this value, is refused."""
         return place in self._around_refused
 
     def refuse(self, place: Place, error: RefusedError) -> None:
-        """Record that the value at a place is refused, and so are all values that contain this value."""
+        """Record that the value at a path in the arguments is refused, together with all values that contain it."""
         self.refused.append(Refused(place, error))
         self._around_refused.update(place[:end] for end in range(len(place) + 1))
 
@@ -220,11 +220,11 @@ class Walk:
 
 
 class _TooMuchError(Exception):
-    """Raised inside of a `Walk` to stop it, because the arguments are too large or too deeply nested."""
+    """Raised inside a `Walk` to stop the pass, because the arguments are too large or too deeply nested."""
 
 
 def dotted(place: Place, max_chars: int = 120) -> str:
-    """Return a place as readable text such as `files[2].path`; unusual keys are quoted and cut."""
+    """Return a path in the arguments as text such as `files[2].path`; unusual keys are quoted and cut."""
     text = ""
     for part in place:
         if isinstance(part, int):
@@ -326,7 +326,7 @@ class Sanitize(Middleware):
         return output if self._results is None else await self._cleaned(output, request, self._results)
 
     async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
-        """Clean the message that replaces a tool's error, after all middleware has let the error pass."""
+        """Clean the error message for the model, made from an error of the tool that no middleware has handled."""
         if self._results is None or "ended" in message.additional_kwargs.get("callboard", {}):
             return message  # written by callboard itself, such as for a timeout
         return cast("ToolMessage", await self._cleaned(message, request, self._results))
@@ -424,7 +424,7 @@ def _heads(rules: Iterable[str]) -> list[str]:
 
 
 async def _settle(due: Due, walk: Walk) -> None:
-    """Run one pending check, and replace the value by its result; any error refuses the value."""
+    """Run one pending check, and replace the value by the result; if the check fails, record a refusal."""
     before = due.into[due.key]
     try:
         after = due.rule(before) if not isinstance(due.rule, (Url, PathIn)) else await due.rule.acheck(before)

@@ -128,7 +128,7 @@ def _is_arabic(char: str) -> bool:
 
 
 def shortened(text: str, max_chars: int, more: int = 0) -> str:
-    """Return a text cut to `max_chars` characters, with a note about the rest, of which `more` was left out before."""
+    """Cut a text to `max_chars` characters; a note counts the omitted ones, and `more` that the caller omitted."""
     if len(text) <= max_chars and not more:
         return text
     whole = len(text) + more

@@ -79,11 +79,11 @@ class Cleaning:
     """Characters that are left for further texts of the current message; `None` for no limit."""
 
     def output(self, output: Output) -> Output:
-        """Return a cleaned copy of the call's output."""
+        """Return a copy of the call's output; its messages have no invisible characters, and a limited length."""
         return with_entries(output, self._one)
 
     def _one(self, value: Any) -> Any:
-        """Return a cleaned copy of a message, given as object or mapping; return any other value unchanged."""
+        """Return a cleaned copy of a message (an object or a mapping); return any other value unchanged."""
         if isinstance(value, BaseMessage):
             return self._message(value)
         if _is_message(value) and self._is_new(value):
@@ -96,7 +96,7 @@ class Cleaning:
         return message.model_copy(update={"content": self._content(message.content)})
 
     def _is_new(self, message: dict[str, Any]) -> bool:
-        """Return whether a message belongs to this call."""
+        """Return whether a message was made by this call, and not repeated from the message history."""
         # A `Command` may repeat messages of the history, which are clean already.
         call_id = message.get("tool_call_id")
         return call_id == self.call_id if call_id is not None else message.get("id") is None
