@@ -18,7 +18,7 @@ class CommandError(Exception):
 
 
 def printable(text: str) -> str:
-    """Return a text with control characters (not newlines and tabs) and changes of the text direction escaped."""
+    """Escape characters that control a terminal or the text direction; newlines and tabs stay."""
     # Security: an escape sequence could move the cursor and overwrite the call that a person is about to approve. A
     # direction override could show it reversed.
     if text.isascii() and text.isprintable():

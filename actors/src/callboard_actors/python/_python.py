@@ -47,7 +47,7 @@ _MOST_TIME = 0.8
 
 
 class Python(Actor):
-    """Actor that runs Python code of a model in a process of its own.
+    """Actor that runs Python code written by a model, in a separate process.
 
     It refuses to start in any other process. `python_tool` gives it one, which is confined. With a pool of your own,
     `child(Python(...), runs_in=pool)`, the pool decides about the permissions of the code.

@@ -1,4 +1,4 @@
-"""`python_tool`: an interpreter for each conversation, in a process of its own.
+"""`python_tool`: tool with a Python interpreter for each conversation, in a separate process.
 
 Its worker pool limits the time of cells from outside: a cell can disable every limit inside its process.
 """

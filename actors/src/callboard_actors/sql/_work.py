@@ -27,7 +27,7 @@ _PATIENCE = 3.0
 
 
 class Job:
-    """Time limit of one statement, and the means to stop it."""
+    """Time limit of one statement, with methods that stop this statement."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

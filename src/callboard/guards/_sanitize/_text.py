@@ -88,7 +88,7 @@ def _introducers(text: str) -> Iterator[int]:
 
 
 def _replaced(character: re.Pattern[str], new: str, text: str) -> str:
-    """Return a text with the matches of a one-character pattern replaced."""
+    """Replace the matches of a one-character pattern in a text."""
     # Long texts are replaced in pieces, because other threads cannot run during a search.
     if len(text) <= _PIECE:
         return character.sub(new, text)
