@@ -1,4 +1,4 @@
-"""Transfer of calls from the pool to its workers as pickles, and of results and exceptions back; the pool's side."""
+"""Pickles on the pool's side: encodes calls for workers, and decodes the results and exceptions in their replies."""
 
 import inspect
 import io
@@ -23,7 +23,7 @@ _FUNCTION = "function, which has to be importable by its name,"
 
 
 class _Pickler(pickle.Pickler):
-    """Pickler that finds functions behind decorators, and rejects names of a `__main__` that workers cannot load."""
+    """Pickler for calls: handles decorated functions; rejects definitions of a `__main__` that workers cannot load."""
 
     def reducer_override(self, obj: Any) -> Any:
         # Functions and classes are pickled by module and name. So a name that is missing in the worker's main module is
@@ -92,7 +92,7 @@ def packed(
 
 
 def check(fn: Callable[..., Any], title: str) -> None:
-    """Raise `TypeError` for a function that cannot be sent to a worker, or cannot return its result from there."""
+    """Raise `TypeError` for a generator function or a function that cannot be pickled; warn if it uses `cleanup()`."""
     inner = fn.func if isinstance(fn, partial) else fn
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         raise TypeError(

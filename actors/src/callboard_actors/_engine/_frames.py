@@ -1,4 +1,4 @@
-"""Protocol of calls: frames with a header and a body, between pool and worker process, and between agent and worker.
+"""Protocol of calls: frames of a header and a payload, between pool and worker process, and between agent and worker.
 
 Both ends encode and decode frames here. Received bytes are not trusted: each frame is checked, and none may be longer
 than its receiver allows.
@@ -20,7 +20,7 @@ PROTOCOL: Final = 1
 """Version of the protocol; an agent and its workers must have the same version."""
 MAGIC: Final = b"cR"
 HEADER: Final = struct.Struct("!2sBQQ")
-"""Layout of a frame's header: magic bytes, kind, number, length of the body."""
+"""Layout of a frame's header: magic bytes, kind, number, length of the payload."""
 MAX_TOLD: Final = 64 * 1024
 """Largest size of one event, in bytes."""
 
@@ -31,7 +31,7 @@ def versions() -> dict[str, str]:
 
 
 class Kind(IntEnum):
-    """Kind of a frame, which determines the content of its body.
+    """Kind of a frame, which determines the content of its payload.
 
     The number in a frame's header is the number of a call, unless a kind below says otherwise.
     """
@@ -41,7 +41,7 @@ class Kind(IntEnum):
     REFUSE = 2
     """Reason why the connection is refused or closed, as text."""
     PING = 3
-    """Heartbeat, in both directions; no body."""
+    """Heartbeat, in both directions; no payload."""
     DRAIN = 4
     """Message of a remote worker that it refuses new calls and dedicated workers from now on."""
     CALL = 5
@@ -87,7 +87,7 @@ class GarbageError(Exception):
 
 
 def frame(kind: Kind, number: int = 0, body: bytes | bytearray = b"") -> bytes:
-    """Return a header and a body as the bytes of one frame of the worker protocol."""
+    """Return the bytes of one frame of the worker protocol: a header, and `body` as the payload."""
     return HEADER.pack(MAGIC, kind, number, len(body)) + body
 
 
@@ -104,12 +104,12 @@ def header_of(data: bytes | bytearray | memoryview) -> Header:
 
 
 def as_json(said: Mapping[str, Any]) -> bytes:
-    """Encode a mapping as JSON, for the body of a frame."""
+    """Encode a mapping as JSON, for the payload of a frame."""
     return json.dumps(said).encode()
 
 
 def from_json(body: bytes | bytearray | memoryview) -> dict[str, Any]:
-    """Decode a JSON body of a frame; raise `GarbageError` if it is no JSON object."""
+    """Decode the JSON payload of a frame; raise `GarbageError` if the payload is no JSON object."""
     try:
         found = json.loads(bytes(body))
     except (ValueError, RecursionError) as error:
@@ -123,13 +123,13 @@ _LENGTH: Final = struct.Struct("!I")
 
 
 def call_of(along: Mapping[str, Any], pickled: bytes) -> bytes:
-    """Encode the body of a CALL frame from its JSON part and its pickle."""
+    """Encode the payload of a CALL frame, which is JSON followed by a pickle."""
     said = as_json(along)
     return _LENGTH.pack(len(said)) + said + pickled
 
 
 def parts_of(call: bytes | bytearray) -> tuple[dict[str, Any], memoryview]:
-    """Split the body of a CALL frame into its decoded JSON part and its pickle; raise `GarbageError` if invalid."""
+    """Split the payload of a CALL frame into its decoded JSON and its pickle; raise `GarbageError` if it is invalid."""
     if len(call) < _LENGTH.size:
         raise GarbageError("a call that has no beginning")
     view, end = memoryview(call), _LENGTH.size + _LENGTH.unpack_from(call)[0]
@@ -137,12 +137,12 @@ def parts_of(call: bytes | bytearray) -> tuple[dict[str, Any], memoryview]:
 
 
 def lost(reason: str, details: str = "") -> bytes:
-    """Encode the body of a LOST frame: a reason for the error text, and details for a note."""
+    """Encode the payload of a LOST frame: a reason for the error text, and details for a note of the error."""
     return "\0".join((reason.replace("\0", "\\0"), details)).encode(errors="replace")
 
 
 def reason_and_details(reply: bytes | bytearray) -> tuple[str, str]:
-    """Decode the body of a LOST frame; return the reason and the details."""
+    """Decode the payload of a LOST frame; return the reason and the details."""
     reason, _, details = reply.decode(errors="replace").partition("\0")
     return reason, details
 
@@ -158,7 +158,7 @@ calls with smaller numbers have begun, too.
 
 
 def receive_frame(sock: socket, files: list[int] | None = None) -> tuple[int, bytes | bytearray] | None:
-    """Block until a frame has arrived; return its call number and its body, or `None` if the other end has closed.
+    """Block until a frame has arrived; return its call number and payload, or `None` if the other end has closed.
 
     The peer must not send another frame before this one is answered: surplus bytes would be lost. A file sent with the
     frame is appended to `files`; without such a list it is dropped.
@@ -209,12 +209,12 @@ class FrameReader:
     receive: Callable[[int], Awaitable[bytes]]
     """Function that waits for data and returns at most the given number of bytes; raises at the end of the data."""
     longest: int
-    """Largest size of the body of a frame, in bytes; may be changed."""
+    """Largest size of the payload of a frame, in bytes; may be changed."""
     bound: str = "{} are the most"
-    """Part of the error text for bodies longer than `longest`."""
+    """Part of the error text for payloads longer than `longest`."""
     only: int | None = None
     """Number of the only call in progress, `None` if there are several. A frame of another call is rejected by its
-    header, because its body may never arrive.
+    header, because its payload may never arrive.
     """
     kinds: frozenset[Kind] = frozenset(Kind)
     """Kinds of frames that may arrive."""
@@ -231,7 +231,7 @@ class FrameReader:
         return self._at < len(self._data)
 
     async def next(self) -> tuple[Header, bytes | bytearray]:
-        """Wait for the next frame; return its header and body."""
+        """Wait for the next frame; return its header and payload."""
         self._frames += 1
         if self._frames % _FRAMES_IN_A_ROW == 0:
             # While frames are buffered, nothing below waits, so a flood of small frames would hold the event loop.
@@ -259,7 +259,7 @@ class FrameReader:
         return data
 
     def _check(self, header: Header) -> None:
-        """Raise `GarbageError` if a frame with this header is not allowed; called before its body is received."""
+        """Raise `GarbageError` if a frame with this header is not allowed; called before the payload is received."""
         if header.kind not in self.kinds or self.only not in (None, header.number):
             raise GarbageError("it is for another call")
         if header.kind is Kind.TOLD and header.length > MAX_TOLD:

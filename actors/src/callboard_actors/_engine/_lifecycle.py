@@ -1,6 +1,6 @@
 """Lifecycle of an engine in each event loop, from its first user to its last, and the queue of its idle workers.
 
-A `LoopResources` is the engine's set of resources in one event loop, such as worker processes or remote connections.
+Each engine has its own class of `LoopResources`, of which it creates one object for each event loop.
 """
 
 import copy
@@ -38,7 +38,7 @@ class Backoff:
 
 
 class LoopResources(Protocol):
-    """Resources of an engine in one event loop."""
+    """Resources of an engine in one event loop, such as worker processes or remote connections."""
 
     failure: ActorStartError | None
     """Reason why the resources cannot be used; `None` if they can."""
@@ -72,7 +72,7 @@ class _Opening(Generic[S]):
 
 
 class OpenedEngine(Generic[S]):
-    """Engine that users open with `async with`, any number of times, and can drain; see `callboard.Engine`."""
+    """Base class of engines that can be opened several times with `async with`, and drained; see `callboard.Engine`."""
 
     def __init__(self, make: Callable[[], S], *, noun: str, task: str) -> None:
         self._make = make
@@ -110,7 +110,7 @@ class OpenedEngine(Generic[S]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
     ) -> None:
-        """Leave the engine; the last user to leave ends everything that was started for it."""
+        """Close the engine for this user; after the last user in this event loop, end the resources of this loop."""
         await self._leave(self._by_loop[current_token()])
 
     async def _leave(self, opening: _Opening[S]) -> None:
@@ -146,7 +146,7 @@ class OpenedEngine(Generic[S]):
         raise ActorGoneError(title, call_id, reason)
 
     async def drain(self, timeout: float = 30.0) -> Drained:
-        """Refuse new bodies (function calls), wait for running bodies, and end those that do not finish in time.
+        """Refuse new function calls (bodies), wait for running ones, and end those that do not finish within `timeout`.
 
         A refused body fails with `ended="unavailable"`, and an ended body with `ended="unknown"`. Actors on this engine
         go on; their supervisor is drained first. An engine that was left by all its users accepts bodies when it is
@@ -241,7 +241,7 @@ class Idle(Generic[_Worker]):
         self._pair()
 
     def turn_away(self) -> None:
-        """Wake all waiting calls, which get no worker, and remove the idle workers from this queue."""
+        """Wake all waiting calls without a worker, so that they fail, and remove the idle workers from this queue."""
         self._workers.clear()
         self._taken.clear()
         while self._calls:

@@ -1,4 +1,4 @@
-"""Main module of the program, loaded by workers under the name `__mp_main__`, as `multiprocessing` does.
+"""Main module of the program: workers load it under the name `__mp_main__`, as those of `multiprocessing` do.
 
 So code below `if __name__ == "__main__":` does not run again. When classes of it come back in replies, they are found
 in `__main__` of this program.
@@ -19,7 +19,7 @@ _GUARD = 'put what it does, and does not only define, below `if __name__ == "__m
 
 @dataclass(frozen=True, slots=True)
 class MainModule:
-    """Origin of a main module: the path of its file, and perhaps its module name."""
+    """Origin of a main module: the path of its file, and its module name if it was started by `python -m`."""
 
     path: str
     name: str | None = None
@@ -111,7 +111,7 @@ def expect(source: MainModule | None) -> None:
 
 
 def why_no_pool() -> str | None:
-    """Return an error text if this process is loading the main module now; otherwise return `None`."""
+    """Return the error text for a pool that is opened while this process loads the main module; otherwise `None`."""
     # A pool that the main module opens at that time would load it again, without end. The attempt is recorded.
     if _copy is None or not _copy.is_loading:
         return None
@@ -120,7 +120,7 @@ def why_no_pool() -> str | None:
 
 
 def is_unguarded() -> bool:
-    """Return whether the main module tried to open a pool while it was loaded here."""
+    """Return whether the main module tried to open a pool while this process loaded it."""
     return _copy is not None and _copy.is_unguarded
 
 

@@ -1,4 +1,4 @@
-"""Pickles, and the names under which a worker finds functions.
+"""Pickles, the names by which workers find functions, and the context variables that are sent with calls.
 
 Names of the main module are found in whichever process reads a pickle. The name of a decorated function leads to the
 decorator's result. The function is found in an attribute of the result: LangChain's `@tool` keeps it as `func` or
@@ -47,9 +47,9 @@ _DEEPEST = 8
 
 
 def way_to(fn: FunctionType) -> tuple[str, ...]:
-    """Return the names of the attributes that lead from the object under a function's name to the function itself.
+    """Return the attributes through which a decorated function is found from its name, such as `__wrapped__`.
 
-    Empty if the name leads to the function directly, or if no such attributes are found.
+    Return no attributes if the name leads to the function directly, or if the function is not found.
     """
     try:
         found = named(fn.__module__, fn.__qualname__)
@@ -73,7 +73,7 @@ def _way(found: object, fn: FunctionType, gone: tuple[str, ...]) -> tuple[str, .
 
 
 def found_behind(module: str, qualname: str, way: tuple[str, ...]) -> Any:
-    """Return the object that a qualified name and a chain of attributes lead to; called in workers when unpickling."""
+    """Find an object by its qualified name, then follow the attributes in `way`; called in workers when unpickling."""
     found = named(module, qualname)
     for name in way:
         found = getattr(found, name)

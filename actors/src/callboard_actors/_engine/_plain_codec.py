@@ -63,7 +63,7 @@ async def opened_reply(kind: Kind, reply: bytes | bytearray, body: Body, *, is_p
 
 
 def opened_plain(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> Any:
-    """Decode the reply of a confined worker: return the result, or raise the exception that it describes."""
+    """Decode the reply of a confined worker: return the result, or raise the exception that the reply describes."""
     if kind is Kind.LOST:
         said, _ = reason_and_details(reply[:TEXT_BOUND])
         raise ResultLostError(body.title, said, call_id=body.call_id, output=output)
@@ -109,7 +109,7 @@ def has_more_values(reply: bytes, most: int) -> bool:
 
 
 def without_escapes(reply: bytes) -> Iterator[bytes]:
-    """Yield pieces of a JSON text without its escaped backslashes and quotes."""
+    """Yield a JSON text in pieces, from which escaped backslashes and escaped quotes are removed."""
     # Each quote that is left begins or ends a string.
     at = 0
     while at < len(reply):
@@ -122,7 +122,7 @@ def without_escapes(reply: bytes) -> Iterator[bytes]:
 
 
 def _told(error: Exception) -> tuple[str, Exception | None]:
-    """Return a short text for an error, and the error as cause; the cause is `None` if the error's text may be huge."""
+    """Return a short text of an error, and the error itself; `None` replaces an error whose full text may be huge."""
     if isinstance(error, ValidationError) and error.error_count() > _MOST_ERRORS:
         return f"{error.error_count()} validation errors for {error.title}"[:TEXT_BOUND], None
     return str(error)[:TEXT_BOUND], error

@@ -40,7 +40,7 @@ def raised(error: Exception) -> tuple[Kind, bytes]:
 
 
 def _remedy(error: Exception) -> str:
-    """Return advice for the error of an import that the confinement may have refused; an empty text otherwise."""
+    """Return advice for an import error that the confinement may have caused; an empty text for other errors."""
     files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
     is_of_import = isinstance(error, PermissionError) and any(file.startswith("<frozen importlib") for file in files)
     return _REMEDY if is_of_import or isinstance(error, ModuleNotFoundError) else ""

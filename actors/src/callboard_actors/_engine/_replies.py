@@ -14,7 +14,7 @@ _TRACEBACK_BOUND = 16 * 1024
 """Largest length of a traceback in a note, in characters."""
 
 Reply = tuple[Kind, bytes]
-"""Encoded outcome of a call: the kind and the body of the reply's frame."""
+"""Encoded outcome of a call: the kind and the payload of the reply's frame."""
 
 
 class Replies(NamedTuple):
@@ -68,7 +68,7 @@ def _without_own_frame(error: Exception) -> Exception:
 
 
 def bounded(kind: Kind, body: bytes, most: int) -> Reply:
-    """Return the reply unchanged, or a LOST reply if its body is longer than `most` bytes."""
+    """Return the reply unchanged, or a LOST reply if its payload is longer than `most` bytes."""
     if len(body) <= most:
         return kind, body
     if kind is Kind.LOST:
@@ -120,7 +120,7 @@ _Reduced = tuple[Callable[..., BaseException], _Parts]
 
 
 def pickled(error: BaseException) -> bytes:
-    """Pickle an exception so that it can be unpickled; a note lists parts that had to be left out."""
+    """Pickle an exception without the parts that cannot be pickled; a note lists these parts."""
     return _pickled_with(error, {})
 
 

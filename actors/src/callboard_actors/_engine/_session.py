@@ -1,4 +1,4 @@
-"""Session with a worker or an agent: a connection with a send queue, and the calls that are open on it.
+"""Session with a worker or an agent: a connection with a send queue, and the calls that wait for their replies.
 
 `Connection` is used on either side. `OpenCalls` is the side that has sent the calls: of each call, it receives events
 and one reply, or knows why there is no reply.
@@ -47,7 +47,7 @@ class OpenCall:
         return self.reply is not None or self.lost is not None
 
     def take_in(self, header: Header, said: bytes | bytearray) -> None:
-        """Process a frame of this call, an event or the reply; raise `GarbageError` if it is not allowed."""
+        """Process an event or the reply of this call; raise `GarbageError` for a frame that is not allowed."""
         if self.is_over or not self.is_sent:
             raise GarbageError("it is for a call that has had its reply, or was never sent")
         if header.kind is Kind.TOLD:
@@ -59,7 +59,7 @@ class OpenCall:
         self._news.set()
 
     def lose(self, reason: str) -> None:
-        """End the call without a reply, for this reason."""
+        """End the call without a reply; `reason` says why no reply will come."""
         if not self.is_over:
             self.lost = reason
             self._news.set()
@@ -83,7 +83,7 @@ class OpenCall:
 
 
 class OpenCalls:
-    """Calls on a connection that have no reply yet, by their numbers."""
+    """Unanswered calls on a connection, by their numbers."""
 
     def __init__(self, on_over: Callable[[int], object]) -> None:
         self._on_over = on_over
@@ -117,13 +117,13 @@ class OpenCalls:
         self._on_over(number)
 
     def lose(self, reason: str) -> None:
-        """End all calls without a reply, because the connection has ended."""
+        """End all unanswered calls, because the connection has ended; `reason` is the text for their errors."""
         calls, self._calls = self._calls, {}
         for one in calls.values():
             one.lose(reason)
 
     async def end(self, connection: "Connection", number: int, seconds: float) -> bool:
-        """Cancel a call, and wait for its end, shielded from cancellation; return whether it has ended in time."""
+        """Cancel a call and wait at most `seconds` for its end, shielded from cancellation; return whether it ended."""
         one = self._calls.get(number)
         if one is None:
             return True
@@ -270,7 +270,7 @@ class Connection:
             self.close("its connection was lost")
 
     async def _refuse(self, reason: str) -> None:
-        """Close the connection for this reason; before that, send the reason to the other side if that is remote."""
+        """Close the connection for this reason; before that, send the reason to an agent or a remote worker."""
         if not self._is_own:
             self.send(frame(Kind.REFUSE, 0, reason.encode()[:1000]))
             with anyio.move_on_after(0.5):
@@ -295,7 +295,7 @@ class Connection:
                 self.close("its connection was lost")
 
     def _portion(self) -> bytes:
-        """Take the next frames off the queue and return their bytes; small frames are joined, up to one write."""
+        """Take the next frames off the queue, and return their bytes; small frames are joined into one write."""
         taken: list[bytes] = []
         size = 0
         while self._due and size < _PIECE:
@@ -310,7 +310,7 @@ class Connection:
         return taken[0] if len(taken) == 1 else b"".join(taken)
 
     async def _beat(self) -> None:
-        """Send pings; close the connection if the other side sends nothing, or does not read what is written."""
+        """Send pings; close the connection if the other side sends or reads nothing for `silence` seconds."""
         heard = wrote = (-1, anyio.current_time())
         expected = math.inf
         while True:

@@ -1,7 +1,7 @@
-"""Workers of one pool in one event loop: keeps one zygote, by its proxy, and a fixed number of workers running.
+"""Supervision of a pool's processes in one event loop: a zygote (`ZygoteProxy`) and its workers (`Crew`).
 
-A task watches the zygote and replaces it when it dies; one task per place starts a worker, waits for its end, and
-starts the next.
+A task watches the zygote and replaces it when it dies; each of a fixed number of tasks starts a worker, waits for its
+end, and starts the next.
 """
 
 import fcntl
@@ -47,7 +47,7 @@ _STDERR = 2
 
 
 class ZygoteProxy:
-    """Running zygote as the pool sees it: its process, its socket and its workers."""
+    """Pool's object for a running zygote: its process, its socket and its workers."""
 
     def __init__(self, process: subprocess.Popen[bytes], inside: "Inside | None", control: socket.socket) -> None:
         self._process = process
@@ -138,7 +138,7 @@ class ZygoteProxy:
                     return
 
     async def listen(self) -> None:
-        """Receive reports and update the workers until the zygote ends."""
+        """Receive the zygote's reports about its workers, and update their proxies, until the zygote ends."""
         with suppress(ConnectionError):
             while True:
                 header, said = await self._reader.next()
@@ -326,7 +326,7 @@ class Crew:
         return self._dismissed.is_set()
 
     async def until_ready(self) -> None:
-        """Wait until all workers of the pool have started, or `failure` is set.
+        """Wait until all workers of the pool have started, or their start has failed and `failure` is set.
 
         Raise `ActorStartError` after `start_timeout`.
         """

@@ -158,16 +158,16 @@ class Processes(OpenedEngine[Crew]):
         return found
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run a body, which is one function call of a tool or actor, in a worker; raise the same errors as `run`.
+        """Run one function call (`body`) of a tool or actor in a worker; raise the same errors as `run`.
 
         callboard calls this method of an engine; programs call `run`.
 
-        On cancellation, the body is ended within its own grace, if that is shorter than the pool's.
+        On cancellation, the function call has the grace of `body` or of the pool, whichever is shorter.
         """
         return await self._run(body)
 
     async def _run(self, body: Body, file: int | None = None) -> Any:
-        """Run a body in a worker; if the worker dies before the body has begun, try another worker."""
+        """Run a function call in a worker; if the worker dies before the function has begun, try another worker."""
         data = packed(body, self._variables.values())
         with self._bodies.running(body, grace=self._terms.grace) as noted:
             for left in reversed(range(_ATTEMPTS)):
@@ -184,10 +184,10 @@ class Processes(OpenedEngine[Crew]):
 
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[SeatProxy]:
-        """Start a dedicated worker for the duration of the block. It is not counted in the `workers` of the pool.
+        """Start a dedicated worker for the duration of the block, in addition to the `workers` of the pool.
 
         The worker runs one event loop with concurrent async functions. `cpu` and `max_calls` do not apply.
-        `title` names the owner in errors.
+        `title` names the owner of the worker, such as an actor, in errors.
 
         Raises:
             WorkerDiedError: the worker cannot be started.
@@ -211,7 +211,7 @@ class Processes(OpenedEngine[Crew]):
     async def _exchange(
         self, worker: WorkerProxy, crew: Crew, body: Body, data: bytes, file: int | None
     ) -> tuple[Kind, bytes | bytearray, str] | WorkerDiedError:
-        """Run a body in a worker; return the kind of reply, the encoded reply, and the output of a failed body."""
+        """Run a call in a worker; return the reply's kind, the encoded reply, and the printed text of a failed call."""
         # If the worker dies, its error is returned: a `WorkerDiedError` that is raised here may be an observer's,
         # about another pool.
         number = next(self._numbers)
@@ -235,7 +235,7 @@ class Processes(OpenedEngine[Crew]):
     async def _finish(
         self, worker: WorkerProxy, crew: Crew, body: Body, kind: Kind, reply: bytes | bytearray, *, output: str
     ) -> Any:
-        """Decode a worker's reply to a call of the function `body`; return its result or raise its exception."""
+        """Decode a worker's reply to a call; return the call's result or raise its exception."""
         # The worker becomes available to the next call, or ends if it has to be replaced: decided before decoding,
         # because the `finally` block needs it even if decoding raises.
         terms = self._terms
@@ -255,7 +255,7 @@ class Processes(OpenedEngine[Crew]):
     async def _death(
         self, worker: WorkerProxy, crew: Crew, body: Body, number: int, reason: str | None
     ) -> WorkerDiedError:
-        """Wait until a worker that cannot finish its call has ended; return the error of the call, with the reason."""
+        """Wait for the end of a worker that cannot finish its call; return the error to raise for the call."""
         recurs = reason is not None
         with anyio.CancelScope(shield=True):
             # The socket was closed. The zygote's report with the exit code usually follows within milliseconds.

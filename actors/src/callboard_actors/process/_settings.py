@@ -84,7 +84,7 @@ class PoolOptions:
 
     @property
     def last_grace(self) -> float:
-        """Seconds of grace for an idle worker that must end; zero if workers are confined and need no clean-up."""
+        """Grace in seconds of an idle worker that must end; zero for confined workers, which need no clean-up."""
         return self.grace if self.confine is None else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Code that runs inside a worker: serves one call after another, or concurrent calls in a dedicated worker.
+"""Code that runs inside a worker process: a worker serves one call at a time, a dedicated worker concurrent calls.
 
 An async call of a worker runs in its own event loop. A dedicated worker has one event loop for all its calls.
 """
@@ -113,7 +113,10 @@ def is_worker() -> bool:
 
 
 def serve(sock: socket, begun_counter: int, settings: Settings, *, is_seat: bool) -> None:
-    """Serve the calls that arrive on the socket. When the pool has closed the socket, return or end the process."""
+    """Serve the calls that arrive on the socket, until the pool closes the socket.
+
+    Then, a worker returns from this function; a dedicated worker (`is_seat`) ends its process.
+    """
     global _serves
     _serves = True
     _prepare(settings)
@@ -191,7 +194,7 @@ def _outcome(call: bytes | bytearray, tell: Callable[[dict[str, Any]], None], ba
 
 
 class _Seat:
-    """Dedicated worker, which runs concurrent calls of one owner on one event loop."""
+    """Dedicated worker: runs concurrent calls on one event loop, for one owner, such as an actor."""
 
     def __init__(self, sock: socket, begun_counter: int, settings: Settings) -> None:
         self._sock = sock
@@ -237,7 +240,7 @@ _CANCELLED = Kind.LOST, b"it was cancelled"
 
 
 class _Call:
-    """Call in a dedicated worker, which runs in a task of its own."""
+    """Running call in a dedicated worker; each call has its own task."""
 
     def __init__(self, number: int, call: bytes | bytearray, seat: _Seat) -> None:
         self._number = number

@@ -1,4 +1,4 @@
-"""Worker process, on the pool's side: its sockets and files, its calls, and its exit status."""
+"""Pool's objects for a worker process (`WorkerProxy`) and for a dedicated worker process (`SeatProxy`)."""
 
 import itertools
 import os
@@ -78,7 +78,7 @@ async def until_loaded(reader: FrameReader, settings: Settings) -> None:
 
 
 class WorkerProxy:
-    """Worker process as the pool sees it: its sockets and files, its calls, and its exit status.
+    """Pool's object for a worker process: its sockets and files, its calls, and its exit status.
 
     Its sockets and files are closed when it has ended and no call uses them any more.
 
@@ -137,7 +137,7 @@ class WorkerProxy:
             opened.pop_all()
 
     def fds(self) -> list[int]:
-        """Return the descriptors to pass to the worker: socket, output pipe, file with the number of the begun call."""
+        """Return the worker's file descriptors: socket, output pipe, and a file for the number of the current call."""
         return [self._theirs.fileno(), self._their_output, self._begun_counter]
 
     def begin(self, pid: int | None) -> None:
@@ -200,7 +200,7 @@ class WorkerProxy:
     async def exchange(
         self, number: int, body: bytes, max_result: int, deliver: Callable[[Any], None], file: int | None = None
     ) -> tuple[Kind, bytes | bytearray]:
-        """Send a call to the worker, with an open file if `file` is given; return the kind and the body of its reply.
+        """Send a call to the worker, and an open file if `file` is not `None`; return the reply's kind and payload.
 
         Events of the call are passed to `deliver`. Raise `BrokenError` if no valid reply arrives.
         """
@@ -226,7 +226,7 @@ class WorkerProxy:
         return header.kind, said
 
     def reader(self, max_result: int, only: int | None = None) -> FrameReader:
-        """Return a reader of the frames that the worker sends, with bodies of at most `max_result` bytes.
+        """Return a reader of the frames that the worker sends; a frame's payload has at most `max_result` bytes.
 
         `only` is the number of the only call whose frames are accepted; `None` accepts all calls.
         """
@@ -347,7 +347,7 @@ class _Stream(ByteSendStream):
 
 
 class SeatProxy:
-    """Dedicated worker process of one owner, on the pool's side; see `callboard.Engine.seat`."""
+    """Pool's object for the dedicated worker process of one owner, such as an actor; see `callboard.Engine.seat`."""
 
     def __init__(
         self,
@@ -422,7 +422,7 @@ class SeatProxy:
         return self._worker.death(body, reason, begun=begun, recurs=self._recurs)
 
     async def keep(self) -> None:
-        """Read from the worker and write to it until it has ended; then fail its open calls."""
+        """Read from the worker and write to it until it has ended; then end its unanswered calls with an error."""
         # Keeps the worker's files open until `release` in `_settle`, even if the pool closes the worker before.
         self._worker.use()
         try:

@@ -102,7 +102,7 @@ class _Child:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """Worker that has ended and was reaped. Its end is reported at `tell_at`, or earlier if its children have ended."""
+    """Reaped worker. Its end is reported to the pool when its children have ended, at the latest at `tell_at`."""
 
     number: int
     exitcode: int
@@ -184,7 +184,7 @@ class _Forks:
 
 
 class _Zygote:
-    """Event loop of the zygote."""
+    """Event loop of the zygote: executes the commands of the pool, and reports the ends of workers."""
 
     def __init__(self, control: socket, settings: Settings) -> None:
         self._control = control

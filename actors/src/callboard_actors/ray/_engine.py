@@ -84,7 +84,7 @@ class Crew:
         self._over.set()
 
     async def until_ready(self) -> None:
-        """Wait until all Ray actors have started or `failure` is set; raise `ActorStartError` after `start_timeout`."""
+        """Wait until all Ray actors have started, or one has failed; raise `ActorStartError` after `start_timeout`."""
         with anyio.move_on_after(self._terms.start_timeout):
             await self._full.wait()
         if not self._full.is_set():
@@ -200,7 +200,7 @@ class Crew:
             self._idle.put(host)
 
     async def run_body(self, body: Body) -> Any:
-        """Run a body on an idle Ray actor, which runs no other body meanwhile; return the result of the body."""
+        """Run a function call on an idle Ray actor, which runs no other call meanwhile; return the call's result."""
         host = await self.take(body)
         try:
             return await host.run_body(body)
@@ -209,7 +209,7 @@ class Crew:
             host.when_free(lambda: self.give_back(host))
 
     async def hire(self, title: str) -> HostProxy:
-        """Start and return a Ray actor for one owner, who must end it; raise `EngineError` if it cannot be started."""
+        """Start and return a dedicated Ray actor, which the caller must end; raise `EngineError` if it cannot start."""
         host = HostProxy(title, self._terms)
         try:
             with anyio.move_on_after(self._terms.start_timeout):
@@ -242,15 +242,15 @@ class Crew:
 
 
 class RayEngine(OpenedEngine[Crew]):
-    """Engine that runs bodies in Ray actors, on a cluster or in a Ray that it starts; see `callboard.Engine`.
+    """Engine that runs tools and actors in Ray actors, on a Ray cluster or on this machine; see `callboard.Engine`.
 
         async with RayEngine("auto", workers=8) as engine:
             node = ToolNode(tools, policies={"crunch": CallPolicy(runs_in=engine, timeout=60)})
 
     callboard stays the supervisor: timeouts, retries, limits and events work as elsewhere, and Ray's own retries are
-    disabled. A body whose Ray actor is lost ends as unknown, and only its own policy can repeat it. Each Ray actor runs
-    one body at a time. A cancelled async body has its grace. A sync body that does not end within it is killed with its
-    Ray actor, which is replaced.
+    disabled. A body (function call) whose Ray actor is lost ends as unknown, and only its own policy can repeat it.
+    Each Ray actor runs one body at a time. A cancelled async body has its grace. A sync body that does not end within
+    its grace is killed with its Ray actor, which is replaced.
 
     Use a separate engine on the same cluster for tools with other resources.
 
@@ -319,13 +319,13 @@ class RayEngine(OpenedEngine[Crew]):
         check(fn, title)
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run a body, which is one function call of a tool or actor, in a Ray actor; see `callboard.Engine`."""
+        """Run one function call (`body`) of a tool or actor in a Ray actor; see `callboard.Engine`."""
         with self._bodies.running(body, grace=self._terms.grace) as noted:
             return await self._here(body.title, body.call_id).run_body(noted)
 
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[HostProxy]:
-        """Start a Ray actor for one owner for the duration of the block, in addition to the engine's `workers`."""
+        """Start a dedicated Ray actor for the duration of the block, in addition to the engine's `workers`."""
         self._bodies.check_open(title)
         host = await self._here(title).hire(title)
         try:

@@ -1,6 +1,6 @@
-"""Code inside a Ray actor: runs async bodies on its event loop, and sync bodies in threads.
+"""Code inside a Ray actor: runs async functions on its event loop, and sync functions in threads.
 
-Bodies and replies are transferred by Ray's cloudpickle: functions and classes of importable modules by name,
+Function calls and replies are transferred by Ray's cloudpickle: functions and classes of importable modules by name,
 definitions of a script, a notebook or another function by value.
 """
 
@@ -47,7 +47,7 @@ def dumps(value: object) -> bytes:
 
 
 def packed(body: Body) -> bytes:
-    """Pickle the function and arguments of a body; raise `TypeError` that names the part that cannot be pickled."""
+    """Pickle a function with its arguments; raise `TypeError` that names the part that cannot be pickled."""
     return _codec.packed(body, {}, dumps, "on Ray", "function")
 
 
@@ -62,7 +62,7 @@ def check(fn: Callable[..., Any], title: str) -> None:
 
 
 def opened(kind: Kind, data: bytes, body: Body) -> Any:
-    """Decode the reply of a body: return the result, or raise the exception; see `_engine/_codec.py`."""
+    """Decode the reply of a Ray actor to a function call: return the call's result, or raise its exception."""
     if kind is Kind.REFUSE:
         raise TypeError(
             f"{body.title!r} cannot run on Ray: its workers cannot load it: {data.decode(errors='replace')}; "
@@ -74,17 +74,17 @@ def opened(kind: Kind, data: bytes, body: Body) -> Any:
 # Ray actor.
 
 _WORDS = 1_000
-"""Maximum number of events that are kept for one body until the engine fetches them; the oldest are dropped first."""
+"""Maximum number of events that are kept for one call until the engine fetches them; the oldest are dropped first."""
 _THREADS = 64
-"""Number of threads for sync bodies; a dedicated Ray actor may run several bodies at once."""
+"""Number of threads for sync functions; a dedicated Ray actor may run several calls at once."""
 
 Word = dict[str, Any]
 Reply = tuple[Kind, bytes]
-"""Encoded outcome of a body: a pickle, or the reason why there is none."""
+"""Encoded outcome of a function call: a pickle, or the reason why there is none."""
 
 
 class Host:
-    """Ray actor that runs bodies (function calls), identified by numbers, until it is killed."""
+    """Ray actor that runs function calls, each identified by a number, until the Ray actor is killed."""
 
     def __init__(self) -> None:
         self._calls: dict[int, _Call] = {}
@@ -95,15 +95,15 @@ class Host:
         return versions()
 
     async def watch(self) -> None:
-        """Wait for ever; when the process ends, this call fails, so that its caller notices the end."""
+        """Wait for ever: when this Ray actor's process ends, Ray fails this call, and so the engine notices the end."""
         await asyncio.Event().wait()
 
     async def leave(self) -> None:
-        """End this process at once, with every body that runs in it."""
+        """End this process at once, with every function call that runs in it."""
         os._exit(0)
 
     async def run(self, number: int, given: dict[str, Any], data: bytes, most: int) -> tuple[Reply, list[Word]]:
-        """Run a body; return its reply, and the events that were not fetched before."""
+        """Run a function call; return its reply, and those of its events that `words` has not returned yet."""
         call = self._calls[number] = _Call(self._threads, most)
         try:
             reply = await call.run(given, data)
@@ -114,19 +114,19 @@ class Host:
         return reply, call.taken_words()
 
     async def words(self, number: int) -> list[Word]:
-        """Wait for events of a running body and return them; return an empty list if the body has ended."""
+        """Wait for events of a running function call and return them; return an empty list if the call has ended."""
         call = self._calls.get(number)
         return [] if call is None else await call.next_words()
 
     async def cancel(self, number: int) -> None:
-        """Cancel an async body; a body in a thread cannot be cancelled."""
+        """Cancel the call of an async function; a sync function runs in a thread and cannot be cancelled."""
         call = self._calls.get(number)
         if call is not None:
             call.cancel()
 
 
 class _Call:
-    """Body that runs in this Ray actor: its task and its events."""
+    """Function call that runs in this Ray actor: its task and its events."""
 
     def __init__(self, threads: ThreadPoolExecutor, most: int) -> None:
         self._threads = threads

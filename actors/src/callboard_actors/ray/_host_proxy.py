@@ -1,4 +1,4 @@
-"""Options of an engine, the connection of this process to Ray, and the engine's side of a Ray actor.
+"""Options of a Ray engine, the connection of this process to Ray, and the engine's object for a Ray actor.
 
 All engines share the connection; the last engine closes it if an engine opened it.
 
@@ -94,7 +94,7 @@ _is_ours = False
 
 
 def connect(address: str | None, options: Mapping[str, Any]) -> None:
-    """Connect this process to Ray, or share its connection with other engines. Blocks until it is connected."""
+    """Connect this process to Ray, or share the existing connection; block the thread until Ray is connected."""
     global _users, _address, _is_ours
     with _lock:
         if not ray.is_initialized():
@@ -190,9 +190,9 @@ async def value_of(ref: Any) -> Any:
 
 
 _QUIET = 0.02
-"""Seconds after which the engine asks a running body for its events; a shorter body sends them with its reply."""
+"""Seconds after which the engine asks a running call for its events; a shorter call sends them with its reply."""
 _AT_ONCE = 10_000
-"""Maximum number of concurrent method calls of a Ray actor; a body may need several, for events and cancellation."""
+"""Maximum number of concurrent method calls of a Ray actor; a function call may need several, such as for events."""
 
 
 _LOOKS = 10
@@ -200,7 +200,7 @@ _LOOKS = 10
 # The Ray actor.
 
 _TO_LEAVE = 0.5
-"""Seconds that a Ray actor has to end by itself; then it is killed, for instance if a body blocks its event loop."""
+"""Seconds that a Ray actor has to end by itself; then it is killed, for instance if a call blocks its event loop."""
 
 
 class NoRoomError(Exception):
@@ -212,7 +212,7 @@ class _LostError(Exception):
 
 
 class HostProxy:
-    """Engine's object for one Ray actor: starts it, runs bodies in it, and ends it; used in one event loop."""
+    """Engine's object for one Ray actor: starts it, runs function calls in it, and ends it; used in one event loop."""
 
     def __init__(self, title: str, terms: RayOptions) -> None:
         self._title = title
@@ -226,7 +226,7 @@ class HostProxy:
         # Reference to a call that never returns: it fails when the Ray actor ends.
         self._watch: Any = None
         self._ending = 0
-        """Number of cancelled bodies that have not ended yet; their callers may already have ended."""
+        """Number of cancelled function calls that have not ended yet; their callers may already have ended."""
         self._when_free = list[Callable[[], object]]()
         self._began = -math.inf
         """Time of the event loop at which the start of the Ray actor was requested."""
@@ -303,7 +303,7 @@ class HostProxy:
             bell.ring()
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run a body in the Ray actor; see `callboard.extend.Seat`."""
+        """Run a function call in the Ray actor; see `callboard.extend.Seat`."""
         data = packed(body)
         if self._reason is not None:
             raise EngineError(body.title, body.call_id, self._reason, ended="unavailable")
@@ -359,7 +359,7 @@ class HostProxy:
             await bell.wait()
 
     def when_free(self, fn: Callable[[], object]) -> None:
-        """Call `fn` when all cancelled bodies of this Ray actor have ended, or at once if there is none."""
+        """Call `fn` as soon as no cancelled function call is still running in this Ray actor."""
         self._when_free.append(fn)
         self._tell_free()
 
@@ -370,7 +370,7 @@ class HostProxy:
                 fn()
 
     async def _end(self, ref: Any, number: int, body: Body) -> None:
-        """Cancel a body; if it does not end within its grace, end the Ray actor. Never raises."""
+        """Cancel a function call; if the call does not end within its grace, end the Ray actor. Never raises."""
         grace = self._terms.grace if body.grace is None else min(body.grace, self._terms.grace)
         has_ended = False
         try:

@@ -87,7 +87,7 @@ class RemoteWorkers:
         return await self._wait(title, call_id, subject) if link is None else link
 
     def _free(self, subject: str) -> Link | None:
-        """Reserve capacity at the worker with the smallest share of its capacity in use; `None` if none has room."""
+        """Reserve capacity at the worker whose capacity is used least; return `None` if no worker has room."""
         links = [one for one in self.links if one.has_room and one.serves(subject)]
         # Among equal shares, the choice is random.
         link = min(links, key=lambda one: (one.share, random.random()), default=None)  # noqa: S311
@@ -139,7 +139,7 @@ class RemoteWorkers:
         raise EngineError(title, call_id, reason, ended="unavailable", recurs=True)
 
     def _deal(self) -> None:
-        """Assign free workers to waiting calls in FIFO order; a call that no free worker serves stays queued."""
+        """Assign free workers to waiting calls in FIFO order; calls for which no worker is free stay queued."""
         for one in list(self._waiting):
             if not any(link.has_room for link in self.links):
                 return
@@ -175,10 +175,12 @@ _ATTEMPTS: Final = 3
 
 
 class RemoteEngine(OpenedEngine[RemoteWorkers]):
-    """Engine on other machines, in workers started by `callboard worker module:tools --listen host:port`.
+    """Engine that runs tools and actors on other machines, in workers started by `callboard worker module:tools`.
 
         engine = RemoteEngine(["worker-1:7000", "worker-2:7000"], tls="ca.pem")
         node = ToolNode([render], policies={"render": CallPolicy(runs_in=engine)})
+
+    On each machine, start `callboard worker module:tools --listen host:port`.
 
     A call goes to the worker with the smallest share of its capacity in use. If all are busy, the call waits here. If a
     worker is lost, calls that it had begun end as unknown; others go to another worker. The engine reconnects to lost
@@ -255,12 +257,12 @@ class RemoteEngine(OpenedEngine[RemoteWorkers]):
         )
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
-        """Raise `TypeError` if workers on other machines cannot find the function; the error names it by `title`."""
+        """Raise `TypeError` if workers on other machines cannot find the function; `title` names it in the error."""
         _check_name(name_of(fn), title)
         _codec.check(fn, title)
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run a body, which is one function call of a tool or actor, on a remote worker; see `callboard.Engine`.
+        """Run one function call (`body`) of a tool or actor on a remote worker; see `callboard.Engine`.
 
         Raises:
             TypeError: the body cannot be sent.

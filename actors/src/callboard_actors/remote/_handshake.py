@@ -1,4 +1,4 @@
-"""Handshake of a connection: both sides prove that they have the secret, and exchange their terms.
+"""Handshake of a connection: both sides prove that they have the secret, and exchange the terms of the connection.
 
     agent                                worker
     GREET protocol, nonce     ──>
@@ -140,7 +140,7 @@ async def as_server(stream: SocketStream, context: ssl.SSLContext) -> ByteStream
 
 
 class _InTurn(StapledByteStream):
-    """Stream that makes only one write at a time, because TLS may write during a read while the sender writes, too."""
+    """Stream that makes one write at a time: TLS may also write during a read, while another task sends."""
 
     def __init__(self, stream: SocketStream) -> None:
         super().__init__(stream, stream)

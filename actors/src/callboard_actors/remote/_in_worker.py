@@ -1,4 +1,4 @@
-"""Function that a worker's engine runs for each call of an agent. Imports little: every worker process loads it."""
+"""Function that runs an agent's call in a worker process. This module imports little: every worker loads it."""
 
 from collections.abc import Callable
 from functools import partial
@@ -34,7 +34,7 @@ def name_of(subject: Callable[..., Any]) -> str:
 
 
 def _check(subject: str, fn: Callable[..., Any]) -> None:
-    """Raise `TypeError` if the function that came with a call does not have the name `subject` that the call states."""
+    """Raise `TypeError` if the function that came with a call is not the function `subject` that the call names."""
     # Functions of callboard itself wrap the named one, such as an actor's methods.
     # Against mistakes, not attacks: unpickling has already run code of the agent, which has the secret. Use `--confine`
     # against agents that are not trusted.

@@ -1,6 +1,6 @@
 """Link to one remote worker, on the agent's side: keeps a connection, sends calls, and counts the used capacity.
 
-`RemoteSeat` is a dedicated worker process there.
+`RemoteSeat` is a dedicated worker process on that machine.
 """
 
 import itertools
@@ -51,7 +51,7 @@ _LONGEST_PAUSE: Final = 5.0
 _LONG_ENOUGH: Final = 1.0
 """Minimum seconds that a connection has to last so that the next pause is `_PAUSE` again."""
 _TO_ACKNOWLEDGE: Final = 1.0
-"""Seconds after the grace of a cancelled body within which the worker must report the end of the body."""
+"""Seconds after the grace of a cancelled call within which the worker must report the end of the call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class LinkOptions:
 
 
 class RemoteSeat:
-    """Worker process on another machine that is reserved for one owner."""
+    """Dedicated worker process on another machine, reserved for one owner, such as an actor."""
 
     def __init__(self, title: str, number: int, link: "Link", variables: Variables) -> None:
         self.number = number
@@ -89,7 +89,7 @@ class RemoteSeat:
         return self._reason or "it was left"
 
     def drain(self, reason: str) -> None:
-        """Refuse new bodies (function calls) from now on, for this reason; running bodies continue."""
+        """Refuse new function calls from now on, for this reason; running calls continue."""
         self._reason = self._reason or reason
         self._useless.set()
 
@@ -106,7 +106,7 @@ class RemoteSeat:
         return self.reason
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run an async function in the dedicated worker, concurrently with others; see `callboard.extend.Seat`."""
+        """Run an async function in the dedicated worker, concurrently with other calls; see `callboard.extend.Seat`."""
         if self._useless.is_set():
             raise EngineError(body.title, body.call_id, self.reason, ended="unavailable")
         return await self._link.run_body(body, packed(body, self._variables.values()), self.number)
@@ -162,7 +162,7 @@ class Link:
         return self.is_up and self.offer is not None and running < self.offer.capacity
 
     def serves(self, subject: str | None) -> bool:
-        """Return whether the worker serves the function or actor with this name; `None` means any."""
+        """Return whether the worker serves the function or actor with this name; `True` for the name `None`."""
         return subject is None or (self.offer is not None and subject in self.offer.serves)
 
     def reserve(self) -> None:
@@ -286,7 +286,7 @@ class Link:
         self._changed()
 
     async def run_reserved(self, body: Body, pickled: bytes) -> Any:
-        """Run the function `body` in a slot that `reserve` has taken on the worker; otherwise like `run_body`."""
+        """Run a function call on the worker, as `run_body` does, with the capacity that `reserve` has reserved."""
         # No await until `run_body` has registered the call: the place is counted either here or there.
         self._reserved -= 1
         try:
@@ -295,7 +295,7 @@ class Link:
             self._changed()
 
     async def run_body(self, body: Body, pickled: bytes, seat: int | None = None) -> Any:
-        """Run a body on the worker; return its result or raise its exception.
+        """Run a function call on the worker; return its result or raise its exception.
 
         `seat` is the number of the dedicated worker that runs it; `None` for any process of the worker.
         """

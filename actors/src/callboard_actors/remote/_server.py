@@ -1,6 +1,6 @@
 """Server of `callboard worker`: accepts agents, runs a session for each, and drains before it ends.
 
-The process of the command stands at the end: it checks its options, finds the functions and actors to serve, and
+The code of the command stands at the end: it checks its options, finds the functions and actors to serve, and
 serves until a signal arrives.
 """
 
@@ -63,7 +63,10 @@ _REASON: Final = 10_000
 
 
 def ended(known: str, reason: str, *, recurs: bool = False) -> Reply:
-    """Return an ENDED reply, for a call without result or exception; `known` is "unknown" or "unavailable"."""
+    """Return the ENDED reply of a call without result and exception, such as a call that was refused or cancelled.
+
+    `known` is "unavailable" if the function certainly has not begun, and "unknown" if it may have had effects.
+    """
     return Kind.ENDED, as_json({"ended": known, "reason": reason[:_REASON], "recurs": recurs})
 
 
@@ -87,7 +90,7 @@ class ClientSession:
         self._seats: dict[int, _Seat] = {}
         self._group: TaskGroup
         self._begun: set[int] = set()
-        """Numbers of the running calls whose bodies have begun."""
+        """Numbers of the running calls whose functions have begun."""
         self._is_draining = False
         # Set by `stop`: what is cancelled from then on is reported as ended by the drain.
         self._is_stopping = False
@@ -209,7 +212,7 @@ class ClientSession:
             self._reply(number, *reply)
 
     def _count(self, body: Body, *, is_ended: bool, has_begun: bool) -> None:
-        """Add a call that has ended to the results of the drain, if one is in progress."""
+        """Count a call that has ended in the results of the drain, if this session is draining."""
         if not is_ended:
             self.drained += Drained(finished=int(self._is_draining))
         elif has_begun:
@@ -508,7 +511,7 @@ def _of_tool(tool: Any, name: str) -> Iterator[Callable[..., Any]]:
 
 
 def _is_of(one: Any, module: ModuleType) -> bool:
-    """Return whether a value in a module was defined there, and not imported."""
+    """Return whether a value of a module was defined in that module, and not imported."""
     if isinstance(one, type):
         return issubclass(one, Actor) and one.__module__ == module.__name__
     if inspect.isfunction(one):

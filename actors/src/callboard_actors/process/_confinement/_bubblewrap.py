@@ -1,4 +1,4 @@
-"""Sandbox of bubblewrap: a zygote in its own namespaces, with a file system that holds only the paths it needs.
+"""Sandbox of a zygote, made by bubblewrap: namespaces of its own, and a file system with only the permitted paths.
 
 The first process in the new process namespace belongs to bubblewrap. It ends with the program that it runs, and then
 the kernel kills every other process of that namespace.
@@ -34,7 +34,7 @@ class OwnPlaceError(ValueError):
 
 
 def mounts(read: Iterable[str], write: Iterable[str]) -> list[str]:
-    """Return the `bwrap` arguments that mount the paths in `read` and `write` and create symbolic links to these."""
+    """Return the `bwrap` arguments that mount the paths in `read` and `write`, and create symbolic links to them."""
     links: dict[str, str] = {}
     kinds: dict[str, str] = {}
     for kind, paths in (("--ro-bind", read), ("--bind", write)):
@@ -78,7 +78,7 @@ def followed(path: str) -> tuple[str, dict[str, str]]:
 
 
 def _uncovered(kinds: dict[str, str]) -> dict[str, str]:
-    """Remove mounts below another mounted folder that grants the same rights or more; return the other mounts."""
+    """Return the mounts, except those inside a mounted folder that grants at least the same rights."""
     # Keys are paths, parents first; values are "--ro-bind" or "--bind".
     made: dict[str, str] = {}
     for path in sorted(kinds, key=lambda one: Path(one).parts):
@@ -94,7 +94,7 @@ def _above(path: str, made: Container[str]) -> str | None:
 
 
 def _of_the_root(made: dict[str, str]) -> dict[str, str]:
-    """Return a mapping from each symbolic link in `/` that leads to a mounted path to the link's target."""
+    """Return the symbolic links in `/` that lead to a mounted path, as a mapping from link to target."""
     # Many programs use such links in paths, for example /bin, which leads to /usr/bin.
     links = (path for path in Path("/").iterdir() if path.is_symlink())
     real = ((path, os.path.realpath(path)) for path in links)

@@ -71,7 +71,7 @@ class Confine:
         object.__setattr__(self, "environment", variables("environment", self.environment))
 
     def environment_from(self, ours: Mapping[str, str]) -> dict[str, str]:
-        """Return the complete environment of a worker, given the environment `ours` of this process."""
+        """Return all environment variables of a worker; `ours` are the environment variables of this process."""
         # An allow-list: variables of this process may contain secrets.
         kept = {name: value for name, value in ours.items() if name in _INHERITED or name.startswith("LC_")}
         own = {"TMPDIR": TEMPORARY} if self.in_bubblewrap else {}

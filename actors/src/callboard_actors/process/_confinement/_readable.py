@@ -36,7 +36,7 @@ def always_readable(modules: Iterable[str | os.PathLike[str]], *, network: bool)
 
 
 def ways_to_readable(modules: Iterable[str | os.PathLike[str]], *, network: bool) -> list[str]:
-    """Return the existing paths that every confined worker may read, as programs look them up: links are not resolved.
+    """Return the existing paths that every confined worker may read, with links not resolved, as programs open them.
 
     Entries of `sys.path` are not included. The script's folder, `PYTHONPATH` and editable installations contain a
     program's own files, which may be secrets.
@@ -71,7 +71,7 @@ def _site_packages() -> list[str]:
 
 
 def _loaded_libraries() -> set[str]:
-    """Return the paths of the shared libraries that this process has loaded."""
+    """Return the paths of the loaded shared libraries; for those of the interpreter, return their folders."""
     # If a library is below the interpreter's `lib`, its whole folder is returned instead.
     # Other folders stay closed: an extension module of the program may lie beside its `.env`.
     folders = [os.path.realpath(Path(prefix, "lib")) for prefix in (sys.prefix, sys.base_prefix)]
@@ -79,7 +79,7 @@ def _loaded_libraries() -> set[str]:
 
 
 def _mapped() -> set[str]:
-    """Return the paths of the shared libraries that this process has loaded."""
+    """Return the paths of all shared libraries that this process has loaded, read from `/proc/self/maps`."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     paths = (line.split(maxsplit=5)[-1] for line in lines if "/" in line)
     return {path for path in paths if ".so" in Path(path).name}

@@ -1,4 +1,4 @@
-"""Seccomp filter: permanently refuses system calls of this process. Assembles the program without a library.
+"""Seccomp filter that permanently refuses system calls of this process, and its assembler (no library is needed).
 
 Refused calls fail with EPERM, so that programs report it. Setting a socket's buffer sizes does nothing, and succeeds.
 Calls newer than this table fail with ENOSYS, so that libraries fall back to older calls. `clone3` fails with ENOSYS,
@@ -76,13 +76,16 @@ NEWEST: Final = 462
 
 
 def always(machine: str) -> dict[str, int]:
-    """Return the numbers, by name, of the system calls that the filter always allows."""
+    """Return the system calls that the filter always allows, as a mapping from name to number."""
     # The objects of these calls are protected by Landlock or by the filtering of other calls.
     return _parsed(_ALWAYS, machine)
 
 
 def conditional(machine: str) -> dict[str, int]:
-    """Return the numbers, by name, of the system calls that the filter allows depending on arguments or `Confine`."""
+    """Return the system calls that the filter allows only under conditions, as a mapping from name to number.
+
+    The conditions concern the arguments of the call, or the permissions of `Confine`.
+    """
     return _parsed(_CONDITIONAL, machine)
 
 
@@ -232,7 +235,7 @@ def _conditions(pid: int, allowed: Allowed) -> Mapping[str, _Alternatives]:
 
 
 def _block(alternatives: _Alternatives, pretended: _Alternatives) -> list[bytes]:
-    """Return the instructions that decide one system call: allow, pretend success, or refuse."""
+    """Return the instructions that allow or refuse one system call, or report success without executing it."""
     code: list[bytes] = []
     for tests in alternatives:
         code += _all_hold(tests, _ALLOW)

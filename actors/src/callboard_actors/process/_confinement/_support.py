@@ -22,7 +22,10 @@ Row = tuple[str, str, str, str]
 
 
 def checks() -> list[Row]:
-    """Return the results of all checks. Entry point in the group `callboard.doctor`."""
+    """Check whether this system can confine workers; return one row per check for the table of `callboard doctor`.
+
+    `callboard doctor` finds this function as an entry point in the group `callboard.doctor`.
+    """
     # In a process of its own: a check forks, which is safe only in a process with one thread.
     try:
         command = [sys.executable, "-m", __name__]
