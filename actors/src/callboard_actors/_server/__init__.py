@@ -1,4 +1,4 @@
-"""State that processes share on a Redis or PostgreSQL server: limits, documents, and the owners of keys.
+"""State that processes share on a Redis or PostgreSQL server: limits, circuit breakers, cached results, fleets.
 
 Start with `_client.py`: a thread that talks to the server for the whole process, and the base of the objects that users
 create. `_limits.py`, `_documents.py` and `fleet/` have a client, a store and a transport each: a protocol of

@@ -1,4 +1,4 @@
-"""Base of `RedisDocuments` and `PostgresDocuments`, their client in each process, and the protocol of a server.
+"""Base class of `RedisDocuments` and `PostgresDocuments`, its background client, and the interface of connections.
 
 The client applies rules to documents in rounds of two round trips. A round first reads all documents with pending
 changes, then writes the new texts. A document that another process changed in between is read and tried again.
@@ -108,7 +108,7 @@ class ChangeGroup:
         self._says: list[tuple[PendingChange, Done[Any] | Exception]] = []
 
     def follow(self, stored: StoredDocument) -> Written | None:
-        """Apply the rules in order, each to the result of the previous rule; return the text to write.
+        """Apply the rules (functions) in order, each to the result of the previous rule; return the text to write.
 
         `None` means that nothing is to be written.
         """
@@ -133,13 +133,13 @@ class ChangeGroup:
         return written if is_change else None
 
     def answer(self) -> None:
-        """Pass the answer of each rule to its caller; called when the server has the text that the rules have made."""
+        """Pass the answer of each rule to its caller; called when the server has stored the resulting text, if any."""
         for change, says in self._says:
             change.answer(says)
 
 
 def _group_by_document(changes: Iterable[PendingChange]) -> list[ChangeGroup]:
-    """Group changes by document, sorted by document name, because a server may lock documents in this order."""
+    """Group changes by document, sorted by name: all processes then lock documents on the server in the same order."""
     by_document: dict[tuple[str, str], list[PendingChange]] = defaultdict(list)
     for change in changes:
         by_document[change.document.shelf, change.document.name].append(change)
@@ -162,7 +162,7 @@ _MOST_KEPT = 10_000
 
 
 class DocumentsClient(BackgroundClient[DocumentsTransport]):
-    """Client of one process for documents on a server: applies the rules of all callers in this process."""
+    """Client of one process for documents on a server: makes the changes that callers in this process request."""
 
     def __init__(self, line: Callable[[], DocumentsTransport], where: str, *, patience: float, away: WhileAway) -> None:
         self.going_on = _GOING_ON[away]
@@ -174,7 +174,7 @@ class DocumentsClient(BackgroundClient[DocumentsTransport]):
         super().__init__(line, where, patience, _logger)
 
     def change(self, change: PendingChange) -> None:
-        """Queue a rule that is to be applied to a document; may be called from any thread."""
+        """Queue a rule (a function) to be applied to a document; may be called from any thread."""
         if not self.post(lambda: self._enter(change)):
             change.answer(self.closed())
 

@@ -1,4 +1,4 @@
-"""Base of `RedisLimits` and `PostgresLimits`, their client in each process, and the protocol of a server.
+"""Base class of `RedisLimits` and `PostgresLimits`, its background client, and the interface of connections.
 
 `Gate` is the state of one limit, or of one key of a limit, in this process: permits, and changes for the server. It
 decides, and never waits. All of it runs in the client's thread, except `Gate.is_safe` and parts of `LocalPermit`.
@@ -60,7 +60,7 @@ class Numbers:
 
     @property
     def silence(self) -> int:
-        """Microseconds after its start in which a server grants no permits: processes report held permits first."""
+        """Microseconds for which a restarted server grants no permits: processes report held permits first."""
         return max(self.lease, min(self.per, _LONGEST_SILENCE))
 
 
@@ -68,8 +68,8 @@ class Numbers:
 class Op:
     """Change of one permit, as a process reports it to the server.
 
-    `enter` requests a permit, `leave` releases it or leaves the queue, `begin` is the start of the body. A full report
-    has `wait` for a call that already had a place in the queue, and `hold` for a call with a permit.
+    `enter` requests a permit, `leave` releases it or leaves the queue, `begin` is the start of the call's function. A
+    full report has `wait` for a call that already had a place in the queue, and `hold` for a call with a permit.
     """
 
     kind: Literal["enter", "leave", "begin", "wait", "hold"]
@@ -132,7 +132,7 @@ class LimitsTransport(Connection, Protocol):
         ...
 
     def heard(self) -> AsyncIterator[tuple[str, str, int]]:
-        """Yield limit and key, id and fencing token of each permit that the server grants to a waiting call."""
+        """Yield each permit that the server grants to a waiting call: its limit (with key), id and fencing token."""
         ...
 
 
@@ -187,7 +187,7 @@ class LocalPermit:
         return self.phase in (Phase.NEW, Phase.ASKED, Phase.WAITING)
 
     def grant(self, token: int | None) -> None:
-        """Grant the permit to the waiting call; `token` is `None` for a permit of this process's share in an outage."""
+        """Grant the permit to the waiting call; `token` is `None` if this process grants it during a server outage."""
         self.phase = Phase.HELD
         self.token = token
         # Last: the waiting call reads phase and token as soon as this wakes it.
@@ -195,7 +195,7 @@ class LocalPermit:
 
     @property
     def is_lost(self) -> bool:
-        """Return whether another process may have this permit by now; called before the body begins, in any thread."""
+        """Return whether another process may have this permit by now; called before the call's function starts."""
         if self.phase is not Phase.HELD or self.token is None:
             return self._was_lost
         return self.gate is not None and not self.gate.is_safe()
@@ -211,7 +211,7 @@ class LocalPermit:
         self._on_answer()
 
     def begin(self) -> None:
-        """Record that the body of the call begins; may be called from any thread."""
+        """Record that the function of the call starts; may be called from any thread."""
         # At once, in the caller's thread; see `is_begun`.
         self.is_begun = True
         self.post(self._begin)
@@ -267,7 +267,7 @@ class Share:
 
 
 class Gate:
-    """State of one limit, or of one key of a limit, in this process: its permits, and the changes to report."""
+    """State of one limit (or of one key of a limit) in this process: permits, and changes to report to the server."""
 
     def __init__(self, name: str, numbers: Numbers, where: str, clock: Callable[[], float] = now) -> None:
         self.name = name
@@ -322,7 +322,7 @@ class Gate:
         return self._clock() < self._safe_until
 
     def _lose(self) -> None:
-        """Drop granted permits whose bodies have not begun: the lease has ended, and other processes may have them."""
+        """Drop the permits of calls that have not started: the lease has ended, and other processes may have them."""
         for stay in list(self.stays.values()):
             # A body that runs cannot be undone, so its permit stays. Local shares (no token) have no lease.
             if stay.phase is Phase.HELD and stay.token is not None and not stay.is_begun:
@@ -608,7 +608,7 @@ _MOST: Final = 1_000_000
 
 
 class LimitStore(ClientStore[LimitsClient]):
-    """Store of limits that many processes share. `RedisLimits` documents the options; `_check` below checks them."""
+    """Store of limits that many processes share on a server. `RedisLimits` documents the options."""
 
     def __init__(
         self,
@@ -659,7 +659,7 @@ class LimitStore(ClientStore[LimitsClient]):
 
 
 def _storable(name: str) -> str:
-    """Return a name that every server accepts: the given name, such as that of a tool, or a hash of it."""
+    """Return the name of a limit in a form that every server accepts: the name itself if possible, otherwise a hash."""
     if len(name) <= 200 and name.isprintable() and name.isascii():
         return name
     return f"sha256:{hashlib.sha256(name.encode(errors='backslashreplace')).hexdigest()}"

@@ -1,4 +1,4 @@
-"""Small helpers that several packages of this distribution use.
+"""Helpers that several packages of this distribution use: checks of options, secrets, background tasks, and others.
 
 Each file stands alone, and none imports another one; read a file when another package uses it.
 

@@ -1,4 +1,4 @@
-"""Output of commands and Python code for a model: head and tail, as text without escape sequences."""
+"""Shortening of program output for a model: head and tail, as text without escape sequences."""
 
 import re
 from codecs import getincrementaldecoder
@@ -24,7 +24,7 @@ _SHOWN = 16
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Output of a program, or its head and tail if it is long."""
+    """Output of a program; of a long output, only the head and the tail."""
 
     head: bytes
     left_out: int
@@ -33,7 +33,7 @@ class Excerpt:
 
     @property
     def size(self) -> int:
-        """Number of bytes of the whole output, with those that were left out."""
+        """Number of bytes of the whole output, including the bytes that were left out."""
         return len(self.head) + self.left_out + len(self.tail)
 
     def text(self) -> str:

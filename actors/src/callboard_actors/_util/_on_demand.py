@@ -1,4 +1,4 @@
-"""Package attributes that are imported at first use, because workers import the package too."""
+"""Import of package attributes at first use, so that worker processes import only the modules that they use."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Checks of the options of actors, with the name and the value of the option in the error."""
+"""Checks of options that users give, and of installed extras; the errors name the option."""
 
 import math
 from collections.abc import Iterable, Mapping

@@ -30,7 +30,7 @@ def secret_from(file: str | os.PathLike[str] | None, *, forget: bool = False) ->
 
 
 def checked(secret: bytes, name: str) -> bytes:
-    """Return the secret; raise `ValueError` if it is too short. The error names the secret, and does not contain it."""
+    """Return the secret; raise `ValueError` if it is too short. The error has the `name`, but not the secret itself."""
     if len(secret) < _SHORTEST:
         raise ValueError(f"{name} has {len(secret)} bytes, and {_SHORTEST} are the least; {_REMEDY}")
     return secret
@@ -42,21 +42,21 @@ def nonce() -> str:
 
 
 def proof(secret: bytes, *parts: str) -> str:
-    """Return the HMAC of `parts`, in this order, as hexadecimal text: it proves that the sender has the secret."""
+    """Return a hexadecimal HMAC of the texts `parts`, which proves that its sender has the secret."""
     # Each part with its length: otherwise different parts with the same concatenation would share a proof.
     said = b"".join(len(part).to_bytes(4, "big") + part.encode() for part in parts)
     return mac(secret, b"callboard worker" + said).hex()  # the prefix keeps other uses of the same secret apart
 
 
 def mac(secret: bytes, said: bytes) -> bytes:
-    """Return the HMAC-SHA256 of `said` under the secret."""
+    """Return the HMAC-SHA256 of the bytes `said`, with the secret as its key."""
     # The secret is hashed first. HMAC pads short keys with zeros, so a secret and the same secret with NUL bytes at its
     # end would be the same key.
     return hmac.digest(hashlib.sha256(secret).digest(), said, "sha256")
 
 
 def is_proved(claim: object, secret: bytes, *parts: str) -> bool:
-    """Return whether `claim` is the proof of these texts under the secret; takes the same time for any claim."""
+    """Return whether `claim` equals `proof(secret, *parts)`; the comparison takes the same time for any claim."""
     if not isinstance(claim, str) or not claim.isascii():
         return False
     return hmac.compare_digest(claim.encode(), proof(secret, *parts).encode())

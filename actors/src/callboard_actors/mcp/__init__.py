@@ -1,9 +1,9 @@
-"""MCP servers as actors: `McpServer`.
+"""Tools, resources and prompts of MCP servers for agents: `McpServer`.
 
     async with McpServer(["npx", "-y", "@modelcontextprotocol/server-everything"]) as server:
         node = ToolNode([server])
 
-The session belongs to a task of its own. All callers share it, and it is opened again if the connection is lost.
+The session belongs to the task of an actor. All callers share it, and it is opened again if the connection is lost.
 """
 
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""`Connection`: actor that owns the session with an MCP server; before it, the targets and options of connections."""
+"""Actor that owns the session with an MCP server (`Connection`), and the targets and options of connections."""
 
 import json
 import logging
@@ -41,7 +41,7 @@ from callboard_actors.mcp._tools import EndlessListError, McpToolError, list_too
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Target of a connection: a command, whose process is the server. Messages go over its stdin and stdout."""
+    """Target of a connection: a command that starts the server; messages go over the server's stdin and stdout."""
 
     argv: Sequence[str]
     env: Mapping[str, str] = field(repr=False)  # may contain API keys
@@ -65,9 +65,9 @@ class Url:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Target of a connection: an object of the SDK.
+    """Target of a connection: a server object of the MCP SDK, or a function that returns an SDK transport.
 
-    It is a server in this process, or a function that returns an SDK transport for each connection.
+    The server object runs in this process. The function is called for each connection.
     """
 
     server: Any
@@ -171,7 +171,7 @@ class McpBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Target and options of an `McpServer`. Each connection is made from them, also after a restart of its actor."""
+    """Target and options with which an `McpServer` makes each connection, also after a restart of the actor."""
 
     name: str
     target: Target
@@ -191,11 +191,11 @@ class Plan:
 
     @property
     def is_http(self) -> bool:
-        """`True` if each message is an HTTP request of its own, which may fail while the connection goes on working."""
+        """`True` for a URL target: each message is a separate HTTP request, and one may fail without the others."""
         return isinstance(self.target, Url)
 
     async def way(self, key: Hashable, link: Link) -> Any:
-        """Return a new SDK transport for the connection with this key; `link` is told when the transport ends."""
+        """Return a new SDK transport for the connection with this key; when it ends, it marks `link` as lost."""
         bounds = self.bounds
         match self.target:
             case Command(argv, env, cwd):
@@ -240,7 +240,7 @@ def meta_of_call() -> types.RequestParamsMeta:
 
 
 async def told_progress(context: Context, progress: float, total: float | None, message: str | None) -> None:
-    """Report a progress notification of the server as progress of the call that it belongs to."""
+    """Report a server's progress notification as progress of the call to which the notification belongs."""
     # The SDK runs this in another task, so the context of the call is an argument.
     # A copy, because a context can be entered only once at a time, and reports may overlap with the call.
     context.copy().run(tell_progress, message or "", done=_amount(progress), total=_amount(total))
@@ -279,7 +279,7 @@ _LISTENS_AT_MOST = 60.0
 
 
 class Catalog:
-    """Last known tools of an MCP server, or the reason why the server cannot be used.
+    """Tools that an MCP server listed last, or the reason why the server cannot be used.
 
     Only the connection without a key writes to it, from its own task.
     """
@@ -311,7 +311,7 @@ class Answer:
 
 
 class Connection(Actor):
-    """Actor that keeps one connection to an MCP server; it lives as long as the session with the server.
+    """Actor that keeps one connection to an MCP server, with one session.
 
     The SDK's client is entered and left in the actor's task, whichever task calls, because its cancel scopes belong to
     one task. If the session is lost, the actor fails, and its supervisor starts it again.
@@ -418,7 +418,7 @@ class Connection(Actor):
     async def _sent(
         self, tool: str, send: Callable[..., Awaitable[T]], responses: types.InputResponses | None, state: str | None, /
     ) -> T:
-        """Send a tool call, with answers to the server's last requests if it has made any, and return the response."""
+        """Send a tool call, with the answers (if any) to the server's last requests, and return the response."""
         # `responses` are the answers to its requests; `state` is its `requestState`.
         again = partial(send, input_responses=responses, request_state=state)
         try:
@@ -454,7 +454,7 @@ class Connection(Actor):
         return await self._list()
 
     async def _judged(self, error: MCPError, tool: str, sending: Sending) -> Exception:
-        """Return the error that the caller of a failed request gets."""
+        """Return the error to raise for a failed request; if the session is lost, wait until the actor fails."""
         # If the session is lost, this never returns: the actor fails and ends all calls.
         if self._plan.is_http:
             if error.code == types.INVALID_REQUEST and error.message == "Session terminated":
@@ -490,7 +490,7 @@ class Connection(Actor):
         return tools
 
     async def _ask_for_logs(self) -> None:
-        """Send the wanted log level to the server once in each session, if its MCP version is older than 2026."""
+        """Send the wanted log level to a server with an MCP version before 2026; called once in each session."""
         # For later servers, the log level is a part of each request.
         if self._plan.log_level is None or self._is_modern or self._client.server_capabilities.logging is None:
             return

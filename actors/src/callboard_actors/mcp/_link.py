@@ -1,4 +1,4 @@
-"""State of a connection to an MCP server: whether it works, and why it was lost; filter for invalid tools.
+"""State of a connection to an MCP server (working, or lost for a reason), and checks of received messages.
 
 The SDK rejects a list as a whole if one tool is invalid. `InvalidTools` removes such tools before the SDK sees the
 list, so that the valid ones can be used. `watched` wraps a transport of the SDK, and reports its end to the `Link`.
@@ -35,7 +35,7 @@ _LISTS: Final = {
 
 
 class InvalidTools:
-    """Filter that removes invalid tools from a server's lists, and keeps the reason for each."""
+    """Filter that removes invalid tools from a server's lists, and records the reason for each removed tool."""
 
     def __init__(self) -> None:
         self.version: str | None = None
@@ -80,7 +80,7 @@ def error_response(number: types.RequestId | None, why: str, *, metadata: Any = 
 
 
 def _too_many(result: Mapping[str, Any]) -> str | None:
-    """Return the error text for a result with more items in a list than the SDK should validate, or `None`."""
+    """Return an error text if a list in a result has more items than the SDK should validate, otherwise `None`."""
     # Structured content is not counted, because the SDK does not validate it here.
     for name, what in _LISTS.items():
         parts = result.get(name)
@@ -103,7 +103,7 @@ def _misfit(result: Mapping[str, Any], version: str) -> str | None:
 
 
 def _flaw(tool: object) -> str | None:
-    """Return the reason why models cannot use a tool that the protocol allows; `None` if they can."""
+    """Return the reason why models cannot use a tool that MCP itself allows; `None` if models can use the tool."""
     if not isinstance(tool, dict):
         return None
     if not (name := _name(tool)):
@@ -200,7 +200,7 @@ class _Asked:
         self._has_fallen = anyio.Event()
 
     async def one_more(self) -> None:
-        """Count one more unanswered request of the server, and pause if there are too many."""
+        """Count a request of the server; if too many requests are unanswered, wait before more messages are read."""
         self._count += 1
         if self._count < _MOST_ASKED:
             return
@@ -213,7 +213,7 @@ class _Asked:
             self._count = 0
 
     def one_less(self, _: object) -> None:
-        """Count one answer to a request of the server, and end a pause of reading."""
+        """Count an answer to a request of the server; if reading is paused, let it continue."""
         if self._count:
             self._count -= 1
             self._has_fallen.set()

@@ -1,4 +1,4 @@
-"""Answers to requests that a server makes: by a person through an interrupt, a function, a model, or a refusal.
+"""Answers to the requests of an MCP server, given by a person (through an interrupt), a function or a model.
 
 Servers of 2026 ask in rounds: a server answers a call with requests, and the call is repeated with the answers. Servers
 of 2025 ask during a call, which stays open until a person answers (`HeldCall`). `Questions` serves both.
@@ -39,7 +39,7 @@ from callboard_actors.mcp._tools import McpToolError, as_block
 
 
 class SamplingRefusedError(Exception):
-    """Raised if a server asks for a model that it may not use, or uses a model in a way that is not allowed."""
+    """Raised if a server requests a model that the server may not use, or a use of the model that is not allowed."""
 
     def __init__(self, server: str, what: str = "a model", *, remedy: str = "") -> None:
         super().__init__(f"the MCP server {server!r} asks for {what}, which is refused{remedy}")
@@ -70,7 +70,7 @@ class Sampler:
 
     @property
     def is_of_agents(self) -> bool:
-        """`True` if requests go to the model of the calling agent; this agent must be found for each request."""
+        """`True` if a server's request goes to the model of the agent whose call caused the request."""
         return self.model is None
 
     async def __call__(
@@ -184,12 +184,12 @@ def question_of(params: types.ElicitRequestParams, server: str, tool: str, conti
 
 
 def name_of_call(server: str, tool: str, arguments: Mapping[str, Any]) -> str:
-    """Return a digest of a call to a server; it identifies the call among all calls that a tool body makes."""
+    """Return a digest of a call to a server, which distinguishes the call from other calls of the same tool body."""
     return hashlib.sha256(json.dumps([server, tool, arguments], sort_keys=True, default=repr).encode()).hexdigest()
 
 
 def is_question_of(call: str, value: object) -> bool:
-    """Return whether an interrupt's value is a question that the server asked for this call; `call` is its digest."""
+    """Return whether an interrupt's value is a question that a server asked in the call with the digest `call`."""
     if not isinstance(value, dict):
         return False
     question = cast("dict[str, Any]", value)
@@ -306,7 +306,7 @@ It is known over HTTP, where the request arrives with the context of its call, b
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """Question of a server to a person, and the answer once it was given."""
+    """Question of a server to a person, and the person's answer, when it has arrived."""
 
     params: types.ElicitRequestParams
     answered: anyio.Event = field(default_factory=anyio.Event)
@@ -315,10 +315,10 @@ class Asked:
 
 @dataclass(slots=True, eq=False)
 class HeldCall:
-    """Call to a server with an MCP version of 2025. It runs in its own task, and its callers may end before it does.
+    """Call to a server with an MCP version of 2025, in a task of its own, which may outlive the callers.
 
-    `name` is a digest that distinguishes the call from others of the same body. Questions are shown in `conversation`
-    only.
+    `name` is a digest that distinguishes the call from others of the same tool body. Questions are shown in
+    `conversation` only.
     """
 
     tool: str
@@ -403,7 +403,7 @@ class HeldCall:
         self._resumed.set()
 
     async def until_fetched(self) -> None:
-        """Wait until a caller returns to get the result of the call, at most until the time limit of the call."""
+        """Wait until a caller fetches the result of the call, but not longer than the time limit of the call."""
         with anyio.CancelScope(deadline=self._scope.deadline):
             await self._resumed.wait()
 

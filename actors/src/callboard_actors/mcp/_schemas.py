@@ -91,7 +91,7 @@ _LEFT_OUT = frozenset({"patternProperties", "unevaluatedItems", "unevaluatedProp
 
 
 class OverBudgetError(ValueError):
-    """Raised if a validation takes more steps, or more time, than allowed; pydantic takes it for an invalid value."""
+    """Raised if a validation exceeds its limit of steps or time; pydantic then reports the value as invalid."""
 
     def __init__(self) -> None:
         super().__init__("its schema asks for more work than it may: simplify the schema")

@@ -33,13 +33,13 @@ _KEPT = 4096
 
 
 class SeenSessions:
-    """Record of the last server session that each conversation has used, to tell models of a lost session."""
+    """Record of the last server session of each conversation; it shows when a model must be told of a lost session."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[Hashable, int | None] = OrderedDict()
 
     def is_news(self, conversation: Hashable, session: int) -> bool:
-        """Record the session of a conversation; return whether its model must be told that the last session is lost.
+        """Record the session of a conversation; return whether the model must be told that an earlier session is lost.
 
         `session` is 0 for a server without state, where nothing can be lost.
         """
@@ -94,7 +94,7 @@ _LEFT_ALONE = 3.0
 
 
 class McpServer(Openable):
-    """MCP server whose tools are available within an `async with` block.
+    """Client of an MCP server; within its `async with` block, agents can use the server's tools.
 
         async with McpServer(["npx", "-y", "@modelcontextprotocol/server-everything"]) as server:
             print(await server.call("echo", {"message": "hello"}))
@@ -218,7 +218,7 @@ class McpServer(Openable):
 
     @property
     def is_open(self) -> bool:
-        """`True` within the `async with` block, while the tools are known."""
+        """`True` within the `async with` block, in which the server's tools can be used."""
         return self._connections is not None
 
     @property
@@ -234,7 +234,7 @@ class McpServer(Openable):
         return tools
 
     def get_tools(self) -> list[BaseTool]:
-        """Return the offered tools; the method of LangChain's toolkits, which `ToolNode([server])` calls."""
+        """Return the offered tools; named as in LangChain's toolkits, so that `ToolNode([server])` can call it."""
         return self.tools
 
     async def list_tools(self) -> list[types.Tool]:

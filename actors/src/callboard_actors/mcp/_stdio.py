@@ -174,7 +174,7 @@ class _Child:
         return f"its process has ended with exit code {code}"
 
     def _remarks(self) -> str:
-        """Return a text for errors that quotes stderr, and the last stdout line that was no message; "" without any."""
+        """Return the end of stderr and the last invalid line of stdout, for errors; "" if there is neither."""
         found = ""
         if self._wrote:
             found += f"; on stdout, which is for messages, it wrote {_as_text(self._wrote[-200:])!r}"
@@ -221,7 +221,7 @@ async def _put(into: MemoryObjectSendStream[SessionMessage | Exception], message
 
 
 def _no_answer(line: bytes) -> SessionMessage | None:
-    """Return an error response to the request that an invalid line answers; `None` if the line answers no request."""
+    """Return an error response in place of an invalid line that answers a request; `None` for any other line."""
     # Without the error, the caller of the request would wait for ever.
     try:
         found = json.loads(line)

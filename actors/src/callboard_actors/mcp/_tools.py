@@ -1,4 +1,4 @@
-"""Contents, tools, resources and prompts of a server: complete lists, and their conversion for LangChain and models."""
+"""Lists of the tools, resources and prompts of an MCP server, and their conversion to objects of LangChain."""
 
 import base64
 import json
@@ -197,7 +197,7 @@ class Choice:
 
 
 def no_tool(server: str, name: str, known: Iterable[str], unfit: Mapping[str, str]) -> str:
-    """Return an error text about a tool that the server does not have, or that was left out as unfit."""
+    """Return an error text about a tool that the server does not have, or that was left out because it is invalid."""
     if name in unfit:
         return f"the tool {name!r} of the MCP server {server!r} is left out: {unfit[name]}"
     names = sorted(known)

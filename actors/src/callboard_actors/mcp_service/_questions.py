@@ -212,7 +212,7 @@ class NeedsAnswers:
 
 
 class ServedCall(Protocol):
-    """Call of a client on the server, from its arguments through its questions to its result."""
+    """Call of a client that the server runs; before it has a result, it may ask the user questions."""
 
     async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | NeedsAnswers:
         """Run the call until it has a result, or a person must be asked; return the result or the questions.
@@ -351,7 +351,7 @@ class OpenQuestions:
         return state
 
     def take(self, state: str, caller: Caller, name: str, arguments: dict[str, Any]) -> WaitingCall | None:
-        """Remove and return the waiting call with this token.
+        """Remove and return the waiting call with the secret token `state`.
 
         Return `None` if the token is unknown or expired, or belongs to another client or another request.
         """
@@ -377,7 +377,7 @@ class OpenQuestions:
             await found.dialogue.work.forget()
 
     def _surplus(self, owner: tuple[str, str]) -> str | None:
-        """Return the token of a waiting call to drop because a limit is exceeded, or `None`."""
+        """Return the token of the waiting call to drop if a limit is exceeded; `None` if no limit is exceeded."""
         # `owner` is the client that has just stored a call.
         counts = Counter(one.caller.owner for one in self._waiting.values())
         if counts[owner] <= MOST_OF_ONE:

@@ -39,7 +39,7 @@ Block = Callable[[], AbstractAsyncContextManager[Any]]
 
 
 def block_of(served: object) -> Block | None:
-    """Return a function for an `async with` block that opens the object to serve; `None` if it need not be opened."""
+    """Return a function whose async context manager opens the object to serve; `None` for an object that is open."""
     # Two kinds need it: functions with `@asynccontextmanager`, and MCP servers that are not open yet.
     if inspect.isfunction(served) and inspect.isasyncgenfunction(inspect.unwrap(served)):
         return cast("Block", served)
@@ -228,7 +228,7 @@ class Service:
         return await dialogue.fill_in(asking, filled, tell)
 
     async def _filled(self, context: Context, asking: NeedsAnswers) -> Filled | str:
-        """Ask the user during the call: return the filled-in forms, or the reason why there are none, as a text."""
+        """Ask the user during the call; return the filled-in forms, or an error text if the user could not be asked."""
         with anyio.CancelScope() as scope:
             self._asking.add(scope)
             if self._is_closing:  # `drain()` has cancelled the scopes that it found, and knows nothing of this one
@@ -271,7 +271,7 @@ def _tools_of(served: object) -> list[Any]:
 
 
 def _tool(one: object) -> object:
-    """Return a served object as `ToolNode` accepts it; raise TypeError for an object of another type."""
+    """Return an object to serve in the form that `ToolNode` accepts; raise TypeError if its type cannot be served."""
     # Actors and MCP servers are returned unchanged. Tools and functions become tools with JSON results.
     if isinstance(one, (Actor, ChildSpec, McpServer)):
         return one

@@ -78,7 +78,7 @@ class StdioConnection:
 
 
 async def _until(ready: Callable[[int], Awaitable[None]], descriptor: int) -> None:
-    """Wait until a file descriptor is ready for reading or writing, by calling the function `ready`."""
+    """Wait until a file descriptor is ready; `ready` is anyio's `wait_readable` or `wait_writable`."""
     # Return at once for a file on disk, which is always ready: `ready` raises PermissionError for it.
     with suppress(PermissionError):
         await ready(descriptor)

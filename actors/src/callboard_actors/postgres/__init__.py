@@ -1,4 +1,4 @@
-"""Limits, circuit breakers, cached results and owners of actors, shared by many processes through PostgreSQL.
+"""Limits, circuit breakers, cached results and fleets of actors, shared by many processes through PostgreSQL.
 
 limits = PostgresLimits("postgresql://localhost/app")
 documents = PostgresDocuments("postgresql://localhost/app")

@@ -45,7 +45,7 @@ def check_url(whose: str, url: str) -> None:
 
 
 class PostgresConnection:
-    """Connection of one process to PostgreSQL, and a second one if a subclass names notification channels."""
+    """Connection of one process to PostgreSQL; subclasses with notification channels have a second connection."""
 
     what: str
     """Noun for the stored data in error texts."""

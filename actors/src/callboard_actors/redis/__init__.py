@@ -1,4 +1,4 @@
-"""Limits, circuit breakers, cached results and owners of actors, shared by many processes through Redis.
+"""Limits, circuit breakers, cached results and fleets of actors, shared by many processes through Redis.
 
 limits = RedisLimits("redis://localhost")
 documents = RedisDocuments("redis://localhost")

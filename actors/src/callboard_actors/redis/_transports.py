@@ -43,7 +43,7 @@ _AT_ONCE = 500
 
 
 def check_url(whose: str, url: str) -> None:
-    """Raise ValueError for a URL whose database is no number, or with an option that may not be set or is unknown."""
+    """Raise ValueError for a URL with a database that is no number, or with an unknown or forbidden option."""
     parts = urlsplit(url)
     database = parts.path.strip("/")
     if parts.scheme != "unix" and database and not database.isdecimal():

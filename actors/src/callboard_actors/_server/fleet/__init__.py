@@ -1,4 +1,4 @@
-"""Fleets of processes with one owner for each key: the part that does not depend on the server.
+"""Fleets: groups of processes in which one process owns each actor key; code for both Redis and PostgreSQL.
 
 Start with `_lease.py`, which argues that two owners of a key never both write. `_client.py` renews the lease in a
 thread, and has the protocol that Redis and PostgreSQL implement. `_member.py` has the object that users create, and

@@ -1,4 +1,4 @@
-"""Client of one fleet member, which renews its lease and sends its requests; and the protocol of a server.
+"""Background client of a fleet member, which renews the lease and sends requests, and the interface of connections.
 
 The client's thread renews the lease and receives replies even while the event loops of the process, asyncio or trio,
 are busy.
@@ -33,7 +33,7 @@ class Owned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Owner of a key, as the asking process knows it. The server rejects an ask if the key has another owner."""
+    """Key, and the owner that the sender of an ask expects. The server rejects the ask if the owner is another one."""
 
     gate: str
     owner: str
@@ -85,7 +85,7 @@ class FleetTransport(Connection, Protocol):
         ...
 
     async def own(self, gate: str) -> Owned:
-        """Acquire a key if it has no owner; return the owner that the key then has."""
+        """Acquire an actor key if it has no owner; return the owner that the key then has."""
         ...
 
     async def still(self, addresses: Sequence[Address]) -> Sequence[bool]:
@@ -104,7 +104,7 @@ class FleetTransport(Connection, Protocol):
         ...
 
     async def begin(self, gate: str, token: int, ask: str) -> bool:
-        """Mark an ask that was sent to this member as begun.
+        """Record at the server that this member begins to run an ask.
 
         Return False if its sender has recalled it, or if the key has another owner.
         """
@@ -126,15 +126,15 @@ class FleetTransport(Connection, Protocol):
         ...
 
     async def give_back(self, gate: str, token: int) -> None:
-        """Give up a key, so that the next asker may own it."""
+        """Give up an actor key, so that another process may own it."""
         ...
 
     async def save(self, gate: str, token: int, state: bytes) -> bool:
-        """Save the state of a key; return False if the key has a later owner."""
+        """Save the state of a key's actor; return False if another process has become the owner of the key."""
         ...
 
     async def load(self, gate: str) -> bytes | None:
-        """Return the state that the last owner of the key saved; `None` if there is none."""
+        """Return the state of a key's actor that the last owner saved; `None` if no state was saved."""
         ...
 
     def mail(self) -> AsyncIterator[Sequence[bytes]]:
@@ -203,7 +203,7 @@ class FleetClient(BackgroundClient[FleetTransport]):
 
     @property
     def is_up(self) -> bool:
-        """Return whether the server can be reached, as far as is known."""
+        """Return whether there is a connection to the server on which no request has failed."""
         return self._line is not None and self._up.is_set()
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -338,7 +338,7 @@ class FleetClient(BackgroundClient[FleetTransport]):
         await line.close()
 
     async def _watch_lease(self) -> None:
-        """Give up all keys before the lease ends, whenever it cannot be renewed; runs as long as the client."""
+        """Watch the lease while the client runs; give up all keys before the lease ends if no heartbeat renews it."""
         while True:
             if self.lease.is_lost():
                 self._lose(f"{self.where} could not be reached for too long")

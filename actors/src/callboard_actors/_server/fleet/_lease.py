@@ -1,4 +1,4 @@
-"""Lease of one fleet member, and the argument why two owners of a key never both write.
+"""Lease of one fleet member, and the proof that two owners of a key never both write.
 
 Let L be the lease, S = SAFE * L and C = CLEAN_UP * L. `t` is the owner's clock when it sends a heartbeat.
 
@@ -82,9 +82,9 @@ class Lease:
         self._is_member = False
 
     def is_safe(self, era: int) -> bool:
-        """Return whether no other member can own the keys that this member acquired when `self.era` was `era`.
+        """Return whether this member certainly still owns the keys that it acquired in the era `era`.
 
-        May be called from any thread.
+        An era is the time between two losses of all keys; see `self.era`. May be called from any thread.
         """
         # Three reads without a lock. The era is read last: a late answer to a heartbeat loses all keys and then renews
         # the lease for a new era, and an old era that was compared before that would be taken for safe.
@@ -99,7 +99,7 @@ class Lease:
         return self._is_member and self.safe_for() <= 0
 
     def lose(self) -> None:
-        """Record that this member owns no key any more, and count a new era, so that older checks of the lease fail."""
+        """Record that this member has lost all keys; `is_safe()` is false from now on for keys acquired before."""
         self._is_member = False
         self.era += 1
 

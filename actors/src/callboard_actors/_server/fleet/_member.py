@@ -1,4 +1,4 @@
-"""Fleet as one process knows it: base of `RedisFleet` and `PostgresFleet`, and the membership for actors of one kind.
+"""Base class of `RedisFleet` and `PostgresFleet`, and the membership of one process in a fleet.
 
 `Answers` runs asks of other members in the actors of this process. `KeptStates` saves states of actors at the server.
 """
@@ -40,7 +40,7 @@ _WHAT: dict[Kind, What] = {Kind.VALUE: "value", Kind.RAISED: "raised", Kind.LOST
 
 
 class Answers:
-    """Receiver of asks from other members, in the fleet client's thread; the actors of this process answer them."""
+    """Receiver of asks (actor calls) from other members: runs them in the actors of this process, and sends replies."""
 
     def __init__(self, host: FleetHost, router: Router) -> None:
         self._host = host
@@ -119,7 +119,7 @@ class Answers:
         return _WHAT[kind], said
 
     async def _begin(self, message: Message, asked: AskContents) -> bool:
-        """Ask the server whether an ask may begin here, and return its answer."""
+        """Request the server's permission to begin an ask in this process; return whether the server has given it."""
         # The server allows this to one process only, and to no process after the sender has recalled the ask.
         try:
             return await self._router.client.in_thread(partial(self._ask_to_begin, message, asked))
@@ -263,7 +263,10 @@ VARIABLE = "CALLBOARD_FLEET_SECRET"
 
 
 class FleetStore(ServerStore):
-    """Object by which a process takes part in a fleet on a shared server. `RedisFleet` documents the options."""
+    """Base class of `RedisFleet` and `PostgresFleet`, by which a process joins a fleet of processes.
+
+    `RedisFleet` documents the options.
+    """
 
     def __init__(
         self,

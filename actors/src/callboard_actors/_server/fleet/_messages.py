@@ -1,4 +1,4 @@
-"""Signed messages between the members of a fleet; members do not trust others that can write to the server."""
+"""Signed messages between fleet members; the signature is necessary because other programs can write to the server."""
 
 import hmac
 from collections.abc import Hashable
@@ -49,12 +49,12 @@ class Signer:
         self._key = mac(secret, f"callboard fleet {fleet}".encode())
 
     def sealed(self, place: str, value: object) -> bytes:
-        """Pickle and sign a value. `place` is the id of the receiving member; for a state, the name of its key."""
+        """Pickle and sign a value. `place` is the receiving member's id or, for a saved state, the name of its key."""
         body = dumps(value)
         return self._mac(place, body) + body
 
     def opened(self, place: str, frame: bytes) -> Any:
-        """Check the signature of a value for `place`, then unpickle the value; raise ForgedError if it is invalid."""
+        """Unpickle a value that `sealed()` signed for `place`; raise ForgedError if the signature is invalid."""
         # Verified before `loads`: unpickling bytes of an attacker would run their code.
         seal, body = frame[:_SEAL], frame[_SEAL:]
         if not hmac.compare_digest(seal, self._mac(place, body)):  # in constant time
@@ -67,7 +67,7 @@ class Signer:
 
 
 def fingerprint(secret: bytes) -> str:
-    """Return a text by which members check that they share one secret; it does not reveal the secret."""
+    """Return a hash of the secret, which members compare to check that all of them have the same secret."""
     return mac(secret, b"callboard fleet: whose secret is it?").hex()[:16]
 
 

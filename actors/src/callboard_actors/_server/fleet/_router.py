@@ -1,4 +1,4 @@
-"""Router of a fleet member, which sends each ask to the owner of the ask's key, over one route for each key.
+"""Router of a fleet member: sends each ask (call of a keyed actor) to the process that owns the key.
 
 Other threads may call `post`, `give_back`, `held`, `route` and `lose`. Everything else runs in the client's thread.
 """
@@ -116,7 +116,7 @@ class RoutedAsk:
             self.ask.on_begin()
 
     def taken(self) -> None:
-        """Confirm that the ask is in the actor's mailbox here, or never will be. The router then takes the next ask."""
+        """Tell the router that the ask is in a local actor's mailbox, or never will be: the next ask may follow."""
         if self.state == "here":
             self.state = "taken"
             self._on_taken(self)
@@ -152,7 +152,7 @@ class HeldKey:
 
 
 class Route:
-    """Route of this process's asks to the owner of one key: the known owner, the queue, and the sent asks.
+    """Route of this process's asks to the owner of one key: the owner (if known), the queued and the sent asks.
 
     `held`, `queue`, `is_unwanted` and `is_busy` change under the router's lock; the rest in the client's thread.
     """
@@ -283,7 +283,7 @@ class Router:
         self.client.post(lambda: self.client.start(lambda: self.free(route.gate, held.token)))
 
     def note_begun(self, gate: str, token: int, ask: str) -> None:
-        """Record that an ask of another process begins here; runs in the client's thread."""
+        """Record that this process begins to run an ask of another process; runs in the client's thread."""
         self._unanswered.setdefault((gate, token), set()).add(ask)
 
     def note_answered(self, gate: str, token: int, ask: str) -> None:
@@ -294,7 +294,7 @@ class Router:
             self._unanswered.pop((gate, token), None)
 
     async def free(self, gate: str, token: int) -> None:
-        """Give up a key at the server, after the replies to all asks that began here were sent."""
+        """Give up a key at the server, after the replies to all asks that began in this process were sent."""
         # An asker that finds its key without this owner counts an ask without a reply as unknown.
         while (gate, token) in self._unanswered:
             await asyncio.sleep(_LOOK)
@@ -465,7 +465,7 @@ class Router:
         route.is_suspect, route.owner = True, None
 
     async def _take_back(self, route: Route) -> None:
-        """Recall sent asks that have not begun, and queue them for the next owner. Asks that began stay as they are."""
+        """Recall the sent asks that have not begun, and queue them for the next owner of the key."""
         # Before the awaits: a new suspicion while asks are recalled must not be lost.
         route.is_suspect = False
         again = [one.id for one in list(route.sent.values()) if await self._is_recalled(one)]
@@ -493,7 +493,7 @@ class Router:
                 one.fail(_ended(one))
 
     def note_beat(self) -> None:
-        """After a heartbeat, start to check that the receivers of sent asks still own the keys."""
+        """Start to check whether the receivers of sent asks still own the keys; called after each heartbeat."""
         # Do nothing if the last check is still running.
         if not self._is_looking:
             self._is_looking = True
@@ -556,7 +556,7 @@ class Router:
             self.tell(one.sent_to.owner, "cancel", one.id)
 
     def tell(self, to: str, what: What, ask: str, said: object = None, *, ends: bool = False) -> None:
-        """Send a message to another member, after the messages of earlier calls; runs in the client's thread."""
+        """Queue a message to another member; messages are sent in the order of the calls. Client's thread only."""
         self._outbox.append((to, self.frame(to, what, ask, said), ask if ends else ""))
         self._written += 1
         if not self._is_posting:
