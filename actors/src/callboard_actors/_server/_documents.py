@@ -1,4 +1,4 @@
-"""Base class of `RedisDocuments` and `PostgresDocuments`, its background client, and the interface of connections.
+"""Store, background client and connection interface for documents (circuit breakers, cached results) on a server.
 
 The client applies rules to documents in rounds of two round trips. A round first reads all documents with pending
 changes, then writes the new texts. A document that another process changed in between is read and tried again.
@@ -81,7 +81,7 @@ class DocumentsTransport(Connection, Protocol):
 
 @dataclass(slots=True, eq=False)
 class PendingChange:
-    """Function (rule) to be applied to a document, and the callback for its answer, if a caller waits for one."""
+    """Function (rule) to be applied to a document, and the callback for the rule's answer, if a caller waits."""
 
     document: Document
     rule: Rule[Any]

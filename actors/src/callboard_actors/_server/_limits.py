@@ -1,4 +1,4 @@
-"""Base class of `RedisLimits` and `PostgresLimits`, its background client, and the interface of connections.
+"""Store, background client and connection interface for limits that many processes share on a server.
 
 `Gate` is the state of one limit, or of one key of a limit, in this process: permits, and changes for the server. It
 decides, and never waits. All of it runs in the client's thread, except `Gate.is_safe` and parts of `LocalPermit`.
@@ -82,7 +82,7 @@ class Op:
 
     @property
     def written(self) -> tuple[str, str, str, str, int]:
-        """Fields of the change, as the server reads them."""
+        """Fields of this change, in the order in which the server reads them."""
         # A held permit is written as "pause" as long as its body has not started.
         kind = "pause" if self.kind == "hold" and not self.begun else self.kind
         return kind, self.id, self.tenant, self.spot, self.token
@@ -452,7 +452,7 @@ class Gate:
                 stay.phase = Phase.WAITING
 
     def _tell_left(self, id: str, spot: str) -> None:
-        """Report again that a call has left the queue, because its place in the queue became known only now."""
+        """Report again that a call has left the queue, now with the call's place, which the server has just sent."""
         for op in self._ops:
             if op.id == id and op.kind == "leave":
                 self._ops.remove(op)

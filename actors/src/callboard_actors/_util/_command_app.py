@@ -1,4 +1,4 @@
-"""Base of the commands of this distribution: the help option, and the choice of the event loop."""
+"""Common parts of this distribution's commands: the help option, and the choice of the event loop."""
 
 from enum import StrEnum
 

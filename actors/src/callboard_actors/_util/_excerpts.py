@@ -78,7 +78,7 @@ def _decoded(data: bytes, *, is_cut: bool = False) -> str:
 
 
 def _without_cut_begin(data: bytes) -> bytes:
-    """Return data without the remaining bytes of an incomplete UTF-8 character at its beginning."""
+    """Return data without the bytes at the beginning that belong to an incomplete UTF-8 character."""
     return data[:4].lstrip(_CONTINUATION) + data[4:]
 
 

@@ -45,7 +45,7 @@ def check_seconds(whose: str, options: Iterable[tuple[str, object, float]], long
 
 
 def variables(where: str, given: object) -> dict[str, str]:
-    """Check environment variables that a user gives, and return them; raise TypeError or ValueError for wrong ones.
+    """Check and return environment variables that a user gives; raise TypeError or ValueError if they are invalid.
 
     `where` names the user's option in errors.
     """

@@ -195,7 +195,7 @@ class Plan:
         return isinstance(self.target, Url)
 
     async def way(self, key: Hashable, link: Link) -> Any:
-        """Return a new SDK transport for the connection with this key; when it ends, it marks `link` as lost."""
+        """Return a new SDK transport for the connection of this key; the end of the transport marks `link` as lost."""
         bounds = self.bounds
         match self.target:
             case Command(argv, env, cwd):

@@ -234,7 +234,7 @@ class McpServer(Openable):
         return tools
 
     def get_tools(self) -> list[BaseTool]:
-        """Return the offered tools; named as in LangChain's toolkits, so that `ToolNode([server])` can call it."""
+        """Return the offered tools. LangChain's toolkits have this method, too, and `ToolNode([server])` calls it."""
         return self.tools
 
     async def list_tools(self) -> list[types.Tool]:
@@ -353,7 +353,7 @@ class McpServer(Openable):
         return await self._use(what, work, key)
 
     async def _check_extra_tools(self) -> None:
-        """Raise `ValueError` if an option asks for tools about resources or prompts, and the server has none."""
+        """Raise `ValueError` if an option requests tools for resources or prompts that the server does not have."""
         if not any(self._extra_tools.values()):
             return
         has = await self._use("capabilities", _capabilities, None)

@@ -64,7 +64,7 @@ class Caller:
 
     @property
     def owner(self) -> tuple[str, str]:
-        """Key that stands for the client when the waiting calls of each client are counted.
+        """Identity under which the waiting calls of this client are counted.
 
         It is the principal or, without one, the address and port of the connection.
         """

@@ -321,7 +321,7 @@ def _mistake_in(arguments: Mapping[str, Any], *, keeps: bool) -> str | None:
 
 
 def _unnamed_thread(arguments: Mapping[str, Any], caller: Caller) -> str | None:
-    """Return an error text for a thread id that the client has invented although it may not; otherwise `None`."""
+    """Return an error text if a client that may use only thread ids of this server sends another one; else `None`."""
     # Clients without an identity share the names of threads. Only random ids, which nobody can guess, keep their
     # conversations apart.
     name = arguments.get("thread_id")

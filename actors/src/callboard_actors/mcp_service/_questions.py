@@ -416,7 +416,7 @@ class ProgressCounter:
         self._total: float | None = None
 
     def report(self, message: object, done: object = None, total: object = None) -> Report:
-        """Return the next progress report. Its number is higher than the last one, whatever `done` is."""
+        """Return the next progress report, with a higher number than the last one even if `done` is not higher."""
         # If `done` is missing or did not rise, the number rises by one, or by a millionth of the last known total.
         if isinstance(total, (int, float)):
             self._total = float(total)

@@ -54,7 +54,7 @@ def failed(text: str) -> types.CallToolResult:
 
 
 def failed_with(error: BaseException) -> types.CallToolResult:
-    """Return an MCP error result for an unhandled error, in the words that a `ToolNode` uses."""
+    """Return an MCP error result for an unhandled error, with the text that a `ToolNode` would return."""
     return failed(TOOL_CALL_ERROR_TEMPLATE.format(error=repr(error)))
 
 
@@ -83,7 +83,7 @@ def _structured(message: ToolMessage, *, of_text: bool) -> dict[str, Any] | None
 
 
 def _as_object(artifact: object) -> dict[str, Any] | None:
-    """Return an artifact as a JSON object; `None` if it has no such form, and so is not sent to clients."""
+    """Return an artifact as a JSON object; `None` for an artifact without such a form, which clients do not get."""
     if isinstance(artifact, (str, bytes, int, float)):
         return None
     if isinstance(artifact, dict) and is_data_content_block(cast("dict[str, Any]", artifact)):
@@ -187,13 +187,13 @@ def _adapter(returned: Any) -> TypeAdapter[Any]:
 
 
 def _is_langchains_own(returned: object) -> bool:
-    """Return whether a return type is LangChain's container of a result (message or command), not the result itself."""
+    """Return whether a return type is a LangChain message or command, which only contains the tool's result."""
     kind = get_origin(returned) or returned
     return isinstance(kind, type) and issubclass(kind, ToolOutputMixin | BaseMessage)
 
 
 def with_json_results(tool: BaseTool) -> BaseTool:
-    """Return a copy of a tool that returns its results as JSON; the tool itself if its results are not objects."""
+    """Return a copy of a tool, with results converted to JSON; the tool itself if its results are no JSON objects."""
     found = result_type(tool)
     if found is None or not isinstance(tool, StructuredTool):
         return tool

@@ -101,7 +101,7 @@ class Service:
 
     @property
     def tool_names(self) -> list[str]:
-        """Names of the served tools; empty while an object that must be opened is closed."""
+        """Names of the served tools; empty as long as the served object is not open."""
         return [tool.name for tool in self._tools()]
 
     def server(self) -> Server[Any]:

@@ -108,7 +108,7 @@ def claimed_stdio() -> Generator[StdioConnection]:
 
 
 async def serve_stdio(service: Service, wire: StdioConnection, drain: float) -> Drained:
-    """Serve the client of a connection until it leaves, or until SIGTERM or SIGINT; return the report of the drain.
+    """Serve the connected client until the client leaves, or until SIGTERM or SIGINT; return the report of the drain.
 
     `drain` is the time in seconds for calls to finish after a signal.
     """

@@ -95,7 +95,7 @@ class PostgresConnection:
             raise
 
     async def _make(self) -> None:
-        """Create the tables and functions by running the script, unless its last function exists."""
+        """Create the tables and functions by running the script, unless the function that it creates last exists."""
         connection = self._saying
         if connection.info.server_version < _LEAST * 10_000:
             version = connection.info.server_version // 10_000

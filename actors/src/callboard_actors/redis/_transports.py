@@ -61,7 +61,7 @@ def check_url(whose: str, url: str) -> None:
 
 
 class RedisConnection:
-    """Connection of one process to a Redis server, with notification channels if a subclass names some."""
+    """Connection of one process to a Redis server; subclasses may name notification channels to subscribe to."""
 
     what: str
     """Noun for the stored data in error texts."""

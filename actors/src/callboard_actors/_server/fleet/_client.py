@@ -1,4 +1,4 @@
-"""Background client of a fleet member, which renews the lease and sends requests, and the interface of connections.
+"""Background client of one fleet member (renews the lease, sends requests), and the interface of its connections.
 
 The client's thread renews the lease and receives replies even while the event loops of the process, asyncio or trio,
 are busy.
@@ -273,7 +273,7 @@ class FleetClient(BackgroundClient[FleetTransport]):
         await super()._serve()
 
     def end(self) -> None:
-        """Give up all keys, and fail the asks that still wait."""
+        """Give up all keys, and fail the asks (actor calls) that still wait."""
         # First: from here on no key is safe, and the actors of all keys are told to end.
         self._lose("it has left its fleet")
         for task in self._tasks:

@@ -1,4 +1,4 @@
-"""Lease of one fleet member, and the proof that two owners of a key never both write.
+"""Lease of one fleet member, and the reasons why two owners of a key never both write.
 
 Let L be the lease, S = SAFE * L and C = CLEAN_UP * L. `t` is the owner's clock when it sends a heartbeat.
 
@@ -99,7 +99,7 @@ class Lease:
         return self._is_member and self.safe_for() <= 0
 
     def lose(self) -> None:
-        """Record that this member has lost all keys; `is_safe()` is false from now on for keys acquired before."""
+        """Record that this member has lost all its keys; from now on, `is_safe()` returns False for these keys."""
         self._is_member = False
         self.era += 1
 

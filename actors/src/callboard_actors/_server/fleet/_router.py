@@ -322,7 +322,7 @@ class Router:
         self._on_lost(key, reason)
 
     def fail_all(self, error: StorageError) -> None:
-        """Fail the queued asks; if this member has left the fleet, fail the sent asks, too."""
+        """Fail the queued asks (actor calls); if this member has left the fleet, fail the sent asks, too."""
         with self._lock:
             waiting = [one for route in self._routes.values() for one in route.queue]
             for route in self._routes.values():
@@ -517,7 +517,7 @@ class Router:
             self._is_looking = False
 
     def hear(self, message: Message) -> None:
-        """Handle a message of another member about an ask of this process."""
+        """Handle a message of another member about an ask (actor call) that this process has sent."""
         found = self._sent.get(message.ask)
         if found is None:
             return  # late: the ask has had its outcome
