@@ -45,13 +45,18 @@ MAX_CHARACTERS = 20_000
 
 def agent(model: str | BaseChatModel | None = None, folder: Path = FOLDER) -> Agent:
     """Return the agent of the project in a folder."""
+    if found := [name for name in (".git", ".venv", ".envrc") if (folder / name).exists()]:
+        # A confined test may write there too, for example a hook that runs unconfined at your next commit.
+        raise ValueError(
+            f"{folder} contains {', '.join(found)}: let the agent work on a copy without them, made by `git archive`"
+        )
     python = Path(sys.executable)
     confine = Confine(read=[sys.prefix, sys.base_prefix], write=[folder], processes=True)
     shell = Shell(folder, confine=confine, env={"PATH": f"{python.parent}:{os.defpath}"}, timeout=60.0)
     node = ToolNode(
         [*file_tools(folder), shell],
         middleware=[approval()],
-        handle_tool_errors=(ToolException,),
+        handle_tool_errors=(ToolException, OSError, ValueError),  # the last two: of paths and of files without text
         policies={"read_file": CallPolicy(idempotent=True), "run": CallPolicy(timeout=120.0)},
     )
     model = model or os.environ.get("MODEL") or script()
@@ -83,7 +88,8 @@ def file_tools(folder: Path) -> list[BaseTool]:
     def list_files() -> str:
         """List the files of the project."""
         files = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-        return "\n".join(sorted(str(path) for path in files if "__pycache__" not in path.parts))
+        names = "\n".join(sorted(str(path) for path in files if "__pycache__" not in path.parts))
+        return names if len(names) <= MAX_CHARACTERS else f"{names[:MAX_CHARACTERS]}\n[and more; use ls.]"
 
     @tool
     def read_file(path: str) -> str:

@@ -70,7 +70,9 @@ def set_shop(state: dict[str, Any]) -> dict[str, Any]:
     reply = state["messages"][-1].model_copy(deep=True)
     for call in reply.tool_calls:
         if call["name"] == "query":
-            call["args"]["parameters"] = {**(call["args"].get("parameters") or {}), "shop": SHOP}
+            given = call["args"].get("parameters") or {}
+            if isinstance(given, dict):  # any other value is refused with the arguments
+                call["args"]["parameters"] = {**given, "shop": SHOP}
     return {"messages": [reply]}
 
 
@@ -85,7 +87,7 @@ def chart_tool(folder: Path) -> BaseTool:
             bars = [(str(row[label]), float(row[value])) for row in rows]
         except (KeyError, TypeError, ValueError) as error:
             raise ToolException(f"No chart: {error!r}. The columns are {', '.join(rows[0])}.") from error
-        name = "-".join(re.findall(r"\w+", title.lower())) + ".svg"
+        name = "-".join(re.findall(r"\w+", title.lower()))[:80] + ".svg"
         await anyio.Path(folder, name).write_text(svg(title, bars))
         return f"{name}: {len(bars)} bars.", {"file": str(folder / name)}
 
@@ -104,7 +106,7 @@ def last_rows(messages: list[BaseMessage]) -> list[dict[str, Any]]:
 
 
 def svg(title: str, bars: list[tuple[str, float]]) -> str:
-    most = max((value for _, value in bars), default=1.0)
+    most = max((value for _, value in bars), default=1.0) or 1.0
     lines = [f'<text y="12">{escape(title)}</text>']
     for place, (label, value) in enumerate(bars, 1):
         lines.append(f'<text y="{12 + 16 * place}">{escape(label)}</text>')

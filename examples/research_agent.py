@@ -22,6 +22,7 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 from langchain_core.language_models import BaseChatModel
@@ -61,17 +62,25 @@ NOTES = [keep_note, read_notes]
 
 
 def host_of(call: Mapping[str, Any]) -> str:
-    """Return the host and port of the URL of a call, which the model wrote: it may be any text."""
-    return str(call["args"].get("url", "")).partition("://")[2].partition("/")[0]
+    """Return the host of the URL of a call, which the model wrote: it may be any text."""
+    try:
+        return (urlsplit(str(call["args"].get("url", ""))).hostname or "").rstrip(".")
+    except ValueError:
+        return ""
 
 
-def research(model: str | BaseChatModel, notes: Sequence[Any], prompt: str = PROMPT) -> Agent:
-    """Return the agent with its tools for pages, and with tools that keep notes."""
+def research(
+    model: str | BaseChatModel, notes: Sequence[Any], prompt: str = PROMPT, ports: Sequence[int] = (80, 443)
+) -> Agent:
+    """Return the agent with its tools for pages, and with tools that keep notes.
+
+    `ports` are those of URLs. With any port, a page could send the agent to the other servers of this machine.
+    """
     # A call that waits for its host holds no connection; `HttpTools(limit=...)` would limit requests, with redirects.
     one_at_a_time = Limit(concurrency=1, key=host_of)
     return create_agent(
         model,
-        [HttpTools(allow=["*", "127.0.0.1", "127.0.0.2"], timeout=1.0, retries=0), *notes],
+        [HttpTools(allow=["*", "127.0.0.1", "127.0.0.2"], ports=ports, timeout=1.0, retries=0), *notes],
         system_prompt=prompt,
         policies={
             "fetch": CallPolicy(timeout=10.0, limit=one_at_a_time, idempotent=True),
@@ -90,7 +99,9 @@ async def agent(model: str | BaseChatModel | None = None, folder: Path = FOLDER)
     with served("127.0.0.1", GROWERS) as growers, served("127.0.0.2", SHOPS) as shops:
         async with McpServer(command, env={"RESEARCH": str(folder)}, name="notes") as notes:
             model = model or os.environ.get("MODEL") or script(growers, shops)
-            async with research(model, [notes], f"{PROMPT}\nBegin with {growers.url}/ and {shops.url}/.") as opened:
+            prompt = f"{PROMPT}\nBegin with {growers.url}/ and {shops.url}/."
+            ports = (443, growers.server_port, shops.server_port)
+            async with research(model, [notes], prompt, ports) as opened:
                 yield opened
 
 

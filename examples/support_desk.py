@@ -9,6 +9,7 @@ redis-server if it is installed, or else runs in one process. The processes need
 
 import argparse
 import json
+import logging
 import os
 import re
 import secrets
@@ -19,7 +20,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ from callboard import Actor, Agent, child, create_agent, handler, observe
 from callboard.extend import Fleet
 from callboard.telemetry import RecordingWriter
 from callboard.testing import ScriptedModel, calls
+
+log = logging.getLogger("support_desk")
 
 
 class Desk(Actor):
@@ -131,10 +133,19 @@ def request(sentence: str) -> tuple[str, dict[str, Any]]:
 async def work(options: argparse.Namespace) -> None:
     agent = agent_for(fleet_at(options.url, options.lease), options.model, options.db)
 
-    async def answer(thread: str, text: str) -> None:
-        given = {"messages": [("user", text)]}
-        found = await agent.ainvoke(given, {"configurable": {"thread_id": thread}})
-        tell(thread=thread, said=found["messages"][-1].text)
+    at_once = anyio.CapacityLimiter(50)
+
+    async def answer(line: str) -> None:
+        try:
+            given = json.loads(line)
+            thread, text = str(given["thread"]), str(given["text"])
+            async with at_once:
+                config: Any = {"configurable": {"thread_id": thread}}
+                found = await agent.ainvoke({"messages": [("user", text)]}, config)
+            tell(thread=thread, said=found["messages"][-1].text)
+        except Exception as error:  # such as ThreadBusyError: one message must not end the turns of the others
+            log.warning("a message was not answered", exc_info=True)
+            tell(error=f"{type(error).__name__}: {error}")
 
     def began(event: Any) -> None:
         if getattr(event, "phase", "") == "started":
@@ -143,7 +154,7 @@ async def work(options: argparse.Namespace) -> None:
     with observe(lambda _: None, actors=began):
         async with agent, anyio.create_task_group() as group:
             while line := await anyio.to_thread.run_sync(sys.stdin.readline):
-                group.start_soon(partial(answer, **json.loads(line)))
+                group.start_soon(answer, line)
 
 
 def tell(**what: Any) -> None:

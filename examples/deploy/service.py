@@ -12,7 +12,7 @@ DRAIN_SECONDS            time that running calls have after SIGTERM, by default 
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -30,9 +30,12 @@ from starlette.routing import Route
 
 from callboard import (
     Actor,
+    CallContext,
     CallPolicy,
     DrainingError,
     Limit,
+    StorageError,
+    ThreadBusyError,
     ToolNode,
     child,
     create_react_agent,
@@ -46,6 +49,8 @@ from callboard_actors.postgres import PostgresFleet, PostgresLimits
 
 DATABASE = os.environ.get("DATABASE_URL")
 DRAIN = float(os.environ.get("DRAIN_SECONDS", "20"))
+MAX_BODY = 20_000
+"""Bytes of a request's body."""
 
 # callboard finds this provider by itself, and records its metrics there.
 metrics.set_meter_provider(MeterProvider([PrometheusMetricReader()]))
@@ -75,24 +80,27 @@ class Basket(Actor):
         self.things = things
 
     @handler
-    def add(self, customer: str, thing: str) -> str:
-        """Put a thing into a customer's basket, and return its content."""
+    def add(self, thing: str) -> str:
+        """Put a thing into the customer's basket, and return its content."""
         self.things.append(thing)
-        return f"{customer} has {', '.join(self.things)}"
+        return f"{self.key} has {', '.join(self.things)}"
 
 
-def by_customer(call: Mapping[str, Any]) -> str:
-    return str(call["args"]["customer"])
+def by_customer(call: object, context: CallContext) -> str:
+    """Return the customer of a call: the thread, and not an argument, which the model could choose."""
+    return str(context.config["configurable"]["thread_id"])
 
 
 def script(messages: list[Any]) -> object:
-    """Make the call that the user names, as in `pack 7 2.5` or `add ada tea`, and repeat its result."""
+    """Make the call that the user names, as in `pack 7 2.5` or `add tea`, and repeat its result."""
     if messages[-1].type != "human":
         return str(messages[-1].content)
-    tool, first, second = messages[-1].content.split()
-    if tool == "pack":
-        return calls(("pack", {"order": first, "seconds": float(second)}))
-    return calls(("add", {"customer": first, "thing": second}))
+    match messages[-1].content.split():
+        case ["pack", order, seconds]:
+            return calls(("pack", {"order": order, "seconds": float(seconds)}))
+        case ["add", thing]:
+            return calls(("add", {"thing": thing}))
+    return "Say `pack ORDER SECONDS` or `add THING`."
 
 
 basket = child(Basket(), key=by_customer, idle=600.0, fleet=fleet)
@@ -117,15 +125,22 @@ async def lifespan(app: Starlette) -> AsyncGenerator[None]:
 
 
 async def chat(request: Request) -> JSONResponse:
-    """Send a message to a thread; an empty text continues the thread."""
-    text = (await request.body()).decode()
+    """Send a message to a thread; an empty text continues the thread.
+
+    A real service checks here who sends it, and whether the thread is theirs.
+    """
+    if int(request.headers.get("content-length", MAX_BODY + 1)) > MAX_BODY:
+        return JSONResponse({"error": f"send at most {MAX_BODY} bytes, with content-length"}, 413)
+    text = (await request.body()).decode(errors="replace")
     given = {"messages": [("user", text)]} if text else None
     config = {"configurable": {"thread_id": request.path_params["thread"]}}
     try:
         with observe(circuits):
             result = await agent.ainvoke(given, config)
-    except DrainingError as error:
+    except (DrainingError, StorageError) as error:
         return JSONResponse({"error": str(error)}, 503, {"Retry-After": "1"})
+    except ThreadBusyError as error:
+        return JSONResponse({"error": str(error)}, 409)
     return JSONResponse({"answer": str(result["messages"][-1].content)})
 
 
@@ -164,5 +179,10 @@ def end(number: int, _: object) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, end)  # uvicorn has a handler of its own, and raises the signal again at its end
     uvicorn.run(
-        app, host=os.environ.get("HOST", "0.0.0.0"), port=int(os.environ.get("PORT", "8000")), log_level="warning"
+        app,
+        host=os.environ.get("HOST", "0.0.0.0"),
+        port=int(os.environ.get("PORT", "8000")),
+        log_level="warning",
+        limit_concurrency=200,
+        timeout_graceful_shutdown=int(DRAIN) + 10,  # a client that sends or reads nothing must not hold the end back
     )

@@ -10,6 +10,8 @@ from typing import Any
 import anyio
 import pytest
 
+from callboard import ToolNode
+from callboard.testing import calls, tool_call
 from tests.agent._postgres import Server, programs
 
 from .record_services import ROOT, Turn, example, order_service
@@ -52,6 +54,64 @@ async def test_a_refund_waits_for_its_answer(tmp_path: Path) -> None:
     assert dict(answered)["result"]["text"] == "refunded 49.90 EUR for order A-1"
     assert [(kind, data[:17]) for kind, data in again] == [("error", "Unknown or alread")]
     assert len(ledger.read_text().splitlines()) == 1
+
+
+async def test_a_message_does_not_give_an_open_question_up(tmp_path: Path) -> None:
+    """It would begin a turn in which the same refund is asked for again."""
+    ledger = tmp_path / "refunds.txt"
+    async with order_service(ledger=ledger, seconds=0) as client:
+        asked = await client.say("Please refund order A-1.")
+        refused = await client.http.post("/threads/ann/messages", json={"text": "Please refund order A-1."})
+        assert refused.status_code == 409
+        await client.answer(asked, ACCEPT)
+        again = await client.answer(await client.say("Please refund order A-1."), ACCEPT)
+
+    assert dict(again)["result"]["text"] == "not refunded: 49.90 EUR is more than is left of order A-1"
+    assert len(ledger.read_text().splitlines()) == 1
+
+
+ID = "0" * 32
+REFUSED: list[tuple[int, str, dict[str, Any]]] = [
+    (403, "answers", {"json": {ID: ACCEPT}, "headers": {"Authorization": "Bearer of a customer"}}),
+    (400, "answers", {"json": ACCEPT}),
+    (400, "answers", {"json": {}}),
+    (400, "answers", {"json": [ACCEPT]}),
+    (400, "messages", {"json": {"text": ["no text"]}}),
+    (400, "messages", {"json": {}}),
+    (400, "messages", {"content": "no JSON", "headers": {"Content-Type": "application/json"}}),
+    (400, "messages", {"content": "[" * 10_000, "headers": {"Content-Type": "application/json"}}),
+    (413, "messages", {"json": {"text": "x" * 20_000}}),
+    (415, "messages", {"content": '{"text": "hi"}', "headers": {"Content-Type": "text/plain"}}),
+    (400, "messages", {"json": {"text": "hi"}, "headers": {"Host": "evil.example"}}),
+]
+"""A page of another site may send plain text without being asked, and may have a name that resolves to the service."""
+
+
+async def test_requests_that_a_service_should_not_serve_are_refused() -> None:
+    async with order_service(seconds=0) as client:
+        for status, path, request in REFUSED:
+            response = await client.http.post(f"/threads/ann/{path}", **request)
+            assert response.status_code == status, request
+        assert (await client.http.get("/threads/ann")).json() == {"messages": [], "questions": {}, "unfinished": False}
+
+
+async def test_without_a_key_nobody_answers_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.applications.record_services.KEY", "")
+    async with order_service(seconds=0) as client:
+        response = await client.http.post(
+            "/threads/ann/answers", json={ID: ACCEPT}, headers={"Authorization": "Bearer "}
+        )
+    assert response.status_code == 403
+
+
+@pytest.mark.parametrize(("order", "cents"), [("A-1", 4991), ("A-1", 0), ("A-1", -1), ("nope", 1), ("A-1 1 k\nA-3", 1)])
+async def test_a_refund_that_the_model_makes_up_is_not_paid(tmp_path: Path, order: str, cents: int) -> None:
+    shop = example("order_service").Shop(tmp_path / "refunds.txt", 0)
+    node = ToolNode([shop.refund])
+    [message] = (await node.ainvoke({"messages": [calls(tool_call("refund", order=order, cents=cents))]}))["messages"]
+
+    assert message.content.startswith(("not refunded", "there is no order"))
+    assert not shop.ledger.exists()
 
 
 async def test_a_wrong_answer_keeps_the_question(tmp_path: Path) -> None:

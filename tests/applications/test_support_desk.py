@@ -1,5 +1,6 @@
 """The support desk: one actor for each customer, on two processes that share a fleet."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -84,3 +85,17 @@ def test_a_process_makes_a_recording(tmp_path: Path) -> None:
 
     assert '"said": "ticket 1: My kettle leaks."' in done.stdout
     assert '"captures":true' in recording.read_text()
+
+
+@pytest.mark.timeout(120)
+def test_a_message_that_fails_ends_no_other(tmp_path: Path) -> None:
+    """Two messages of one conversation at the same time, and lines that are no message."""
+    cup = {"thread": "bob/1", "text": "My cup is broken."}
+    lines = [*[json.dumps({"thread": "ann/1", "text": "What is open?"})] * 3, "no JSON", "[]", json.dumps(cup)]
+    command = [sys.executable, ROOT / "examples" / "support_desk.py", "work", "--db", f"sqlite:///{tmp_path / 'a.db'}"]
+    given = "\n".join(lines)
+    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=100, check=True)
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+
+    assert {"thread": "bob/1", "said": "ticket 1: My cup is broken."} in told
+    assert sum("error" in one for one in told) >= 2

@@ -278,10 +278,10 @@ def test_replicas_share_conversations_limits_and_baskets() -> None:
         server.start()
         shared = {"DATABASE_URL": server.new_database(), "CALLBOARD_FLEET_SECRET": SECRET}
         with replica(**shared) as (first, one), replica(**shared) as (_, other):
-            told = [ask(one, "/threads/ada", "add ada tea")[1], ask(other, "/threads/ada", "add ada jam")[1]]
+            told = [ask(one, "/threads/ada", "add tea")[1], ask(other, "/threads/ada", "add jam")[1]]
             _ends_well(first, one)
             with replica(**shared) as (_, new):
-                told.append(ask(new, "/threads/ada", "add ada milk")[1])
+                told.append(ask(new, "/threads/ada", "add milk")[1])
     finally:
         server.remove()
 
