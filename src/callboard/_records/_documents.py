@@ -30,7 +30,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Current state of a shared document, with the requested marks (counters). Argument of a `Rule`.
+    """Current state of a shared document, and values of the requested marks (counters); passed to a `Rule` function.
 
     Args:
         text: content; `None` if there is no document, or none that this version of callboard could have written.
@@ -47,7 +47,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """New state of a shared document. Result of a `Rule`.
+    """New state of a shared document, as a `Rule` function returns it.
 
     Args:
         text: new content; `None` to delete the document.
@@ -71,7 +71,7 @@ wait, and must have no side effects.
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[V_co]):
-    """Successful answer of a document store.
+    """Answer of a document store that has applied a `Rule` function, with the value that the function returned.
 
     Args:
         value: the value that the `Rule` returned.
@@ -112,7 +112,7 @@ class SharedDocuments(Protocol):
         on_answer: "Callable[[Done[T] | Away | Exception], object] | None" = None,
         /,
     ) -> None:
-        """Change a document by a `Rule` function, and pass the answer of the store to `on_answer`.
+        """Change a document by a `Rule` function, and pass the store's answer to the callback `on_answer`.
 
         During an outage the answer is `Away`, soon. A change without `on_answer` is kept, and made after the outage.
 
@@ -124,7 +124,7 @@ class SharedDocuments(Protocol):
         ...
 
     def mark(self, shelf: str, name: str, /) -> None:
-        """Increase a counter (mark) of a collection, now or after an outage of the store, for all processes.
+        """Increase a mark (counter) of a document collection, now or after an outage of the store, for all processes.
 
         Args:
             shelf: name of the collection.

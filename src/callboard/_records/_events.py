@@ -1,4 +1,4 @@
-"""Events of tool calls, agent runs and actors for observers."""
+"""Events that observers receive about tool calls, agent runs and actors."""
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ class RunInfo:
 
 
 class CallEvent(NamedTuple):
-    """Event of one tool call.
+    """Event that observers receive when a tool call changes state (for example, starts or ends) or reports progress.
 
     Times are seconds on the clock of the event loop that runs the call. Construct it with keyword arguments only:
     fields may be added.
@@ -93,7 +93,7 @@ RunPhase = Literal["begun", "asked", "answered", "ended"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent:
-    """Event of one run of an agent.
+    """Event that observers receive when an agent's run begins, calls the model, gets the model's reply, or ends.
 
     Times are seconds on the clock of the event loop that runs the agent.
     """
@@ -138,7 +138,7 @@ because it was idle or because another actor needs its place."""
 
 
 class AskEvent(NamedTuple):
-    """Event of one ask, which is a request with a reply to an actor.
+    """Event that observers receive when an ask (a request to an actor) is queued, starts or ends.
 
     Observers are called in the event loop of the caller; times are seconds on that loop's clock. Construct it with
     keyword arguments only: fields may be added.
@@ -166,7 +166,7 @@ class AskEvent(NamedTuple):
 
 
 class ActorEvent(NamedTuple):
-    """Event in the life cycle of one actor.
+    """Event that observers receive when an actor starts or fails to start, dies, restarts, stops, or is evicted.
 
     Observers are called in the event loop of the actor; times are seconds on that loop's clock. Construct it with
     keyword arguments only: fields may be added.

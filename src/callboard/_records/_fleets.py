@@ -38,7 +38,7 @@ class FleetAsk:
 
 
 class Ownership(Protocol):
-    """Ownership of one key of an actor by this process. Its attributes may be read from any thread."""
+    """Right of this process to run the keyed actor with one key. The attributes may be read from any thread."""
 
     token: int
     """Fencing token: each later owner of the key has a higher one."""
@@ -50,7 +50,7 @@ class Ownership(Protocol):
 
 
 class Delivery(Protocol):
-    """Ask (request) to a keyed actor, while it is sent to the process that owns the key."""
+    """Handle of one ask (a request to a keyed actor) while the fleet sends it to the process that owns the key."""
 
     async def is_here(self) -> bool:
         """Wait until it is known which process runs the ask; return `True` if this process must run the ask.
@@ -67,14 +67,14 @@ class Delivery(Protocol):
         ...
 
     def taken(self) -> None:
-        """Tell the fleet that the ask is in the actor's mailbox, or was given up.
+        """Confirm that the ask is in the actor's mailbox, or was given up.
 
         The fleet sends the next ask of the key only after this.
         """
         ...
 
     def outcome(self) -> Any:
-        """Return the handler's result from the other process, or raise the handler's error.
+        """Return the result that the handler had in another process, or raise the handler's error.
 
         Raises:
             ActorDiedError: if the outcome is unknown, because the owner died or was unresponsive for too long during
@@ -104,7 +104,7 @@ class FleetHost(Protocol):
         ...
 
     async def answer(self, ask: FleetAsk, begin: Callable[[], Awaitable[bool]]) -> Any:
-        """Run an ask that another process sent, and return the handler's result. Called inside a task of `serve`.
+        """Run an ask that another process sent, and return the handler's result. Called in a task started by `serve`.
 
         Args:
             ask: the ask to run.

@@ -142,7 +142,7 @@ class PermitRequest:
 
 
 class Permit(Protocol):
-    """Permit of a shared limit for one attempt, from the request to the release. Its methods never wait."""
+    """Permission for one attempt under a shared limit, from the request to the release. The methods never wait."""
 
     failure: str | Exception | None
     """Reason for a refused permit, as a text or as an error to raise; `None` if the permit was granted. Set by the
@@ -274,7 +274,7 @@ class Engine(Protocol):
         ...
 
     def seat(self, title: str, /) -> AbstractAsyncContextManager[Seat]:
-        """Return a context manager that reserves a dedicated worker, and ends the worker at the end of the block.
+        """Return a context manager that reserves a dedicated worker for an `async with` block, and ends it afterwards.
 
         Raises:
             EngineError: if no worker is available.
@@ -385,13 +385,13 @@ def check_engine(name: str, value: object) -> None:
 
 
 def check_seconds(name: str, value: object, *, zero: bool = True) -> None:
-    """Raise TypeError or ValueError unless an option's value is `None` or a duration in seconds; `zero` allows 0."""
+    """Raise TypeError or ValueError unless a value is `None` or a number of seconds; `zero` allows the value 0."""
     if value is not None:
         check_duration(name, value, zero=zero)
 
 
 def check_duration(name: str, value: object, *, zero: bool = True) -> None:
-    """Raise TypeError or ValueError unless an option's value is a duration in seconds; `zero` allows 0."""
+    """Raise TypeError or ValueError unless a value is a number of seconds; `zero` says whether 0 is valid."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} is a number of seconds, got {value!r}")
     if math.isnan(value) or value < 0 or (value == 0 and not zero):
@@ -431,7 +431,7 @@ class KeyFunction:
 
 
 class ToolActor(NamedTuple):
-    """Name of the actor whose handler a tool calls, with the function that selects a keyed actor."""
+    """Actor whose handler a tool calls: the actor's name, and the function that computes the key of a keyed actor."""
 
     name: str
     key: KeyFunction | None

@@ -1,4 +1,4 @@
-"""Reports about calls and actors: statistics of one moment, and the result of a drain with its exit code."""
+"""Reports about calls and actors: statistics of one moment, and the result of a drain (an orderly shutdown)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Error texts for names that do not exist: the known names, and the most similar one."""
+"""Error texts about unknown names, with the known names and the most similar one of them."""
 
 import difflib
 from collections.abc import Callable, Collection, Iterable

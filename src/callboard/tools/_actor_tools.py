@@ -53,7 +53,7 @@ Supervised = SupervisedCall[Any] | None
 
 
 class HandlerCall:
-    """Function of a tool that calls a handler of an actor.
+    """Tool function that asks an actor to run one of the actor's handlers.
 
     `written` has the names of the arguments that the model writes.
     """
@@ -130,9 +130,10 @@ class HandlerCall:
 
 
 def by_reference(plan: Plan) -> Plan:
-    """Return a tool's plan. If the tool calls an actor by a reference, the plan allows reruns after the actor's death.
+    """Return the plan of a tool; if the tool calls an actor, the plan applies the call policy when the actor dies.
 
-    The tool then follows its call policy when the actor dies, as tools made of an actor's handlers do.
+    This is for tools that call an actor by a reference. Tools made of an actor's handlers do the same. The plan of any
+    other tool is returned unchanged.
     """
     if (asked := asked_by(plan.fn)) is None:
         return plan
@@ -216,7 +217,7 @@ _TOLD = -1
 
 
 class LostState:
-    """Record of the actor states that conversations have seen, so that a lost state can be reported to the model."""
+    """Record of the actor state that each conversation last used, so that the model can be told if a state is lost."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[tuple[Hashable, str, Hashable], int] = OrderedDict()
@@ -426,12 +427,12 @@ class _Ask:
         return plain if self._config is None or self._config not in plain else {**plain, self._config: config}
 
     async def _once_open(self, session: ActorSession, engine: Engine, asked: Callable[[], Awaitable[Any]]) -> Any:
-        """Open the actor's engine, keep it open until the session ends, then ask the actor and return the result."""
+        """Start the actor's engine, which then runs until the session ends; ask the actor, and return the result."""
         await session.hold(engine, self.name)
         return await asked()
 
     async def _alone(self, kwargs: dict[str, Any]) -> Any:
-        """Ask the actor in a new session, for a tool that is run without its node."""
+        """Ask the actor in a new actor session, because the tool was called outside of a running node."""
         async with self._actors.opened():
             return await self(kwargs)
 

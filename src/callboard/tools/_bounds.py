@@ -29,7 +29,7 @@ _PLAIN = frozenset((int, float, bool, type(None)))
 
 
 class Refusal(NamedTuple):
-    """Message for the model and error for observers, for a call that was refused."""
+    """Answer to a refused call: an error message for the model, and the error that observers receive."""
 
     message: ToolMessage
     error: CallRejectedError
@@ -90,7 +90,7 @@ def _refusal(call: ToolCall, reason: str) -> Refusal:
 
 
 def offence(call: ToolCall, known: Collection[str] = ()) -> str | None:
-    """Return a text about the limit that a call exceeds, with the remedy; `None` if it is within the limits."""
+    """Return a text that says which limit a call exceeds and what to do; `None` if the call is within the limits."""
     return at_once(_weighed(call, known))
 
 
@@ -126,7 +126,7 @@ def _is_small(call: ToolCall) -> bool:
 
 
 def _offence_in(args: Mapping[str, Any]) -> Steps[str | None]:
-    """Return a text about the limit that arguments exceed, with the remedy; `None` if they are within the limits.
+    """Return a text that says which limit a call's arguments exceed and what to do; `None` if they exceed no limit.
 
     The arguments are walked level by level: deep nesting would overflow a recursive walk.
     """
@@ -155,7 +155,7 @@ def _offence_in(args: Mapping[str, Any]) -> Steps[str | None]:
 
 
 def _parts(container: Collection[Any]) -> Sequence[Collection[Any]]:
-    """Return the values and the text keys of a container, split into portions.
+    """Return a container's values and text keys in portions, so that other tasks can run between two portions.
 
     The portions of a large container are copies, because other tasks may change it between two portions.
     """
@@ -170,7 +170,7 @@ def _parts(container: Collection[Any]) -> Sequence[Collection[Any]]:
 
 
 def _weigh(part: Collection[Any], below: list[Any]) -> int:
-    """Return the total length of the texts in a portion, and append the containers in the portion to `below`."""
+    """Return the total text length of a portion of a container's values, and append nested containers to `below`."""
     characters = 0
     for value in part:
         if isinstance(value, str):

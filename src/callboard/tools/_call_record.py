@@ -1,4 +1,4 @@
-"""Record of one call that is stored between two runs, and the name under which it is stored.
+"""Stored record of one tool call, from which a later run continues, and the names of such records.
 
 Agents use the same record for their nodes. A name is a key in a batch, and a segment in a checkpoint namespace.
 """
@@ -22,7 +22,10 @@ NOT_YET: Final = object()
 
 
 class CallRecord(NamedTuple):
-    """Stored facts about one call. A named tuple: a frozen dataclass takes five times as long to create."""
+    """State of one tool call, stored for a later run: answers of persons, open questions, and the result.
+
+    A named tuple: a frozen dataclass takes five times as long to create.
+    """
 
     answers: tuple[Any, ...] = ()
     """Answers of persons that the call has accepted, in the order of the questions."""
@@ -49,18 +52,19 @@ class CallRecord(NamedTuple):
 
     @property
     def has_ended(self) -> bool:
-        """`True` if the call has a result or a command for the parent graph, and must not run again."""
+        """`True` if the call has a result, or has ended with a command for the parent graph; it must not run again."""
         return self.output is not NOT_YET or self.parent is not None
 
     def accepted(self) -> "CallRecord":
-        """Return a copy of the record with only the accepted answers, their digests and the observer's mark.
+        """Return a copy of the record with only the answers of persons so far, their digests and the observer's text.
 
-        The copy is for a call that runs again from its beginning, and gets the answers again.
+        The copy is for a call that runs again from its beginning, and gets the answers again. `mark` is the
+        observer's text.
         """
         return CallRecord(answers=self.answers, digests=self.digests, mark=self.mark)
 
     def encode(self) -> dict[str, Any]:
-        """Return the record as a plain dict for storage, with only the fields that the next run needs."""
+        """Return the record as a plain dict for storage, with only the fields that the next run of the call needs."""
         if self.output is not NOT_YET:
             # A finished call stores nothing else: its answers and questions are settled, and storage grows only with
             # what is needed.
@@ -122,12 +126,12 @@ LangGraph or callboard use."""
 # A model may write any text as an id. Different calls always get different names: otherwise an approval of one call
 # could run another. Usual ids are used unchanged; in other ids, only special characters are escaped.
 def keys_of(calls: Sequence[ToolCall]) -> list[str]:
-    """Return the keys of a batch's calls in one go, without a break for other tasks; see `naming`."""
+    """Return the record keys of a batch's calls, computed without breaks for other tasks; see `naming`."""
     return at_once(naming(calls))
 
 
 def naming(calls: Sequence[ToolCall]) -> Steps[list[str]]:
-    """Return the key of each call of a batch: its escaped id, followed by the call's index if the id is repeated.
+    """Return the record key of each call of a batch: the escaped call id, plus the call's index if the id is repeated.
 
     A generator computation for `in_portions` or `at_once`.
     """
@@ -172,7 +176,7 @@ def are_segments(keys: Sequence[str]) -> bool:
 
 
 def segment_of(key: str, number: int) -> str:
-    """Return a call's key as a segment of a checkpoint namespace.
+    """Return a call's key, escaped for use in a checkpoint namespace; `number` is appended if it is not 0.
 
     `number` counts the earlier batches of this run that had the same keys.
     """

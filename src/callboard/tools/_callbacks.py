@@ -45,7 +45,7 @@ Manager = TypeVar("Manager", bound=BaseRunManager)
 
 @contextmanager
 def own_span() -> Generator[None]:
-    """Return a context manager that restores the current OpenTelemetry span when the block ends."""
+    """Return a context manager that restores the current OpenTelemetry span at the end of its `with` block."""
     token = spans.attach(spans.get_current())
     try:
         yield
@@ -56,7 +56,7 @@ def own_span() -> Generator[None]:
 def manager_of_run(
     kind: type[Manager], around: AsyncCallbackManager, run_id: UUID, more: Sequence[BaseCallbackHandler] = ()
 ) -> Manager:
-    """Return LangChain's callback manager of one run, for code within the run.
+    """Return a run manager of LangChain, through which the code of a run reports events and starts nested runs.
 
     `around` is the manager of the code around the run; `more` are further handlers for nested runs.
     """
@@ -180,7 +180,7 @@ def may_be_traced(config: RunnableConfig) -> bool:
 
 
 def is_traced() -> bool:
-    """Return whether LangChain may add handlers, tags or a parent run that are in neither the config nor the tool."""
+    """Return whether LangChain may add callback handlers, tags or a parent run to those of the config and the tool."""
     if not _is_known or get_debug():
         return True
     is_on, tracer, hooks = _sources()
@@ -259,11 +259,11 @@ class LazyManager:
 
 
 class LazyAsyncManager(LazyManager, AsyncCallbackManager):
-    """Callback manager for runs that an async tool function starts."""
+    """Lazy callback manager for nested runs that an async tool function starts, such as calls of a model."""
 
 
 class LazySyncManager(LazyManager, CallbackManager):
-    """Callback manager for runs that a tool function in a worker thread starts."""
+    """Lazy callback manager for nested runs that a sync tool function starts in its worker thread."""
 
 
 class ToolRun:

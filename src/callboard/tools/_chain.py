@@ -113,7 +113,7 @@ def as_middleware(one: object) -> Wrapper:
 
 
 def _passing(one: Middleware) -> Wrapper:
-    """Return the `awrap_tool_call` that a middleware inherits from `Middleware`, and that only calls `call_next`.
+    """Return the default `awrap_tool_call` of a middleware that wraps no calls; it only calls `call_next`.
 
     Raises TypeError if the class overrides nothing.
     """
@@ -150,7 +150,7 @@ def _method(one: object, name: str) -> Callable[..., Any] | None:
 
 
 class Link(NamedTuple):
-    """Middleware of a chain, with the check of its output."""
+    """One middleware of a chain, and an optional function that checks the middleware's output."""
 
     middleware: Wrapper
     check: Callable[[object, str | None], None] | None = None
@@ -211,7 +211,7 @@ def _answers(one: object, call_id: str | None) -> bool:
 
 
 class Chain:
-    """Chain of middleware around tool calls. It also passes error messages through the `aerror_message` methods.
+    """Chain of middleware, which wraps tool calls and can also change their error messages.
 
     Interrupts and parent commands from inside always leave the chain, even if a middleware catches them.
     """
@@ -239,7 +239,7 @@ class Chain:
         return message
 
     async def __call__(self, request: Any, call_next: Next, bounded: Bounded | None = None) -> Any:
-        """Run the middleware around a call, and return the output.
+        """Run a call through all middleware of the chain, and return the output of the outermost middleware.
 
         `call_next` is the step inside of the innermost middleware. `bounded` runs the chain, and may end it with a
         timeout error; without it, nothing bounds the time of the chain.
@@ -289,7 +289,7 @@ class Chain:
             raise
 
     def around_attempts(self, supervised: SupervisedCall[Any], request: Any, attempt: Next) -> Awaitable[Any]:
-        """Run the middleware around the attempts of a call, and return the output.
+        """Run a call through all middleware, and return the output; apply the call's timeout to the middleware.
 
         The timeout of the middleware does not count the time of an attempt.
         """

@@ -1,4 +1,4 @@
-"""Decision which errors of a call become messages for the model, and the texts of these messages.
+"""Rules that decide which errors of a call become messages for the model, and the texts of these messages.
 
 A call that started and never ended has an unknown outcome. Its policy decides whether it runs again, becomes a message,
 or becomes a question to a person.
@@ -221,7 +221,7 @@ def note_without_text(error: Exception, tool: str, call_id: str | None, result: 
 
 
 def finished_without_text(error: Exception) -> str | None:
-    """Return the sentence for the model about an error that was raised after the tool had finished.
+    """Return a sentence which tells the model that a tool has run, if only the conversion of its result failed.
 
     `None` for any other error.
     """
@@ -243,16 +243,16 @@ REPEATS = "__callboard_repeats__"
 
 
 class OutcomeUnknown(GraphInterrupt):
-    """Interrupt that asks a person about a call with an unknown outcome; see `question_about`."""
+    """Interrupt that asks a person what to do with a call that started and never ended; see `question_about`."""
 
     def __init__(self, name: str, args: dict[str, Any], why: str) -> None:
         super().__init__((question_about(name, args, why),))
 
 
 def question_instead(policy: CallPolicy, name: str, args: dict[str, Any], error: Exception) -> OutcomeUnknown | None:
-    """Return the interrupt that asks a person about a call, in place of an error with an unknown outcome.
+    """Return an interrupt to raise in place of a call's error; it asks a person what to do with the call.
 
-    `None` if the policy does not ask a person, or if the outcome is known.
+    `None` if the policy does not ask a person, or if it is known whether the call had an effect.
     """
     # An idempotent call of an actor is not asked about: it has run again as often as it may.
     if policy.on_unknown != "ask" or (policy.idempotent and isinstance(error, ActorDiedError)):
@@ -263,12 +263,12 @@ def question_instead(policy: CallPolicy, name: str, args: dict[str, Any], error:
 
 
 def runs_again(policy: CallPolicy) -> bool:
-    """Return whether a call with an unknown outcome runs again under this policy."""
+    """Return whether a policy lets a call run again if it is unknown whether the call had its effect."""
     return policy.idempotent or policy.on_unknown == "rerun"
 
 
 def is_lost(error: BaseException) -> bool:
-    """Return whether a call's outcome is unknown because its actor or worker died, and the call did not cause this."""
+    """Return whether a call's outcome is unknown because its actor or worker died for a reason other than the call."""
     if not isinstance(error, (ActorDiedError, EngineError)) or error.ended != "unknown":
         return False
     of_engine = error if isinstance(error, EngineError) else error.__cause__
@@ -292,9 +292,9 @@ def question_about(name: str, args: dict[str, Any], why: str) -> Interrupt:
 
 
 def unknown_text(key: str, call: ToolCall, answer: Any) -> ToolMessage | None:
-    """Return the tool message for a call with an unknown outcome, as a person has decided in the answer.
+    """Return the tool message that a person chose for a call with an unknown outcome; `None` to run the call again.
 
-    `None` if the call must run again. Raises ValueError for an answer of any other form.
+    `answer` is the person's answer. Raises ValueError for an answer of an unknown form.
     """
     given: Any = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
     kind = given.get("type") if isinstance(given, dict) else None

@@ -1,4 +1,4 @@
-"""Functions that run a tool's function in a worker, with the tool's config.
+"""Wrappers that run a tool's function under the tool's LangChain config, in a worker.
 
 They import no LangChain: many workers do not need it.
 """

@@ -173,9 +173,10 @@ async def _formatted_in_parts(content: Any, artifact: Any, call: ToolCall, tool:
 
 
 def _outcome_of(error: Exception, plan: Plan, call: ToolCall, left: int) -> tuple[bool, Exception | None]:
-    """Return whether to rerun a call whose actor or worker died, and the error to raise if it is not rerun.
+    """Return whether a failed call runs again, and if not, the error to raise instead of the original one.
 
-    The second value is `None` if the original error is to be raised.
+    A call runs again only if its actor or worker died, its policy allows it, and `left` is not 0. The second value is
+    `None` if the original error is to be raised.
     """
     if not isinstance(error, CallError) or (supervised := current_call()) is None:
         return False, _of_other_loop(error, plan, call)
@@ -214,7 +215,7 @@ def filled_in(plan: Plan, ready: ToolCall, call: ToolCall) -> frozenset[str]:
 
 
 def raise_without_key(error: NoKeyError, plan: Plan, ready: ToolCall, call: ToolCall) -> NoReturn:
-    """Raise the error of a limit's failed key function, or a validation error if the call's arguments are invalid."""
+    """Raise the error of a limit's key function, or the validation error if the arguments of the call are invalid."""
     try:
         # Keys are computed before validation: a key function often fails because the arguments are invalid.
         _arguments(plan, ready)

@@ -56,7 +56,7 @@ def has_many(value: object) -> bool:
 
 
 def left_of(most: int, value: object, *, each: int = _EACH, character: int = 1) -> int:
-    """Return the budget `most` minus the cost of a value; the result is 0 or less if the value is too large.
+    """Return the budget `most` minus the size of a value; 0 or less means that the value is too large.
 
     Each contained value costs `each`, and each character of a text costs `character`. Counting stops when the budget is
     spent.
@@ -104,9 +104,9 @@ def takes_long(value: object) -> bool:
 
 
 def write_in_portions(value: object) -> Steps[str]:
-    """Return the text of a value: `json.dumps(value, ensure_ascii=False)`, or `str` if it has no JSON form.
+    """Write a value as JSON, or else as its `str`, in portions between which other tasks can run; return the text.
 
-    The text is written in portions.
+    The text equals `json.dumps(value, ensure_ascii=False)`, or `str(value)` if the value has no JSON form.
     """
     try:
         try:
@@ -122,7 +122,7 @@ def write_in_portions(value: object) -> Steps[str]:
 
 
 def as_content(value: object) -> Steps[str | list[Any] | None]:
-    """Return a copy of a value that is valid message content for LangChain; `None` for any other value."""
+    """Return a copy of a value if it is valid message content for LangChain; `None` for any other value."""
     if isinstance(value, str):
         return value
     if not isinstance(value, (list, tuple)) or not (yield from _all(_is_message_content_block, value)):
@@ -157,7 +157,7 @@ class _ChangedError(Exception):
 
 
 class _Form(NamedTuple):
-    """Text format for values: JSON or Python."""
+    """Format in which values are written as text: JSON or Python's."""
 
     at_once: Callable[[object], str]
     slices: Callable[[Any], Iterator[str]]
@@ -176,7 +176,7 @@ def _written(value: object, form: _Form) -> Steps[str]:
 
 
 def _write(value: Any, form: _Form, parts: list[str], around: set[int]) -> Steps[None]:
-    """Append the text of a value to `parts` in small steps; `around` has the ids of the containers around the value."""
+    """Append the text of a value to `parts` in pieces; `around` holds the ids of the containers around the value."""
     kind = type(value)
     if (kind is str or kind is bytes) and value:
         for part in form.slices(value):

@@ -1,4 +1,4 @@
-"""Stored state of a batch of calls between two runs: accepted answers, open questions, results.
+"""Ledger of a batch of calls: answers of persons, open questions and results, from which a later run continues.
 
 In a LangGraph task, the ledger is one element of the task's resume list, the list that `interrupt()` uses. LangGraph
 stores this list when a task is interrupted; callboard also stores it after each finished call. Outside of a graph, the
@@ -123,7 +123,7 @@ class _Slot(dict[str, Any]):
 
 
 class Ledger:
-    """Records of the calls of a batch, and the access to the place where they are stored.
+    """Records of a batch's calls (answers, open questions, results), with methods that load, update and store them.
 
     The caller may keep the whole ledger of an earlier run (`held`, which is kept up to date), or keep and store the
     `records` itself. `answers` are for runs outside of a graph. Raises UnknownInterruptError if one matches no open
@@ -183,7 +183,7 @@ class Ledger:
         self._call_conf = with_answers(self._conf, self._answers) if self._answers else self._conf
 
     def _know(self, stored: Mapping[str, Any] | None, records: Mapping[str, CallRecord]) -> None:
-        """Load the records of earlier runs, from the stored ledger or from the caller."""
+        """Load the records that earlier runs have made: from a stored ledger, or else from the caller's `records`."""
         if stored:
             self._check(stored)
             records = {key: CallRecord.decode(record) for key, record in stored["calls"].items()}
@@ -195,7 +195,7 @@ class Ledger:
         self._stored[key] = record.encode()
 
     def known_of(self, key: str) -> CallRecord:
-        """Return the record of a call, which earlier runs have stored; an empty record if there is none."""
+        """Return the stored record of a call; an empty record if nothing is stored about the call."""
         return self.records.get(key, NOTHING_KNOWN)
 
     def _check(self, stored: Mapping[str, Any]) -> None:
@@ -229,7 +229,7 @@ class Ledger:
         self._position, self._in_slot, self.may_be_replayed = position, True, True
 
     def _bare_answers(self, task: GraphTask) -> list[Any]:
-        """Return the answers that LangGraph's own node has left in the task.
+        """Return the answers that LangGraph's own `ToolNode` has left in the graph's task.
 
         They carry no call id, so they are used only if the batch has a single call.
         """
@@ -263,7 +263,7 @@ class Ledger:
 
     @property
     def run(self) -> str:
-        """Unique name of the run; it is made when it is read first, because most batches never need it."""
+        """Unique name of this run of the batch, made at the first access, because most batches never need it."""
         if not self._run:
             self._run = name_of_run(self._conf, is_named=self._namespaces is not None)
         return self._run
@@ -280,7 +280,7 @@ class Ledger:
         return call_config(config, self._call_conf, scratchpad)
 
     def accepted(self, key: str, answers: list[Any]) -> None:
-        """Record all answers that a call has accepted so far; the question of the last answer is no longer open."""
+        """Record the answers that `interrupt()` has returned to a call so far, and close a newly answered question."""
         record = self.known_of(key)
         before = record.answers
         given = (*(dict(a) if isinstance(a, _Slot) else a for a in answers), *before[len(answers) :])
@@ -297,7 +297,7 @@ class Ledger:
         return self._prefix + segment_of(key, self._number)
 
     def _answers_for(self, record: CallRecord) -> list[Any]:
-        """Return the answers for a call: the accepted ones, and the new answer of this run.
+        """Return the answers to a call's questions: those already recorded, and the answer that came with this run.
 
         The new answer is recorded only after `interrupt()` has accepted it.
         """
@@ -307,11 +307,11 @@ class Ledger:
         return answers
 
     def _answered(self, record: CallRecord) -> object:
-        """Return the question that this run answers for a call; `None` if this run has no answer for the call."""
+        """Return the open question of a call if this run has an answer to it; else `None`."""
         return record.pending[0].value if record.own and record.pending[0].id in self._answers else None
 
     def _digests_for(self, record: CallRecord) -> list[str | None]:
-        """Return the digest of the question for each answer of a call, `None` for a question without a digest."""
+        """Return, for each answer to a call, the digest of the answered question; `None` if the question has none."""
         digests = list(record.digests)
         if record.own and (digest := digest_in(record.pending[0].value)) is not None:
             # Digests are matched to answers by index: questions without a digest must keep their place.
@@ -320,7 +320,7 @@ class Ledger:
         return digests
 
     def asked(self, key: str, interrupt: GraphInterrupt, mark: str | None = None) -> None:
-        """Record the open questions of a call, and the text that an observer stores with them, such as a trace id."""
+        """Record the open questions of a call, together with an observer's text (`mark`), such as a trace id."""
         record = self.known_of(key)
         if isinstance(interrupt, OutcomeUnknown):
             # `claimed` makes `settle_unknown` read the answer: it decides about the call, and is no answer for its
@@ -335,7 +335,7 @@ class Ledger:
         self._note(key, record._replace(pending=pending, own=own, mark=record.mark if mark is None else mark))
 
     def settle_unknown(self, key: str, call: ToolCall) -> None:
-        """Record a person's decision about a call with an unknown outcome, if this run has the decision."""
+        """Record a person's decision about a call with an unknown outcome, if the decision came with this run."""
         record = self.known_of(key)
         if not record.claimed or not record.pending or record.pending[0].id not in self._answers:
             return
@@ -347,7 +347,7 @@ class Ledger:
         self._note(key, CallRecord(output=output))
 
     def left_for_parent(self, key: str, command: Command[Any]) -> None:
-        """Record the command for the parent graph with which a call has ended."""
+        """Record that a call ended with a command for the parent graph, in place of a result."""
         if command.graph == self._namespace(key):
             # For a graph inside the tool, the parent is the call's namespace. LangGraph knows only that of the task.
             around = self._conf.get("checkpoint_ns")
@@ -413,7 +413,7 @@ class Ledger:
 
 
 class CallsInterrupted(GraphInterrupt):
-    """Raised by a `ToolNode` outside of a LangGraph graph if calls wait for a person.
+    """Raised by a `ToolNode` outside of a LangGraph graph if calls wait for a person's answer.
 
     `interrupts` are the open questions of all calls. Pass `ledger` back to `ToolNode.ainvoke`, together with the same
     input and the answers. It contains only plain dicts, messages and LangGraph types: any LangGraph serializer can
@@ -435,7 +435,7 @@ def can_ask() -> bool:
 
 
 def answered_question(is_mine: Callable[[object], bool] | None = None) -> object:
-    """Return the question of an earlier run of this call if this run has an unused answer to it; else `None`.
+    """Return the question that this call asked in an earlier run if its answer is here and not used yet; else `None`.
 
     An answered call runs again from its beginning. With its old question, the body can continue where it stopped: state
     that it needs for that can be part of the question, and is stored with it. The next `interrupt()` returns the

@@ -75,13 +75,13 @@ class Middleware:
         return message
 
     def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
-        """Check the middleware's options against the tools of the node, given by name, when the node is built.
+        """Check the middleware's options when the node is built; `tools` maps tool names to the node's tools.
 
         Raises ValueError for an invalid option.
         """
 
     def check_policies(self, policies: Mapping[str, CallPolicy]) -> None:
-        """Check the policies of the node's tools, by tool name, when the node is built."""
+        """Check the policies of the node's tools when the node is built; `policies` maps tool names to policies."""
 
     def offers(self, tool: BaseTool) -> bool:
         """Return whether the model should see a tool now."""
@@ -100,7 +100,7 @@ class Middleware:
 
 
 class RunningCall(Protocol):
-    """Facts about the running call that middleware may use."""
+    """Data about the present tool call, for use by middleware."""
 
     policy: CallPolicy
     """Policy of the tool that the model has called."""
@@ -114,12 +114,12 @@ class RunningCall(Protocol):
     """`True` if the result or error is valid only in this conversation, such as tokens that stand for its secrets."""
 
     def budget_is_spent(self) -> bool:
-        """Return whether the call was cancelled because its budget is spent."""
+        """Return whether the call was cancelled because its time budget is used up."""
         ...
 
 
 def running_call() -> RunningCall | None:
-    """Return the call that the running code belongs to; `None` outside of a call."""
+    """Return the tool call within which this code runs; `None` outside of a call."""
     return current_call()
 
 
@@ -193,7 +193,7 @@ def tools_of(middleware: Sequence[object]) -> list[Any]:
 
 
 def check_tools(middleware: Iterable[object], tools: Mapping[str, BaseTool]) -> None:
-    """Let each middleware check the tool names in its options.
+    """Let each middleware check its options, such as tool names, against the tools of the node.
 
     A LangGraph wrapper may be a bound method; then the object of the method is asked.
     """
@@ -206,7 +206,7 @@ def check_tools(middleware: Iterable[object], tools: Mapping[str, BaseTool]) -> 
 
 
 def check_policies(middleware: Iterable[object], policies: Mapping[str, CallPolicy]) -> None:
-    """Let each middleware check the policies of the node's tools, by tool name."""
+    """Let each middleware check `policies`, the call policies of the node's tools by tool name."""
     for one in middleware:
         if check := hook(one, "check_policies"):
             check(policies)

@@ -221,7 +221,7 @@ class _Redacting:
         return with_entries(output, partial(self._message, request.tool_call, request.runtime))
 
     def _message(self, call: ToolCall, runtime: object, item: Any) -> Any:
-        """Return a message of an output after the hook has changed it; other entries are returned unchanged."""
+        """Return an entry of an output: a message as changed by the `before_model` hook, any other entry unchanged."""
         message = convert_to_messages([item])[0] if isinstance(item, dict) and "tool_call_id" in item else item
         if not isinstance(message, ToolMessage):
             return item

@@ -394,7 +394,7 @@ class ToolNode(ManyInputs, Openable):
         return await go_on_async(self, "_arun_one", partial(self._run_alone, input_type), call, tool_runtime)
 
     async def _run_alone(self, kind: InputKind, call: ToolCall, given: ToolRuntime[Any, Any]) -> Any:
-        """Run one call with the state of a tool runtime, without a subclass's overrides; return the call's output."""
+        """Run one call in a separate batch, with the state of a tool runtime, and without overrides of a subclass."""
         requested = parse_input([call], self._messages_key)._replace(kind=kind, state=given.state)
         config = with_runtime(ensure_config(given.config), given)
         batch = ToolBatch(replace(self._setup, own_call=None), requested, config, Ledger)
@@ -430,7 +430,7 @@ LangGraphToolNode.register(ToolNode)
 
 
 def _given(**options: Any) -> dict[str, Any]:
-    """Return the options that are not `None`; overrides in subclasses need not accept options that are not in use."""
+    """Return the options that are not `None`: a subclass's override need not accept options that no caller has set."""
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -464,7 +464,7 @@ class NodeAccess:
 
     @property
     def grace(self) -> float:
-        """Seconds of clean-up after a cancel, for all calls of a run together."""
+        """Seconds that all calls of a run together have for clean-up after a cancel."""
         return self._node._setup.supervision.grace
 
     def tool(self, name: str) -> BaseTool | None:

@@ -1,4 +1,4 @@
-"""Tools whose functions run on an engine: checks, and the data that is sent to the engine."""
+"""Tools whose functions run on an engine, such as worker processes: checks, and the data sent to the engine."""
 
 import inspect
 from collections.abc import Mapping

@@ -375,9 +375,9 @@ class _Known(Generic[T]):
 
 
 class ToolFacts(Generic[T]):
-    """Cache of facts about tools; thread-safe.
+    """Thread-safe cache of facts that a function computes once for each tool, such as the tool's plan.
 
-    Facts are read again if the tool's functions or schema have been replaced.
+    Facts are computed again if the tool's functions or schema have been replaced.
 
     Args:
         find_out: function of a tool that returns its facts.
@@ -393,7 +393,10 @@ class ToolFacts(Generic[T]):
         return sum(one.tool() is not None for known in list(self._known.values()) for one in known)
 
     def of(self, tool: BaseTool) -> T:
-        """Return the cached facts about a tool, or read them again if the tool has changed; errors are not cached."""
+        """Return the facts about a tool from the cache; compute them first if they are missing or the tool has changed.
+
+        Errors are not cached.
+        """
         # No lock: each update stores a new tuple. Two threads may read the same tool at once, which only costs time.
         known = self._known.get(tool.name, ())
         cls: Any = tool.__class__

@@ -37,7 +37,7 @@ class Requested(NamedTuple):
 
 
 def parse_input(value: Any, messages_key: str) -> Requested:
-    """Return the tool calls of a node's input in one go, without a break for other tasks; see `reading`."""
+    """Return the tool calls of a node's input, read without breaks for other tasks; see `reading`."""
     return at_once(reading(value, messages_key))
 
 
@@ -105,7 +105,7 @@ def messages_in(state: Any, key: str) -> Sequence[Any]:
 def left_of(
     requested: Requested, state: Any, messages_key: str, *, is_counted: bool
 ) -> Steps[tuple[Sequence[ToolCall], Sequence[ToolCall]]]:
-    """Return the calls to run, and all calls of the reply that contains them.
+    """Return the requested calls that have no answer yet, and all calls of the model's reply that contains them.
 
     The reply is looked up in the state only if it `is_counted`, as a limit on the calls of a reply requires.
     """

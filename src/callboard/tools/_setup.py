@@ -77,10 +77,10 @@ class Setup:
         return getattr(self.tools.get(name), "description", None)
 
     def overrides(self, kind: str, entries: Link | None) -> Chain | None:
-        """Return the methods of a node's subclass that wrap each call, as a chain, outermost first; `None` for none.
+        """Return the overridden methods of a node's subclass that wrap each call, as a chain; `None` if there are none.
 
-        `kind` is the form of the input; `entries` is an override of `invoke` or `ainvoke` that an agent runs around
-        each call.
+        The outermost method is first. `kind` is the form of the input; `entries` is an override of `invoke` or
+        `ainvoke` that an agent runs around each call.
         """
         if entries is None and self.own_call is None:
             return None

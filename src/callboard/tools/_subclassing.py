@@ -121,7 +121,7 @@ _AROUND_RUNS = ("ainvoke", "invoke", "_afunc", "_func")
 
 
 class _Running(NamedTuple):
-    """Override that is running now, and the continuation that its `super()` call runs."""
+    """Overridden method that is running now, and the function that the method's `super()` call runs."""
 
     node: object
     method: str
@@ -153,7 +153,7 @@ def _running_of(node: object, pair: tuple[str, str]) -> _Running | None:
 
 
 async def _beyond(inner: Callable[[Any], Awaitable[Any]], given: Any) -> Any:
-    """Run `inner`, the continuation of an override's `super()` call. If `inner` calls the node, a new run starts."""
+    """Run `inner` for the `super()` call of an override, such that calls of the node within `inner` start new runs."""
     token = _running.set(None)
     try:
         return await inner(given)
@@ -162,13 +162,13 @@ async def _beyond(inner: Callable[[Any], Awaitable[Any]], given: Any) -> Any:
 
 
 def is_plain(node: object, base: type) -> bool:
-    """Return whether a node has no overrides around a run, and no override of any node is running now."""
+    """Return whether a run of a node can skip the search for overrides: the node has none, and none is running."""
     own = type(node) is not base or not vars(node).keys().isdisjoint(_AROUND_RUNS)
     return not own and vars(base)["_afunc"] is _written["_afunc"] and _running.get() is None
 
 
 def go_on(node: object, method: str, alone: Callable[..., Awaitable[Any]], *given: Any) -> Any:
-    """Run the base class's `_func` or `_run_one`: continue the work of a running override, or else call `alone`."""
+    """Return the result of `super()._func()` or `super()._run_one()` in an override; outside of one, call `alone`."""
     if (rest := _continuation(node, method)) is not None:
         return rest(*given)
     with entered_from("sync"):
@@ -176,7 +176,7 @@ def go_on(node: object, method: str, alone: Callable[..., Awaitable[Any]], *give
 
 
 async def go_on_async(node: object, method: str, alone: Callable[..., Awaitable[Any]], *given: Any) -> Any:
-    """Run the base class's `_afunc` or `_arun_one`: continue the work of a running override, or else call `alone`."""
+    """Return the result of `super()._afunc()` or `super()._arun_one()` in an override; outside of one, call `alone`."""
     if (rest := _continuation(node, method)) is not None:
         return await rest(*given)
     with entered_from("async"):
@@ -228,7 +228,7 @@ class _Override:
 
     @property
     def name(self) -> str:
-        """Name of the method that is called in the present run, for errors."""
+        """Name of the override that this run calls (the sync or the async one), for error texts."""
         return f"{type(self._node).__qualname__}.{self._pair[0 if self._takes_sync else 1]}"
 
     async def __call__(self, given: Any, inner: Callable[[Any], Awaitable[Any]]) -> Any:

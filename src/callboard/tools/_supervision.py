@@ -97,7 +97,7 @@ class Supervision:
             self._add(name, policy, label.format(name))
 
     def _add(self, name: str, policy: CallPolicy, label: str) -> None:
-        """Supervise a tool by a policy, with missing options taken from the default policy."""
+        """Set the policy of a tool; options that are missing in it are taken from the default policy."""
         for of in ("timeout", "idle_timeout", "budget"):
             warn_about_milliseconds(f"{label}: CallPolicy({of}=...)", getattr(policy, of))
         warn_about_unreachable_timeout(f"{label}: CallPolicy", policy.timeout, policy.budget)
@@ -131,7 +131,7 @@ class Supervision:
         wider: Sequence[AnyLimiter] = (),
         context: Callable[[], CallContext] = CallContext,
     ) -> CallOptions:
-        """Return the policy of a call's tool and the limits of the call; the limits in `wider` are appended.
+        """Return the policy and the limits of a call; `wider` are more limits, such as one for the whole run.
 
         `context` makes the context for the key functions of the limits.
         """
@@ -144,7 +144,7 @@ class Supervision:
         return self.policies.get(name, self.default)
 
     def rooms(self, name: str) -> dict[str, float]:
-        """Return, by limit name, the number of calls of a tool that each limit lets start immediately.
+        """Return how many calls of a tool can start immediately under each of its limits, by the name of the limit.
 
         Keys of limits are ignored.
         """

@@ -106,7 +106,7 @@ class Reports(TypedDict, total=False):
 
 
 class ToolBatch:
-    """Run of a node's calls for one input.
+    """Run of the tool calls in one input of a node, from the check of the calls to the combined output.
 
     `ledger` makes the ledger, with the records that the caller has kept from an earlier run. `keys` are the keys of the
     requested calls, if the caller has computed them.
@@ -175,9 +175,10 @@ class ToolBatch:
         self.keeps = self._on_finish is not None or self.ledger.is_kept
 
     async def claims(self) -> list[str]:
-        """Return the keys of new calls that must not run twice and can start immediately, without a wait for a permit.
+        """Return the keys of calls to store as started (claims): new calls that must not run twice and need not wait.
 
-        Called before any body starts, so that the caller can store all these claims together.
+        Called before any tool function starts, so that the caller can store all these claims together. Calls that must
+        wait for a permit are claimed later.
         """
         # A call that must wait for a permit is claimed when it gets one. If the process is killed before that, the call
         # has not started, and may run. Calls with answers are claimed at that moment too, together with their answers.
@@ -275,7 +276,7 @@ class ToolBatch:
             supervised.append(one)
 
     def _named(self, around: BatchContext) -> BatchContext:
-        """Return the batch's context with data for observers: tool descriptions, redaction function, and run."""
+        """Return the batch's context with data for observers: tool descriptions, redaction function, and run ids."""
         run, conf = around.run, self.config["configurable"]
         if run is None and "thread_id" in conf:
             found = self.config["metadata"].get("run_id") or self.config.get("run_id") or ""
@@ -324,7 +325,7 @@ class ToolBatch:
             signals.clear()  # the traceback refers to this list: break the reference cycle
 
     def _note(self, supervised: Sequence[SupervisedCall[Output]]) -> None:
-        """Record the results and questions of the calls in the ledger, then remove the errors from the calls.
+        """Copy results and open questions of ended calls into the ledger, and remove the error objects from the calls.
 
         The tracebacks of the errors refer to this batch.
         """

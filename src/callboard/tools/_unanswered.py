@@ -34,12 +34,12 @@ def unanswered(messages: Sequence[Any]) -> list[ToolCall]:
 
 
 def without_answer(calls: Sequence[ToolCall], answers: Sequence[Any]) -> list[ToolCall]:
-    """Return the calls of a reply that have no answer, in one go; see `matching`."""
+    """Return the calls of a reply that have no answer, computed without breaks for other tasks; see `matching`."""
     return at_once(matching(calls, answers))
 
 
 def matching(calls: Sequence[ToolCall], answers: Sequence[Any]) -> Steps[list[ToolCall]]:
-    """Return the calls of a reply that none of the following messages answers.
+    """Return the calls of a model's reply that have no answer among the messages after the reply.
 
     Each message answers one call. A generator computation for `in_portions` or `at_once`.
     """
@@ -48,7 +48,7 @@ def matching(calls: Sequence[ToolCall], answers: Sequence[Any]) -> Steps[list[To
 
 
 def each_without_answer(calls: Sequence[ToolCall], messages: Sequence[Any]) -> list[ToolCall]:
-    """Return the calls that a conversation does not answer, in one go; see `seeking`."""
+    """Return the calls that a conversation does not answer, computed without breaks for other tasks; see `seeking`."""
     return at_once(seeking(calls, messages))
 
 
