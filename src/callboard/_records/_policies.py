@@ -407,7 +407,7 @@ def check_count(name: str, value: object, *, least: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class KeyFunction:
-    """Key function that a user gave as an option. It takes a call, or a call and the context of the call."""
+    """Function of a user that computes a key from a call, or from a call and the context of the call."""
 
     function: Callable[..., Hashable]
     takes_context: bool

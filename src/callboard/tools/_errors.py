@@ -207,7 +207,7 @@ class _FinishedNote(str):
 
 
 def note_without_text(error: Exception, tool: str, call_id: str | None, result: object) -> None:
-    """Add a note to an error which says that the result of a tool could not be converted to text."""
+    """Add a note to an error: the text of the note says that a tool's result could not be converted to text."""
     kind = type(result).__qualname__
     note = _FinishedNote(
         f"Raised when what the tool {tool!r} returned for the call {call_id!r}, of the type {kind}, was turned into a "

@@ -73,7 +73,7 @@ def is_by_id(resume: object) -> TypeGuard[Answers]:
 
 
 def answers_by_id(resume: object, questions: Sequence[Interrupt]) -> Answers:
-    """Return the answers in a resume value, by interrupt id.
+    """Return the answers in a resume value as a mapping from interrupt ids to answers.
 
     Raises UnknownInterruptError if an answer matches no open question.
     """
@@ -106,7 +106,7 @@ FORMAT = "callboard/1"
 
 
 def digest_in(question: object) -> str | None:
-    """Return the digest in a question that has exactly one request; `None` if the question has no digest.
+    """Return the digest that a question to a person contains; `None` if it has no digest, or several requests.
 
     The answer to such a question is valid only for a question with the same digest.
     """

@@ -215,7 +215,7 @@ class ArgsModel:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Facts about one tool that are the same for all its calls: its function, injected parameters, and schema."""
+    """Data for running one tool, the same for all calls of the tool: its function, injected parameters, and schema."""
 
     tool: BaseTool
     kind: Kind

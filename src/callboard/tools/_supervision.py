@@ -154,7 +154,7 @@ class Supervision:
         return rooms
 
     def check_tools(self, tools: Collection[str]) -> None:
-        """Raise ValueError if there is a policy of a tool that the node does not have."""
+        """Raise ValueError if a policy was given for a name that none of the node's tools has."""
         if (unknown := next((name for name in self.policies if name not in tools), None)) is not None:
             raise ValueError(f"{self._owner}(policies=...): {no_such('tool', unknown, tools)}")
 

@@ -353,9 +353,9 @@ class ToolBatch:
         )
 
     def ready(self, tool: BaseTool, config: RunnableConfig) -> "ReadyTool":
-        """Return the facts about a tool that all its calls in this batch share.
+        """Return the `ReadyTool` of a tool, which all calls of the tool in this batch share.
 
-        They are read once, unless a call has callbacks of its own.
+        It is made once, unless a call has callbacks of its own.
         """
         own = self.overrides is not None or config.get("callbacks") is not self.callbacks
         # At each attempt: middleware runs users' code between two, and may replace the tool's methods, as mocks do.
@@ -405,7 +405,7 @@ class LazyRequest(ToolCallRequest):
 
 
 class ReadyTool(NamedTuple):
-    """Facts about a tool that are the same for all its calls in a batch."""
+    """Data for running one tool, shared by all calls of the tool in a batch: plan, callback manager and threads."""
 
     tool: BaseTool
     plan: Plan

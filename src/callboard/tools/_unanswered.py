@@ -94,7 +94,7 @@ def _left(calls: Sequence[ToolCall], given: Counter[str]) -> Steps[list[ToolCall
 
 
 def asked_at(call: ToolCall, messages: Sequence[Any]) -> int | None:
-    """Return the index of the last reply that contains a call; `None` if there is none."""
+    """Return the index of the model's last reply that contains the given call; `None` if no reply contains it."""
     for place in range(len(messages) - 1, -1, -1):
         message = messages[place]
         if isinstance(message, AIMessage) and any(id_of(one) == id_of(call) for one in message.tool_calls):
@@ -103,7 +103,7 @@ def asked_at(call: ToolCall, messages: Sequence[Any]) -> int | None:
 
 
 def answer_of(call: ToolCall, messages: Sequence[Any]) -> ToolMessage | None:
-    """Return the last answer to a call after the last reply that contains the call; `None` if there is none.
+    """Return the last message that answers a call, after the last reply with this call; `None` if there is none.
 
     If no reply contains the call, return the last answer in all messages.
     """
