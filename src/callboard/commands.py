@@ -27,7 +27,9 @@ class NotThereError(ValueError):
 
 
 def load_named(name: str, app_dir: Path, *, example: str) -> tuple[ModuleType, Any]:
-    """Import the module that a command line names; return the module, and the named attribute or else the module.
+    """Import the module that a command line names; return the module and the named attribute.
+
+    Without an attribute in the name, return the module twice.
 
     Args:
         name: `module` or `module:attribute`; the attribute may contain dots.

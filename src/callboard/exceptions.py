@@ -224,7 +224,7 @@ class CallError(CallboardError):
 
     @property
     def facts(self) -> dict[str, object]:
-        """Further facts about the error for programs; also in the `additional_kwargs` of the message for the model."""
+        """Additional data about the error, for programs; also in `additional_kwargs` of the message for the model."""
         return {}
 
 
@@ -267,7 +267,7 @@ class CallTimeoutError(CallError, TimeoutError):
 
     @property
     def facts(self) -> dict[str, object]:
-        """Facts about the error for programs: `idle` is `True` if the attempt was ended by its idle timeout."""
+        """Additional data about the error, for programs: `idle` is `True` if the idle timeout ended the attempt."""
         return {"idle": True} if self.idle else {}
 
 
@@ -326,7 +326,7 @@ class CircuitOpenError(CallError):
 
     @property
     def facts(self) -> dict[str, object]:
-        """Facts about the error for programs: `retry_after` has whole seconds to wait before the next call."""
+        """Additional data about the error, for programs: `retry_after` is the time to wait, in whole seconds."""
         # Rounded to milliseconds first: otherwise the noise in the last digits of a clock could add a whole second.
         return {"retry_after": max(1, math.ceil(round(self.retry_after, 3)))}
 
@@ -357,7 +357,7 @@ _FIND_OUT = "Find out before you call it again."
 
 
 class EngineError(CallError):
-    """An engine, such as a pool of worker processes, has returned no result of the function that it had to run.
+    """An engine, such as a pool of worker processes, did not return the result of a function that it had to run.
 
     `ended` is "unavailable" if the body had not started. It is "unknown" if the body had started, so that it may have
     had its effect. It is "finished" if the body ended and its result was lost.

@@ -1,1 +1,1 @@
-"""Supervised tool calls and batches: attempts, limits, time, observers and draining."""
+"""Supervised tool calls and batches: attempts, limits, timeouts, observers and draining."""

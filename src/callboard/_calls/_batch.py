@@ -106,13 +106,13 @@ class Batch(Generic[T]):
             _warn_about_left_tasks(left)
 
     def _refuse_rest(self) -> None:
-        """Record an error for each call that never began: other code cancelled the call's task before its start."""
+        """Record a `CallCancelledError` for each call that never began, because other code cancelled its task."""
         for call in self._next:
             call.error, call.ended = CallCancelledError(call.name, call.id), True
             self._failed.append(call)
 
     def start_beside(self, child: ChildFn, grace: float) -> None:
-        """Start an additional task, for which the batch waits; `grace` is the task's time for clean-up, in seconds.
+        """Start a task beside the calls; the batch also waits for this task. `grace` is the task's clean-up time in seconds.
 
         Do nothing if the batch is closed.
         """

@@ -1,4 +1,4 @@
-"""Context of a batch: event loop, deadline, run and observers."""
+"""Context of a batch of calls: event loop, deadline, agent run and observers."""
 
 import math
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from callboard._records._policies import ToolCallLike
 
 
 class BatchContext(NamedTuple):
-    """Event loop, deadline, run and observers of a batch of tool calls; shared by all calls of the batch.
+    """Event loop, deadline, agent run and observers of a batch of tool calls; shared by all calls of the batch.
 
     A named tuple, because one is made for each batch, and a frozen dataclass takes four times as long to create.
     """
@@ -36,7 +36,7 @@ class BatchContext(NamedTuple):
 
 
 def batch_context(on_progress: OnProgress | None = None) -> BatchContext:
-    """Return the event loop, deadline, run and observers of a batch that starts in the calling task."""
+    """Return the event loop, deadline, agent run and observers of a batch that the calling task starts."""
     loop = current_loop()
     now = loop.now()
     outer = current_timed.get()

@@ -205,7 +205,7 @@ class Attempt:
                 one = getattr(one, "outer", None)  # a call, if its middleware runs this attempt's call
 
     async def _place_at(self, gate: AnyGate, around: "tuple[Attempt, ...]", loop: EventLoop) -> AnyGate | Loan:
-        """Take a gate's permit or borrow it from an enclosing attempt; raise `DeadlockError` if the wait cannot end."""
+        """Take a permit of a gate, or borrow it from an outer attempt; raise `DeadlockError` in a deadlock."""
         # Only for nested attempts, and for attempts that hold a permit already: only these can be part of a deadlock.
         lent = (one.lend(gate.identity) for one in around) if around and gate.is_lendable else ()
         loan = next((one for one in lent if one is not None), None)
@@ -247,7 +247,7 @@ class Attempt:
         gate.leave()
 
     def lend(self, identity: Hashable) -> Loan | None:
-        """Return a loan of the permit with this identity to a nested attempt; `None` if it is not held or was lost."""
+        """Return a `Loan` of the permit with this identity; `None` if the attempt does not hold it, or lost it."""
         with _lending:  # a permit that is being released must not be lent any more
             loan = None if self._loans is None else self._loans.get(identity)
             if loan is not None:
@@ -314,7 +314,7 @@ class Attempt:
 
 
 class CallOptions(NamedTuple):
-    """Tool call, policy and limiters that one attempt uses instead of the values of its `SupervisedCall`."""
+    """Tool call, policy and limiters of one attempt, used in place of those of the attempt's `SupervisedCall`."""
 
     call: ToolCallLike
     policy: CallPolicy
@@ -402,7 +402,7 @@ class SupervisedCall(Timed, Generic[T]):
         return LoopHolder(f"around {self.name}", f"the middleware around tool {self.name!r} (call {self.id!r})")
 
     async def within_budget(self, run: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
-        """Await `run()`; raise `DeadlineExceededError` if the call takes longer than its budget, waits included.
+        """Await `run()`; raise `DeadlineExceededError` if the call, including its waits, takes longer than its budget.
 
         A call whose budget ran out in the queue still gets `at_least` seconds.
         """
@@ -427,7 +427,7 @@ class SupervisedCall(Timed, Generic[T]):
         return self.policy.timeout is not None and self.policy.budget is None
 
     async def within_timeout(self, middleware: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
-        """Run the call's middleware; raise `CallTimeoutError` if its own code takes longer than the policy's timeout.
+        """Run the call's middleware; raise `CallTimeoutError` if the middleware's own code exceeds the timeout.
 
         Attempts and deliberate waits do not count. The first timeout is at least `at_least` seconds.
         """
@@ -448,7 +448,7 @@ class SupervisedCall(Timed, Generic[T]):
 
     @contextmanager
     def outside_timeout(self) -> Generator[None]:
-        """Suspend the timeout of the call's middleware during the block, and restart it from zero afterwards."""
+        """Suspend the timeout of the call's middleware during a `with` block, and restart it from zero afterwards."""
         self._away += 1
         self._move_deadline(math.inf)
         try:
@@ -668,14 +668,14 @@ def _tell_of(report: _Report) -> None:
 
 @contextmanager
 def waiting() -> Generator[None]:
-    """Suspend the timeout of the running call's middleware during the block; for a middleware that waits on purpose."""
+    """Suspend the timeout of the running call's middleware during a `with` block that waits on purpose."""
     call = current_call()
     with nullcontext() if call is None else call.outside_timeout():
         yield
 
 
 def current_call() -> SupervisedCall[Any] | None:
-    """Return the call that the running code belongs to; `None` outside of a call and in an engine's worker."""
+    """Return the call to which the running code belongs; `None` outside of a call and in an engine's worker."""
     here = reporter.get()
     found = here.owner if isinstance(here, Attempt) else here
     return found if isinstance(found, SupervisedCall) else None

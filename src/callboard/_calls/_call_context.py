@@ -92,7 +92,7 @@ def _trace() -> dict[str, str]:
 
 
 def attached_context(given: Carried, tell: Tell, *, logs: bool = True) -> AbstractContextManager[None]:
-    """Set the context of a call, such as its deadline, during the block; called by the worker that runs the call.
+    """Set the context of a call, such as its deadline, during a `with` block in the worker that runs the call.
 
     Args:
         given: the context that `inject_context()` returned.
@@ -188,7 +188,7 @@ def _nothing() -> None:
 
 
 class _Relay:
-    """Context of a call that another process made, and the function that sends progress and log records back there."""
+    """Context of a call from another process, and the function that sends progress and log records to that process."""
 
     def __init__(self, given: Carried, tell: Tell) -> None:
         self._given = given
@@ -207,7 +207,7 @@ _relay: ContextVar[_Relay | None] = ContextVar("callboard_relay", default=None)
 
 @contextmanager
 def forwarded_context(given: Carried, tell: Tell) -> Generator[None]:
-    """Forward a call of another process: its context to an engine, progress and log records back to that process.
+    """Forward a call's context from another process to an engine; send progress and log records back to that process.
 
     In the block, `inject_context()` returns `given` with the remaining seconds, and `dispatch_event()` sends events
     with `tell`.
@@ -344,7 +344,7 @@ def _nearest_logger(name: str) -> logging.Logger:
 
 
 class BodyRaisedError(Exception):
-    """Wrapper of a `CallError` that the called function itself raised, not the engine; users get the `CallError`."""
+    """Wrapper that distinguishes a `CallError` of the called function from the engine's; users get the `CallError`."""
 
     def __init__(self, error: CallError) -> None:
         self.error = error
@@ -353,7 +353,7 @@ class BodyRaisedError(Exception):
 
 @contextmanager
 def marked() -> Generator[None]:
-    """Wrap a `CallError` from the block in a `BodyRaisedError`; a worker runs each function in such a block."""
+    """Wrap a `CallError` from a `with` block in a `BodyRaisedError`; a worker runs each function in such a block."""
     # For example, a body that uses an engine of its own may raise that engine's `EngineError`.
     try:
         yield

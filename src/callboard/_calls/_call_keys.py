@@ -1,4 +1,4 @@
-"""Keys that a tool sends to services: `idempotency_key` identifies repeated requests, `fencing_token` late ones."""
+"""Keys that a tool sends to services: `idempotency_key` identifies repeated requests, `fencing_token` outdated ones."""
 
 from contextvars import ContextVar
 from typing import Protocol

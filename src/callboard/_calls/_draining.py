@@ -84,11 +84,11 @@ class Operation:
         return was_ended
 
     def ended_by_drain(self) -> DrainingError:
-        """Return the error to raise after the `with` block; code after the block runs only if a drain cancelled it."""
+        """Return the error to raise after the `with` block, in code that runs only if a drain cancelled the block."""
         return DrainingError(self.whole.what, begun=True)
 
     def begin(self, tool: str, call_id: str | None) -> None:
-        """Record that the function begins; if a drain cancels it later, its outcome is unknown."""
+        """Record that the operation's function begins; if a drain cancels it later, its outcome is "unknown"."""
         self._body = UnknownCall(tool=tool, call_id=call_id, thread_id=self._thread_id)
 
     @property
@@ -113,7 +113,7 @@ class Operation:
 
 
 class _Round:
-    """State of one drain: the operations that it still waits for, and its report. The lock of `InFlight` guards it."""
+    """State of one drain: the operations still to wait for, and the report. Guarded by the lock of `InFlight`."""
 
     def __init__(self, left: set[Operation]) -> None:
         self.left = left
@@ -263,7 +263,7 @@ class EngineOperations:
 
     @contextmanager
     def running(self, body: Body, *, grace: float) -> Generator[Body]:
-        """Register an engine's function call during the block, so that a drain waits for the block or cancels it.
+        """Register an engine's function call during a `with` block, so that a drain waits for the block or cancels it.
 
         Yields the body that the block has to run: it also records its start, for the report of a drain.
 

@@ -118,7 +118,7 @@ class Loan:
 
     @property
     def starts(self) -> "Gate | None":
-        """Gate that counts starts for a rate limit; `None` without a rate. The start of a borrower counts, too."""
+        """Gate that has to count the borrower's start for a rate limit; `None` if no gate of this process counts it."""
         return self._permit.starts
 
     @property
@@ -279,7 +279,7 @@ class Gate:
         return self._limit.concurrency is not None
 
     def idle(self, loop: EventLoop) -> bool:
-        """Return whether the gate has no taken permits, no queue and no recent starts: a new gate could replace it."""
+        """Return whether the gate has no taken permits, no queue and no recent starts, so that it can be removed."""
         concurrency = self._limit.concurrency
         if self._queue or self._free != (math.inf if concurrency is None else concurrency):
             return False
@@ -411,15 +411,15 @@ class Limiter:
 
     @property
     def takes_context(self) -> bool:
-        """True if the key function takes a context in addition to the call."""
+        """True if the key function takes a `CallContext` in addition to the call."""
         return self._key is not None and self._key.takes_context
 
     def seeing(self, context: Callable[[], CallContext]) -> "Limiter | Seeing":
-        """Return a limiter that passes a context to the key function, or `self` if the function takes no context."""
+        """Return a limiter that passes a `CallContext` to the key function; `self` if the function takes no context."""
         return Seeing(self, context) if self.takes_context else self
 
     def gate(self, call: ToolCallLike, loop: EventLoop, context: Callable[[], CallContext] = CallContext) -> Gate:
-        """Return the gate for a call; `context` creates the context for the key function."""
+        """Return the permits and queue (a `Gate`) of the call's key; `context` creates the key function's context."""
         if self._gate is not None:
             return self._gate
         assert self._key is not None
@@ -479,17 +479,17 @@ class SharedLimiter:
 
     @property
     def takes_context(self) -> bool:
-        """True if the key or tenant function takes a context in addition to the call."""
+        """True if the key or tenant function takes a `CallContext` in addition to the call."""
         return any(one is not None and one.takes_context for one in (self._key, self._tenant))
 
     def seeing(self, context: Callable[[], CallContext]) -> "SharedLimiter | Seeing":
-        """Return a limiter that passes a context to its key functions, or `self` if no function takes a context."""
+        """Return a limiter that passes a `CallContext` to its key functions; `self` if no function takes a context."""
         return Seeing(self, context) if self.takes_context else self
 
     def gate(
         self, call: ToolCallLike, loop: EventLoop, context: Callable[[], CallContext] = CallContext
     ) -> "SharedPermit":
-        """Return the gate for a call; `context` creates the context for the key and tenant functions."""
+        """Return a new `SharedPermit` for one attempt; `context` creates the context of the key functions."""
         # A new object for each attempt: it holds the attempt's own request at the store.
         key, tenant = (_text_of(one, call, context, self._title) for one in (self._key, self._tenant))
         title = f"{self._title} for calls like this one" if key else self._title
@@ -536,7 +536,10 @@ class SharedPermit:
 
     @property
     def is_lendable(self) -> bool:
-        """True if a call may lend the permit to nested calls; false with a rate: the store counts no nested starts."""
+        """True if the permit may be lent to nested calls: if the limit has a concurrency and no rate.
+
+        The store does not count the starts of nested calls, so a rate limit would be exceeded.
+        """
         return self.concurrency is not None and self._wanted.limit.rate is None
 
     @property
@@ -618,7 +621,7 @@ AnyGate = Gate | SharedPermit
 
 
 class Seeing:
-    """Limiter together with the function that creates the context for its key functions."""
+    """Limiter together with the function that creates the `CallContext` for its key functions."""
 
     __slots__ = ("_context", "_limiter")
 
@@ -634,7 +637,7 @@ AnyLimiter = Limiter | SharedLimiter | Seeing
 
 
 async def count_start(places: Sequence[Gate | SharedPermit | Loan], loop: EventLoop) -> bool:
-    """Wait until the rates of all limits allow a start, and count the start; return `False` if a permit was lost."""
+    """Wait until all rate limits allow one more start, and count the start; return `False` if a permit was lost."""
     # A permit is lost if this process was suspended longer than its lease. Then the caller must release all permits and
     # acquire them again in order: a call that holds a later one and waits for an earlier one could wait for ever.
     for place in places:
@@ -666,7 +669,7 @@ class LimitGuard:
 
     @asynccontextmanager
     async def place(self, call: ToolCallLike) -> AsyncGenerator[None]:
-        """Hold a permit during the block; wait for it in FIFO order.
+        """Wait in FIFO order for a permit, and hold the permit during the `async with` block.
 
         Args:
             call: description of the work in the form of a tool call, for the limit's key and tenant functions.

@@ -15,7 +15,7 @@ from callboard.exceptions import DeadlockError
 
 @contextmanager
 def waiting(attempt: Holder, wait: Wait, around: Collection[Holder], tool: str, call_id: str | None) -> Generator[None]:
-    """Register the wait of an attempt during the block; raise `DeadlockError` if the wait completes a cycle.
+    """Register the wait of an attempt during a `with` block; raise `DeadlockError` if the wait completes a cycle.
 
     `around` are the enclosing attempts, which all wait for this one; `tool` and `call_id` are for the error.
     """

@@ -1,4 +1,4 @@
-"""Observers of calls, runs and actors: registration, lookup and protection of calls against faulty observers."""
+"""Observers of calls, runs and actors: registration and lookup, and protection of calls against faulty observers."""
 
 import logging
 from collections.abc import Callable, Generator
@@ -38,7 +38,7 @@ _LOOKS = 4
 
 
 class Observers(NamedTuple):
-    """Observers of calls, runs and actors that were registered together."""
+    """Set of observers, registered together, for calls, runs and actors."""
 
     calls: tuple[Observer, ...] = ()
     runs: tuple[RunObserver, ...] = ()
@@ -64,7 +64,7 @@ numbers = count(1)
 def observe(
     observer: Observer, *, runs: RunObserver | None = None, actors: ActorObserver | None = None
 ) -> Generator[None]:
-    """Call `observer` with every `CallEvent` of the calls that start inside the block.
+    """Call `observer` with every `CallEvent` of the calls that start inside the `with` block.
 
     An exception of an observer is logged once, without its text, and otherwise ignored. An observer that blocks the
     event loop for more than 0.5 seconds is logged and paused, longer each time. In a pause it receives only the last
@@ -105,7 +105,7 @@ def careful_observers(
 
 @contextmanager
 def observed_by(one: Observers) -> Generator[None]:
-    """Register observers for everything that starts inside the block."""
+    """Register observers for all calls, runs and actors that start inside the `with` block."""
     token = _here.set((*_here.get(), one))
     try:
         yield
@@ -158,7 +158,7 @@ def current_observers() -> Observers:
 
 
 def current_mark() -> str | None:
-    """Return the observers' mark of this call or run, such as a trace id, for its later continuation; or `None`."""
+    """Return a trace id or other mark of the running call or run, to link a later run to it; `None` without a mark."""
     mark = current_observers().mark
     return None if mark is None else mark()
 
@@ -180,7 +180,7 @@ def joined(first: Observers, second: Observers) -> Observers:
 
 
 class CarefulObserver(Generic[E]):
-    """Wrapper of an observer that catches its errors and pauses it after it has blocked the event loop."""
+    """Wrapper that catches the errors of an observer, and pauses an observer that has blocked the event loop."""
 
     def __init__(
         self,
@@ -242,7 +242,7 @@ class CarefulObserver(Generic[E]):
         return self._paused_until is not None
 
     def _is_to_blame(self, looks_before: int | None) -> bool:
-        """Return whether the observer was slow, and not the whole process, as the watchdog's checks show."""
+        """Return whether the observer was slow, and not the whole process; found by the number of watchdog checks."""
         looks = self._looks()
         return looks_before is None or looks is None or looks - looks_before >= _LOOKS
 

@@ -1,4 +1,4 @@
-"""Progress of a tool's body: the function `progress`, and a rate limit for the delivery of reports.
+"""Progress reports of running tools: the function `progress`, and a rate limit for the delivery of reports.
 
 If reports are frequent, only the newest one is delivered at each interval.
 """
@@ -94,7 +94,7 @@ _lock = threading.Lock()
 
 
 class Host(Protocol):
-    """Protocol of a batch, as used by its calls and by `Throttle`: whether it is closed, and additional tasks."""
+    """Protocol of the members of a batch that calls and `Throttle` use: `closed` and `start_beside`."""
 
     @property
     def closed(self) -> bool:
@@ -102,7 +102,7 @@ class Host(Protocol):
         ...
 
     def start_beside(self, child: ChildFn, grace: float) -> None:
-        """Start an additional task, for which the batch waits; `grace` is the task's time for clean-up, in seconds.
+        """Start a task beside the calls; the batch also waits for this task. `grace` is the task's clean-up time in seconds.
 
         Do nothing if the batch is closed.
         """

@@ -54,12 +54,12 @@ class Shutdown:
 
     @property
     def has_begun(self) -> bool:
-        """True when the shutdown has started, by a signal or at the end of the block; new work is then refused."""
+        """True when the shutdown has started, by a signal or at the end of the `drain_on_signal` block."""
         return self._begun.is_set()
 
     @property
     def exit_code(self) -> int:
-        """Exit code for `sys.exit` after the block: 0 if all work finished, 4 if an outcome is unknown, 3 otherwise."""
+        """Exit code to use after `drain_on_signal`: 0 if all work finished, 4 if an outcome is unknown, otherwise 3."""
         return self.report.exit_code
 
     def begin(self) -> None:
@@ -85,7 +85,7 @@ class Shutdown:
             await self._drained(one)
 
     async def keep(self, then: Callable[[], object], scope: Scope) -> None:
-        """Wait for the start of the shutdown, drain one stage after the other, and call `then`."""
+        """Wait for the start of the shutdown, drain one stage after the other, and call the function `then`."""
         with scope:
             await self._begun.wait()
             for stage in self._stages:
@@ -189,7 +189,7 @@ def _stage(given: object) -> list[CanDrain]:
 
 @contextmanager
 def _heard(on_signal: Callable[[], object]) -> Generator[bool]:
-    """Call a function for each signal during the block, and then the handler that a server has set for the signal.
+    """Call `on_signal` at each SIGTERM or Ctrl-C during a `with` block, then the handler of a server such as uvicorn.
 
     Yields `True` if there is no such handler of SIGTERM. Yields `False` outside of the main thread, too, where no
     signal is received.

@@ -63,7 +63,7 @@ class _BackgroundLoop:
         return self.pid == os.getpid() and self.thread.is_alive()
 
     def register(self, crossing: "_BridgedCall[Any]") -> None:
-        """Have a call end with an error if the loop ends before it; raise `RuntimeError` if the loop has ended."""
+        """Register a call, which gets an error if the loop ends first; raise `RuntimeError` if the loop has ended."""
         with self._guard:
             if self._has_ended:
                 raise RuntimeError(_LOST)
@@ -163,7 +163,7 @@ class _BridgedCall(Generic[T]):
             self._tell()
 
     def _tell(self) -> None:
-        """Wake the caller."""
+        """Unregister the call at its end, and wake the code that waits for the call."""
         self._is_told = True
         self._background.unregister(self)
         self._on_end()

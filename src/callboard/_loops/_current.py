@@ -35,7 +35,7 @@ def current_loop() -> EventLoop:
 
 
 def is_on_asyncio() -> bool:
-    """Return whether the calling task runs on asyncio; faster than a look at `current_loop()`."""
+    """Return whether the calling task runs on asyncio; faster than `current_loop()`."""
     return sniffio.current_async_library() == "asyncio"
 
 

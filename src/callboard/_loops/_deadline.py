@@ -47,7 +47,7 @@ class Timed:
 
 
 class TimeLimit:
-    """Cancel scope whose `with` block ends with `return`; the code after the block runs only if a timeout ended it.
+    """Cancel scope for a `with` block that ends with `return`, so that code after the block runs only after a timeout.
 
     The caller puts `return` into the block and raises its timeout error after it. An error that the clean-up raised
     after the timeout is stored in `cause` instead of hiding the timeout.

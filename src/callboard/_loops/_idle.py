@@ -18,7 +18,7 @@ _OFTEN = 0.05
 
 
 class IdleScope:
-    """Cancel scope with an idle deadline, which each report of activity moves, and a fixed deadline.
+    """Cancel scope with two deadlines: an idle deadline, which each report of activity postpones, and a fixed one.
 
     Invariant: the block is never cancelled as idle earlier than `seconds` after a report. With frequent reports, or
     reports from other threads, it may go on `_OFTEN` longer: each move of the deadline adds that much in advance.
@@ -61,12 +61,12 @@ class IdleScope:
 
     @property
     def cancel_called(self) -> bool:
-        """True if the block was cancelled, by either of its two deadlines."""
+        """True if the block was cancelled: at its idle deadline, at its fixed deadline or by `cancel()`."""
         return self._scope.cancel_called
 
     @property
     def was_idle(self) -> bool:
-        """True if the block was cancelled by the idle deadline and not by the fixed deadline."""
+        """True if the block was cancelled at its idle deadline, because its code reported no activity for too long."""
         return self.cancel_called and self._until < self._deadline
 
     @property
@@ -79,11 +79,11 @@ class IdleScope:
         return self._latest + self._seconds - self.loop.now() if self._open else math.inf
 
     def will_be_idle_at(self, deadline: float) -> bool:
-        """Return whether `deadline` is the idle deadline of this block."""
+        """Return whether `deadline` (loop time) is the current idle deadline, which reports of activity postpone."""
         return self._open and self._until == deadline  # exact: the deadline of another scope has other last digits
 
     def move(self, deadline: float, *, grace: float | None = None) -> None:
-        """Change the fixed deadline of the block."""
+        """Change the fixed deadline, which reports of activity do not postpone, and the grace if one is given."""
         self._deadline = deadline
         if not self._is_held:
             self._scope.move(min(self._until, deadline), grace=grace)
@@ -99,7 +99,7 @@ class IdleScope:
         self._scope.move(math.inf)
 
     def go_on(self, deadline: float) -> None:
-        """Resume after `hold()`: restart the idle time, with a new fixed deadline."""
+        """Resume after `hold()`: restart the idle timeout from zero, and set a new fixed deadline."""
         self._is_held, self._deadline = False, deadline
         now = self.loop.now()
         self._put_off(now, now + self._seconds)

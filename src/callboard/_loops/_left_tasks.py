@@ -18,7 +18,7 @@ _QUICK = 0.001
 
 
 class _Mark:
-    """Mark of one block; stored in the context of every task that was created within the block."""
+    """Mark that identifies one `LeftTasks` block; stored in the context of every task created within the block."""
 
     __slots__ = ("__weakref__",)  # after the block, only contexts hold strong references to the mark
 
@@ -66,7 +66,7 @@ class LeftTasks:
 
 
 def unmarked(context: Context) -> Context:
-    """Remove the mark of a block from a context, for tasks that may outlive the block; return the same context."""
+    """Remove the mark of a `LeftTasks` block from a context, for tasks that may outlive it; return the context."""
     context.run(_mark.set, None)
     return context
 

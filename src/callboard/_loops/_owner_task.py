@@ -65,7 +65,7 @@ class OwnerTask:
         _open.add(self)
 
     async def close(self) -> None:
-        """Leave the block, and return when it is left; raise the error of its end."""
+        """Ask the task to leave the block, and wait for the end of the block; raise the block's error, if any."""
         assert self._task is not None
         self._leave.set()
         try:

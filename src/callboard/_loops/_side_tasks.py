@@ -27,7 +27,7 @@ LOOK = 1.0
 
 @asynccontextmanager
 async def beside(work: Callable[[], Awaitable[object]] | None) -> AsyncGenerator[None]:
-    """Run the async function `work` in a task during the block, then cancel the task; its errors are only logged."""
+    """Run the async function `work` in a task during an `async with` block, then cancel it; log errors of `work`."""
     if work is None:
         yield
         return

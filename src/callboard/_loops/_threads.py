@@ -235,7 +235,7 @@ class _Job(Generic[T]):
             return not self._begun
 
     def call_after(self, after: Callable[[], None] | None) -> bool:
-        """Set the callback that the thread calls at its end; return `False` if it has already ended."""
+        """Set the callback that the thread calls after the function; return `False` if the function has ended."""
         with self._lock:
             self._after = after
             return not self._ended
@@ -249,7 +249,7 @@ class ThreadOwner(Protocol):
         ...
 
     def thread_ended(self) -> None:
-        """React to the end of an abandoned thread; called in that thread, or in the event loop if it has just ended."""
+        """React to the end of an abandoned thread; called in that thread or in the event loop."""
         ...
 
 

@@ -133,7 +133,7 @@ class TrioNursery:
         self._nursery.cancel_scope.cancel()
 
     async def _wait_until_empty(self) -> KeyboardInterrupt | None:
-        """Wait until all children have ended or this task is cancelled; return Ctrl-C instead of raising it."""
+        """Wait until all children have ended or this task is cancelled; return a `KeyboardInterrupt`."""
         # trio's nursery waits for the remaining children afterwards. So this wait may end early, and a child may leave
         # uncounted: a Ctrl-C before it entered its scope is an error that cancels the nursery, and so ends this wait.
         # Ctrl-C is returned, because the nursery has to end the children before it is raised.

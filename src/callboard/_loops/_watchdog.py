@@ -61,7 +61,7 @@ _marks: dict[CodeType, type[HasLoopHolder]] = {}
 # a variable of the loop's thread, and a table of tasks would cost each call. So the call is found in the frames, which
 # exist anyway: by its class, not by the name of a variable.
 def mark(fn: Callable[..., object], kind: type[HasLoopHolder]) -> None:
-    """Register a function that calls users' code; its local variable of class `kind` describes that code."""
+    """Register a function that calls users' code; the function's local variable of class `kind` describes that code."""
     _marks[fn.__code__] = kind
 
 
@@ -128,7 +128,7 @@ class Pulse:
                 warnings.warn(text, LoopBlockedWarning, stacklevel=2)
 
     def look(self, frame: FrameType | None, now: float) -> None:
-        """Check the loop: request an answer, or record the code that blocks it; called in the watchdog's thread."""
+        """Check whether the loop is blocked, and record the code that blocks it; called in the watchdog's thread."""
         asked, hold = self._asked, self._hold
         if asked is None:
             if _mark(frame) is not None:
@@ -208,7 +208,7 @@ _current_frames = _frames_without_collection if sys.version_info[:3] < (3, 11, 9
 
 
 class _Watchdog:
-    """Daemon thread for all event loops of the process; started by the first call."""
+    """Watchdog of all event loops of the process; runs in a daemon thread, which the first batch of calls starts."""
 
     def __init__(self) -> None:
         self.pulses: dict[Pulse, None] = {}

@@ -1,4 +1,4 @@
-"""Access of a call to documents in a shared store: the call waits until the store has made its change."""
+"""Change of a document in a shared store by a call, which waits for the change; and a check of the option `store`."""
 
 from typing import TypeVar
 

@@ -64,7 +64,7 @@ class Rules:
 
 
 class Ticket(NamedTuple):
-    """Ticket of an admitted call: whether it is a trial call, and the number of state changes before its admission."""
+    """Record of an admitted call: whether it is a trial call, and how often its circuit had changed state before."""
 
     changes: int
     is_probe: bool = False
@@ -135,7 +135,7 @@ class Circuit:
         return self._change(opens_until) if self._fails_too_often() else None
 
     def follow(self, left: float, now: float) -> State | None:
-        """Take over the circuit's state from other processes, which refuse its calls for `left` more seconds.
+        """Take over the circuit's state from other processes, in which the circuit is open for `left` more seconds.
 
         With 0, the circuit is open no longer, unless the store never had the document of its opening. Return
         "open" if the circuit was not open before; calls that are running then will not count.
@@ -169,7 +169,7 @@ class Circuit:
         return count >= self.rules.minimum and self._failures >= self.rules.ratio * count
 
     def _change(self, until: float | None) -> State:
-        """Open the circuit until a time, or close it; return its new state."""
+        """Open the circuit until the time `until`, or close it if `until` is `None`; return its new state."""
         self._until = until
         self.is_shared = False
         self.changes += 1
@@ -186,7 +186,7 @@ FEWEST = 64
 
 
 class Admission(NamedTuple):
-    """Decision of a circuit about one call."""
+    """Decision of a circuit to admit or refuse one call."""
 
     key: Hashable
     circuit: Circuit
@@ -294,7 +294,7 @@ class SharedCircuits(LocalCircuits):
         return key
 
     async def enter(self, key: Hashable, request: ToolCallRequest) -> Admission:
-        """Admit or refuse a call by the circuit of its key, and return the decision."""
+        """Admit or refuse a call by its circuit, whose state is read from the store if needed; return the decision."""
         # It first waits for the store if the last look for this circuit was more than a second ago.
         now = common_time()
         with self._lock:
@@ -318,7 +318,10 @@ class SharedCircuits(LocalCircuits):
             return circuit.follow(left, now)
 
     def leave(self, admission: Admission, failed: bool | None) -> State | None:
-        """Count the outcome of an admitted call, and return the new state of its circuit if it changed, else `None`."""
+        """Count the outcome of an admitted call; return the new state of its circuit, or `None` if it is unchanged.
+
+        The opening of a circuit is also stored, for other processes.
+        """
         # If the circuit opens, the store is told without waiting.
         news = super().leave(admission, failed)
         if news == "open":
@@ -328,7 +331,7 @@ class SharedCircuits(LocalCircuits):
         return news
 
     def _stored(self, circuit: Circuit, changes: int, answer: object) -> None:
-        """Mark a circuit as shared after its opening was stored; called in a thread of the store."""
+        """Record that the opening of a circuit is stored for other processes; called in a thread of the store."""
         with self._lock:
             if isinstance(answer, Done) and circuit.changes == changes:
                 circuit.is_shared = True
@@ -357,7 +360,7 @@ class SharedCircuits(LocalCircuits):
 
 
 def _text_of(found: Found) -> str:
-    """Return the text of the document that says that a circuit is open; a reset of all circuits makes the text void."""
+    """Return the text that the document of an open circuit must have; a reset of all circuits changes this text."""
     return f"open {found.marks[0]}"
 
 

@@ -244,11 +244,11 @@ class Measure:
 
     @property
     def page(self) -> int:
-        """Number of characters that usually fit into the budget."""
+        """Number of characters that usually fit into the size limit."""
         return self._characters if self._count is None else max(1, self._tokens * CHARACTERS_PER_TOKEN)
 
     async def fits(self, text: str) -> bool:
-        """Return whether a text is within the budget."""
+        """Return whether a text is within the size limit."""
         size = len(text)
         if size > self._characters:
             return False
@@ -258,9 +258,9 @@ class Measure:
         return await self.most(size, lambda length: text[:length]) == size
 
     async def most(self, size: int, part: Callable[[int], str], share: int = 1) -> int:
-        """Return how many characters of a text fit into the budget.
+        """Return how many characters of a text fit into the size limit.
 
-        `part(n)` is the part of the text with n characters, up to `size`. A `share` of 2 allows half of the budget.
+        `part(n)` is the part of the text with n characters, up to `size`. A `share` of 2 allows half of the limit.
         """
         size, count, tokens = min(size, self._characters // share), self._count, self._tokens // share
         if count is None:

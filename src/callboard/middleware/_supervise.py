@@ -201,7 +201,7 @@ class _AfterHooks(Supervise):
 
 
 def _digest(place: int | None, call: ToolCall) -> str:
-    """Return a text that identifies a call; it includes the position of the reply, as a model may repeat call ids."""
+    """Return a text that identifies a call, with the position of the model's reply, because call ids may repeat."""
     return json.dumps([place, call["id"], call["name"], call["args"]], sort_keys=True, default=repr)
 
 
@@ -226,7 +226,7 @@ class _Setup:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """Way in which the agent runs the tool of a request: in the agent's event loop, or in a thread."""
+    """Functions that run the tool of a request, and tell where: in the agent's event loop, or in a worker thread."""
 
     body: Callable[[Attempt, ToolCallRequest], Coroutine[Any, Any, Item]]
     takes_thread: Callable[[ToolCallRequest], bool]

@@ -397,7 +397,7 @@ class Cache(Middleware):
         return None if value is None else self._in_thread(_Key(name, body_of(tool), value), request)
 
     def _in_thread(self, key: _Key, request: ToolCallRequest) -> _Key:
-        """Return the key, restricted to this conversation if an earlier result of the tool was for one conversation."""
+        """Return the key; restrict it to this conversation if the tool has had results for one conversation only."""
         if key.tool not in self._by_thread:
             return key
         thread_id = request.runtime.config.get("configurable", {}).get("thread_id")
@@ -515,13 +515,13 @@ _CALL_IDS = frozenset(("id", "call_id", "tool_call_id", "tool_use_id"))
 
 
 def _identity_of(model: Any) -> Hashable:
-    """Return a text that is equal for models with equal options; without such a text, the identity of the object."""
+    """Return a key that is equal for models with equal options; a model without a text form equals only itself."""
     text = dumps(model)
     return ByIdentity(model) if '"not_implemented"' in text else text
 
 
 def _with_messages(messages: Iterable[BaseMessage | None], told: Mapping[str, object]) -> str:
-    """Return a model request as JSON, in which each call has its position in place of its id."""
+    """Return a model request as JSON, in which the position of each tool call replaces the random id of the call."""
     # Providers choose ids at random, and a reused reply has new ones: with them, no second request would be equal.
     said = [one.model_dump(exclude=_UNSENT, warnings=False) for one in messages if one is not None]
     places = {name: f"call {place}" for place, name in enumerate(_call_ids(said))}

@@ -32,7 +32,7 @@ class _Result(BaseModel):
 
 
 def result_of(found: Found) -> _Result | None:
-    """Return the result in a document; `None` if it is absent, is damaged, or was invalidated after it was written."""
+    """Return the result in a document; `None` if the result is absent, damaged or was invalidated later."""
     if found.text is None:
         return None
     try:
@@ -51,7 +51,7 @@ def message_of(text: str) -> ToolMessage | None:
 
 
 def json_of(message: ToolMessage) -> str | None:
-    """Return a tool message as JSON, without the ids of its call; `None` if the JSON stands for another message."""
+    """Return a tool message as JSON, without the ids of its call; `None` if JSON cannot express the message exactly."""
     bare = message.model_copy(update={"tool_call_id": "", "id": None})
     try:
         text = bare.model_dump_json(warnings="error")
@@ -105,7 +105,7 @@ class StoredResults:
         self._size = size
 
     async def find(self, document: Document, request: ToolCallRequest) -> Hit[ToolMessage] | Begun | None:
-        """Return a call's stored result, or a `Begun` for the later `keep`; `None` if the store cannot be reached."""
+        """Return a call's stored result, or a `Begun` to pass to `keep()` later; `None` if the store is unreachable."""
         done = await ask(self._store, document, _look, request)
         if done is None:
             note("cache_skipped", reason="the store is away")
