@@ -112,9 +112,9 @@ class Batch(Generic[T]):
             self._failed.append(call)
 
     def start_beside(self, child: ChildFn, grace: float) -> None:
-        """Start a task beside the calls; the batch also waits for this task. `grace` is the task's clean-up time in seconds.
+        """Start a task beside the calls; the batch also waits for this task. Do nothing if the batch is closed.
 
-        Do nothing if the batch is closed.
+        `grace` is the task's time for clean-up, in seconds.
         """
         if self._nursery is not None and not self.closed:
             self._nursery.start(child, grace)

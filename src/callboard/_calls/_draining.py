@@ -131,7 +131,7 @@ class _Round:
 
 
 class InFlight:
-    """Operations in progress of one object, such as a node, in any event loop; may be used from any thread.
+    """Registry of one object's running operations, in all event loops, for its drain; may be used from any thread.
 
     An operation that begins within a running operation of the same object belongs to that one. It is admitted during a
     drain, too: otherwise the outer operation could not finish.

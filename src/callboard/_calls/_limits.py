@@ -201,7 +201,7 @@ class Wait:
         self.loan = loan
 
     def may_end_by(self) -> tuple[Collection[Holder], Holder | None]:
-        """Return the attempts whose end may free a permit: all holders, and the loan's borrower or `None`."""
+        """Return all attempts that hold a permit of the gate, and the current borrower of the loan, or `None`."""
         return list(self.crowd.holders), None if self.loan is None else self.loan.borrower
 
 
@@ -602,7 +602,7 @@ class SharedPermit:
         return self._stay is not None and self._stay.is_lost
 
     def begin(self) -> None:
-        """Tell the store that the attempt starts now; the rate limit counts the start from this moment."""
+        """Report to the store that the attempt starts now; the rate limit counts the start from this moment."""
         if self._stay is not None:
             self._stay.begin()
 

@@ -103,7 +103,7 @@ def _stuck(attempt: Holder) -> set[Holder]:
 
 
 def _chain(attempt: Holder, around: Collection[Holder], stuck: Collection[Holder]) -> list[Holder]:
-    """Return a cycle of attempts, each waiting for the next, that begins and ends with `attempt`; for the error."""
+    """Return a cycle of attempts, each waiting for the next, that begins and ends with `attempt`; for an error."""
     chain, here = [attempt], attempt
     while here.waits_for is not None:
         holders, _ = here.waits_for.may_end_by()

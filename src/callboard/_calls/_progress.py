@@ -102,9 +102,9 @@ class Host(Protocol):
         ...
 
     def start_beside(self, child: ChildFn, grace: float) -> None:
-        """Start a task beside the calls; the batch also waits for this task. `grace` is the task's clean-up time in seconds.
+        """Start a task beside the calls; the batch also waits for this task. Do nothing if the batch is closed.
 
-        Do nothing if the batch is closed.
+        `grace` is the task's time for clean-up, in seconds.
         """
         ...
 

@@ -280,13 +280,13 @@ class Measure:
 
 
 def end_before(text: str, at: int) -> int:
-    """Return the best end of a text at or before `at`: after a near line break, else between visible characters."""
+    """Return where a text should end, at most `at`: after a near line break, else between visible characters."""
     line = text.rfind("\n", at - at // _NEAR, at)
     return line + 1 if line >= 0 else _between_characters(text, at, -1)
 
 
 def begin_after(text: str, at: int) -> int:
-    """Return the best start of a text at or after `at`: after a near line break, else between visible characters."""
+    """Return where a text should start, at least `at`: after a near line break, else between visible characters."""
     line = text.find("\n", at, at + (len(text) - at) // _NEAR)
     return line + 1 if line >= 0 else _between_characters(text, at, +1)
 
