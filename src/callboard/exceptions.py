@@ -113,7 +113,7 @@ class ThreadBusyError(CallboardError):
 
 
 class RunDeadlineExceededError(CallboardError, TimeoutError):
-    """The time budget of an agent's run was spent. The thread keeps its state, and the run can be continued.
+    """The time budget of an agent's run was spent. The conversation (thread) is kept, and the run can be continued.
 
     Args:
         budget: seconds for the run.

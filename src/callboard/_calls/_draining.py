@@ -206,7 +206,7 @@ class InFlight:
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """Run a block that may drain the object; afterwards accept or refuse operations as before the block."""
+        """Run a `with` block that may drain the object; afterwards accept or refuse operations as before the block."""
         was_draining = self.is_draining
         try:
             yield

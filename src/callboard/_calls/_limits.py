@@ -230,7 +230,7 @@ class Window:
 
 
 class _Waiter:
-    """Call in the queue of a gate; `refused` is the reason if the queue rejects it."""
+    """Call in the queue of a gate; `refused` is the reason if the queue rejects the call."""
 
     __slots__ = ("awake", "refused", "wakeup")
 
@@ -572,7 +572,7 @@ class SharedPermit:
         return None if self._stay is None else self._stay.token
 
     def try_enter(self, loop: EventLoop) -> bool:
-        """Return `False`: only the store knows whether a permit is free."""
+        """Always return `False`, so that the caller uses `enter()`: only the store knows whether a permit is free."""
         return False
 
     async def enter(self, loop: EventLoop, turn: LoanTurn | None = None) -> bool:

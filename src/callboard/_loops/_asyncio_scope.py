@@ -18,7 +18,7 @@ AGAIN = 0.05
 
 
 class SwallowedCancellation:
-    """Context manager that cancels its task again after the code in the block has swallowed a cancellation.
+    """Context manager that cancels the running task again if code in the block has swallowed a cancellation.
 
     Returned by `EventLoop.enforce_cancellation`.
 
@@ -210,7 +210,7 @@ class AsyncioScope:
 
     @contextmanager
     def shield(self) -> Generator[None]:
-        """Hold cancellations of the task back while the block runs, and deliver them at the end of the block."""
+        """Hold cancellations of the task back while a `with` block runs, and deliver them at the end of the block."""
         root = self._root()
         root._shields += 1
         try:

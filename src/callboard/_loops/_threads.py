@@ -362,7 +362,7 @@ class PerDepth(Generic[T]):
 
     @contextmanager
     def below(self) -> Generator[None]:
-        """Run the block, and the code that it starts, one level deeper in the nesting of calls."""
+        """Run a `with` block, and the code that it starts, one level deeper in the nesting of calls."""
         token = _held.set((*_held.get(), self))
         try:
             yield

@@ -67,7 +67,7 @@ def mark(fn: Callable[..., object], kind: type[HasLoopHolder]) -> None:
 
 @dataclass(slots=True)
 class Hold:
-    """Period in which an event loop was blocked; `until` is `None` while it lasts."""
+    """Period in which an event loop was blocked; `until` is `None` while the loop is still blocked."""
 
     holder: LoopHolder
     where: str

@@ -157,7 +157,7 @@ def signed(output: Output, call: ToolCall, by: str) -> Output:
 
 
 def other_models(given: object) -> "tuple[ModelFallbackMiddleware[Any, Any], ...]":
-    """Return one LangChain middleware for each alternative model; it adapts a model request to this model."""
+    """Return, for each alternative model, a LangChain middleware that adapts a model request to this model."""
     from langchain_core.language_models import BaseChatModel
 
     several: Sequence[Any] = given if isinstance(given, (list, tuple)) else [given]

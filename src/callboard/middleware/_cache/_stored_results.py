@@ -113,7 +113,7 @@ class StoredResults:
         return Begun(document, done.value) if isinstance(done.value, Found) else done.value
 
     def text_of(self, message: ToolMessage) -> str | None:
-        """Return a message as JSON for the store; `None` if JSON changes it, or it is too large for the store."""
+        """Return a message as JSON for the store; `None` if JSON changes the message, or is too large for the store."""
         text = json_of(message)
         if text is None:
             return None
