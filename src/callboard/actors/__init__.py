@@ -1,4 +1,4 @@
-"""Actors: mailbox, supervision, restarts and keyed actors. Imports no LangChain.
+"""Actors: mailboxes, supervision, restarts and keyed actors. This package does not import LangChain.
 
     caller ── reference ──> cell ──> mailbox ──> incarnation (task) ──> code runner
                              ^                        ^

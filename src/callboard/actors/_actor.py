@@ -39,7 +39,7 @@ _Leave = Callable[..., Any]
 
 
 class Resources:
-    """Open context managers of an actor. All are exited when the actor ends, in reverse order of entry.
+    """Context managers that an actor has entered. They are exited in reverse order when the actor ends.
 
     No `AsyncExitStack`: it rewrites the contexts of errors. If the event loop ends with an error, the cancelled tasks
     share their cancellations; the rewritten contexts may then form a cycle, which it follows for ever.
@@ -92,7 +92,7 @@ class Resources:
 
 
 def _is_in_contexts(wanted: BaseException, error: BaseException | None) -> bool:
-    """Return whether `wanted` is `error` or in the chain of its `__context__` errors, which may be a cycle."""
+    """Return whether `wanted` is `error`, or an error linked to it by `__context__`. The links may form a cycle."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if error is wanted:
@@ -106,7 +106,7 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Owed(Protocol[T_contra]):
-    """Protocol of a call that waits for its deferred reply."""
+    """Protocol of an actor call whose caller waits for a deferred reply."""
 
     title: str
 
@@ -116,7 +116,7 @@ class Owed(Protocol[T_contra]):
 
 
 class Reply(Generic[T]):
-    """Reply of a deferred handler, sent once, from any task or thread.
+    """Object by which a deferred handler sends its reply to the caller: once, from any task or thread.
 
     If the reply is garbage-collected without being sent, the caller receives an error that says so.
     """
@@ -171,7 +171,7 @@ _ON_CANCEL = get_args(OnCancel)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """Handler of an actor: a method that is called by message."""
+    """Handler of an actor: a method that other code calls by sending a message."""
 
     name: str
     owner: str = ""
@@ -291,7 +291,7 @@ def _check_options(group: object, on_cancel: object, flags: Mapping[str, object]
 
 
 def _marked(fn: Any, make: Callable[..., Handler], body: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return the method that replaces a handler in the class body. Only the actor's own code may call this method."""
+    """Return the wrapper that replaces a handler in its class. Only the actor's own code may call the wrapper."""
     if not inspect.isfunction(fn):
         hint = f"; a group has a name: handler(group={fn!r})" if isinstance(fn, str) else ""
         raise TypeError(f"@handler marks a method of an actor, got {fn!r}{hint}")
@@ -424,7 +424,7 @@ _OWN = ("start", "stop", "snapshot", "restore", "enter")
 
 
 def made_again(actor: S) -> S:
-    """Return a new instance of the actor's class with the same arguments, so that no changed state is inherited."""
+    """Return a new instance of the actor's class, made with the same arguments and without the state of `actor`."""
     args, kwargs = actor._made_with
     return type(actor)(*args, **kwargs)
 
@@ -528,7 +528,7 @@ class Lifespan:
     max_calls: int | None = None
 
     def cut_short(self, killed: str | None) -> str:
-        """Return why an actor was cancelled before it had stopped: `killed` (the reason of a kill) or a timeout."""
+        """Return why an actor was cancelled before it had stopped: a kill (`killed` is its reason) or a timeout."""
         if killed is None:
             return f"did not stop within {self.stop:g} s, and was cancelled"
         return f"was cancelled before it had stopped: {killed}"

@@ -63,7 +63,7 @@ class ActorSession:
             raise EngineError(title, None, "whoever had its engine open has closed it", ended="unavailable")
 
     async def close(self) -> None:
-        """Stop the actors in reverse order, then close the engines."""
+        """Stop the actors in reverse order of their child specs, then close the session's engines."""
         try:
             for one in reversed(self.keyed_actors if self._owns_actors else []):
                 await one.close()
@@ -75,7 +75,7 @@ class ActorSession:
 
 
 class ActorSet:
-    """Child specs of an owner, such as a node, and the session in which their actors run now."""
+    """Actors that belong to an owner, such as a tool node: their child specs, and the session in which they run now."""
 
     def __init__(self, specs: Sequence[ChildSpec[Any]], owner: str) -> None:
         self.specs = specs
@@ -118,7 +118,7 @@ class ActorSet:
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:
-        """Open a session for the block, unless one is open in this loop. Actors start at their first call."""
+        """Open a session inside the block, unless this event loop has one already. Actors start at their first call."""
         known = self.session()
         if not self.is_needed or (known is not None and known.loop is current_loop()):
             yield
@@ -140,7 +140,7 @@ class ActorSet:
         _raise_first(interrupts)
 
     def statistics(self) -> Mapping[str, ActorStatistics]:
-        """Return the statistics of the current task's session, by name of the actor."""
+        """Return the statistics of the actors in the current task's session, by the actor's name."""
         session = self.session()
         return {} if session is None else {one.spec.name: one.statistics() for one in session.keyed_actors}
 
@@ -160,7 +160,7 @@ class ActorSet:
 
     @asynccontextmanager
     async def kept_in(self, journal: Journal) -> AsyncGenerator[None]:
-        """Use `journal` during the block as the store for the states of the actors with `snapshots="journal"`.
+        """Store the states of actors with `snapshots="journal"` in `journal`, inside the `async with` block.
 
         Actors whose state differs from the journal are stopped first; their next call restores them from the journal.
         """
@@ -208,7 +208,7 @@ _sessions: ContextVar[Mapping[ActorSet, ActorSession]] = ContextVar("callboard_a
 
 
 class Keyed(Generic[A]):
-    """References to keyed actors by key, as `keyed` yields them."""
+    """Running keyed actors, as `keyed` yields them; `keyed_actors[key]` is a reference to the actor of a key."""
 
     def __init__(self, keyed_actors: KeyedActors) -> None:
         self._keyed_actors = keyed_actors
@@ -223,7 +223,7 @@ class Keyed(Generic[A]):
         return reference
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Finish the calls that the actors have accepted, and return a report; see `Supervisor.drain`."""
+        """Refuse new calls, finish the calls that were accepted, and return a report; see `Supervisor.drain`."""
         return await self._keyed_actors.drain(timeout)
 
     def statistics(self) -> ActorStatistics:

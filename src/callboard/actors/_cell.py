@@ -40,7 +40,7 @@ from callboard.exceptions import ActorDiedError, ActorGoneError, DeadlockError, 
 
 
 class CurrentIncarnation(Protocol):
-    """Protocol of the incarnation that runs in a cell. An import of `Incarnation` itself would be circular."""
+    """Protocol of `Incarnation`, one run of an actor. An import of `Incarnation` itself would be circular."""
 
     loop: EventLoop
 
@@ -227,7 +227,7 @@ class Cell:
         return None if times is None else PoisonousCallError(message.title, message.call_id, times)
 
     def may_begin(self, message: Message, scope: Scope) -> bool:
-        """Mark a message as begun; return False if it was settled, or if its call has crashed the actor too often."""
+        """Mark a message as begun; return False if it was settled before, or its call crashed the actor too often."""
         # Checked again: the same call may have crashed the actor while this one waited.
         refusal = self._refusal(message)
         with self.lock:
@@ -320,7 +320,7 @@ class Cell:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no message runs, waits, or has a deferred reply."""
+        """Return whether no message waits in the mailbox, runs, or waits for a deferred reply."""
         return not (self.mailbox.running or self.mailbox.waiting or self.owed or self.urgent)
 
     def in_hand(self) -> tuple[Message, ...]:
@@ -334,14 +334,14 @@ class Cell:
             return [*self.mailbox.running, *self.owed, *self.mailbox.waiting, *self.urgent]
 
     def next(self, *, only_awaited_here: bool = False) -> Message | None:
-        """Take and return the next message that may begin, as `Mailbox.next` does. Call it under the lock."""
+        """Take and return the next message; `None` if none may begin. See `Mailbox.next`. The caller holds the lock."""
         message = self.mailbox.next(only_awaited_here=only_awaited_here)
         if message is not None:
             message.state = "running"
         return message
 
     def next_urgent(self, *, only_awaited_here: bool) -> Message | None:
-        """Take and return the next message that bypasses the queue; `None` if there is none. Call it under the lock.
+        """Take and return the next message that bypasses the queue; `None` if there is none. The caller holds the lock.
 
         `only_awaited_here`: as for `Mailbox.next`.
         """
@@ -392,7 +392,7 @@ class Cell:
             return True
 
     def _take_back(self) -> None:
-        """Put back taken messages whose handlers have not begun, each to the front of the queue that it came from."""
+        """Put messages that were taken, but whose handlers have not begun, back to the front of their queues."""
         # Reversed, because each one goes to the front: the order of arrival is kept.
         for message in reversed([one for one in self.mailbox.running if one.is_taken_only]):
             message.state = "waiting"
@@ -453,7 +453,7 @@ async def _refuse_circle(message: Message) -> None:
 
 
 async def _wait_a_while(message: Message) -> None:
-    """Wait up to `_PATIENCE` seconds until the message is settled: a circle of waiting calls may end by itself."""
+    """Wait up to `_PATIENCE` seconds for the end of a call: a circle of waiting calls may end without an error."""
     with message.loop.scope(message.loop.now() + _PATIENCE, 0.0):
         await message.wakeup.wait()
     with _cell_of(message).lock:
@@ -464,7 +464,7 @@ async def _wait_a_while(message: Message) -> None:
 
 
 def _needs(message: Message) -> Needs:
-    """Return the messages that must end first: before a message can begin or, if it has begun, before it can end.
+    """Return the messages that must end before this message can begin or, if it has begun, before it can end.
 
     Any thread may call this.
     """
@@ -485,7 +485,7 @@ def _needs(message: Message) -> Needs:
 
 
 def _refuse_standstill(message: Message, cell: Cell, home: EventLoop | None) -> None:
-    """Raise `RuntimeError` for a call from sync code that blocks the actor's event loop: the call would never begin."""
+    """Raise `RuntimeError` if sync code that blocks an actor's event loop calls the actor: such a call never begins."""
     if home is not None and home is not message.loop and stands_still(home):
         raise RuntimeError(
             f"{message.title} would never begin: the event loop of {cell.name} waits for the sync code that asks. "
@@ -556,7 +556,7 @@ _ASKS = "__callboard_asks__"
 
 
 def asked_by(method: object) -> tuple[Cell, Handler] | None:
-    """Return the actor's `Cell` and the `Handler` behind a method of a `Reference`; `None` for any other object."""
+    """Return the actor's `Cell` and the `Handler` that a method of a `Reference` calls; `None` for any other object."""
     reference, handler = getattr(method, "__self__", None), getattr(method, _ASKS, None)
     return (cell_of(reference), handler) if isinstance(reference, Reference) and handler is not None else None
 

@@ -1,4 +1,4 @@
-"""Child specs: options of an actor for its supervisor, and their checks."""
+"""Child specs, made by `child`: an actor with options for its supervisor; and checks of these options."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -164,7 +164,7 @@ def child(
 
 
 def _check_life(where: str, spec: ChildSpec[Any]) -> None:
-    """Raise an error for invalid options of the actor's restarts, mailbox, engine and time limits."""
+    """Raise an error if options for the actor's restarts, mailbox, engine or time limits are invalid."""
     if spec.restart not in RESTARTS:
         raise ValueError(f"{where}: restart is one of {RESTARTS}, got {spec.restart!r}")
     if not isinstance(cast("object", spec.significant), bool):
@@ -189,7 +189,7 @@ def _check_life(where: str, spec: ChildSpec[Any]) -> None:
 
 
 def _check_instances(where: str, spec: ChildSpec[Any]) -> None:
-    """Raise an error for invalid options of keyed actors and of their state."""
+    """Raise an error if options for restart limits, keyed actors or saved states are invalid."""
     check_count(f"{where}: intensity", spec.intensity, least=0)
     check_seconds(f"{where}: period", spec.period, zero=False)
     if spec.cap is not None:
@@ -232,7 +232,7 @@ def _check_fleet(where: str, spec: ChildSpec[Any]) -> None:
 
 
 def check_grace(spec: ChildSpec[Any], graces: Mapping[str, float | None]) -> None:
-    """Raise an error if a tool's time to clean up (`grace`) may last until another process owns the actor's key.
+    """Raise an error if a tool's clean-up time (`grace`) may last until another process owns the key of the actor.
 
     The default grace is not refused: with a short lease, the rest of the lease limits it.
     """
@@ -248,7 +248,7 @@ def check_grace(spec: ChildSpec[Any], graces: Mapping[str, float | None]) -> Non
 
 
 def check_fleet(spec: ChildSpec[Any], where: str) -> None:
-    """Raise an error if an actor of a fleet is used without a key; `where` names the place of use in the error."""
+    """Raise an error if an actor with the option `fleet` is used without a key; `where` names the place of use."""
     if spec.fleet is not None:
         raise ValueError(
             f"child({spec.name}, fleet=...) lives once for each key, and there is none in {where}; give a node "
@@ -289,7 +289,7 @@ def _check_arguments(cls: type[Actor], args: tuple[Any, ...]) -> None:
 
 
 def check_store(spec: ChildSpec[Any], where: str) -> None:
-    """Raise an error if an actor outside of an agent has the option to store its state in an agent's journal."""
+    """Raise an error if an actor stores its state in an agent's journal, but is used outside of an agent."""
     if spec.is_in_journal:
         raise ValueError(
             f"child({spec.name}, snapshots={JOURNAL!r}) is for the tools of an agent with a checkpointer, and this is "
@@ -298,7 +298,7 @@ def check_store(spec: ChildSpec[Any], where: str) -> None:
 
 
 def spec_of(given: type[A] | A | ChildSpec[A], owner: str = "", **terms: Any) -> ChildSpec[A]:
-    """Return the child spec of an actor or an actor class, with the options `terms`; return a child spec as it is.
+    """Return `given` if it is a child spec; else make a child spec of the actor or class, with the options `terms`.
 
     Raises TypeError for a child spec with options; `owner` is the function that got them, for the error.
     """

@@ -33,7 +33,7 @@ _ANY_NUMBER = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Picklable description from which a worker makes an actor."""
+    """Name, class, arguments and key of an actor, picklable, from which a worker makes the actor."""
 
     name: str
     kind: type[Actor]
@@ -48,7 +48,7 @@ class Description:
 
 
 class _Owed:
-    """Deferred reply in the worker; the actor's code may send it from any thread."""
+    """Deferred reply of an actor that runs in a worker; the actor's code may send the reply from any thread."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -136,7 +136,7 @@ def _found(ident: str, title: str) -> _HostedActor:
 
 
 async def start(ident: str, description: Description, lifespan: Lifespan, state: object) -> None:
-    """Make and start an actor in this worker; `state` is its snapshot, or `None`."""
+    """Make and start an actor in this worker; `state` is the snapshot to restore, or `None`."""
     hosted = _hosted[ident] = _HostedActor(description, lifespan, state)
     try:
         await hosted.life.has_started(hosted.task)
@@ -152,7 +152,7 @@ async def call(ident: str, name: str, /, *args: Any, **kwargs: Any) -> Any:
 
 
 async def begin(ident: str, name: str, ticket: str, /, *args: Any, **kwargs: Any) -> None:
-    """Run a deferred handler in this worker, as `call` does. `reply()` with the same ticket waits for the reply."""
+    """Run a deferred handler in this worker. `reply()` with the same `ticket` (an id) waits for the handler's reply."""
     hosted = _found(ident, name)
     owed = hosted.owed[ticket] = _Owed(f"{hosted.cell.kind.__name__}.{name}")
     handler = hosted.cell.kind._handlers[name]
@@ -201,7 +201,7 @@ _FOR_THE_KILL = 0.1
 
 
 def grace_there(grace: float) -> float:
-    """Return the seconds of clean-up for a handler in a worker: those of its call, less the time that a kill takes."""
+    """Return the clean-up time of a handler in a worker, in seconds: `grace` less the time that a kill takes."""
     return max(0.0, grace - _FOR_THE_KILL)
 
 
@@ -250,7 +250,7 @@ class EngineRunner:
         self._note_end(await self._seat.until_ended())
 
     async def _watch_life(self) -> None:
-        """Wait for the end of the actor in the worker, perhaps before the worker's own end, and record the reason."""
+        """Wait for the end of the actor, which may end before its worker does, and record the reason."""
         body = Body(fn=until_ended, args=(self._ident,), title=self._name, grace=_FOR_THE_KILL)
         with suppress(EngineError):  # the end of the worker is noted by `_watch`
             self._note_end(await self._sent(body))
@@ -260,7 +260,7 @@ class EngineRunner:
         self._lose_if_quiet()
 
     def _lose_if_quiet(self) -> None:
-        """Report the actor as lost; if a call is in progress, leave that to the call, whose error has more details."""
+        """Report the actor as lost, unless a call is in progress: the call itself will report it with more details."""
         if self._ended is not None and not (self._asked or self._is_lost or self._is_stopping):
             self._is_lost = True
             self._on_lost(EngineError(self._name, None, self._ended, ended="unknown"))
@@ -314,7 +314,7 @@ class EngineRunner:
         self._deferred.start(partial(self._reply, message, ticket), message.grace)
 
     async def _reply(self, message: Message, ticket: str, scope: Scope) -> None:
-        """Wait for a deferred reply from the worker, and settle its message."""
+        """Wait for a deferred reply from the worker, and settle the message that the reply answers."""
         body = Body(fn=reply, args=(self._ident, ticket), title=message.title, call_id=message.call_id)
         with scope:
             try:

@@ -118,7 +118,7 @@ class Incarnation:
         return self._crash is not None or self._killed is not None
 
     def _is_over(self) -> bool:
-        """Return whether an ending actor takes no more messages: its stop is urgent, or no handler runs any more."""
+        """Return whether the actor is ending and takes no messages, because the stop is urgent or no handler runs."""
         return self._is_ending and (self._is_hurried or not self._cell.mailbox.running)
 
     def _is_broken(self) -> bool:
@@ -150,7 +150,7 @@ class Incarnation:
             self._nursery.cancel()
 
     async def has_started(self, task: Spawned) -> None:
-        """Wait for the end of `start`, and raise its error. `task` is the task of this incarnation."""
+        """Wait until `start` has ended, and raise its error if it failed. `task` is the task of this incarnation."""
         try:
             await self._started.wait()
         except BaseException:
@@ -183,7 +183,7 @@ class Incarnation:
         return self._end_of_service(error) if started else self._failed_start(error)
 
     async def _start(self, resources: Resources) -> None:
-        """Start the actor's code within the start timeout of its lifespan."""
+        """Start the actor's code, within `lifespan.start` seconds."""
         self._outer.move(self.loop.now() + self._lifespan.start)
         await self.code.start(resources, self._snapshot)
         self._outer.move(math.inf)
@@ -290,7 +290,7 @@ class Incarnation:
                 await wakeup.wait()
 
     def _retires(self) -> bool:
-        """Return whether `max_age` or `max_calls` is reached. Call it under the cell's lock."""
+        """Return whether the incarnation has reached `max_age` or `max_calls`. The caller holds the cell's lock."""
         limit = self._lifespan.max_calls
         self._is_due = (limit is not None and self._calls >= limit) or self.loop.now() >= self._retires_at
         self._is_retired = self._is_due and not self._cell.mailbox.running and not self._cell.owed
@@ -341,7 +341,7 @@ class Incarnation:
                 self._cell.handled(message, value, failed)
 
     async def _kept(self, message: Message, error: BaseException | None = None) -> BaseException | None:
-        """Save the state after a call; return the error for the caller, if the call or the save has failed."""
+        """Save the actor's state after a call; return the error of the call or of the save, or `None` without one."""
         if self._keep is None or message.handler.group == CONTROL or (error is not None and self._crash is not None):
             return error
         if (failed := await self._keep(self.code.snapshot, message.call_id)) is not None:
@@ -395,7 +395,7 @@ class Incarnation:
         return None  # cancelled by its caller, which does not use a result
 
     def _break_by(self, message: Message, call: Call, error: BaseException) -> None:
-        """Crash the actor with a handler's error; count a crash by this call unless its caller had cancelled it."""
+        """Crash the actor with a handler's error; count the crash for this call, unless its caller had cancelled it."""
         if not message.cancel_asked:
             self._culprit = self._cell.poison.has_ended(*call)
         died = ActorDiedError(message.title, message.call_id, death_of(self._cell.name, error))

@@ -185,7 +185,7 @@ class KeyedActors:
             cell.finish("it was ended")
 
     def rests(self, key: Hashable) -> None:
-        """Do nothing. `FleetActors` overrides this to give back the key of an ended actor. Any thread may call this."""
+        """Do nothing. `FleetActors` overrides this to give an ended actor's key back to the fleet. Thread-safe."""
 
     def _asked(self, cell: Cell) -> None:
         """Start the actor of a cell that has received a call. Any thread may call this; see `Cell.activate`."""
@@ -193,13 +193,13 @@ class KeyedActors:
             cell.finish("its event loop has ended")
 
     def _run_there(self, function: Callable[..., object], *args: object) -> bool:
-        """Run a function in the event loop's thread and the owner's `Context`; return `False` if the loop has ended."""
+        """Run a function in the event loop's thread and in the stored `Context`; return False if the loop has ended."""
         # A copy for each use: a context cannot be entered twice at the same time.
         context = self._context.copy()
         return run_there(self.loop, lambda: context.run(function, *args))
 
     def _admit(self, cell: Cell) -> None:
-        """Queue an actor for its start; if the owner is closing, settle the actor's calls with an error."""
+        """Queue an actor for its start; if `close` has begun, settle the actor's calls with an error."""
         if self._is_closing:
             self._turn_away(cell, "it was ended")
         # An actor in `_alive` takes the call itself; if it is ending, `_end` admits the cell again.
@@ -208,7 +208,7 @@ class KeyedActors:
             self._make_room()
 
     def _turn_away(self, cell: Cell, reason: str) -> None:
-        """Settle the waiting calls of an actor with an error, because the actor will not start here."""
+        """Settle the waiting calls of an actor with an error, because the actor will not start in this process."""
         cell.finish(reason)
 
     def _may_start(self, cell: Cell) -> bool:
@@ -216,7 +216,7 @@ class KeyedActors:
         return True
 
     def _make_room(self) -> None:
-        """Start queued actors while `cap` allows it; otherwise evict the least recently used idle actor."""
+        """Start queued actors up to the limit `cap`; if some stay queued, evict the least recently used idle actor."""
         cap = self.spec.cap
         while self._queue and not self._is_closing and (cap is None or len(self._alive) < cap):
             key, cell = self._queue.popitem(last=False)
@@ -252,7 +252,7 @@ class KeyedActors:
         return resident
 
     def _rests(self, cell: Cell) -> None:
-        """Evict an actor that is idle, or has been busy for long, if an actor with another key waits for its start."""
+        """Evict an actor that is idle, or has been busy for long, if an actor with another key is queued to start."""
         resident = self._alive.get(cell.key)
         if resident is None:
             return
@@ -322,7 +322,7 @@ class KeyedActors:
         resident.has_left.set()
 
     async def _evict_idle(self) -> None:
-        """Evict each actor that was idle for `idle` seconds, until the owner closes."""
+        """Evict each actor that was idle for `spec.idle` seconds, until `close` is called."""
         idle = self.spec.idle
         assert idle is not None
         while not self._is_closing:
@@ -338,7 +338,7 @@ class KeyedActors:
                 await self._wakeup.wait()
 
     def _start_task(self, work: Callable[[], Any]) -> None:
-        """Run work in a task that `close` waits for."""
+        """Start a task that runs the async function `work`; `close` waits for this task."""
         ended = False
         tasks: list[Spawned] = []
 
@@ -476,7 +476,7 @@ class FleetCell(Cell):
 
 
 class _HandedOn(threading.local):
-    """Thread-local variable with which `ask` and `answer` pass a delivery to `_put`; no await comes between."""
+    """Thread-local variable by which `ask` and `answer` pass the delivery of a call to `_put`, without an await."""
 
     posting: "Delivery | _Served | None" = None
 
@@ -602,7 +602,7 @@ class FleetActors(KeyedActors):
         return cell.ownership is not None
 
     def _turn_away(self, cell: Cell, reason: str) -> None:
-        """Give the key of an actor back and send its calls to the next owner, unless the actor is still ending here."""
+        """Give an actor's key back to the fleet and send the calls to the next owner; not while the actor is ending."""
         if cell.key not in self._alive:
             assert isinstance(cell, FleetCell)
             # In this order: the moved calls are posted again, and must not find the old ownership.
@@ -633,7 +633,7 @@ class FleetActors(KeyedActors):
 
 
 class _Served:
-    """Task that answers one remote call. Any thread may cancel it."""
+    """Task that answers one call from another process. Any thread may cancel it."""
 
     def __init__(
         self, loop: EventLoop, work: Callable[[], Awaitable[None]], last: "dict[Hashable, _Served]", key: Hashable
@@ -667,7 +667,7 @@ class _Served:
             self.taken()
 
     async def until_its_turn(self) -> None:
-        """Wait until the previous remote call of the key is in the mailbox, or never will be."""
+        """Wait until the previous remote call of the key is in the mailbox or was given up."""
         before, self._before = self._before, None  # drops the chain of earlier calls
         if before is not None:
             await before._is_taken.wait()

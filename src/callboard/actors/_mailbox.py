@@ -78,7 +78,7 @@ class WatchedAsk:
 
 
 def watched(actor: str, key: Hashable, handler: str, ahead: int, call: SupervisedCall[Any] | None) -> WatchedAsk | None:
-    """Return the reporter of an actor call that begins now; `None` if the call has no observers."""
+    """Return a reporter for the events of an actor call that begins now; `None` if the call has no observers."""
     call = call or current_call()
     observers = current_observers().actors if call is None else call.actor_observers
     if not observers:
@@ -119,7 +119,7 @@ class Target(Protocol):
 
 @dataclass(eq=False, repr=False, slots=True)
 class Message:
-    """Message of an actor: one call. Its state changes only under the lock of its target."""
+    """Message to an actor: one call of a handler. Its state changes only under the lock of the actor's `Cell`."""
 
     target: Target
     handler: Handler
@@ -169,7 +169,7 @@ class Message:
         self.grace = DEFAULT_GRACE if timed is None else timed.grace
 
     def runs_beside(self, task: int) -> bool:
-        """Return whether `task` is a task other than the handler's; False for a sync handler, which has no task."""
+        """Return whether `task` is another task than that of the handler; False for a sync handler, which has none."""
         return self.task not in (None, task)
 
     @property
@@ -358,7 +358,7 @@ def room_wanted(chain: Iterable[Message], needs_of: NeedsOf) -> str:
 
 
 def _found(asked: Message, ancestors: frozenset[Message], needs_of: NeedsOf) -> dict[Message, Needs]:
-    """Return a call and all messages for which it would wait, each with its `Needs`; without the call's ancestors."""
+    """Return a call and all messages for which it would wait, each with its `Needs`; `ancestors` are left out."""
     found: dict[Message, Needs] = {}
     todo = [asked]
     while todo:
@@ -372,7 +372,7 @@ def _found(asked: Message, ancestors: frozenset[Message], needs_of: NeedsOf) -> 
 
 
 def _go_on(found: Mapping[Message, Needs]) -> set[Message]:
-    """Return the messages in `found` that can end while the ancestors of the call still wait: a least fixed point."""
+    """Return the messages in `found` that can end even if no message in the call's `ancestors` ends."""
     free: set[Message] = set()
     while more := {one for one, needs in found.items() if one not in free and needs.are_met(free)}:
         free |= more
@@ -424,7 +424,7 @@ class Mailbox:
         self._group: str | None = None
 
     def put(self, message: Message) -> tuple[bool, Message | None]:
-        """Add a message; return whether it was accepted, and the message that was dropped in exchange, if any."""
+        """Add a message; return whether it was accepted, and the message that was dropped to make room, or `None`."""
         dropped: Message | None = None
         if len(self.waiting) >= self._size:
             if self._when_full == "reject":
@@ -485,7 +485,7 @@ class Mailbox:
 
 
 def check_mailbox(owner: str, size: object, when_full: object) -> None:
-    """Raise an error if the size or the `when_full` policy of a mailbox is invalid; `owner` is for the error."""
+    """Raise an error if the size or the `when_full` policy of a mailbox is invalid; `owner` is named in the error."""
     check_count(f"{owner}: mailbox", size, least=1)
     if when_full not in _WHEN_FULL:
         raise ValueError(f"{owner}: when_full is one of {_WHEN_FULL}, got {when_full!r}")

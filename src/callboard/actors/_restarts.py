@@ -95,7 +95,7 @@ class StartAgain:
 
 @dataclass(frozen=True, slots=True)
 class ShutDown:
-    """Decision: the supervisor ends in order, because its significant children have ended."""
+    """Decision: the supervisor ends without an error, because significant children ended; see `auto_shutdown`."""
 
     index: int
 

@@ -1,4 +1,4 @@
-"""Runners of an actor's code: start, calls and end of an incarnation in this process.
+"""Runners, which call the methods of an actor in this process for one incarnation; `End`, the result of an incarnation.
 
 A local runner runs async code in the actor's task, and sync code in one thread of its own. A leased runner
 also checks before each handler that this process owns the actor's key.
@@ -229,7 +229,7 @@ class LocalRunner:
         self._thread = None
 
     def thread_abandoned(self) -> None:
-        """Report the actor as lost, because nothing can run in its thread until the job there ends."""
+        """Report the actor as lost: a cancelled call still blocks its thread, so no other code can run there."""
         self._is_lost = True
         self._on_lost(RuntimeError("its thread went on after the call that it was for had been cancelled"))
 

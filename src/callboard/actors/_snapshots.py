@@ -38,7 +38,7 @@ class Journal(Protocol):
         ...
 
     def keep(self, actor: str, key: str, snapshot: object, call_id: str | None) -> str:
-        """Replace the stored state of an actor, together with the result of the call, and return the new version."""
+        """Store an actor's new state together with the result of the call `call_id`; return the state's version."""
         ...
 
 
@@ -77,7 +77,7 @@ def _text(key: Hashable) -> str:
 
 
 class JournalSnapshots:
-    """Snapshot store of keyed actors: uses the journal of each conversation thread while a run has it open."""
+    """Snapshot store for actors of agents: uses the journal of each conversation thread that has a run in progress."""
 
     def __init__(self) -> None:
         self._open: dict[Hashable, Journal] = {}
@@ -111,7 +111,7 @@ class JournalSnapshots:
             self._versions[key] = journal.keep(actor, key.text, snapshot, call_id)
 
     def forget(self, key: Hashable) -> None:
-        """Drop the version of an actor that has ended."""
+        """Forget the version of the state that an ended actor had in a journal."""
         self._versions.pop(key, None)
 
     def open(self, journal: Journal) -> None:
@@ -121,7 +121,7 @@ class JournalSnapshots:
         self._open[journal.identity] = journal
 
     def close(self, journal: Journal, alive: Collection[Hashable]) -> None:
-        """Close a journal, and drop the versions of its actors that do not run."""
+        """Stop the use of a journal; forget the state versions of its actors, except of running actors (`alive`)."""
         del self._open[journal.identity]
         for key in [key for key in list(self._versions) if _is_in(key, journal) and key not in alive]:
             self._versions.pop(key, None)
@@ -150,7 +150,7 @@ JOURNAL: InJournal = "journal"
 
 
 class InMemorySnapshots:
-    """Snapshot store in memory; it lasts as long as this object."""
+    """Snapshot store in memory; the snapshots are lost with this object."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, Hashable], object] = {}
@@ -160,6 +160,6 @@ class InMemorySnapshots:
         return deepcopy(self._kept.get((actor, key)))
 
     async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
-        """Replace the saved snapshot of an actor by a copy of this one."""
+        """Replace the saved snapshot of an actor by a copy of `snapshot`."""
         # A copy: the snapshot may share objects with the running actor, which later calls change.
         self._kept[actor, key] = deepcopy(snapshot)

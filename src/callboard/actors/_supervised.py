@@ -1,4 +1,4 @@
-"""Child of a supervisor: one actor, its incarnations and its snapshots. Drain of actors.
+"""`ActorUnit`: one actor as child of a supervisor, with its incarnations and snapshots. `Draining`: drain of actors.
 
 A drain refuses new calls, and finishes or ends the accepted ones.
 """
@@ -219,14 +219,14 @@ class ActorUnit:
         return None
 
     def _lost_with_key(self, call_id: str | None) -> Exception | None:
-        """Return an error for a call with unsaved state if this process no longer owns the actor's key, else `None`."""
+        """Return an error for a call whose state was not saved if this process no longer owns the key, else `None`."""
         ownership = self.cell.ownership
         if ownership is None or ownership.is_current:
             return None
         return ActorDiedError(self.cell.name, call_id, "its process lost its key, and the state after it was not kept")
 
     async def _save(self, snapshot: object) -> None:
-        """Save the state within `stop_timeout`. A failure is logged, and the call keeps its result."""
+        """Save the state within `stop_timeout`. A failure is logged, and does not change the result of any call."""
         assert self._snapshots is not None
         assert not isinstance(self._snapshots, JournalSnapshots)
         seconds, ownership = self.spec.lifespan.stop, self.cell.ownership
@@ -249,7 +249,7 @@ class ActorUnit:
         self.cell.has_lost_state = True
 
     async def stop(self, *, hurry: bool = True) -> None:
-        """Stop the actor after its running handlers. With `hurry=False` they have no time limit until `hurry()`."""
+        """Stop the actor after its running handlers. With `hurry=False`, these have no time limit until `hurry()`."""
         self._is_stopped = True
         if self._life is not None:
             self._life.end(hurry=hurry)

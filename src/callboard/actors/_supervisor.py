@@ -125,7 +125,7 @@ class Tree:
             unit.finish(reason)
 
     async def _manage(self, scope: Scope) -> None:
-        """Handle the ends of children and delayed restarts until the stop; runs in the supervisor's task."""
+        """Handle the ends of children and delayed restarts until `stop` is called; runs in the supervisor's task."""
         with scope:
             while not self._is_stopping:
                 if self._ends:
@@ -238,7 +238,7 @@ class Tree:
             await self._wait(until)
 
     async def _end_all(self, error: BaseException | None) -> None:
-        """End the supervisor from within its own task, and report the end to the owner."""
+        """End the supervisor from within its own task, and report the end through the callback `on_end`."""
         if self._is_stopping:
             return
         # Not `stop()`: it waits for `_manage`, the task in which this runs.
@@ -481,7 +481,7 @@ def _checked(children: object) -> "list[ChildSpec[Any] | Supervisor]":
 
 
 def _check_child(spec: ChildSpec[Any]) -> None:
-    """Raise an error for options of a child that only keyed actors, nodes, agents or fleets support."""
+    """Raise an error if a child has options that only keyed actors, nodes, agents or fleets support."""
     if (spec.key, spec.cap, spec.idle) != (None, None, None):
         raise ValueError(f"child({spec.name}): key, cap and idle are for a node, or for keyed(...)")
     if (spec.intensity, spec.period) != (INTENSITY, PERIOD):

@@ -21,7 +21,7 @@ _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"
 
 
 class Capture:
-    """Filter for arguments and results before they reach exporters or files; its options are those of `Tracing`."""
+    """Filter that removes secrets from arguments and results before they are exported or recorded; see `Tracing`."""
 
     def __init__(
         self, wanted: bool | None = None, redact: Redactor | bool = True, max_length: int = MAX_LENGTH
@@ -43,7 +43,7 @@ class Capture:
             return _not_captured(error)
 
     def short(self, value: object) -> Any:
-        """Return a value as `value()` does; if its JSON text is too long, return this text, cut at the limit."""
+        """Return a value without secrets, in plain JSON types; if its JSON text exceeds the limit, the text, cut."""
         found = self.value(value)
         text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
         return found if len(text) <= self._max_length else self._cut(text)
@@ -59,7 +59,7 @@ class Capture:
         return f"{text[: self._max_length]}… ({len(text)} characters)"
 
     def error_text(self, error: BaseException) -> str:
-        """Return the text of an error, cut and with secrets removed; if its `__str__` raises, the text says so."""
+        """Return the text of an error, cut and without secrets; a placeholder if the error's `__str__` raises."""
         try:
             said = str(error)
         except Exception as another:
@@ -81,7 +81,7 @@ def _redactor(redact: Redactor | bool) -> Redactor:
 
 
 def sendable(text: str) -> str:
-    """Return a text without lone surrogates. With one of them, an exporter would drop the whole export batch."""
+    """Return a text with lone surrogates replaced. With a lone surrogate, an exporter would drop the whole batch."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 

@@ -1,4 +1,4 @@
-"""Span contexts as text, for links from a resumed call to the interrupted one, and for other processes."""
+"""Span contexts as text: for links from a resumed call to the interrupted call, and for traces across processes."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ _W3C = TraceContextTextMapPropagator()
 
 
 def mark() -> str | None:
-    """Return the contexts of the spans of the current call and run as one text (a mark), or `None` without any span.
+    """Return a text (a mark) with the span contexts of the current call and current run; `None` if neither has a span.
 
     A resumed call or run links to these spans.
     """
@@ -27,13 +27,13 @@ def mark() -> str | None:
 
 
 def link_to_call(left: str | None) -> list[Link]:
-    """Return a list with a link to the call's span in a mark, or else to the run's span; empty if both are missing."""
+    """Return a list with a link to the call's span in the mark `left`, or else to the run's span; empty for neither."""
     # A call may be stored as begun together with the model's reply, before it has a span. Its mark has only the run.
     return _links(left, 0) or _links(left, 1)
 
 
 def link_to_run(left: str | None) -> list[Link]:
-    """Return a list with a link to the run's span in a mark, as `mark()` returned it; empty if the run had no span."""
+    """Return a list with a link to the run's span in the mark `left`, made by `mark()`; empty without such a span."""
     return _links(left, 1)
 
 
@@ -45,7 +45,7 @@ def _as_text(span: object) -> str:
 
 
 def _links(left: str | None, position: int) -> list[Link]:
-    """Return a list with a link to one span of a mark (0: call, 1: run); empty if the span is missing or damaged."""
+    """Return a list with a link to a span in the mark `left`, of the call (0) or the run (1); empty without it."""
     parts = (left or "").split(" ")
     if len(parts) != 2:
         return []

@@ -50,7 +50,7 @@ class ActorMetrics:
         )
 
     def __call__(self, event: AskEvent | ActorEvent) -> None:
-        """Record the metrics of one event of an ask or of an actor."""
+        """Record the metrics of one event of an actor or of an ask (a call of an actor)."""
         if isinstance(event, ActorEvent):
             self._lived(event)
         elif event.phase == "begun":
@@ -91,7 +91,7 @@ def _about(event: AskEvent) -> dict[str, str]:
 
 
 def histogram(meter: Meter, name: str, unit: str, buckets: Iterable[float], text: str) -> metrics.Histogram:
-    """Return a new histogram of a meter with advisory buckets; a view in the application's SDK may override them."""
+    """Return a new histogram of a meter with advisory buckets, which a view in the application's SDK may override."""
     return meter.create_histogram(name, unit, text, explicit_bucket_boundaries_advisory=list(buckets))
 
 

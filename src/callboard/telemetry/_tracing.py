@@ -1,4 +1,4 @@
-"""Observers that make OpenTelemetry spans of agent runs, model requests, calls, attempts and asks of actors.
+"""Observers that make OpenTelemetry spans of runs, model requests, calls, attempts and asks (actor calls).
 
 A restart or another change of an actor is a span event of each open ask that it affects. If other instrumentation
 makes a span for a model request, callboard makes none: a span processor of the SDK detects it.
@@ -66,7 +66,7 @@ def provider_named(name: object) -> str:
 
 
 def about_reply(reply: AIMessage | None, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a model request: those in `asked`, and those of the reply."""
+    """Return the span attributes of a model request: those known before it (`asked`), and those of the reply."""
     attributes = dict(asked)
     if reply is None:
         return attributes
@@ -90,7 +90,7 @@ def about_reply(reply: AIMessage | None, asked: Mapping[str, Any]) -> dict[str, 
 
 
 def _bare(model: object) -> object:
-    """Return the chat model that is wrapped in LangChain's bindings and sequences."""
+    """Return the chat model inside of the LangChain bindings and sequences that wrap it."""
     for _ in range(8):
         if isinstance(model, RunnableBinding):
             model = model.bound
@@ -111,7 +111,7 @@ _KINDS = (("openinference.span.kind", "LLM"), ("llm.request.type", "chat"), ("tr
 
 @dataclass(slots=True)
 class _Request:
-    """Model request of a run that is not answered yet."""
+    """Model request without an answer so far, and whether another library has made a span for it."""
 
     since: int
     """Start time of the request, in nanoseconds since 1970."""
@@ -128,7 +128,7 @@ class ForeignSpanProcessor:
         self._key = context.create_key("callboard-model-request")
 
     def following(self, request: _Request) -> Context:
-        """Return the current context with a model request attached, by which spans of other libraries are detected."""
+        """Return the current context with a model request added: spans of other libraries in it are then detected."""
         return context.set_value(self._key, request)
 
     def on_start(self, span: Any, parent_context: Context | None = None) -> None:
@@ -154,7 +154,7 @@ class ForeignSpanProcessor:
 
 @cache  # each provider gets one processor at most, because the SDK cannot remove it
 def processor_of(provider: ByIdentity) -> ForeignSpanProcessor:
-    """Return callboard's span processor for a provider; add it at the first use, if the provider has an SDK."""
+    """Return callboard's span processor for a tracer provider; add it at the first use, if the provider has an SDK."""
     made = ForeignSpanProcessor()
     add = getattr(provider.one, "add_span_processor", None)
     if add is not None:
@@ -312,7 +312,7 @@ def failed(span: Span, error: BaseException, capture: Capture) -> None:
 
 
 def _fact(value: object) -> Any:
-    """Return a value from a note, converted to a type that is valid for a span attribute."""
+    """Return a detail of a call's event, converted to a type that is valid for a span attribute."""
     if isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value):
@@ -424,7 +424,7 @@ class RunSpans(RunTracker[_OpenRun]):
 
 
 class ActorSpans:
-    """Observer that makes one span for each ask of an actor; the span is current in the asking task and the handler.
+    """Observer that makes one span for each ask (call of an actor); the span is current in the caller and the handler.
 
     The lifetime of an actor has no span, because it may last for days. Instead, a change of the actor is added as
     a span event to each open ask that the change affects.
@@ -436,7 +436,7 @@ class ActorSpans:
         self._open: dict[int, tuple[Span, Token[Context]]] = {}
 
     def __call__(self, event: AskEvent | ActorEvent) -> None:
-        """Handle an event of an ask or an actor: begin or end the span of an ask, or add a span event to open spans."""
+        """Handle an event of an actor or of an ask: begin or end the ask's span, or add a span event to open spans."""
         if isinstance(event, ActorEvent):
             self._lived(event)
         elif event.phase == "begun":

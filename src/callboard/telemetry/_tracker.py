@@ -31,7 +31,7 @@ CallPlace = Literal["between", "waiting", "running"]
 
 
 class _TrackedEvent(Protocol):
-    """Properties that a `CallTracker` reads from an event: a `CallEvent`, or a line of a recording."""
+    """Protocol of the events that a `CallTracker` reads: a `CallEvent`, or a line of a recording."""
 
     @property
     def phase(self) -> CallPhase: ...
@@ -46,7 +46,7 @@ class _TrackedEvent(Protocol):
 
 
 class TrackedCall:
-    """State of one call, as far as its events are known.
+    """State of one call, derived from the events of the call so far.
 
     Args:
         begun: first event of the call.
@@ -119,7 +119,7 @@ class CallTracker(Generic[C, E]):
         """Handle an attempt of a call that joined a queue."""
 
     def gave_up(self, call: C, event: E, since: float) -> None:
-        """Handle an attempt that left its queue without a permit of the limit; `since` is the time when it joined."""
+        """Handle an attempt that left its queue without a permit to run; `since` is the time when it was queued."""
 
     def started(self, call: C, event: E, waited_since: float | None) -> None:
         """Handle the start of an attempt; `waited_since` is the time when it joined a queue, `None` without a queue."""
@@ -128,7 +128,7 @@ class CallTracker(Generic[C, E]):
         """Handle the end of an attempt that began at the time `since`; its call may have ended before."""
 
     def noted(self, call: C, event: E) -> None:
-        """Handle a note of a call: a decision about it, or a progress report."""
+        """Handle a note of a call: a decision about the call, or a progress report of its tool."""
 
     def ended(self, call: C, event: E) -> None:
         """Handle the end of a call; its record still lists the attempts that wait or run."""
@@ -180,7 +180,7 @@ class ObserverSet:
 
     @contextmanager
     def on(self) -> Generator[None]:
-        """Observe only the calls, runs and asks that are started inside the block."""
+        """Observe only the tool calls, agent runs and actor calls that are started inside the `with` block."""
         with observed_by(self.observers):
             yield
 
@@ -227,7 +227,7 @@ class RunTracker(Generic[R]):
 
 
 def _leave(call: TrackedCall, tool: str) -> float | None:
-    """Remove the first waiting attempt of a tool from a call; return when it was queued, or `None` if none waits."""
+    """Remove the first waiting attempt of a tool from a call; return its time of queueing, or `None` if none waits."""
     # Attempts that wait have no number yet, so they are told apart by tool only, first in, first out.
     waiting = call.waiting
     for place, (name, since) in enumerate(waiting):

@@ -178,7 +178,7 @@ class ActorContract:
         ToolNode([spec_of(self.actor())])
 
     def _spec(self) -> ChildSpec[Any]:
-        """Return the child spec of `actor()`, with defaults for the options about keys, restarts, nodes and threads."""
+        """Return the child spec of `actor()` without the options for keys, restarts, tool names and journals."""
         spec = spec_of(self.actor())
         spec = replace(spec, key=None, cap=None, idle=None, prefix="", intensity=INTENSITY, period=PERIOD)
         return spec.kept_in(InMemorySnapshots()) if spec.is_in_journal else spec

@@ -63,7 +63,7 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         return self._jumping.now
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """Wait for the threads of the executor without a timeout."""
+        """Wait, without a timeout, for the end of the default executor's threads."""
         # The timeout of `asyncio.Runner` would pass on the virtual clock at once, while the threads still work.
         await super().shutdown_default_executor()
 
@@ -89,7 +89,7 @@ class _Schedule(Random):
         self._delay = self.choice((0.0, 0.25, 0.75))
 
     def of(self, ready: list[T]) -> tuple[list[T], list[T]]:
-        """Return two lists: ready tasks that run in this round, in the order of running, and ready tasks that wait.
+        """Return two lists of ready tasks: tasks that run in this round, in order, and tasks that run later.
 
         The first list has at least one task.
         """
@@ -102,7 +102,7 @@ class _Schedule(Random):
 
 
 class _SeededLoop(VirtualClockLoop):
-    """Loop on a virtual clock that runs its tasks in the order of a schedule."""
+    """asyncio event loop on a virtual clock that runs its tasks in the order of a schedule."""
 
     def __init__(self, schedule: _Schedule) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ def _seeded_trio(seed: int) -> Backend:
     _run: Any = trio._core._run
 
     class Shuffling(_Schedule):
-        """Random number generator that replaces trio's own, with which trio shuffles the tasks of each round."""
+        """Random number generator by which trio shuffles the tasks of each round, instead of trio's own generator."""
 
         def shuffle(self, x: Any) -> None:
             x[:], later = self.of(x)

@@ -34,7 +34,7 @@ class Story:
         return bool(self.run.namespace)
 
     def take(self, call_id: str | None) -> RecordedCall:
-        """Return the next recorded call with this id; raise LookupError if there is none."""
+        """Return the next recorded call with this id; raise LookupError if the recorded run has no such call."""
         for call in self.calls:
             if call.id == call_id and call.number not in self._taken:
                 self._taken.add(call.number)
@@ -45,7 +45,7 @@ class Story:
         return again
 
     def next_request(self, history: Sequence[BaseMessage]) -> tuple[int, ModelRequest]:
-        """Return the next recorded request, with its index in the run; raise LookupError after the last one.
+        """Return the next recorded model request, with its index in the run; raise LookupError after the last request.
 
         Replies in the history count: after a kill, another run goes on.
         """
@@ -58,7 +58,7 @@ class Story:
         return place, self.run.requests[place]
 
     def reply_id(self, place: int) -> str:
-        """Return the id of the reply to the request with this index; a made-up id if the reply has none."""
+        """Return the id of the reply to the model request with the index `place`; a made-up id if it has none."""
         return (self.run.requests[place].reply or {}).get("id") or f"recorded_{place}"
 
     def start_again(self) -> None:
@@ -67,7 +67,7 @@ class Story:
         self._taken.clear()
 
     def turns(self) -> list[list[RecordedCall]]:
-        """Return lists of calls: those before the first model request, then those of the first reply, and so on."""
+        """Return the recorded calls in groups: calls before any model reply, calls of the first reply, and so on."""
         found: list[list[RecordedCall]] = [[] for _ in range(len(self.run.requests) + 1)]
         for call in self.calls:
             found[self._turn(call)].append(call)
@@ -82,7 +82,7 @@ class Story:
 
 
 def report(path: Path, found: Sequence[str], errors: Sequence[Exception]) -> str:
-    """Return a text about the differences, the first ones in full."""
+    """Return a text with the number of differences, the first differences in full, and the errors of replayed runs."""
     many = "in 1 place" if len(found) == 1 else f"in {len(found)} places, of which the first may cause the others"
     lines = [f"the replay of {path} differs {many}:", *found[:_SHOWN]]
     if len(found) > _SHOWN:
@@ -145,14 +145,14 @@ def _of_turn(
 
 
 def _order(calls: Sequence[RecordedCall], others: Sequence[RecordedCall]) -> str:
-    """Return the ids of the `calls` that are also in `others`, in the order of their batch."""
+    """Return the ids of the `calls` that are also in `others`, as one text, in the order of the calls' numbers."""
     common = {call.id for call in others}
     # By number: on trio, the calls of a batch begin in any order.
     return ", ".join(f"{call.id}" for call in sorted(calls, key=lambda call: call.number) if call.id in common)
 
 
 def _has_queue(calls: Sequence[RecordedCall]) -> bool | None:
-    """Return whether a call waited for the end of another; `None` if that is unclear."""
+    """Return whether one of the calls waited for the end of another call; `None` if the times do not show this."""
     ended = [call for call in calls if call.end is not None and call.attempts]
     took = [one.end - one.start for call in ended for one in call.attempts if one.end is not None]
     # A real queue takes as long as the shortest body. Shorter waits, and all waits for quick bodies, are chance.

@@ -48,7 +48,7 @@ class FakeEngine:
         self.opened -= 1
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
-        """Raise `TypeError` if a function cannot be pickled; `title` names it in the error."""
+        """Raise `TypeError` if a function cannot be pickled; `title` names the function in the error."""
         _pickled(fn, f"{title!r} cannot run elsewhere")
 
     def refuse(self, reason: str) -> None:
@@ -112,7 +112,7 @@ class FakeEngine:
 
 
 class _Running:
-    """Running function, or reserved worker, that can be killed."""
+    """Running function, or reserved worker, of a `FakeEngine`; `lose` ends it as a kill would."""
 
     def __init__(self, title: str = "") -> None:
         self.scope = anyio.CancelScope()

@@ -146,7 +146,7 @@ class EngineContract:
                 assert await engine.run_body(_body(bodies.add, 1)) == 2
 
     async def test_a_body_whose_worker_is_killed_is_unknown_and_its_neighbour_goes_on(self) -> None:
-        """Kill a worker: its function's outcome must be unknown, other functions must go on, and a new worker start."""
+        """Kill a worker: its function's outcome must be unknown, other functions go on, and a new worker starts."""
         async with self._open() as engine, _file() as path, anyio.create_task_group() as group:
             found: list[BaseException] = []
             sums: list[int] = []

@@ -30,7 +30,7 @@ class UnfakedToolError(AssertionError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakedCall:
-    """Call of a tool that a fake has answered."""
+    """Record of one tool call that was answered by a fake."""
 
     tool: str
     args: Mapping[str, Any]
@@ -50,7 +50,7 @@ class FakedTools:
     """Errors of calls without a fake."""
 
     def pattern(self, tool: str) -> str | None:
-        """Return the pattern of a tool's fake: the exact name, or else the first match; `None` if none matches."""
+        """Return the key in `fakes` for a tool: the exact name, or else the first pattern that matches, or `None`."""
         return tool if tool in self.fakes else next((one for one in self.fakes if fnmatchcase(tool, one)), None)
 
     def is_real(self, tool: str) -> bool:
@@ -123,12 +123,12 @@ def _replace(owner: type, name: str, function: Callable[..., Any]) -> None:
 
 
 def _faked_plan(setup: Setup, tool: BaseTool) -> Plan:
-    """Return the plan of a tool with its fake as the function. It replaces `Setup.plan` while fakes are in use."""
+    """Return the call plan of a tool with the fake as its function. Replaces `Setup.plan` while fakes are in use."""
     return _fake_of(tool) or _plan(setup, tool)
 
 
 def _fake_of(tool: BaseTool) -> Plan | None:
-    """Return the plan of a tool with its fake as the function; `None` if the tool runs its own function."""
+    """Return the call plan of a tool with the fake as its function; `None` if the tool must run its own function."""
     for used in reversed(_in_use):
         if used.is_real(tool.name):
             return None
@@ -153,7 +153,7 @@ def _is_fake(tool: BaseTool | None) -> bool:
 
 
 def _faked_tool(tool: BaseTool) -> BaseTool:
-    """Return a copy of a tool that runs the tool's fake; return the tool itself if it runs its own function."""
+    """Return a copy of a tool that runs the tool's fake; return the tool itself if it must run its own function."""
     plan = _fake_of(tool)
     if plan is None:
         return tool

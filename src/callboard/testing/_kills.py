@@ -48,7 +48,7 @@ class Kill:
     async def run(
         self, agent: Agent, given: Any, config: RunnableConfig, again: Callable[[StateSnapshot], Any] | None = None
     ) -> Any:
-        """Run an agent and return its final state; after the kill, go on with the input that `again` returns."""
+        """Run an agent and return its final state; after a kill, resume the run with the input that `again` returns."""
         with anyio.CancelScope() as self._scope:
             return await self._invoke(agent, given, config)
         stored = await agent.copy({"checkpointer": self.saver}).aget_state(config)
@@ -78,7 +78,7 @@ def _copy(saver: InMemorySaver) -> InMemorySaver:
 
 
 async def kill_at(event: int, agent: Agent, input: Any, config: RunnableConfig | None = None) -> Any:
-    """Run an agent, end the run at an event as a crash would, go on with what was stored, and return the final state.
+    """Run an agent, end the run at an event as a crash would, resume it from its stored state, return the final state.
 
     Returns `None` if the run ended before the event. The agent's checkpointer is not used. The clean-up of running
     calls still runs, which a crash of a process prevents.

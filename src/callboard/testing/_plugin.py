@@ -27,13 +27,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers, which pytest otherwise refuses with `--strict-markers`."""
+    """Register the plugin's markers: with `--strict-markers`, pytest refuses markers that are not registered."""
     for marker in _MARKERS:
         config.addinivalue_line("markers", marker)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrise each test that uses the fixture `seeded_clock`, with one case for each schedule."""
+    """Parametrise each test that uses the fixture `seeded_clock`: one case for each schedule (order of tasks)."""
     mark = metafunc.definition.get_closest_marker("callboard_schedules")
     number = mark.args[0] if mark is not None and mark.args else _SCHEDULES
     if "seeded_clock" not in metafunc.fixturenames:

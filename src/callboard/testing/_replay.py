@@ -1,4 +1,4 @@
-"""Replay of a recording: its replies and results stand in for models and tools, and the events are compared."""
+"""Replay of a recording: recorded replies and results replace models and tools, and the events are compared."""
 
 import os
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
@@ -50,7 +50,7 @@ class ReplayDifferenceError(AssertionError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """Result of a replay: the agent's final state, and the number of events."""
+    """Result of a replay: the agent's final state, and the number of events of calls, runs and model requests."""
 
     state: Any
     """State of the agent at the end of the last run; `None` if that run failed."""
@@ -144,7 +144,7 @@ def _of_part(part: Part) -> list[Story]:
 
 @dataclass(slots=True)
 class _Player:
-    """Source of the recorded replies and results that the model requests and tool calls of a replay receive."""
+    """Source of recorded model replies and tool results, which a replay uses in place of the real ones."""
 
     stories: Sequence[Story]
     keeps_times: bool
@@ -212,7 +212,7 @@ class _Player:
         await self._pass(attempt.end - attempt.start)
 
     async def _pass(self, seconds: float) -> None:
-        """Wait for a recorded duration, over which the virtual clock jumps at once."""
+        """Sleep for a recorded duration; on the virtual clock, this takes no real time."""
         self.waiting += 1
         set_patience(0.0)
         try:
@@ -257,7 +257,7 @@ class _Player:
             _reply.reset(token)
 
     def start_again(self, left: Sequence[Story]) -> None:
-        """Replay recorded runs again, after a kill."""
+        """Replay the recorded runs `left` from their beginnings, after a kill."""
         self.was_killed = True
         self.left = list(left)
         for story in left:
@@ -320,7 +320,7 @@ def _response(value: Any, response_format: Any) -> Any:
 
 
 def _error(name: str) -> Exception:
-    """Return an error of the class with this name; if that cannot be imported, of a new class with the same name."""
+    """Return an error of the class `name`; if the class cannot be imported, of a new class with the same name."""
     module, _, kind = name.rpartition(".")
     try:
         found: Any = getattr(import_module(module or "builtins"), kind)
@@ -364,7 +364,7 @@ class _Runs:
                     self._player.leave(story)
 
     def _lost_question(self, run: RecordedRun) -> bool:
-        """Return whether a run answers a question that is no longer open, because a kill has ended its tool call."""
+        """Return whether a recorded run answers a question that the replay lacks, because a kill ended the call."""
         answers = run.command is not None and run.command.get("resume") is not None
         return self._player.was_killed and answers and "__interrupt__" not in (self.state or {})
 

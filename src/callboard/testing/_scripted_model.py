@@ -148,7 +148,7 @@ class ScriptEndedError(AssertionError):
 
 
 class _Playback:
-    """Script and recorded requests, shared by a model and all models bound from it."""
+    """Script and recorded requests, shared by a model and its copies that `bind_tools` makes."""
 
     def __init__(self, script: Iterable[ScriptedReply], *, loop: bool) -> None:
         self.script = tuple(script)

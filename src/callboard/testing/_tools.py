@@ -17,7 +17,7 @@ Kind: TypeAlias = Literal["started", "finished", "raised", "cancelled", "cleaned
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Event of a recorded call."""
+    """Event of a tool call that a `Recorder` records, such as the start or the end of the tool's function."""
 
     kind: Kind
     """Kind of the event."""
@@ -171,21 +171,21 @@ class Recorder:
         return self.peak_of()
 
     def peak_of(self, tool: str | None = None, query: str | None = None) -> int:
-        """Return the highest number of calls that ran at once, for one tool and query or for all."""
+        """Return the highest number of calls that ran at once: calls of one tool and query, or all calls by default."""
         return max(self._levels(tool, query))
 
     def _levels(self, tool: str | None, query: str | None) -> list[int]:
-        """Return the number of running tool functions after each begin and end, starting with 0."""
+        """Return the numbers of running tool functions: 0, then one number after each begin or end of a function."""
         with self._lock:
             steps = [step for of, at, step in self._moves if tool in (None, of) and query in (None, at)]
         return list(accumulate(steps, initial=0))
 
     def count(self, kind: Kind, tool: str | None = None, query: str | None = None) -> int:
-        """Return the number of events of a kind, for one tool and query or for all."""
+        """Return the number of events of a kind: for one tool and query, or for all calls by default."""
         return len(self.times(kind, tool, query))
 
     def times(self, kind: Kind, tool: str | None = None, query: str | None = None) -> list[float]:
-        """Return the times of the events of a kind, in seconds since the first event."""
+        """Return the times of the events of a kind, in seconds since the first event of the recorder."""
         return [
             one.time
             for one in self.events
@@ -203,7 +203,7 @@ class Recorder:
 
     @contextmanager
     def _body(self, tool: str, query: str) -> Generator[None]:
-        """Record that a tool function begins, and that it has ended, by return, error or cancellation."""
+        """Record the begin and the end of a tool function; the end may be a return, an error or a cancellation."""
         with self._lock:
             self._moves.append((tool, query, +1))
         self._add("started", tool, query)
@@ -218,7 +218,7 @@ class Recorder:
             self._events.append(Event(kind=kind, tool=tool, query=query, time=self._elapsed()))
 
     def _elapsed(self) -> float:
-        """Return the seconds since the first event on the event loop's clock, or on the machine's clock in a thread."""
+        """Return the seconds since the first event, by the event loop's clock, or the machine's clock in a thread."""
         # A thread cannot read the loop's clock. The two clocks agree only if the loop's clock is not virtual.
         machine = time.monotonic()
         if self._machine_origin is None:

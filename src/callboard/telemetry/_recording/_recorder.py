@@ -1,4 +1,4 @@
-"""`RecordingWriter`: observer that writes all events of calls, runs and actors to a file, in its own writer thread.
+"""`RecordingWriter`: observer that writes all events of calls, runs and actors to a file, in a thread of its own.
 
 `docs/reference/recording.md` describes the format.
 """
@@ -44,7 +44,7 @@ class Records:
         self._capture = capture
 
     def of_call(self, event: CallEvent, time: float) -> Line:
-        """Return the line for an event of a call; `time` is in seconds since the header."""
+        """Return the recorded line for an event of a tool call; `time` is in seconds since the recording's header."""
         phase = event.phase
         line: Line = {"t": time, "event": phase, "call": event.number}
         if phase == "begun":
@@ -79,7 +79,7 @@ class Records:
             line["args"] = self._capture.value(event.call.get("args"))
 
     def of_run(self, event: RunEvent, time: float) -> Line:
-        """Return the line for an event of a run; `time` is in seconds since the header."""
+        """Return the recorded line for an event of an agent run; `time` is in seconds since the recording's header."""
         line: Line = {"t": time, "event": f"run_{event.phase}", "run": event.run.number}
         if event.phase == "begun":
             return line | _run_begun(event) | self._input(event.given)
@@ -100,7 +100,7 @@ class Records:
         return {"command" if isinstance(given, Command) else "input": self._capture.value(repeatable(given))}
 
     def of_actor(self, event: AskEvent | ActorEvent, time: float) -> Line:
-        """Return the line for an event of an ask or of an actor; `time` is in seconds since the header."""
+        """Return the recorded line for an event of an actor or actor call; `time` is in seconds since the header."""
         if isinstance(event, ActorEvent):
             line: Line = {"t": time, "event": f"actor_{event.phase}", "actor": event.actor}
             return _with_error(line | self._key(event.key), event.error)
@@ -151,7 +151,7 @@ BOUND = 16 * 1024 * 1024
 
 
 class RecordingWriter:
-    """Observer that records the calls, runs and asks started inside its `with` block, as lines of JSON in a file.
+    """Observer that writes the tool calls, runs and actor calls begun inside its `with` block to a file of JSON lines.
 
     A full or missing disk is logged once, and does not affect calls.
 
@@ -337,7 +337,7 @@ class _Writer:
                 self._changed.notify_all()
 
     def close(self, closing: Callable[[int], bytes]) -> None:
-        """Write the buffered lines and the line that `closing` returns; wait for the disk for 10 seconds at most."""
+        """Write the buffered lines, then the line that `closing` returns; wait for the disk for 10 seconds at most."""
         with self._changed:
             self._closing = closing
             self._changed.notify_all()
@@ -356,7 +356,7 @@ class _Writer:
             self._give_up(error)
 
     def _next(self) -> bytes | None:
-        """Wait for lines, and remove and return all of them, joined; `None` if there are none after `close()`."""
+        """Wait for lines; remove all lines from the buffer and return them joined; `None` if none are left to write."""
         with self._changed:
             self._sleeps = True
             self._changed.wait_for(lambda: self._lines or self._closing is not None)

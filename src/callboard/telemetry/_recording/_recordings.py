@@ -1,4 +1,4 @@
-"""Reader of recordings: makes runs, calls and asks of actors from the lines of a file.
+"""Reader of recordings: makes runs, tool calls and asks (actor calls) from the lines of a file.
 
 Any field of a line may be missing or damaged, so each is checked. `docs/reference/recording.md` describes the format.
 """
@@ -144,7 +144,7 @@ def _damage(error: ValidationError) -> str:
 
 
 class _Call(TrackedCall):
-    """Tracked call with its finished waits in queues, its finished attempts and its notes."""
+    """Tracked call with its finished waits in queues, finished attempts, and notes (decisions or progress reports)."""
 
     __slots__ = ("known", "notes", "over", "waits")
 
@@ -219,7 +219,7 @@ class _Calls(CallTracker[_Call, _CallLine]):
 
 
 class PartBuilder:
-    """Builder of a `Part` from its header and events: `take()` adds an event, and `built()` returns the part."""
+    """Builder of a `Part` of a recording from its header line: `take()` adds an event, `built()` returns the part."""
 
     def __init__(self, header: Event) -> None:
         self._header = _HeaderLine.model_validate(header)
@@ -232,7 +232,7 @@ class PartBuilder:
         self._closing: Closing | None = None
 
     def take(self, event: Event) -> None:
-        """Add an event; ignore unknown names and unknown calls. Raise ValidationError for a damaged field."""
+        """Add an event; ignore events of an unknown kind or call. Raise ValidationError for a damaged field."""
         # Ignoring them is needed: a later version may add events, and a full buffer may have dropped a beginning.
         kind = _LINES.get(str(event.get("event")))
         if kind is None:

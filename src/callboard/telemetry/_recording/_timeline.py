@@ -1,4 +1,4 @@
-"""Contents of a recording: runs, calls, attempts and asks of actors, each with its times.
+"""Contents of a recording: runs, tool calls, attempts and asks (actor calls), each with its times.
 
 Times are seconds since the header of the part. An `end` of `None` means: still open when the recording ended.
 """
@@ -14,7 +14,7 @@ from callboard.telemetry._tracker import FAILURES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Time that an attempt waited in a queue."""
+    """Period in which an attempt of a call waited in a queue."""
 
     start: float
     end: float | None = None
@@ -24,7 +24,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedAttempt:
-    """Attempt of a call: one execution of the body of its tool."""
+    """Attempt of a call: one execution of the tool's function."""
 
     number: int
     start: float
@@ -45,7 +45,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedAsk:
-    """Ask of an actor: a call of one of its handlers."""
+    """Ask: a call of one handler of an actor."""
 
     number: int
     actor: str
