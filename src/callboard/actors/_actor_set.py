@@ -1,4 +1,4 @@
-"""Actors of a node or another owner, with the engines that run them; and `keyed`, for keyed actors without an owner.
+"""Actors of an owner, such as a tool node, with their engines; and `keyed`, for keyed actors without an owner.
 
 The actors of an owner run while the owner is open, or else during one `async with` block. Engines are opened at first
 use and closed together.
@@ -118,7 +118,7 @@ class ActorSet:
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:
-        """Open a session inside the block, unless this event loop has one already. Actors start at their first call."""
+        """Open a session inside the `async with` block, unless this loop has one. Actors start at their first call."""
         known = self.session()
         if not self.is_needed or (known is not None and known.loop is current_loop()):
             yield
@@ -208,7 +208,7 @@ _sessions: ContextVar[Mapping[ActorSet, ActorSession]] = ContextVar("callboard_a
 
 
 class Keyed(Generic[A]):
-    """Running keyed actors, as `keyed` yields them; `keyed_actors[key]` is a reference to the actor of a key."""
+    """Running keyed actors, as `keyed` yields them; indexing with a key returns a reference to the key's actor."""
 
     def __init__(self, keyed_actors: KeyedActors) -> None:
         self._keyed_actors = keyed_actors

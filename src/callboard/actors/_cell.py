@@ -372,7 +372,7 @@ class Cell:
             message.end(value, error)
 
     def die(self, reason: str) -> None:
-        """Settle the begun calls with `ActorDiedError`; other calls stay in the mailbox for the next incarnation."""
+        """Settle begun calls with `ActorDiedError`; calls that have not begun wait for the next incarnation."""
         with self.lock:
             self.life = None
             # First: a message whose handler has not begun is safe to run in the next incarnation.

@@ -213,7 +213,7 @@ def _check_instances(where: str, spec: ChildSpec[Any]) -> None:
 
 
 def _check_fleet(where: str, spec: ChildSpec[Any]) -> None:
-    """Raise an error for options that a fleet does not support."""
+    """Raise an error for options that an actor in a fleet of processes cannot have."""
     fleet = cast("object", spec.fleet)
     if not has_members_of(Fleet, fleet):
         raise TypeError(f"{where}: fleet is one such as RedisFleet(url, secret=...) of callboard_actors; got {fleet!r}")

@@ -169,7 +169,7 @@ async def begin(ident: str, name: str, ticket: str, /, *args: Any, **kwargs: Any
 
 
 async def reply(ident: str, ticket: str) -> Any:
-    """Wait for the deferred reply with this ticket; return its value or raise its error."""
+    """Wait for the deferred reply to `begin` with the same ticket; return the reply's value or raise its error."""
     hosted = _found(ident, "reply")
     with marked():
         try:

@@ -307,7 +307,7 @@ class Incarnation:
         self.wake()
 
     async def _handle(self, message: Message) -> None:
-        """Run the handler of a message in its caller's context, and settle the message."""
+        """Run the handler of a message in the context of the caller, and settle the message."""
         # Read before the handler runs: the message drops its arguments when its reply is sent.
         call = message.named
         scope = self.loop.scope(math.inf, message.grace)
@@ -341,7 +341,7 @@ class Incarnation:
                 self._cell.handled(message, value, failed)
 
     async def _kept(self, message: Message, error: BaseException | None = None) -> BaseException | None:
-        """Save the actor's state after a call; return the error of the call or of the save, or `None` without one."""
+        """Save the actor's state after a call; return the error of the call or the save, `None` if both succeeded."""
         if self._keep is None or message.handler.group == CONTROL or (error is not None and self._crash is not None):
             return error
         if (failed := await self._keep(self.code.snapshot, message.call_id)) is not None:
@@ -373,7 +373,7 @@ class Incarnation:
             self._cell.handled(message, None, ActorDiedError(message.title, message.call_id, self._why()))
 
     async def _body(self, message: Message, scope: Scope) -> object:
-        """Run a handler in its cancel scope, in the context of its caller; see `InContext`."""
+        """Run a message's handler in the cancel scope `scope` and in the context of the caller; see `InContext`."""
         current_message.set(message)
         living.set(self.actor)
         if message.on_begin is not None:

@@ -476,7 +476,7 @@ class FleetCell(Cell):
 
 
 class _HandedOn(threading.local):
-    """Thread-local variable by which `ask` and `answer` pass the delivery of a call to `_put`, without an await."""
+    """Thread-local variable in which `ask` and `answer` hand a call's delivery to `_put`; no task runs between."""
 
     posting: "Delivery | _Served | None" = None
 

@@ -169,7 +169,7 @@ class Message:
         self.grace = DEFAULT_GRACE if timed is None else timed.grace
 
     def runs_beside(self, task: int) -> bool:
-        """Return whether `task` is another task than that of the handler; False for a sync handler, which has none."""
+        """Return whether `task` is not the task of the handler; False for a sync handler, which has no task."""
         return self.task not in (None, task)
 
     @property
@@ -228,7 +228,7 @@ class Message:
 
     @property
     def is_awaited_here(self) -> bool:
-        """Return whether a running handler of the target awaits this message, directly or through other actors."""
+        """Return whether a running handler of the message's own actor awaits it, directly or through other actors."""
         return any(one.target is self.target for one in self.ancestors())
 
     @property
@@ -372,7 +372,7 @@ def _found(asked: Message, ancestors: frozenset[Message], needs_of: NeedsOf) -> 
 
 
 def _go_on(found: Mapping[Message, Needs]) -> set[Message]:
-    """Return the messages in `found` that can end even if no message in the call's `ancestors` ends."""
+    """Return the messages in `found` that can end before the handlers that wait for the examined call end."""
     free: set[Message] = set()
     while more := {one for one, needs in found.items() if one not in free and needs.are_met(free)}:
         free |= more
@@ -380,7 +380,7 @@ def _go_on(found: Mapping[Message, Needs]) -> set[Message]:
 
 
 def _way(asked: Message, ancestors: frozenset[Message], found: Mapping[Message, Needs]) -> list[Message]:
-    """Return the shortest path of waits from the call to one of its ancestors; only the call if there is no path."""
+    """Return the shortest path of waits from the call to a message in `ancestors`; only the call without a path."""
     # Breadth first: the shortest chain is the easiest to understand in an error.
     ways = deque([[asked]])
     seen = {asked}

@@ -229,7 +229,7 @@ class LocalRunner:
         self._thread = None
 
     def thread_abandoned(self) -> None:
-        """Report the actor as lost: a cancelled call still blocks its thread, so no other code can run there."""
+        """Report the actor as lost: the code of a cancelled call still blocks the actor's thread."""
         self._is_lost = True
         self._on_lost(RuntimeError("its thread went on after the call that it was for had been cancelled"))
 

@@ -219,7 +219,7 @@ class ActorUnit:
         return None
 
     def _lost_with_key(self, call_id: str | None) -> Exception | None:
-        """Return an error for a call whose state was not saved if this process no longer owns the key, else `None`."""
+        """Return an error for a call whose state was not saved if this process lost the actor's key; else `None`."""
         ownership = self.cell.ownership
         if ownership is None or ownership.is_current:
             return None
@@ -249,7 +249,7 @@ class ActorUnit:
         self.cell.has_lost_state = True
 
     async def stop(self, *, hurry: bool = True) -> None:
-        """Stop the actor after its running handlers. With `hurry=False`, these have no time limit until `hurry()`."""
+        """Stop the actor after its running handlers; with `hurry=False`, without a time limit until `hurry()`."""
         self._is_stopped = True
         if self._life is not None:
             self._life.end(hurry=hurry)

@@ -21,7 +21,7 @@ _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"
 
 
 class Capture:
-    """Filter that removes secrets from arguments and results before they are exported or recorded; see `Tracing`."""
+    """Filter of arguments and results before export: removes secrets, cuts long texts. Options as for `Tracing`."""
 
     def __init__(
         self, wanted: bool | None = None, redact: Redactor | bool = True, max_length: int = MAX_LENGTH
@@ -43,7 +43,7 @@ class Capture:
             return _not_captured(error)
 
     def short(self, value: object) -> Any:
-        """Return a value without secrets, in plain JSON types; if its JSON text exceeds the limit, the text, cut."""
+        """Return a value in JSON types, without secrets; if it is too long, return the beginning of its JSON text."""
         found = self.value(value)
         text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
         return found if len(text) <= self._max_length else self._cut(text)

@@ -27,7 +27,7 @@ def mark() -> str | None:
 
 
 def link_to_call(left: str | None) -> list[Link]:
-    """Return a list with a link to the call's span in the mark `left`, or else to the run's span; empty for neither."""
+    """Return a list with a link to the call's span in the mark `left`, or else to the run's span; may be empty."""
     # A call may be stored as begun together with the model's reply, before it has a span. Its mark has only the run.
     return _links(left, 0) or _links(left, 1)
 
@@ -45,7 +45,7 @@ def _as_text(span: object) -> str:
 
 
 def _links(left: str | None, position: int) -> list[Link]:
-    """Return a list with a link to a span in the mark `left`, of the call (0) or the run (1); empty without it."""
+    """Return a list with a link to the span of the call (position 0) or of the run (1) in a mark; may be empty."""
     parts = (left or "").split(" ")
     if len(parts) != 2:
         return []
@@ -68,7 +68,7 @@ def carrier() -> dict[str, str]:
 
 @contextmanager
 def continued(carried: Mapping[str, object] | None) -> Generator[None]:
-    """Attach a trace context that `carrier` returned; spans begun inside the block continue its trace.
+    """Attach a trace context that `carrier` returned; spans begun inside the `with` block continue its trace.
 
     Args:
         carried: the received entries; unknown ones are ignored. `None` and unreadable entries mean no trace.

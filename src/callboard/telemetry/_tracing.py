@@ -128,7 +128,7 @@ class ForeignSpanProcessor:
         self._key = context.create_key("callboard-model-request")
 
     def following(self, request: _Request) -> Context:
-        """Return the current context with a model request added: spans of other libraries in it are then detected."""
+        """Return the current context plus a model request, so that other libraries' spans of it are detected."""
         return context.set_value(self._key, request)
 
     def on_start(self, span: Any, parent_context: Context | None = None) -> None:

@@ -116,7 +116,7 @@ class CallTracker(Generic[C, E]):
         raise NotImplementedError
 
     def queued(self, call: C, event: E) -> None:
-        """Handle an attempt of a call that joined a queue."""
+        """Handle the event that an attempt of a call joins a queue."""
 
     def gave_up(self, call: C, event: E, since: float) -> None:
         """Handle an attempt that left its queue without a permit to run; `since` is the time when it was queued."""
@@ -217,7 +217,7 @@ class RunTracker(Generic[R]):
         raise NotImplementedError
 
     def asked(self, run: R, event: RunEvent) -> None:
-        """Handle a request of a run to its model."""
+        """Handle the event that a run sends a request to its model."""
 
     def answered(self, run: R, event: RunEvent) -> None:
         """Handle the model's reply to a request, or the failure of the request."""

@@ -96,7 +96,7 @@ class ActorContract:
         raise NotImplementedError("say which actor it is: def actor(self): return Browser()")
 
     async def ask(self, reference: Any) -> object:
-        """Call one handler of the actor, which must be fast and never fail, and return the handler's result."""
+        """Call one handler of the actor, and return the result. The handler must be fast and never fail."""
         raise NotImplementedError("say how to ask it: async def ask(self, reference): return await reference.goto(url)")
 
     async def test_it_starts_answers_and_stops(self) -> None:
@@ -178,7 +178,7 @@ class ActorContract:
         ToolNode([spec_of(self.actor())])
 
     def _spec(self) -> ChildSpec[Any]:
-        """Return the child spec of `actor()` without the options for keys, restarts, tool names and journals."""
+        """Return the child spec of `actor()` without its options for keys, restart limits, tool names and journals."""
         spec = spec_of(self.actor())
         spec = replace(spec, key=None, cap=None, idle=None, prefix="", intensity=INTENSITY, period=PERIOD)
         return spec.kept_in(InMemorySnapshots()) if spec.is_in_journal else spec

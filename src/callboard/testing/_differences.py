@@ -58,7 +58,7 @@ class Story:
         return place, self.run.requests[place]
 
     def reply_id(self, place: int) -> str:
-        """Return the id of the reply to the model request with the index `place`; a made-up id if it has none."""
+        """Return the id of the reply to the model request with index `place`; a made-up id if the reply has none."""
         return (self.run.requests[place].reply or {}).get("id") or f"recorded_{place}"
 
     def start_again(self) -> None:

@@ -99,7 +99,7 @@ class FakeEngine:
 
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[Seat]:
-        """Reserve a worker for one owner during the block; see `callboard.Engine`."""
+        """Reserve a worker for one owner during the `async with` block; see `callboard.Engine`."""
         self._in_flight.check_open(title)
         seat = _FakeSeat(self._run_within)
         self.seats += 1

@@ -66,7 +66,7 @@ _plan = Setup.plan
 
 @contextmanager
 def fake_tools(fakes: Mapping[str, object], *, real: Sequence[str] = ()) -> Generator[FakedTools]:
-    """Replace the functions of tools inside the block, for all nodes and agents of callboard in the process.
+    """Replace the functions of tools inside the `with` block, for all nodes and agents of callboard in the process.
 
     Names, schemas, policies, limits and middleware stay those of the tools. Yields the `FakedTools`, with the answered
     calls. Inner blocks come first. LangChain's own agent uses the fakes if it has the middleware `Supervise`. Actors of

@@ -1,4 +1,4 @@
-"""Search for orphans of a test: tasks, threads and child processes that it leaves running."""
+"""Checks for orphans of a test: tasks, threads and child processes that the test leaves running."""
 
 import multiprocessing
 import threading
@@ -54,7 +54,7 @@ def _new_tasks(known: set[int]) -> list[str]:
 
 @contextmanager
 def no_orphans() -> Generator[None]:
-    """Raise `OrphansError` at the end of the block if threads or child processes that began inside still run.
+    """Raise `OrphansError` at the end of the `with` block if threads or child processes begun inside still run.
 
     Waits up to a second for them. Idle worker threads of callboard, anyio, trio and `concurrent.futures` are no
     orphans. Child processes are found on Linux; elsewhere those of `multiprocessing` are.

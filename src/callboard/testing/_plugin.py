@@ -125,7 +125,7 @@ def fake_tools() -> "Generator[Callable[..., FakedTools]]":
 
 @pytest.fixture
 def kill_at() -> "Callable[..., Awaitable[Any]]":
-    """Kill a run of an agent at an event, and go on as after a crash.
+    """Kill a run of an agent at an event, and resume it as after a crash.
 
     `await kill_at(5, agent, {"messages": [...]})` returns the final state, or `None` if the run has fewer events. Fails
     if a finished call runs again. See `callboard.testing.kill_at`.

@@ -257,7 +257,7 @@ class _Player:
             _reply.reset(token)
 
     def start_again(self, left: Sequence[Story]) -> None:
-        """Replay the recorded runs `left` from their beginnings, after a kill."""
+        """After a kill, replay the recorded runs `left` from their beginnings."""
         self.was_killed = True
         self.left = list(left)
         for story in left:
@@ -265,7 +265,7 @@ class _Player:
 
     @contextmanager
     def replies(self) -> Generator[None]:
-        """Replace the requests of all agents to their models by recorded replies, inside the block."""
+        """Replace the requests of all agents to their models by recorded replies, inside the `with` block."""
         before, before_model = RunReporter.ask, BaseChatModel.ainvoke
 
         async def ask(

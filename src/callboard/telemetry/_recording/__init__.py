@@ -1,1 +1,1 @@
-"""Recordings of runs: their format, writer and reader."""
+"""Recordings of agent runs, tool calls and actors: their format, writer and reader."""

@@ -324,7 +324,7 @@ class _Writer:
         return not self._failed and self._offered - self._done + size <= self._bound
 
     def wait_for_room(self, size: int, patience: float) -> bool:
-        """Wait for room for `size` bytes, up to `patience` seconds or a disk failure; return whether there is room."""
+        """Wait up to `patience` seconds until the buffer has room for `size` bytes; return whether it has."""
         with self._changed:
             self._changed.wait_for(lambda: self._failed or self.has_room(size), patience)
         return self.has_room(size)

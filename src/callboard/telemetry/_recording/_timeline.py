@@ -45,7 +45,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedAsk:
-    """Ask: a call of one handler of an actor."""
+    """Ask in a recording: a call of an actor's handler."""
 
     number: int
     actor: str
@@ -98,7 +98,7 @@ class RecordedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """Request to a model, with facts about the model's reply."""
+    """Request to a model in a recording, with its times, error, token counts and reply."""
 
     start: float
     end: float | None = None
