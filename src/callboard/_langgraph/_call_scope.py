@@ -66,7 +66,7 @@ def name_of_run(conf: Mapping[str, Any], *, is_named: bool) -> str:
 
 
 def question_id(namespace: str, answered: int) -> str:
-    """Return the id that `interrupt()` gives to the next question in a namespace."""
+    """Return the id that `interrupt()` gives to the question with the index `answered` in a namespace."""
     return _interrupt_id(namespace, answered)
 
 
@@ -142,7 +142,10 @@ class CallOwner(Protocol):
 
     @property
     def forward(self) -> Send | None:
-        """Function that receives all writes of the calls except accepted answers; `None` outside of a graph."""
+        """Function that passes writes of the calls on to the outer task; `None` outside of a graph.
+
+        It does not get answers that a call has accepted: these go to `accepted`.
+        """
         ...
 
     @property
@@ -253,9 +256,9 @@ class CallScratchpad(PregelScratchpad):
         return max(0, len(self.resume) - self._asked)
 
     def answered_question(self) -> object:
-        """Return the question that the last answer belongs to, until the call has taken that answer.
+        """Return the question that the last answer belongs to; `None` once the call has taken this answer.
 
-        Afterwards, and for an unknown question, return `None`.
+        For an unknown question, return `None`, too.
         """
         return self._question if self.answers_left() else None
 
@@ -271,12 +274,15 @@ class CallScratchpad(PregelScratchpad):
 
     @property
     def writes(self) -> Sequence[Write]:
-        """Writes sent directly to the state by this call; within a call of an outer agent, by that outer call."""
+        """Writes that this call has sent directly to the state.
+
+        If the agent of this call runs inside a call of an outer agent: all such writes of the outer call.
+        """
         forward = self._owner.forward
         return forward.writes if isinstance(forward, CallScratchpad) else self._owner.writes.get(self._key, ())
 
     def taken_writes(self) -> Sequence[Write]:
-        """Return `writes` and remove them: the next step uses the same key for the same node."""
+        """Return the writes of this call and remove them, so that a later step does not apply them again."""
         return self._owner.writes.pop(self._key, ())
 
 

@@ -56,7 +56,7 @@ def graph_runnable(fn: Any, name: str, *, traced: bool = False) -> Runnable[Any,
 
 
 class NodePlace(NamedTuple):
-    """Position of a node in one step of an agent's run: the names and ids that LangGraph would give to it."""
+    """Names and ids that LangGraph would give to a node in one step of an agent's run."""
 
     node: str
     step: int
@@ -106,9 +106,9 @@ class Outer:
 
     @property
     def for_all_visits(self) -> "Outer":
-        """Copy of this outer task whose namespace has no task ids.
+        """Copy of this outer task for an agent that continues one conversation in every task of the outer graph.
 
-        For an agent that continues one conversation in every task of the outer graph.
+        Its namespace has no task ids, so it is equal in all these tasks.
         """
         return replace(self, namespace=without_ids(self.namespace))
 
@@ -145,7 +145,7 @@ def checkpointer_in(config: RunnableConfig) -> Any:
 
 
 def for_all_visits(config: RunnableConfig) -> RunnableConfig:
-    """Return a copy of a config without task ids in its namespace; see `Outer.for_all_visits`."""
+    """Return a copy of a config without task ids in its namespace, so that all tasks continue one conversation."""
     namespace = str(config.get(CONF, {}).get(CONFIG_KEY_CHECKPOINT_NS, ""))
     return with_key(config, CONFIG_KEY_CHECKPOINT_NS, without_ids(namespace))
 
@@ -199,7 +199,7 @@ class NodeConfigs:
         self._runtime: Callable[..., Runtime[Any]] = partial(Runtime, **shared)
 
     def at(self, place: NodePlace, *, resuming: bool, scope: CallScratchpad | None = None) -> RunnableConfig:
-        """Return the config that LangGraph would give to a node; without `scope`, the config has no scratchpad.
+        """Return the config that LangGraph would give to a node, with the scratchpad `scope` of the node, if given.
 
         `resuming` is for graphs inside of the node.
         """
@@ -254,7 +254,7 @@ def _read_channels(_: object, channels: Any, select: Any, fresh: bool = False) -
 
 
 def _sent_to(channels: Any, config: RunnableConfig) -> Sequence[Write]:
-    """Return the writes that the running task has sent directly to the state, if its agent has these channels."""
+    """Return the writes that the running task sent directly to the state; none if `channels` are another agent's."""
     scope, read = scope_of(config), config.get(CONF, {}).get(CONFIG_KEY_READ)
     # The running task may be a call of another agent, around the one whose channels are read.
     return scope.writes if scope is not None and read is not None and read.args[1] is channels else ()
@@ -268,7 +268,10 @@ def _updated(channel: Any, name: str, writes: Sequence[Write]) -> Any:
 
 
 def task_id_of(checkpoint_id: str, graph_ns: str, step: int, node: str, *path: str) -> str:
-    """Return the task id that LangGraph would compute; `path` is `PULL` and triggers, or `PUSH` and a send's number."""
+    """Return the task id that LangGraph would compute for a node in a step.
+
+    `path` is `PULL` and the node's triggers, or `PUSH` and the number of the LangGraph `Send` that runs the node.
+    """
     namespace = f"{graph_ns}{NS_SEP}{node}" if graph_ns else node
     # LangGraph hashes the parts one after the other, so it may get them as one.
     return _xxhash_str(bytes.fromhex(checkpoint_id.replace("-", "")), f"{namespace}{step}{node}{''.join(path)}")

@@ -1,4 +1,4 @@
-"""Outer LangGraph graph that runs callboard: its runtime, state and task."""
+"""Runtime, state and task of the outer LangGraph graph that runs callboard; configs, and arguments of a `ToolNode`."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -176,7 +176,7 @@ Value = tuple[str, str, str, str]
 
 
 def keeps_values(saver: object) -> bool:
-    """Return whether a saver is one of LangGraph's PostgreSQL savers.
+    """Return whether a saver is one of LangGraph's PostgreSQL savers, which do not delete old versions of values.
 
     They keep each version of a value as long as its thread, unless callboard deletes it.
     """
@@ -186,7 +186,7 @@ def keeps_values(saver: object) -> bool:
 
 
 def gone_values(thread_id: str, namespace: str, checkpoint: Checkpoint, versions: ChannelVersions) -> list[Value]:
-    """Return the database keys of channels that have a new version but no value in the checkpoint."""
+    """Return the database keys of values to delete: channels with a new version but no value in the checkpoint."""
     gone = [name for name in versions if name not in checkpoint["channel_values"]]
     return [(thread_id, namespace, name, str(checkpoint["channel_versions"][name])) for name in gone]
 
@@ -216,7 +216,7 @@ _MESSAGE = AIMessage("")
 
 
 def with_serde(saver: Any, serde: Any) -> Any:
-    """Return a saver that uses this serializer: the given saver, or a copy of it.
+    """Return a saver that uses the serializer `serde`: the given saver, or a copy of it.
 
     The copy is made as LangGraph makes such copies.
     """

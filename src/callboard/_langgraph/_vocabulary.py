@@ -71,7 +71,7 @@ class HumanResponse(TypedDict):
 
 
 def context_of(request: ToolCallRequest) -> CallContext:
-    """Return the `CallContext` of a request as middleware left it, for functions that compute a call's key."""
+    """Return the `CallContext` of a request, with changes by middleware, for functions that compute a call's key."""
     runtime = request.runtime
     return call_context(runtime.config, runtime.state, runtime.context)
 

@@ -434,7 +434,7 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         run_from_sync(partial(self.aclose, timeout))
 
     async def __aenter__(self) -> Self:
-        """Start the actors among the tools; leaving the block waits for runs, stops the actors and closes databases."""
+        """Start actors; leaving the `async with` block waits for runs, stops the actors and closes databases."""
         await self._runner.plan.access.actors.open()
         self._runner.in_flight.reopen()
         return self
@@ -443,7 +443,7 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         await self._ended(PATIENCE, self._runner.plan.access.actors.close)
 
     async def _ended(self, timeout: float, *before: Callable[[], Awaitable[object]]) -> None:
-        """Drain the runs, call the functions in `before`, and close the agent's databases, in this order.
+        """Wait for the current runs, call the functions in `before`, which stop actors, and close the databases.
 
         `timeout` is in seconds. Afterwards, new runs are accepted again, unless the agent was drained before.
         """
@@ -459,7 +459,7 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
 
     @property
     def tools(self) -> ToolNode:
-        """Node that runs the calls of the agent's model."""
+        """Node that runs the tool calls in the replies of the agent's model."""
         return self._runner.plan.tools
 
     async def aget_state(self, config: RunnableConfig, *, subgraphs: bool = False) -> StateSnapshot:

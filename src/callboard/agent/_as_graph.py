@@ -1,4 +1,4 @@
-"""Interface of compiled LangGraph graphs for agents: common attributes, the drawing, and `as_graph()`.
+"""Agents as compiled LangGraph graphs: LangGraph's attributes, the graph for drawings, and `as_graph()`.
 
 `as_graph()` serves code that checks `isinstance(x, Pregel)`. Its graph has the agent's nodes, edges and schemas, and
 passes runs, reads and changes of a thread on to the agent.
@@ -113,9 +113,9 @@ class AgentGraph(ManyInputs, CompiledStateGraph[Any, Any, Any, Any]):
 
 
 def _called(name: str, by: str = "_set_up") -> Callable[..., Any]:
-    """Return a method with LangGraph's signature that calls the method `name` of the object in the attribute `by`.
+    """Return a method with LangGraph's signature that calls the method `name` of another object.
 
-    This object is the agent with the graph's settings, or the drawing.
+    `by` is the name of the attribute with this object: the agent with the graph's settings, or the graph for drawings.
     """
 
     @wraps(getattr(CompiledStateGraph, name))
@@ -260,12 +260,12 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
 
     @property
     def InputType(self) -> Any:  # noqa: N802 (LangChain's name)
-        """Type of the input of a run, which LangChain reads."""
+        """Type of a run's input; LangChain reads this property."""
         return self._drawn.InputType
 
     @property
     def OutputType(self) -> Any:  # noqa: N802 (LangChain's name)
-        """Type of the output of a run, which LangChain reads."""
+        """Type of a run's output; LangChain reads this property."""
         return self._drawn.OutputType
 
     # Nested graphs, which can only be hooks, and the schema of the context are those of the drawing.

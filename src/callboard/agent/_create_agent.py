@@ -134,7 +134,7 @@ class BuiltBodies(NodeBodies):
             await thread.amend([thread.state.replacing(MESSAGES, whole)], None, "repair")
 
     def output(self, node: str, given: Any, config: RunnableConfig, *, is_sent: bool) -> Awaitable[Any]:
-        """Run a node and return its output; report the requests to the model to observers."""
+        """Run a node and return its output; if the node is the model, report its request and reply to observers."""
         if node != MODEL:
             return super().output(node, given, config, is_sent=is_sent)
         reporter, ask = self.context.reporter, partial(self._ask, given, config, is_sent)
@@ -144,7 +144,10 @@ class BuiltBodies(NodeBodies):
         return reporter.ask(model, given, ask, self._reply_in, response_format=form)
 
     async def _ask(self, given: Any, config: RunnableConfig, is_sent: bool) -> Any:
-        """Run LangChain's model node; complete the reply's calls, and add errors for calls that cannot be stored."""
+        """Run LangChain's model node and return its output, changed to a form that can be stored.
+
+        Each call in the reply gets an id and a name. A call that cannot be stored gets an error message as its answer.
+        """
         output = await super().output(MODEL, given, config, is_sent=is_sent)
         for messages in self._messages_in(output):
             for message in messages:
@@ -344,7 +347,7 @@ def _checked_model(model: object) -> BaseChatModel:
 
 
 class _AgentNode(ToolNode):
-    """Node of an agent, whose options were given to `create_agent`."""
+    """Tools node of an agent of `create_agent`; error messages about its options name this function."""
 
     _owner = "create_agent"
 
@@ -419,7 +422,7 @@ def _is_langchains(one: object) -> "TypeGuard[AgentMiddleware[Any, Any, Any]]":
 
 
 def _nested(langchains: Any, hooks: Sequence[Callable[[Any, Any], Any]]) -> Callable[[Any, Any], Any]:
-    """Return a function that runs LangChain's hooks around a call, without tracing spans if nothing records them.
+    """Return a function that runs LangChain's hooks around a call, with tracing spans only if a tracer records them.
 
     A span of LangSmith changes threads twice for each hook, also if nothing is recorded.
     """

@@ -259,7 +259,7 @@ def agent_model() -> BaseChatModel | None:
 
 @contextmanager
 def lending(model: BaseChatModel | None) -> Generator[None]:
-    """Make the model of an agent available to calls in the block, which read it with `agent_model`."""
+    """Set the model that `agent_model` returns to the calls which run in the `with` block."""
     before = _lent.set(model)
     try:
         yield
@@ -365,7 +365,7 @@ class _StopsAtToken(BaseCallbackHandler):
 
 
 def with_handler(config: RunnableConfig, handler: BaseCallbackHandler) -> RunnableConfig:
-    """Return a copy of a config with one callback handler more."""
+    """Return a copy of a config with an additional callback handler."""
     callbacks: Any = config.get("callbacks")
     if callbacks is None or isinstance(callbacks, list):
         return {**config, "callbacks": [*(callbacks or ()), handler]}

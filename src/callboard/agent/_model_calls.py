@@ -1,4 +1,4 @@
-"""Model requests of LangChain's agent under supervision: timeouts, limits and a budget, and callboard's middleware.
+"""Supervision of model requests in LangChain's agent: timeouts, limits, a budget, and callboard's middleware.
 
 LangChain asks its model on asyncio, or in a thread if the run was started by sync code. So does this module: on trio, a
 request and its supervision run on the asyncio loop beside trio, and a cancelled request closes its connection there.
@@ -73,7 +73,7 @@ class ModelSupervision(AgentMiddleware[Any, Any, Any]):
 
 
 class _Shared:
-    """Supervision by one policy object; all agents with the same policy object share its limit."""
+    """Supervision for one policy object, so that all agents which use this object share its limit."""
 
     def __init__(self, policy: CallPolicy) -> None:
         self.policy = policy
@@ -100,7 +100,7 @@ def _shared_by(policy: CallPolicy) -> _Shared:
 
 @contextmanager
 def _about_models() -> Generator[None]:
-    """Change the text of errors that the block raises, so that it names the model in place of a tool."""
+    """Change the text of errors that the `with` block raises: the text names the model in place of a tool."""
     try:
         yield
     except CallError as error:

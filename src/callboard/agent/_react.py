@@ -151,7 +151,7 @@ def create_react_agent(
 def runner_of(
     plan: AgentPlan, *, store: BaseStore | str | None, context_schema: type[Any] | None, debug: bool
 ) -> Runner:
-    """Return the runner of an agent; an agent without a name is called `LangGraph` in traces."""
+    """Return the `Runner` that starts the runs of an agent; an agent without a name is called `LangGraph` in traces."""
     name = plan.name or "LangGraph"
     return Runner(
         plan=plan,
@@ -296,7 +296,7 @@ def listed_tools(function: str, given: object, *, otherwise: str = "") -> list[A
 
 
 def tell_unkept_questions(node: ToolNode) -> None:
-    """Warn if middleware asks people and the agent has no checkpointer that stores the waiting calls."""
+    """Warn if middleware asks people, but the agent has no checkpointer to store calls that wait for an answer."""
     if asking := NodeAccess(node).needs_checkpointer:
         warnings.warn(
             f"{asking[0]} asks a person, and this agent has no checkpointer that keeps the call until it is answered: "

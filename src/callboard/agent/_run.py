@@ -1,4 +1,4 @@
-"""Run of an agent, from the current position of its thread to the next stop.
+"""Run of an agent on its thread, step by step, until the agent is done, waits for a person, or meets a breakpoint.
 
 The edges of the nodes that ran in a step lead to the nodes of the next step.
 """
@@ -75,7 +75,7 @@ def transitions(thread: Thread, ran: Sequence[Ran], before: State | None, *, by_
 
 
 def distinct(targets: Sequence[Target], known: Sequence[str]) -> tuple[Target, ...]:
-    """Return the targets without unknown nodes and repeated nodes; all sends are kept."""
+    """Return the targets of edges without repeated nodes and without nodes that are not in `known`; keep all sends."""
     if len(targets) == 1 and isinstance(targets[0], str):
         return (targets[0],) if targets[0] in known else ()
     nodes, sends = parted(targets)
@@ -308,7 +308,7 @@ class Run:
         return CallsInterrupted(ledger.pending, ledger.dump())
 
     def _ledger(self, name: str, place: NodePlace) -> Ledger:
-        """Return the questions and answers of a node as a `Ledger`; a node may ask a person, like a tool call."""
+        """Return a `Ledger` with the questions that a node has asked a person, and the answers to these questions."""
         record, answers = self.thread.records.get(name), self.context.answers_for([name])
         records = {} if record is None else {name: record}
         namespaces = {name: place.namespace}
@@ -337,7 +337,7 @@ class Run:
         return state.read(self._plan.schema.output)
 
     async def give_up(self, reason: str) -> None:
-        """Give every unfinished call of the cancelled step an error message with the reason.
+        """Answer each unfinished call of the cancelled step with an error message that contains `reason`.
 
         Ends the step, unless a call waits for a person. Does nothing if the step does not run the tools node, or has
         sends.

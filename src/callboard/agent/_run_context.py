@@ -1,4 +1,4 @@
-"""Context of a run: the agent's plan, the thread, the breakpoints, the answers, and the positions of nodes."""
+"""Prepared parts of an agent, its breakpoints, and the values and node functions that one run uses."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -81,7 +81,7 @@ class AgentPlan:
 
 
 class RunContext:
-    """Values of a run that its nodes and calls use.
+    """Values that the nodes and calls of one run use: thread, config, runtime, answers and breakpoints.
 
     `answers` are answers to open questions, by interrupt id. A `resumed` run continues an earlier run, and does not
     stop at a breakpoint before its first step. `config` has the callbacks of the run. `outer` is the graph that runs
@@ -128,7 +128,10 @@ class RunContext:
         """`True` if callback handlers or readers of a stream receive the events of single tasks."""
 
     def begin(self, config: RunnableConfig) -> None:
-        """Set the config of the run, which has started. A new config means that callback handlers report the run."""
+        """Prepare the configs of the run's nodes from `config`; called once, when the run starts.
+
+        If callback handlers report the run, `config` is another object than the config of the constructor.
+        """
         self.is_traced = config is not self.config
         self.is_watched = self.is_traced or self.tell.is_heard
         self.config = config

@@ -215,9 +215,10 @@ async def _streamed(handlers: Sequence[BaseCallbackHandler], run_id: UUID, outpu
 
 
 def _as_langgraph_raises(error: BaseException) -> BaseException:
-    """Convert an error for callback handlers: `CallsInterrupted`, raised for calls that wait, becomes `GraphInterrupt`.
+    """Return an error as callback handlers expect it: `CallsInterrupted` becomes LangGraph's `GraphInterrupt`.
 
-    Tracers recognize interrupts by the name of this class; other errors are returned unchanged.
+    Both say that a call waits for a person. Tracers recognize this by the name `GraphInterrupt`. Other errors are
+    returned unchanged.
     """
     if isinstance(error, CallsInterrupted):
         return GraphInterrupt(error.interrupts).with_traceback(error.__traceback__)

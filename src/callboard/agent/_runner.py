@@ -246,7 +246,7 @@ class Runner:
         return run
 
     async def _supported(self, thread: Thread, work: Callable[[], Awaitable[object]]) -> None:
-        """Do the work of a run; meanwhile, actors store their states in the thread, and the lease on it is renewed."""
+        """Run `work`; meanwhile, renew the lease on the thread, and let actors store their states in the thread."""
         # The renewal ends with the run and before `stop`, which gives the thread up.
         async with self._with_states(thread), beside(thread.keep_holding if thread.is_held else None):
             await work()
@@ -344,7 +344,7 @@ async def _within(budget: float, run: Run, config: RunnableConfig) -> dict[str, 
 
 
 def saver_for(checkpointer: Any, config: RunnableConfig, outer: Outer | None) -> Any:
-    """Return the checkpointer of a run, or `None`. In an outer graph, it is the graph's, otherwise the agent's own.
+    """Return the checkpointer of a run, or `None`: the outer graph's if a graph runs the agent, else the agent's own.
 
     Raises ValueError if the config has no `thread_id`.
     """

@@ -290,7 +290,7 @@ def _update(writes: Sequence[Write], keys: Keys) -> Any:
 
 
 def _gathered(writes: Sequence[Write]) -> dict[str, Any]:
-    """Return the writes of a task by key, in the form of the result in a `tasks` chunk.
+    """Return the writes of a task by key, in the form in which a `tasks` chunk shows the result of the task.
 
     Several writes to one key become `{"$writes": [...]}`.
     """

@@ -57,7 +57,7 @@ async def run_calls(run: RunContext, *, ends_step: bool) -> list[str]:
 
 
 async def answer_open_calls(run: RunContext, reason: str) -> list[str]:
-    """Give every unfinished call of the last reply an error message with the reason, unless it waits for a person.
+    """Answer each unfinished call of the last reply with an error message, unless the call waits for a person.
 
     Returns the keys of all calls of the reply that no message of the conversation answers, in call order.
     """
@@ -243,7 +243,7 @@ class CallStep:
         return combined
 
     async def _note_ended(self, batch: ToolBatch) -> None:
-        """Store which calls of a cancelled or failed batch are known to have ended without a result.
+        """Store, for a cancelled or failed batch, which calls have certainly ended without a result.
 
         Without this record, only their claims would be stored, and their outcome would count as unknown.
         """
@@ -304,7 +304,7 @@ class CallStep:
                 raise to_parent(output, self._run.outer)
 
     def _tell_waiting(self, ledger: Ledger) -> None:
-        """Send the readers of the stream the questions of earlier runs that still have no answer."""
+        """Send unanswered questions of earlier runs to the readers of the stream."""
         for key in self.tasks:
             if ledger.waits(key):
                 self._run.tell.asked(self._places[key], ledger.records[key].pending, self._run.thread.state)

@@ -44,12 +44,12 @@ ByName = Mapping[Name, StateAt]
 
 @dataclass(frozen=True, slots=True)
 class ActorStates:
-    """States of actors by name and key: at a thread's current position, and after finished calls of its next step."""
+    """States of a thread's actors, by name and key: before the step in progress, and after its finished calls."""
 
     here: ByName = field(default_factory=dict)
-    """States at the position itself, before any call of the next step; every branch from it starts with them."""
+    """States before any call of the step in progress; every branch from this position starts with them."""
     now: ByName = field(default_factory=dict)
-    """States after all calls of the next step that have finished so far."""
+    """States after all calls of the step in progress that have finished so far."""
 
     @classmethod
     def read(cls, notes: NotedStates) -> Self:
@@ -60,7 +60,7 @@ class ActorStates:
         return [[*name, one.digest, one.at] for name, one in sorted(self.here.items())]
 
     def kept(self) -> list[ActorState]:
-        """Return a journal entry for each state that finished calls have changed, to be stored with a new checkpoint.
+        """Return journal entries for a new checkpoint: one for each state that calls of the step have changed.
 
         The entries refer to the stored states and do not repeat them.
         """
@@ -75,7 +75,7 @@ class ActorStates:
         return ActorStates(self.now, self.now)
 
     def before_calls(self) -> "ActorStates":
-        """Return the states of the position itself, without the changes that finished calls have made to them."""
+        """Return the states before the step in progress, without the changes by its finished calls."""
         return ActorStates(self.here, self.here)
 
     def written_at(self, checkpoint_id: str | None) -> "ActorStates":
@@ -103,7 +103,7 @@ class KeptStates:
         self._waiting: list[tuple[str, ActorState]] = []
 
     def add(self, call_id: str | None, state: ActorState) -> None:
-        """Keep a state until its call, or the whole step, has ended; `call_id` is `None` for a call without an id."""
+        """Keep a new state until the call that made it, or its step, ends; a call without an id has `call_id=None`."""
         (task,) = keys_of([ToolCall(name="", args={}, id=call_id)])
         with self._lock:
             self._waiting.append((task, state))

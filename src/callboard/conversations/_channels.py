@@ -199,7 +199,7 @@ class _Input:
 
 
 class State:
-    """Values of an agent's state, each in a LangGraph channel; made of values that `snapshot` returned earlier."""
+    """Values of an agent's state, each in a LangGraph channel; created from stored values, see `snapshot`."""
 
     def __init__(self, schema: Schema, stored: Mapping[str, Any]) -> None:
         self.channels: dict[str, BaseChannel[Any, Any, Any]] = {}
@@ -275,7 +275,7 @@ _LASTING = (BinaryOperatorAggregate, LastValue)
 
 
 def _write(conversation: Any, values: list[Any]) -> None:
-    """Write values to the channel of a conversation; several lists of messages are joined first, and written as one.
+    """Write values to a channel of messages, faster than the channel's own `update` if all messages are new.
 
     `add_messages` walks the whole conversation for each value, and looks for replaced messages in a slow Python loop.
     If all messages are new, one set operation here does the same.

@@ -42,7 +42,7 @@ class Connections(Protocol[T]):
         ...
 
     def joined(self, opened: T) -> AbstractContextManager[None]:
-        """Commit all writes of the saver in the block in one transaction, if the database can do that."""
+        """Commit all writes of the saver in the `with` block in one transaction, if the database can do that."""
         ...
 
     def is_lost(self, error: Exception) -> bool:
@@ -50,7 +50,7 @@ class Connections(Protocol[T]):
         ...
 
     def explained(self) -> AbstractContextManager[None]:
-        """Raise `StorageError` in place of each error that the database driver raises in the block."""
+        """Raise `StorageError` in place of each error that the database driver raises in the `with` block."""
         ...
 
 

@@ -40,12 +40,12 @@ def next_nodes(thread: Thread) -> dict[str, Any]:
 
 
 def _names(thread: Thread, node: str) -> Sequence[str]:
-    """Return the names of a next node in LangGraph's agents; none for the tools node, which LangGraph runs by sends."""
+    """Return the names that LangGraph's agents use for a next node; none for the tools node, which sends run."""
     return () if node == TOOLS else (node, *thread.schema.flow.aliases(node))
 
 
 def kept_records(records: Mapping[str, CallRecord]) -> list[Entry]:
-    """Return the results and questions of the next step's tasks as journal entries.
+    """Convert the records of an unfinished step's tasks to journal entries: results, and open questions.
 
     They are written on a new checkpoint, so that the results are not lost.
     """
@@ -140,9 +140,10 @@ def _is_due(found: CheckpointTuple, channel: str) -> bool:
 
 
 def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
-    """Set the record of the only open call from the writes of a LangGraph task that ran all calls of a reply.
+    """Read the writes of a LangGraph task that ran all calls of a reply, and set the record of the open call.
 
-    Such writes do not name their call. With several calls, only the fact that one of them asks a question is set.
+    Such writes do not name their call. With several open calls, only the fact that one of them asks a question is
+    set.
     """
     calls = open_calls(thread)
     writes = _writes(found, _pulled(thread, found.checkpoint["id"], TOOLS))

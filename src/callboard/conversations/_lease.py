@@ -54,7 +54,7 @@ _here: set[str] = set()
 
 
 def new_holder(now: float | None = None) -> dict[str, Any]:
-    """Return a new holder entry, with which a run of this process takes a thread; register the token of the entry.
+    """Return a new holder entry, which a run of this process stores to take a thread; register the entry's token.
 
     `now` is the time of the database in seconds since 1970; `None` if the database has no clock.
     """

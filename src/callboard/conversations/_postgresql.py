@@ -61,10 +61,7 @@ def open_store(url: str) -> LazyStore:
 
 
 class _Saver(PostgresSaver):
-    """LangGraph saver that also deletes outdated values.
-
-    If a checkpoint is stored again without a value that it had, the value is deleted.
-    """
+    """LangGraph's PostgreSQL saver, which also deletes a value if its checkpoint is stored again without the value."""
 
     def put(
         self,

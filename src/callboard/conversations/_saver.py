@@ -159,7 +159,7 @@ class Saver:
         return "put_writes", (self.config(checkpoint_id), list(writes), task_id, path)
 
     async def store(self, *changes: Change) -> None:
-        """Make changes in their order, in one transaction if the database can do that.
+        """Write changes to the database in the given order, in one transaction if the database can do that.
 
         Unlike reads, changes go on within the grace if the caller is cancelled.
         """
@@ -232,7 +232,7 @@ def _kept(saver: Any) -> StoredConversations:
 
 
 def _remembering(saver: Any, place: Place | None = None) -> Any:
-    """Return a copy of the saver whose serializer uses cached messages; return the saver itself if copies may fail.
+    """Return a copy of the saver whose serializer caches messages; return a saver of an unknown class unchanged.
 
     `place` names the thread whose latest checkpoint is read or written, and may be cached; `None` for other
     checkpoints.

@@ -197,7 +197,7 @@ def _last_node(thread: Thread, flow: Flow) -> str:
 
 
 def finished_writes(thread: Thread) -> list[tuple[str, Any]]:
-    """Return the writes of all tasks that have finished in a step which is not finished itself.
+    """Return the writes of the finished tasks of a thread's unfinished step.
 
     The writes of calls are in the order of the reply. Writes that conflict with another task's are left out.
     """

@@ -61,7 +61,7 @@ class _Connection(sqlite3.Connection):
 
     @contextmanager
     def joined(self) -> Generator[None]:
-        """Commit only at the end of the block, and ignore the saver's commits in it; roll back after an error."""
+        """Commit at the end of the `with` block only: ignore the saver's commits in it; roll back after an error."""
         self._is_joined = True
         try:
             yield

@@ -86,7 +86,7 @@ class Stamp(NamedTuple):
 
     @classmethod
     def known(cls, stored: Any) -> Any:
-        """Return a stored stamp as a dict with the known fields only; return data of another type unchanged.
+        """Return a stored stamp as a dict with only the fields of this class; return data of another type unchanged.
 
         A later version may have added fields, as in other entries.
         """
@@ -98,7 +98,7 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Journal entry: a task of the step has finished, with its output."""
+    """Journal entry: a task has finished, with its output."""
 
     KIND: ClassVar[str] = "task"
     task: str
@@ -107,7 +107,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Journal entry: records of tasks that have not finished, with their questions and accepted answers.
+    """Journal entry: records of unfinished tasks, with their questions and the answers that they have taken.
 
     If it is the first entry on a checkpoint, it has the records of all unfinished tasks of the step.
     """
@@ -138,7 +138,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Journal entry: a run takes the thread or renews its lease; meanwhile, no other run may change the thread."""
+    """Journal entry: a run takes the thread or renews its lease, during which no other run may change the thread."""
 
     KIND: ClassVar[str] = "hold"
     holder: Annotated[Mapping[str, Any] | None, PlainValidator(_holder_of)]
@@ -337,7 +337,7 @@ class Base:
 
     @property
     def notes(self) -> Mapping[str, Any]:
-        """Callboard's notes on the checkpoint, a mapping of name to value; empty for a checkpoint made by LangGraph."""
+        """Values (notes) that callboard stores inside the checkpoint, by name; empty if LangGraph made it."""
         return notes_of(self.checkpoint)
 
     @property
@@ -398,7 +398,7 @@ def _stored_entries(found: CheckpointTuple) -> list[Any]:
 
 @contextmanager
 def reading_stored_data(where: str) -> Generator[None]:
-    """Convert errors of the block, which reads stored data, to `StorageError`.
+    """Convert errors of the `with` block, which reads stored data, to `StorageError`.
 
     `where` names the data in the text of the error. StorageErrors and LangGraph's control flow pass unchanged.
     """
@@ -445,7 +445,7 @@ _COMMIT: TypeAdapter[Any] = TypeAdapter(list[Any] | tuple[Any, ...])
 
 
 def check_checkpoint(found: CheckpointTuple, *, outlined: bool = False) -> None:
-    """Raise ValueError if the form of a checkpoint is invalid, so that no agent can have written it.
+    """Raise ValueError if a checkpoint has an invalid form, which no agent writes.
 
     With `outlined`, it has `None` in place of objects, and only the entries of holders are checked.
     """
@@ -550,7 +550,7 @@ def new_base(
 
 
 def notes_of(checkpoint: Checkpoint) -> Mapping[str, Any]:
-    """Return callboard's notes on a checkpoint, a mapping of name to value.
+    """Return the values (notes) that callboard stores inside a checkpoint, by name.
 
     They are empty if LangGraph copied them from an earlier checkpoint, because they describe that checkpoint.
     """
@@ -559,7 +559,7 @@ def notes_of(checkpoint: Checkpoint) -> Mapping[str, Any]:
 
 
 def noted_actors(checkpoint: Checkpoint) -> NotedStates:
-    """Return the actor states in callboard's notes on a checkpoint, also if LangGraph copied the notes to it."""
+    """Return the actor states that callboard stores inside a checkpoint, also if LangGraph copied them into it."""
     found: NotedStates = _last_notes(checkpoint).get(ACTORS, ())
     return found
 

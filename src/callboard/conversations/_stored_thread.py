@@ -1,4 +1,4 @@
-"""Conversations in a database: a reader of them, and a checkpointer for agents.
+"""Reader of the conversations in a database, and a checkpointer for agents on the same database.
 
 Values of unknown types are shown as data; their types are never imported.
 """

@@ -1,4 +1,4 @@
-"""Current position of a thread of conversation: its state, the next nodes, and the results of the next step's tasks.
+"""Threads of conversation, in memory or recorded as journal entries: state, next nodes, and results of tasks.
 
 Every change of a thread that is stored is an entry, so that a journal can store the changes and replay them.
 """
@@ -136,7 +136,7 @@ class Thread:
         self.records[task] = CallRecord(output=self.identified(output))
 
     async def asked(self, records: Mapping[str, CallRecord]) -> None:
-        """Record questions and accepted answers of tasks."""
+        """Record the questions of tasks, and the answers that these tasks have taken."""
         self.records.update(records)
 
     async def claimed(self, task: str, known: CallRecord) -> None:
