@@ -421,7 +421,7 @@ def _is_heard(handler: object) -> bool:
 
 
 def _named_handler(handler: Any, graphs: GraphNames) -> Any:
-    """Return a copy of a stream handler that uses LangGraph's namespaces; return other handlers unchanged."""
+    """Return a copy of a stream handler that uses LangGraph's namespaces; return another handler unchanged."""
     if not _is_heard(handler):
         return handler
     # A shallow copy: both share the records of runs and messages, so that no message is streamed twice.
@@ -431,7 +431,7 @@ def _named_handler(handler: Any, graphs: GraphNames) -> Any:
 
 
 def _named(put: Put, graphs: GraphNames) -> Put:
-    """Return a function that passes chunks to `put`, each with LangGraph's namespace of the chunk's graph."""
+    """Return a function that passes chunks to `put`, with the namespaces that LangGraph would use."""
 
     def put_named(chunk: tuple[tuple[str, ...], str, Any]) -> None:
         path, mode, payload = chunk

@@ -312,7 +312,7 @@ class _Stored:
         return [*map(type, old)] == self.kinds and fields_of_all(old) == self.fields
 
     def behind(self, old: "_Stored") -> "_Stored":
-        """Return a copy that begins with the types and fields of `old`, which has the earlier messages."""
+        """Return a copy with the types and fields of more messages: first those of `old`, then those of this value."""
         return replace(self, kinds=old.kinds + self.kinds, fields=old.fields + self.fields, known=old.known)
 
     def value(self, messages: list[Any], loads: Loads) -> Any:
@@ -341,7 +341,7 @@ class StoredConversations:
         return StoredConversation(self, place)
 
     def stored(self, place: Hashable) -> dict[Any, _Stored]:
-        """Return the cached conversations of one location in the database, by the id of their first message."""
+        """Return the cached conversations of one location in the database, each by the id of its first message."""
         with self._lock:
             if place not in self._places:
                 return {}

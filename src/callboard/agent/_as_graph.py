@@ -229,7 +229,7 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
         return other
 
     def with_config(self, config: RunnableConfig | None = None, **kwargs: Any) -> Self:
-        """Return a copy of the agent whose runs all use a config, merged with the config of each run."""
+        """Return a copy of the agent that uses `config` in every run, merged with the run's own config."""
         return self.copy({"config": merged_configs(self.config, config, cast("RunnableConfig", kwargs))})
 
     def validate(self) -> Self:

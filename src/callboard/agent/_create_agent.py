@@ -112,7 +112,7 @@ class BuiltFlow:
 
 
 class BuiltBodies(NodeBodies):
-    """Functions that run the nodes of LangChain's agent in one run."""
+    """Functions that run the nodes of LangChain's agent, except the tools node, in one run of the agent."""
 
     def __init__(self, response_format: Any, context: RunContext) -> None:
         super().__init__(context)

@@ -271,7 +271,7 @@ T = TypeVar("T")
 
 
 def run_user_code(leaf: Runnable[Any, T], given: Any, config: RunnableConfig, name: str) -> Awaitable[T]:
-    """Run a Runnable of the user, and return its result.
+    """Run a model, hook or prompt that the user gave as a LangChain Runnable, and return its result.
 
     In a sync run it runs in a worker thread, which warnings call `name`. In an async run it runs on asyncio, or in a
     worker thread if LangGraph would run its sync function on the event loop.
@@ -305,7 +305,7 @@ async def run_function(fn: Callable[[], T], name: str) -> T:
 
 
 def has_sync_half(leaf: Runnable[Any, Any]) -> bool:
-    """Return whether a Runnable and its parts can run as sync code; a part with only a coroutine function cannot."""
+    """Return whether a Runnable and all its parts can run as sync code; a part with only a coroutine function cannot."""
     if parts := _parts(leaf):
         return all(has_sync_half(part) for part in parts)
     cls, own = type(leaf), getattr(leaf, "__dict__", {})

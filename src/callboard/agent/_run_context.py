@@ -201,7 +201,7 @@ class RunContext:
         name: str,
         shown: Callable[[Any], Any] | None = None,
     ) -> Awaitable[Any]:
-        """Call the function `body` of a node, and return its result; report it to callback handlers as a chain run.
+        """Call `body`, the function of a node, and return its result; callback handlers see the node as a chain run.
 
         Without callback handlers, nothing is reported. See `traced_node` for the other parameters.
         """

@@ -277,7 +277,7 @@ class CallStep:
         )
 
     async def _run_within(self, entries: Entries, given: Any, config: RunnableConfig) -> Any:
-        """Run the batch inside the method that a subclass of the tools node overrides; return the combined output.
+        """Run the batch inside the user's method that overrides one of the tools node; return the combined output.
 
         The overridden method may skip calls and change results.
         """
@@ -359,7 +359,7 @@ def sent(call: ToolCall, state: Any) -> ToolCallWithContext:
 
 
 def around_call(entries: Entries, messages_key: str) -> Link:
-    """Return middleware that runs each single call inside the method that a subclass of the tools node overrides."""
+    """Return middleware that runs each call inside the user's method that overrides one of the tools node."""
 
     async def around(request: ToolCallRequest, call_next: Next) -> Output:
         async def inner(entry: Entry) -> Any:
@@ -379,7 +379,7 @@ def around_call(entries: Entries, messages_key: str) -> Link:
 async def around_all(
     entries: Entries, step: Step, calls: Sequence[ToolCall], entry: Entry, messages_key: str
 ) -> list[Output]:
-    """Run the calls of a reply inside the method that a tools node's subclass overrides; return each call's output.
+    """Run all calls of a reply inside the user's method that overrides one of the tools node; return their outputs.
 
     `step` is the base method, which runs the calls.
     """
@@ -401,7 +401,7 @@ def _config(entry: Entry, config: RunnableConfig) -> RunnableConfig:
 
 
 def outputs_of(result: Any, calls: Sequence[ToolCall], messages_key: str, name: str) -> list[Output]:
-    """Return the output of each call, taken from the result of a method that a subclass of the tools node overrides.
+    """Return the output of each call, taken from the result of a user's method that overrides one of the tools node.
 
     Messages and commands that belong to no call are added to the output of the last call. Raises TypeError for a result
     that a tools node cannot return, and ValueError if a call has no message.

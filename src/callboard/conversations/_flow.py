@@ -69,7 +69,7 @@ END = "__end__"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReactFlow:
-    """Flow of an agent of `create_react_agent`; see the protocol `Flow` in `_channels`."""
+    """Nodes and edges of an agent of `create_react_agent`; an implementation of the protocol `Flow`."""
 
     tools: bool
     """`True` if the agent has tools, so that there is a tools node."""

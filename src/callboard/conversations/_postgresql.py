@@ -47,7 +47,7 @@ _AGAIN = 0.05
 
 
 def open_saver(url: str, types: Iterable[type]) -> LazySaver:
-    """Return a saver for a PostgreSQL database; it stores values of LangGraph's, LangChain's and the given types only.
+    """Return a saver for a PostgreSQL database; it stores only `types`, and LangGraph's and LangChain's types.
 
     The server is contacted on first use. Raises ValueError for an invalid URL.
     """

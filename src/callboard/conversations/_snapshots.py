@@ -160,7 +160,7 @@ async def update(thread: SavedThread, flow: Flow, values: Any, as_node: str | No
 
 
 async def _copied(thread: SavedThread, flow: Flow, values: Any) -> RunnableConfig:
-    """Copy the position of a thread, and return the config of the copy.
+    """Store a copy of the thread's current position with updates, and return the config of the copy.
 
     `values` is `None`, or a list of pairs (values, as_node): updates that are applied to the copy.
     """

@@ -29,7 +29,7 @@ _LOG = 100
 
 
 def open_saver(path: str, types: Iterable[type]) -> LazySaver:
-    """Return a saver for a SQLite database; it stores values of LangGraph's, LangChain's and the given types only.
+    """Return a saver for a SQLite database; it stores only `types`, and LangGraph's and LangChain's types.
 
     The file is opened on first use.
     """
