@@ -305,7 +305,7 @@ async def run_function(fn: Callable[[], T], name: str) -> T:
 
 
 def has_sync_half(leaf: Runnable[Any, Any]) -> bool:
-    """Return whether a Runnable and all its parts can run as sync code; a part with only a coroutine function cannot."""
+    """Return whether a Runnable and its parts can run as sync code; a part with only a coroutine function cannot."""
     if parts := _parts(leaf):
         return all(has_sync_half(part) for part in parts)
     cls, own = type(leaf), getattr(leaf, "__dict__", {})
