@@ -151,7 +151,7 @@ class ActorCounts:
             return dict(self._rows)
 
     def __call__(self, event: AskEvent | ActorEvent) -> None:
-        """Count an event of an ask or of an actor in the row of the actor."""
+        """Count an event of an actor, or of an ask, in the row for the name of the actor."""
         with self._lock:
             row = self._rows.setdefault(event.actor, ActorRow())
             if isinstance(event, ActorEvent):
@@ -188,7 +188,7 @@ class ActorCounts:
 
 
 class OpenCall(TrackedCall):
-    """Call that has not ended, with its arguments and its latest note, for the live view."""
+    """Call that has not ended, with its arguments and its latest progress report or middleware decision."""
 
     def __init__(self, begun: CallEvent) -> None:
         super().__init__(begun)
@@ -204,7 +204,7 @@ class OpenCall(TrackedCall):
 
 
 class CallCounts(CallTracker[OpenCall, CallEvent]):
-    """Observer that counts the calls of a run by the tool that was called, even if a fallback runs in its place."""
+    """Observer that counts a run's calls by tool. A call counts for its tool even if a fallback tool handles it."""
 
     def __init__(self, tools: Iterable[str]) -> None:
         super().__init__()
@@ -265,7 +265,7 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         return OpenCall(event)
 
     def noted(self, call: OpenCall, event: CallEvent) -> None:
-        """Store the latest note of a call as a short text."""
+        """Store a call's latest progress report or middleware decision as a short text."""
         call.note = note_in_short(event.what, event.facts, event.message)
 
     def ended(self, call: OpenCall, event: CallEvent) -> None:

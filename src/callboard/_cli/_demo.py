@@ -122,7 +122,7 @@ CITIES = ("Amsterdam", "Berlin", "Lagos", "Lima", "Osaka", "Oslo", "Porto", "Tor
 
 @contextmanager
 def temporary_database(*, rows: int = 5_000) -> Generator[Path]:
-    """Yield the path of a new SQLite file with fixed orders. This is blocking: use it before the event loop starts."""
+    """Yield the path of a new SQLite file with sample orders. This blocks: use it before the event loop starts."""
     rng = random.Random(0)  # noqa: S311  (the same numbers each time)
     orders = ((number, rng.choice(CITIES), rng.randint(100, 50_000)) for number in range(1, rows + 1))
     with tempfile.TemporaryDirectory(prefix="callboard-", ignore_cleanup_errors=True) as directory:

@@ -119,7 +119,7 @@ _NAME = 8
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[T]):
-    """Column of a table beside the names. Its width is fixed, so that nothing moves when numbers grow."""
+    """Column of a table, after the column of names. Its width is fixed, so that the table does not move."""
 
     heading: str
     width: int

@@ -1,4 +1,4 @@
-"""Calls of a recording, grouped by run and batch, and short texts about recordings, runs and notes."""
+"""Calls of a recording, grouped by agent run and batch, and short texts about recordings, runs and calls."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +37,10 @@ class RunOfCalls:
 
 
 def runs_of(part: Part) -> list[RunOfCalls]:
-    """Return the runs in one part of a recording, in the order of their starts; runs without calls are included."""
+    """Return the agent runs in one part of a recording, also runs without calls, in the order of their starts.
+
+    A part of a recording contains the events of one recorder.
+    """
     known: dict[int | None, RecordedRun] = {run.number: run for run in part.runs}
     batches: dict[int | None, dict[int, list[RecordedCall]]] = {number: {} for number in known}
     for call in part.calls:
@@ -59,9 +62,9 @@ def end_of(call: RecordedCall, part: Part) -> float:
 
 
 def notes_in_short(call: RecordedCall) -> str:
-    """Return the notes of a call, which are decisions of middleware and progress reports, as one text.
+    """Return the progress reports of a call, and the decisions of middleware about it, as one short text.
 
-    It contains the latest note of each kind, and the number of notes of this kind if there are several.
+    The text contains the latest note of each kind, and the number of notes of this kind if there are several.
     """
     counts = Counter(note.what for note in call.notes)
     last = {note.what: note for note in call.notes}
@@ -70,7 +73,10 @@ def notes_in_short(call: RecordedCall) -> str:
 
 
 def note_in_short(what: str, facts: Mapping[str, Any], message: str | None) -> str:
-    """Return a short text for a note: amounts and message of a progress report, or name and error of a decision."""
+    """Return a short text about a progress report of a call, or about a decision of middleware such as a retry.
+
+    `what` is "progress" or the name of the decision, `facts` are its values by name.
+    """
     if what != "progress":
         error = facts.get("error")
         return named(what) + (f": {named(error)}" if isinstance(error, str) else "")
@@ -92,7 +98,7 @@ def _amount(value: object) -> str:
 
 
 def facts_in_short(note: Note) -> dict[str, str]:
-    """Return a mapping from the name of each fact of a note to its printable text; the note's message is included."""
+    """Return the values and the message of a progress report or middleware decision, as printable texts by name."""
     facts = {**note.facts, **({} if note.message is None else {"message": note.message})}
     return {named(name): printable(_fact(value)) for name, value in facts.items()}
 

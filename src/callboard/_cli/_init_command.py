@@ -61,7 +61,7 @@ def _module(name: str) -> str:
 
 
 def _is_module(name: str) -> bool:
-    """Return whether another module has this name: Python would import the wrong one of the two."""
+    """Return whether the name belongs to an importable module already, so that the new project would conflict."""
     found = PathFinder.find_spec(name)
     # A folder without code has a spec without an origin, as a namespace package has, which belongs to a distribution.
     is_there = found is not None and (found.origin is not None or name in packages_distributions())

@@ -49,7 +49,7 @@ def live_page(title: str) -> str:
 
 
 def page_json(recording: Recording, live: LiveState | None = None) -> str:
-    """Return the data of the page as JSON. If `live` is "running", calls that have not ended last until now."""
+    """Return a recording as JSON data for the page. If `live` is "running", open calls are drawn until now."""
     parts = recording.parts
     if live == "running":
         parts = (*parts[:-1], _until_now(parts[-1]))

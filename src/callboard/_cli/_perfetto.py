@@ -18,9 +18,10 @@ T = TypeVar("T")
 
 
 def lanes(items: Iterable[T], span: Callable[[T], tuple[float, float]]) -> list[tuple[int, T]]:
-    """Assign items to as few lanes as possible, without overlaps in a lane; return pairs (lane, item) by start time.
+    """Assign items to as few lanes (rows of a chart) as possible, so that items in the same lane never overlap.
 
-    `span` returns the start and the end of an item. Lanes count from 0.
+    Return pairs of lane and item, in the order of the start times. Lanes count from 0. `span` returns the start and the
+    end of an item.
     """
     # Every lane is either busy or free, so `len(busy)` is the next new lane exactly when no lane is free.
     placed: list[tuple[int, T]] = []

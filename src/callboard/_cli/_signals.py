@@ -91,10 +91,10 @@ def _end_now(number: int) -> NoReturn:
 def wait_for(
     portal: BlockingPortal, task: Callable[[], Awaitable[T]], cancel: Callable[[], object], say: Callable[[str], Any]
 ) -> T:
-    """Run an async function in the event loop of a portal, and return its result.
+    """Run an async function in a portal's event loop, and return its result; cancel it at SIGINT or SIGTERM.
 
-    At a signal, cancel it, wait for its end, and raise `Stopped`. `cancel` is called in the event loop; `say` prints to
-    the user.
+    After a signal, wait for the end of the function, and raise `Stopped`. `cancel` is called in the event loop; `say`
+    prints to the user.
     """
     future = portal.start_task_soon(task)
     try:

@@ -120,7 +120,7 @@ class Waterfall:
         self._more(len(everything) - len(shown))
 
     def print_summary(self) -> None:
-        """Print a row for each tool and actor; then, for each part of the recording, lost events and time spent."""
+        """Print a row for each tool and actor, then the numbers of lost events and the cost of the recording."""
         if tools := tool_rows(self._recording.calls()):
             self._console.print()
             self._console.print(rows_table("tool", RECORDED_TOOLS, tools, self._width))
@@ -180,7 +180,7 @@ class Waterfall:
         return line
 
     def _tell(self, line: Text, label: str, call: RecordedCall, part: Part) -> None:
-        """Add the error, notes, id and arguments of a call to the printed line of the call."""
+        """Add the error, middleware decisions, progress, id and arguments of a call to the printed line of the call."""
         # If the terminal is too narrow for them, they are in lines below it.
         told = [named(call.error or ""), one_line(notes_in_short(call), _LONGEST_ARGUMENTS), named(call.id or "")]
         text, written = "  ".join(filter(None, told)), _not_in(label, call, part)

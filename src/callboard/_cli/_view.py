@@ -284,7 +284,7 @@ def open_console(*, stderr: bool = False) -> Console:
 
 
 def text_width(console: Console) -> int:
-    """Return the width of tables and shortened texts on a console, in terminal cells."""
+    """Return the maximum width of tables and texts on a console, in terminal cells."""
     return console.width if console.is_terminal else _PLAIN_WIDTH
 
 

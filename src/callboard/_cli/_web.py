@@ -35,7 +35,7 @@ _LEAST_AGE = 0.2
 
 
 class Picture:
-    """Data of the page, read from the recording of the running command when a browser requests the data."""
+    """JSON data of the web page, made from the recording of the running command when a browser requests it."""
 
     # One document for all browsers: a browser that reads slowly, or many of them, buffer nothing in this process.
 
@@ -61,12 +61,12 @@ class Picture:
             return self._made
 
     def end(self) -> None:
-        """Switch the page to the state in which it says that the last run has ended."""
+        """Make the web page show that the last run of the command has ended."""
         with self._lock:
             self.is_over, self._next = True, 0.0
 
     def _read(self) -> LiveState:
-        """Read the recording, and return the state of the command."""
+        """Read the recording; return the command's state, or "long" if the recording is too large for the page."""
         if self.recording.exists():
             if self.recording.stat().st_size > _LONGEST:
                 return "ended" if self.is_over else "long"
@@ -144,7 +144,7 @@ class _Server(ThreadingTCPServer):
         super().close_request(request)
 
     def keep(self, request: socket.socket) -> None:
-        """Mark a connection as authorised by the token, so that no new connection replaces it."""
+        """Mark a connection that has sent the token, so that it is not closed in favour of a new connection."""
         with self._lock:
             self._owners.add(request)
 
@@ -206,7 +206,7 @@ class _Requests(BaseHTTPRequestHandler):
             self._answer(HTTPStatus(code), HTTPStatus(code).phrase.encode(), "text/plain; charset=utf-8")
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: the terminal belongs to the run."""
+        """Log nothing, because log lines would disturb the output of the run on the terminal."""
 
     def _has_token(self) -> bool:
         given = self.headers.get("Authorization", "").encode("latin-1", "replace")

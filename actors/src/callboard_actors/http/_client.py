@@ -135,7 +135,7 @@ def own_headers(
 
 
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return headers with names in lower case; raise ValueError for a header that is invalid, or that the client sets.
+    """Return headers with names in lower case; raise ValueError for an invalid header, or one that the client sets.
 
     Raise TypeError if a name or a value is not a string.
     """
@@ -151,7 +151,7 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _host(written: str) -> str:
-    """Return an entry of `honours_keys` in normal form; raise ValueError if it has a scheme, port or path."""
+    """Return a host name of the option `honours_keys` in normal form; raise ValueError for any other text."""
     with suppress(ValueError):
         url = urlsplit(Url(private=True).check(f"https://{written}") or "")
         if url.port is None and url.path + url.query + url.fragment == "":
@@ -166,9 +166,9 @@ def _host(written: str) -> str:
 
 
 def with_key(request: Request) -> Request:
-    """Add an Idempotency-Key header to a request that needs the key; return any other request unchanged.
+    """Add an Idempotency-Key header to a tool call's request, if its method (such as POST) is not idempotent.
 
-    A request needs a key if its method is not idempotent, it has no key yet, and a tool call makes it.
+    A request that has a key already, or is not made by a tool call, is returned unchanged.
 
     The key is the same each time that the call makes this request, also after a crash. Another request has another key.
     """
@@ -190,7 +190,7 @@ PER_HOST = Limit(concurrency=8)
 
 
 class HttpClient:
-    """HTTP client for URLs that a model may have written.
+    """HTTP client for URLs that may come from a model; it connects only to addresses that were checked.
 
         async with HttpClient() as http:
             page = await http.get("https://example.org/")

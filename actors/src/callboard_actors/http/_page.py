@@ -142,7 +142,7 @@ def as_markdown(html: str, base: str) -> str:
 
 
 def _takes_long(elements: Sequence[Any]) -> bool:
-    """Return whether a page has more elements, or deeper nesting, than allowed."""
+    """Return whether a page has so many elements, or such deep nesting, that its conversion would take too long."""
     # `elements` are in document order: a parent comes before its children.
     depths: dict[int, int] = {}
     for element in elements:

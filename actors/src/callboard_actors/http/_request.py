@@ -55,7 +55,7 @@ class UnreadableError(HttpError):
 
 
 class AddressRefusedError(Exception):
-    """Raised if one address of a host name is not allowed. No connection was made."""
+    """Raised if a host name has an IP address that is not allowed. No connection was made."""
 
     def __init__(self, host: str, address: str) -> None:
         super().__init__("its host has an address that is not public")
@@ -145,7 +145,7 @@ _PASSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeats:
-    """Retry policy for requests.
+    """Retry policy for HTTP requests: which failed requests are repeated, how often, and after which pauses.
 
     The pause is at least as long as the server's Retry-After asks for. If that is more than the longest pause,
     there is no retry.

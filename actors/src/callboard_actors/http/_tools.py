@@ -36,7 +36,7 @@ _ADVICE = {
 
 
 def told(page: Page, text: str | None, *, start: int, most: int) -> str:
-    """Return the text that a model reads about a page: status and URL, then up to `most` characters from `start` on.
+    """Return a text for a model about a page: status, URL, and up to `most` characters of its text from `start` on.
 
     `text` is the text of the page, or `None` if its body is not text.
     """
@@ -189,7 +189,7 @@ class HttpTools(Actor):
         self._description = HttpClient(**client)
 
     async def start(self) -> None:
-        """Open the HTTP client in the actor's own task, which also closes it."""
+        """Open the HTTP client in the actor's own task. The client is closed when the actor ends."""
         self._readers = anyio.CapacityLimiter(_READERS)
         self._client = await self.enter(self._description)
 

@@ -84,7 +84,7 @@ class Rules:
         return written
 
     def permits(self, address: Address) -> bool:
-        """Return whether the client may connect to an IP address: it is public, or the rules allow it explicitly."""
+        """Return whether an IP address is public or explicitly allowed, so that the client may connect to it."""
         return self.private or is_public_address(address) or self._is_in_networks(address)
 
     def _is_in_networks(self, address: Address) -> bool:
@@ -282,7 +282,7 @@ class Allowance(anyio.ContextManagerMixin):
 
     @contextmanager
     def __contextmanager__(self) -> Generator[Self]:
-        """Cancel the block when the time is over. The block then ends without an error."""
+        """Cancel the `with` block when its time limit has passed. The block then ends without an error."""
         token = _here.set(self)
         try:
             with self._scope:
@@ -372,7 +372,7 @@ async def _page_of(request: Request, response: httpx2.Response, most: int, store
 
 
 async def _kept(store: Store, url: str, begin: bytes, rest: AsyncIterator[bytes]) -> tuple[Path | None, int]:
-    """Save a response body in a new file; return the path of the file, and the size of the body in bytes."""
+    """Save a response body in a new file; return the path (`None` if the body is too large) and the body's size."""
     # The path is `None` if the body is larger than the store allows; no file remains then.
     path = store.folder / _name(url)
     size, is_whole = len(begin), False

@@ -381,7 +381,7 @@ class Capture:
 
 
 def _is_whole(pipe: tuple[int, int]) -> bool:
-    """Return whether both file descriptors are still ends of one pipe."""
+    """Return whether the two file descriptors in `pipe` are still the ends of one pipe."""
     # A cell may have closed one of them, and opened another file under its number.
     try:
         ours, theirs = map(os.fstat, pipe)
@@ -568,7 +568,7 @@ def _fresh_main() -> types.ModuleType:
 
 
 def own_process() -> None:
-    """Prepare this process for an interpreter: crashes print a traceback, and unsuitable warnings are silenced."""
+    """Prepare this process for code cells: a crash prints a traceback, and two misleading warnings are silenced."""
     # The traceback is printed to the original stderr.
     faulthandler.enable(file=os.dup(2), all_threads=False)
     warnings.filterwarnings("ignore", message=".*non-interactive, and thus cannot be shown")

@@ -24,7 +24,7 @@ _TO_ANSWER = 10.0
 
 
 class BoundedPool(Processes):
-    """Worker pool for interpreters, which limits the time of each code cell."""
+    """Pool of worker processes for Python interpreters; each code cell has a time limit."""
 
     def __init__(self, most: float, **options: Any) -> None:
         super().__init__(**options)
@@ -39,17 +39,17 @@ class BoundedPool(Processes):
 
 @dataclass(frozen=True, slots=True)
 class _BoundedSeat:
-    """Dedicated worker process, in which a code cell fails if it does not answer in time."""
+    """Dedicated worker process, in which a code cell fails if the interpreter does not answer in time."""
 
     seat: Seat
     most: float
 
     async def until_ended(self) -> str:
-        """Wait until the worker has ended; return the reason as text."""
+        """Wait until the worker process has ended; return the reason of its end as text."""
         return await self.seat.until_ended()
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run the function of a call in the worker; raise EngineError if a code cell does not answer in time."""
+        """Run a call's function in the worker process; raise EngineError if a code cell takes too long."""
         if "run_python" not in body.args[1:2]:
             return await self.seat.run_body(body)  # not a cell: for example the wait for the actor's end
         with anyio.move_on_after(self.most):

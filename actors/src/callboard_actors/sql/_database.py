@@ -71,7 +71,7 @@ _SENDABLE = "Write whole characters, and whole numbers of at most 64 bits; a lon
 
 
 class SqlDatabase(Actor):
-    """Database for reading: its handlers are the tools `schema`, `describe` and `query`.
+    """Actor that gives a model read access to a database, by the tools `schema`, `describe` and `query`.
 
         node = ToolNode([SqlDatabase("sqlite:///shop.db")])
 
@@ -148,7 +148,7 @@ class SqlDatabase(Actor):
         return bool(await block.__aexit__(kind, error, traceback))
 
     async def start(self) -> None:
-        """Open the database, and check the permissions of its role.
+        """Open the database, and check that it exists and that its login role does not have too many permissions.
 
         Raises:
             SqlError: if the database does not exist, or its role may do too much.
@@ -197,7 +197,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
 class WritableSqlDatabase(SqlDatabase):
-    """Database for reading, and for changes with `execute`; otherwise like `SqlDatabase`.
+    """`SqlDatabase` with an additional tool, `execute`, by which a model can change the database.
 
         node = ToolNode([WritableSqlDatabase("sqlite:///shop.db")], middleware=[RequireApproval(["execute"])])
 

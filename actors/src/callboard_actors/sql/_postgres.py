@@ -66,7 +66,7 @@ class Column:
 
 
 def whole_values(columns: Sequence[Column], rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows; a value that the server has cut becomes a `Cut`, with the sent beginning and the full length."""
+    """Yield the rows, with a `Cut` (beginning and full length) in place of each value that the server has cut."""
     for row in rows:
         parts = iter(row)
         yield tuple(_value(next(parts), next(parts)) if column.is_cut else next(parts) for column in columns)
@@ -157,7 +157,7 @@ def _explained(
     query: Query | None = None,
     driver: psycopg.Connection[Any] | None = None,
 ) -> SqlError:
-    """Return the SqlError that explains a failed statement, or a stopped job, to a model."""
+    """Return an SqlError that explains to a model why a statement failed or was stopped."""
     # `query` and `driver` are the failed statement and its connection, if there was a statement.
     if isinstance(error, errors.QueryCanceled) or job.stopped is not None:
         return SqlError(f"It was stopped after {job.seconds:g} s. Ask for less, or for a part of it.")
@@ -174,7 +174,7 @@ def _explained(
 
 
 def _meant(error: psycopg.Error, driver: psycopg.Connection[Any] | None) -> str:
-    """Return the end of an error sentence that suggests names similar to an unknown name, or "" without such names."""
+    """Return the end of an error sentence, with existing names similar to an unknown name; "" if there are none."""
     # It is empty, too, if PostgreSQL already suggests a name in its hint.
     found = _MISSING.fullmatch(error.diag.message_primary or "")
     if found is None or error.diag.message_hint or driver is None:
@@ -241,7 +241,7 @@ _LOADERS = {name: type(kind.__name__, (_OrText,), {"kind": kind}) for name, kind
 
 
 def _add_adapters(driver: psycopg.Connection[Any], _: object) -> None:
-    """Register on a connection the loaders for dates and times, and a dumper that writes mappings as JSON."""
+    """Register psycopg adapters on a connection: loaders of dates and times, and a dumper of dicts as JSON."""
     for name, loader in _LOADERS.items():
         driver.adapters.register_loader(name, loader)
     driver.adapters.register_dumper(dict, JsonbDumper)
@@ -360,7 +360,7 @@ def _cut(driver: psycopg.Connection[Any]) -> None:
 
 
 class PostgresBackend:
-    """`Backend` for a database on a PostgreSQL server."""
+    """Implementation of the protocol `Backend` for PostgreSQL, with a pool of connections to one database."""
 
     def __init__(self, url: sqlalchemy.URL, connections: int) -> None:
         self._engine = sqlalchemy.create_engine(
@@ -407,7 +407,7 @@ class PostgresBackend:
             raise _explained(error, job) from error
 
     def _leave(self, connection: sqlalchemy.Connection, job: Job) -> None:
-        """Reset a connection after an error, so that the pool can reuse it, or close it."""
+        """After an error, reset a connection, so that the pool can reuse it; close it if a reset is not possible."""
         # A connection with a pending cancel request is closed, because the cancel could hit its next statement.
         if job.stopped is None:
             with suppress(psycopg.Error):
@@ -535,7 +535,7 @@ def _errors(driver: psycopg.Connection[Any], query: Query, job: Job) -> Generato
 
 
 def _make_table(driver: psycopg.Connection[Any], table: str) -> None:
-    """Create the table of executed calls; a role that may not create tables can use an existing table."""
+    """Create the table for the keys of executed calls, unless it exists (not every role may create tables)."""
     found = driver.execute("SELECT to_regclass(quote_ident(%s)) IS NOT NULL", [table]).fetchone()
     if not found or not found[0]:
         columns = "(key text PRIMARY KEY, changed bigint, at timestamptz NOT NULL DEFAULT now())"

@@ -74,7 +74,7 @@ _LIMITS = {
 
 
 def limited(driver: sqlite3.Connection, memory: int | None) -> None:
-    """Set the limits of a SQLite connection. `memory` (bytes) limits the whole process, and cannot be raised later."""
+    """Set the limits of a SQLite connection. `memory` (bytes) is for the whole process, and cannot be raised later."""
     for limit, most in _LIMITS.items():
         driver.setlimit(limit, most)
     # The only limit on the memory for parsing a statement: no handler is called meanwhile.
@@ -157,7 +157,7 @@ _REMEDIES = (
 
 
 def explained(error: BaseException | None, job: Job, names: Sequence[str]) -> SqlError:
-    """Return the SqlError that explains an error of SQLite, or a stopped job, to a model.
+    """Return an SqlError that explains to a model why a statement failed in SQLite, or was stopped.
 
     `names` are the existing tables and columns, for suggestions.
     """
@@ -181,7 +181,10 @@ _COUNTED = 100_000
 
 
 class SqliteBackend:
-    """`Backend` for a SQLite file. `memory` limits SQLite in the whole process, in bytes; `None` is no limit."""
+    """Implementation of the protocol `Backend` for a SQLite file, with pools of connections.
+
+    `memory` limits the memory of SQLite in the whole process, in bytes; `None` is no limit.
+    """
 
     def __init__(self, path: Path, connections: int, memory: int | None = None, *, writes: bool) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""Database statements in a worker thread, which other threads can stop, and the `Backend` protocol."""
+"""Execution of database statements in worker threads, with time limits, and the `Backend` protocol."""
 
 import threading
 import time
@@ -45,15 +45,16 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """True if the statement must end: it was stopped, or its time is over."""
+        """True if the statement must end, because it was stopped or its time limit has passed."""
         return self.stopped is not None or time.monotonic() > self.until
 
     @contextmanager
     def stoppable(self, cancel: Callable[[], object], cut: Callable[[], object] | None = None) -> Generator[None]:
-        """Let `stop()` and `cut()`, called in other threads, stop the database work in the block, but no later work.
+        """During the `with` block, let other threads stop the block's database statement by `stop()` or `cut()`.
 
         `cancel` asks the database to stop the statement. `cut` stops it without the database, which may be
-        unreachable. Raise InterruptedError if the job was stopped before.
+        unreachable. Later statements of the connection are not affected. Raise InterruptedError if the job was stopped
+        before.
         """
         with self._lock:
             if self.stopped is not None:
@@ -66,7 +67,7 @@ class Job:
                 self._cancel = self._cut = None
 
     def stop(self, reason: Literal["late", "cancelled"]) -> None:
-        """Stop the statement; may wait until the server has received the request."""
+        """Stop the statement. This may wait until the database server has received the request to cancel."""
         with self._lock:
             self.stopped = self.stopped or reason
             if self._cancel is not None:
@@ -132,16 +133,16 @@ Parameters = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """Key that a table stores for each executed statement, so that a repeated statement is not executed again."""
+    """Idempotency key of a statement. A table stores the keys, so that a repeated statement is not executed again."""
 
     table: str
     """Name of the table with the keys; it was checked, so that it needs no escapes within quotes."""
     key: str
 
     def begin(self, execute: Callable[..., Any], mark: str) -> Rows | None:
-        """Store the idempotency key in the statement's transaction, and return `None`.
+        """Store the idempotency key in the statement's transaction; if it is stored already, return the former result.
 
-        If the key is stored already, return the former result instead: the statement must not run.
+        Return `None` for a new key. If a former result is returned, the statement must not run.
 
         `execute` runs a statement, and `mark` stands for a parameter.
         """
@@ -163,7 +164,7 @@ class Backend(Protocol):
     """Interface to one kind of database, with a pool of connections."""
 
     def check(self, job: Job) -> None:
-        """Raise SqlError, with the remedy, if the database does not exist, or its role has too many permissions."""
+        """Raise SqlError, with a remedy, if the database does not exist or the login role has too many permissions."""
         ...
 
     def reading(self, job: Job) -> "AbstractContextManager[sqlalchemy.Connection]":

@@ -18,7 +18,7 @@ KIND = r"[a-z][a-z0-9_]{0,31}"
 
 @dataclass(frozen=True, slots=True)
 class Detector:
-    """Detector that finds one kind of secret in texts and under dict keys.
+    """Detector of one kind of secret: in texts, by a pattern or a function, and in dicts, by the names of keys.
 
     Args:
         name: kind of the secret, used in tokens: up to 32 lower-case letters, digits and underscores, a letter first.
@@ -46,7 +46,7 @@ class Detector:
             object.__setattr__(self, "keys", _compiled("keys", self.keys))
 
     def spans(self, text: str) -> Iterator[Span]:
-        """Yield the (start, end) of every secret of this kind in a text."""
+        """Yield the (start, end) of each secret that this detector finds in a text."""
         found = spans_of(self.find, text) if isinstance(self.find, re.Pattern) else self._of_function(text)
         return found if self.check is None else (span for span in found if self.check(text[slice(*span)]))
 
@@ -83,7 +83,7 @@ def spans_of(pattern: re.Pattern[str], text: str) -> Iterator[Span]:
 
 
 class Finding(NamedTuple):
-    """Secret found in a text."""
+    """Position and kind of a secret that was found in a text."""
 
     start: int
     end: int
@@ -93,7 +93,7 @@ class Finding(NamedTuple):
 
 
 def findings(text: str, detectors: Sequence[Detector], tokens: Iterable[Span] = ()) -> list[Finding]:
-    """Return the secrets in a text, in order and without overlaps.
+    """Return the positions and kinds of the secrets in a text, in order and without overlaps.
 
     Overlapping spans become one, with the kind of the longest. Among equally long ones, the first to begin wins, then
     the earlier detector. Existing `tokens` are not split: a finding inside a token is dropped, and one that overlaps a
@@ -121,7 +121,7 @@ def _joined(found: list[Finding]) -> list[Finding]:
 
 
 def literals(values: Iterable[str]) -> Finder:
-    """Return a function that finds the given values in a text, also if they are encoded, such as in base64.
+    """Return a function that finds the strings `values` in a text, also in an encoded form such as base64.
 
     The forms are: plain, percent-encoded, escaped as in JSON or `repr`, in base64 and in hex.
     """

@@ -79,7 +79,7 @@ class Redaction:
         self._thread_id = thread_id
 
     def of(self, value: Any) -> Any:
-        """Return a copy of a nested value with tokens in place of secrets; the same object if it has no secrets."""
+        """Return a copy of a nested value with tokens in place of secrets, or the value itself if it has no secrets."""
         return walked(value, self.text, self._named, Clearing(self.text, self._named).copy)
 
     def of_conversation(self, messages: Iterable[BaseMessage | None]) -> list[Any]:
@@ -114,7 +114,7 @@ class Redaction:
         return text
 
     def tell(self) -> None:
-        """Send observers a note with the kinds and the number of the secrets that were replaced."""
+        """Report the kinds and the number of the replaced secrets to observers."""
         if self._kinds:
             note("redacted", kinds=sorted(self._kinds), count=self._kinds.total())
 
@@ -186,7 +186,7 @@ def _known(values: Mapping[str, str]) -> list[Detector]:
 
 
 def detectors_of(chosen: Sequence[str | Detector], secrets: Sequence[str]) -> tuple[Detector, ...]:
-    """Return the chosen detectors, given by name or as objects, and a detector that finds the given `secrets`."""
+    """Return the detectors in `chosen` (names or objects), and a detector that finds the texts in `secrets`."""
     if isinstance(chosen, str):
         raise TypeError(f"Redact(detectors=...) takes a list of names or Detectors, got the string {chosen!r}")
     found = [*map(_detector, chosen), *_literal_detector(secrets)]
@@ -255,7 +255,7 @@ class Vault(Protocol):
 
 
 class MemoryVault:
-    """Vault in memory, of bounded size; the least recently used entry is evicted.
+    """Vault that keeps the values of tokens in memory; if it is full, it evicts the least recently used entry.
 
     Args:
         threads: maximum number of conversations, at least 1.
@@ -298,7 +298,7 @@ class MemoryVault:
 
 
 class StoreVault:
-    """Vault in a LangGraph store, so that tokens can be replaced by their values even after a restart.
+    """Vault that keeps the values of tokens in a LangGraph store, where they are available even after a restart.
 
     The store holds the values in plain text, without an index. Everybody who can read the store can read the values.
 
@@ -401,22 +401,22 @@ class Redact(Middleware):
         self._missing: Missing = missing
 
     def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
-        """Raise `ValueError` if `reveal` names a tool that the node lacks, or an argument that the tool lacks."""
+        """Raise `ValueError` if `reveal` names a tool that is not in `tools`, or an argument that its tool lacks."""
         check_tool_names("Redact(reveal=...)", self._reveal, tools, self._missing)
         for name in self._reveal.keys() & tools:
             check_argument_names(f"Redact(reveal={{{name!r}: ...}})", self._reveal[name] or (), tools[name])
 
     @property
     def reveals(self) -> bool:
-        """`True` if the option `reveal` names a tool. Such a tool gets the original values in place of tokens."""
+        """`True` if the option `reveal` names at least one tool, which gets the original values in place of tokens."""
         return bool(self._reveal)
 
     def redact(self, text: str, *, thread_id: str = "") -> str:
-        """Return a text, for a log or a span, with tokens in place of its secrets; the secrets are not stored."""
+        """Return a text for logs or spans, with tokens in place of secrets; the vault does not store the secrets."""
         return self._redaction(thread_id).text(text)
 
     def redact_value(self, value: Any, *, thread_id: str = "") -> Any:
-        """Return a copy of a nested value with tokens in place of its secrets; the secrets are not stored."""
+        """Return a copy of a nested value with tokens in place of secrets; the vault does not store the secrets."""
         return self._redaction(thread_id).of(value)
 
     async def hide(self, value: Any, *, thread_id: str = "") -> Any:
@@ -438,7 +438,7 @@ class Redact(Middleware):
         return restored
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
-        """Run the call with tokens in place of secrets in arguments (except those in `reveal`), result and error."""
+        """Run a call with tokens for secrets in its arguments, result and error; `reveal` may exempt arguments."""
         thread_id = _thread_id(request.runtime.config)
         request, known = await self._prepared(request, thread_id)
         redaction = self._redaction(thread_id, known)
@@ -487,7 +487,7 @@ class Redact(Middleware):
             del failure, redaction
 
     async def _prepared(self, request: ToolCallRequest, thread_id: str) -> tuple[ToolCallRequest, Mapping[str, str]]:
-        """Return the request to pass to the tool, and a dict from token to value of the secrets that it contains."""
+        """Return the request for the tool, and a dict from token to value of the secrets that the tool can read."""
         # The tool may repeat these values, so they are replaced in its result.
         call = request.tool_call
         others, shown = self._divided(call)
@@ -543,14 +543,14 @@ class Redact(Middleware):
 
 
 def _clear_handled(redaction: Redaction) -> None:
-    """Replace secrets in the error that was converted to the call's error message; observers receive this error."""
+    """Replace secrets in the exception behind a call's error message, because observers receive the exception."""
     call = running_call()
     if call is not None and isinstance(call.handled, Exception):
         call.handled = redaction.cleared(call.handled)
 
 
 def _bind_to_thread(has_tokens: bool) -> None:
-    """Mark the outcome of a call with tokens as valid in its conversation only, so that caches do not share it."""
+    """If a call has tokens, mark its outcome as valid in its conversation only, so that caches do not share it."""
     if has_tokens:
         bind_to_thread()
 

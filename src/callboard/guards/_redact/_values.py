@@ -39,7 +39,9 @@ _IDENTITY = frozenset(("id", "tool_call_id", "type", "name", "status"))
 def walked(
     value: Any, text: Text, named: Named | None = None, error: Callable[[BaseException], BaseException] | None = None
 ) -> Any:
-    """Return a copy of a nested value in which the given functions replace the strings; unchanged parts are shared.
+    """Return a copy of a nested value in which the function `text` has replaced each string.
+
+    Unchanged parts are shared with the original.
 
     Walked are dicts (keys, too), lists, tuples, sets, dataclasses, pydantic models, messages and LangGraph's `Command`,
     `Send` and `Interrupt`. Long whole numbers are treated as strings. Ids and names of messages stay, and so does any
@@ -88,7 +90,7 @@ class _Walk:
         return value if new == digits else self._noted(value, new)
 
     def _rebuild(self, value: Any) -> Callable[[Any], Any] | None:
-        """Return the method that copies a value of this type part by part; `None` if the value has no parts."""
+        """Return the method that can copy a value part by part; `None` if the value has no parts."""
         if isinstance(value, dict):
             return self._dict
         if isinstance(value, (list, tuple, set, frozenset)):

@@ -248,7 +248,7 @@ A round corrects all faulty places at once, and the next one what is inside them
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Record of one change to the arguments: its kind, and the place of the changed value."""
+    """Record of one change to the arguments: the kind of the change, and the path of the changed value."""
 
     kind: Kind
     place: str

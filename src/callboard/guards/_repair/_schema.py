@@ -71,7 +71,7 @@ class Shape:
         return {} if found is None else cast("Schema", found)
 
     def along(self, path: Path) -> list[list[Schema]]:
-        """Return the alternative schemas of the root, and of each value on the way along a path of keys and indices."""
+        """Return the alternative schemas for the root value, then for each value on a path of keys and indices."""
         steps = [self.alternatives(self.root)]
         for key in path:
             around = [schema for schema in steps[-1] if has_type({} if isinstance(key, str) else [], schema)]
@@ -248,7 +248,7 @@ def _at(reference: str, document: Schema) -> Any:
 
 
 def _of_one_draft(schema: Any) -> Any:
-    """Return a copy of a schema without the keyword `$schema`, so that all its parts are read as one draft."""
+    """Return a copy of a schema without `$schema` keywords, so that one JSON Schema draft applies to all parts."""
     # At a nested `$schema`, jsonschema would switch to its own keywords for that part.
     if isinstance(schema, Mapping):
         return {

@@ -96,7 +96,7 @@ def _fits(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Pending check of one value. The result of the check is stored in the container `into`, under `key`."""
+    """Check that has not run yet, of the value `into[key]`. The result of the check replaces this value."""
 
     place: Place
     rule: Url | PathIn | Callable[[Any], object]
@@ -326,7 +326,7 @@ class Sanitize(Middleware):
         return output if self._results is None else await self._cleaned(output, request, self._results)
 
     async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
-        """Clean the error message for the model, made from an error of the tool that no middleware has handled."""
+        """Clean the error message that the model gets if a tool fails and no middleware has handled the error."""
         if self._results is None or "ended" in message.additional_kwargs.get("callboard", {}):
             return message  # written by callboard itself, such as for a timeout
         return cast("ToolMessage", await self._cleaned(message, request, self._results))
@@ -419,7 +419,7 @@ def _check_rules_for_all(rules: Mapping[str, Rule], tools: Iterable[BaseTool]) -
 
 
 def _heads(rules: Iterable[str]) -> list[str]:
-    """Return the names of the arguments to which rule names such as `files[].path` belong."""
+    """Return the argument name at the beginning of each rule name, such as `files` in `files[].path`, except `*`."""
     return [head for name in rules if (head := parts_of(name)[0]) != "*"]
 
 
@@ -467,7 +467,7 @@ def _refusal(request: ToolCallRequest, refused: list[Refused]) -> ToolMessage:
 
 
 def _declared(arguments: Iterable[str], tool: BaseTool | None) -> list[str]:
-    """Return argument names for observers, sorted; a name that the tool lacks becomes `*`."""
+    """Return sorted argument names for observers, with `*` in place of each name that the tool does not have."""
     # A name that the tool lacks was written by the model, and becomes `*`.
     schema: Any = None if tool is None else tool.args_schema
     known = schema.get("properties", {}) if isinstance(schema, dict) else () if tool is None else spellings(tool)

@@ -119,7 +119,7 @@ def _joins(char: str, before: str, after: str) -> bool:
 
 
 def _is_symbol(char: str) -> bool:
-    """Return whether a character may be an emoji. Python's Unicode data does not tell for certain."""
+    """Return whether a character may be an emoji: all symbols outside ASCII count, because Python lists no emoji."""
     return char > "\x7f" and (unicodedata.category(char)[0] == "S" or char in "\u203c\u2049\u3030")
 
 
@@ -128,7 +128,10 @@ def _is_arabic(char: str) -> bool:
 
 
 def shortened(text: str, max_chars: int, more: int = 0) -> str:
-    """Cut a text to `max_chars` characters; a note counts the omitted ones, and `more` that the caller omitted."""
+    """Cut a text to `max_chars` characters, including a note at its end with the number of omitted characters.
+
+    `more` characters, which the caller has cut off before, are added to this number.
+    """
     if len(text) <= max_chars and not more:
         return text
     whole = len(text) + more

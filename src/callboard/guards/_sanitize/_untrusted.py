@@ -52,7 +52,7 @@ class Results:
             object.__setattr__(self, "fence", tool_names("Results(fence=...)", self.fence))
 
     def check_tools(self, tools: Collection[str], missing: Missing) -> None:
-        """Raise `ValueError` if the node lacks a tool that the option `fence` names."""
+        """Raise `ValueError` if the option `fence` names a tool that is not in `tools`."""
         if not isinstance(self.fence, bool):
             check_tool_names("Results(fence=...)", self.fence, tools, missing)
 
@@ -68,7 +68,7 @@ class Results:
 
 @dataclass(slots=True)
 class Cleaning:
-    """State of the cleaning of one call's output."""
+    """Cleaning of one call's output, with a record of the kinds of changes that were made."""
 
     rules: Results
     call_id: str | None
