@@ -217,7 +217,7 @@ _FETCHES = 300
 
 
 class Session:
-    """Run of the demo's agent, with its measurements."""
+    """Run of the demo's agent, with measurements: duration, counts of calls, and tasks that are left running."""
 
     def __init__(self, tools: Iterable[str] = TOOLS) -> None:
         self.calls = Calls(tools)
@@ -265,7 +265,7 @@ class Session:
                 return
 
     async def measure(self, agent: Agent) -> None:
-        """Run an agent, and store the duration of the run and the names of the tasks that it leaves running."""
+        """Run an agent, and store the duration of the run and the names of tasks that are still running after it."""
         before = set(anyio.get_running_tasks())
         since = anyio.current_time()
         try:

@@ -276,7 +276,7 @@ def _run_agent(backend: str, options: dict[str, Any]) -> float:
 
 
 def _server(url: str) -> Check:
-    """Connect to a server, and return its version or the reason of the failure. Neither contains the password."""
+    """Connect to the server at a URL; return its version or the reason of the failure, without the password."""
     shown = _shown(url)
     try:
         parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""Recording in the trace event format of Chrome, for ui.perfetto.dev.
+"""Conversion of a recording to the trace event format of Chrome, which ui.perfetto.dev can show.
 
 Each run is a process of the trace. Its calls are in lanes, so that overlapping calls are in different lanes; each lane
 is a thread of the trace.

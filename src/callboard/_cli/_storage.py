@@ -1,4 +1,4 @@
-"""Databases that the option `--db` names, and files of recordings."""
+"""Access to the database that the option `--db` names, and to the files in which recordings are stored."""
 
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager

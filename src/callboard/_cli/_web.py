@@ -49,7 +49,7 @@ class Picture:
         self._made = (b"", "")
 
     def newest(self) -> tuple[bytes, str]:
-        """Return the data of the page as JSON, and an HTTP entity tag, which changes when the data change."""
+        """Return the current data of the page as JSON, with an HTTP entity tag (ETag) that changes with the data."""
         with self._lock:
             since = monotonic()
             if since >= self._next:

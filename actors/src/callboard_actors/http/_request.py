@@ -106,7 +106,7 @@ class Request:
         return self.method in _SAFE and self.content is None
 
     def at(self, url: str, status: int) -> "Request":
-        """Return the request to send after a redirect to `url` with this status.
+        """Return the request to send after a redirect to `url`; `status` is the HTTP status of the redirect.
 
         If `url` has another origin, the headers are dropped.
         """

@@ -94,7 +94,7 @@ def _advice(page: Page) -> str:
 
 
 class PageArtifact(TypedDict):
-    """Data about a page, which the model does not read: a LangChain content block of type "file", with more keys."""
+    """Metadata of a page for programs, not for the model: a LangChain content block of type "file", with more keys."""
 
     type: Literal["file"]
     url: str
@@ -130,7 +130,7 @@ class HttpAnswer:
 
 
 def artifact_of(page: Page) -> PageArtifact:
-    """Return the data about a page that becomes the artifact of the tool's message."""
+    """Return the metadata of a page, to be stored as the artifact of the tool message."""
     return {
         "type": "file",
         "url": page.url,

@@ -60,7 +60,7 @@ Network = IPv4Network | IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Rules for URLs that may be requested, and addresses that may be connected to."""
+    """Rules that decide which URLs a client may request, and to which IP addresses it may connect."""
 
     form: Url
     """Rule for the form and the port of every URL."""
@@ -296,7 +296,7 @@ class Allowance(anyio.ContextManagerMixin):
         return self._scope.deadline - self._begin
 
     def renew(self) -> None:
-        """Set the deadline again, from the remaining time of the tool call."""
+        """Compute the deadline again from the remaining time of the tool call, which received data may extend."""
         if self._reserve is not None:
             self._scope.deadline = math.inf  # otherwise `remaining()` would see this scope's own deadline
             self._scope.deadline = self._end()
@@ -394,7 +394,7 @@ async def _kept(store: Store, url: str, begin: bytes, rest: AsyncIterator[bytes]
 
 
 def _name(url: str) -> str:
-    """Return a new file name for the response from a URL; no text of the URL can lead out of the folder."""
+    """Return a new file name for the response from a URL, without characters that could lead to another folder."""
     written = _NOT_IN_NAMES.sub("-", unquote(urlsplit(url).path).rpartition("/")[2]).strip("-.")[-_LONGEST_NAME:]
     stem, dot, suffix = written.rpartition(".")
     return f"{stem or written or 'body'}-{secrets.token_hex(4)}{dot}{suffix if dot else ''}"

@@ -92,7 +92,7 @@ class Python(Actor):
         self._pictures = 4 if pictures is True else int(pictures)
 
     async def start(self) -> None:
-        """Create the interpreter; runs in the main thread, which receives signals.
+        """Create the interpreter. This runs in the main thread, because only this thread handles signals.
 
         Raises:
             ValueError: if this process is not a worker.

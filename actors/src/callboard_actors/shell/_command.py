@@ -46,7 +46,7 @@ class _Spool:
 
 
 class SpoolWriter(_Spool):
-    """Writer of the output file, in the worker that runs the command."""
+    """Writer of a command's output file, used in the worker that runs the command."""
 
     def __init__(self, fd: int, size: int) -> None:
         super().__init__(os.dup(fd), size)
@@ -85,7 +85,7 @@ class SpoolReader(_Spool):
         self._seen = 0
 
     def fileno(self) -> int:
-        """Return the file descriptor to send to a worker."""
+        """Return the file descriptor of the output file, to be sent to the worker that runs the command."""
         return self._fd
 
     def look(self) -> Excerpt:

@@ -507,7 +507,7 @@ def _executed(driver: psycopg.Connection[Any], query: Query, caps: Caps) -> Rows
 
 
 def _readable(value: object, column: psycopg.Column) -> object:
-    """Return a fetched value as plain data or text; bytes that stand for a type unknown to psycopg become text."""
+    """Return a fetched value as plain data or text; a value whose type psycopg does not know becomes text."""
     # Values of types unknown to psycopg arrive as bytes, which for most of these types are their text.
     if isinstance(value, bytes) and column.type_code != BYTES:
         return value.decode(errors="replace")

@@ -58,9 +58,9 @@ class Cut:
 
 
 def kept(value: object, most: int) -> object:
-    """Return a value of a query result; if it is longer than `most`, return its beginning as text instead.
+    """Return a value of a query result; cut it if it is longer than `most`, and add a note with its full length.
 
-    The beginning has at most `most` characters or bytes, and a note with the full length.
+    A value that is cut becomes a text. The limit `most` counts characters or bytes, without the note.
     """
     if isinstance(value, memoryview):
         value = bytes(value)
@@ -96,7 +96,7 @@ def _hex(value: bytes) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caps:
-    """Limits of a statement's result."""
+    """Limits of a statement's result: number of rows, bytes of text, and size of a single value."""
 
     rows: int
     bytes: int

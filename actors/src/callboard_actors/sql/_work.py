@@ -27,7 +27,7 @@ _PATIENCE = 3.0
 
 
 class Job:
-    """Time limit of one statement, with methods that stop this statement."""
+    """Time limit of one database statement, with methods by which other threads can stop the statement."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

@@ -123,7 +123,7 @@ def the_one(word: str, choices: Iterable[str]) -> str | None:
 
 
 def fold(word: str) -> str:
-    """Return a word in the form for comparisons: in lower case, without separators, except between two digits."""
+    """Return a word in a normal form for comparisons: in lower case, with separators only between two digits."""
     return re.sub(r"(?<=[^\W\d_])[\s_-]+(?=\w)|(?<=\w)[\s_-]+(?=[^\W\d_])", "", word.strip()).casefold()
 
 
@@ -144,7 +144,7 @@ def _common(one: str, other: str) -> int:
 
 
 class _Unreadable:
-    """Type of the value that stands for unreadable text; `None` would be a valid JSON value."""
+    """Type of `UNREADABLE`, the result for a text that is not JSON. `None` is the result for JSON's `null`."""
 
 
 UNREADABLE = _Unreadable()
@@ -439,7 +439,7 @@ def _facts(repairs: Iterable[Repair]) -> dict[str, list[str]]:
 
 
 def _reported(output: Output, call_id: str | None, repairs: tuple[Repair, ...], *, tells: bool) -> Output:
-    """Return a call's output with a record of the repairs on its message; a `Command` stays unchanged."""
+    """Return a call's output, with a record of the repairs added to its tool message. A `Command` stays unchanged."""
     if isinstance(output, list):
         return [cast("ToolMessage", _reported(item, call_id, repairs, tells=tells)) for item in output]
     if not isinstance(output, ToolMessage) or output.tool_call_id != call_id:

@@ -213,7 +213,7 @@ def _is_of_another_kind(error: Any) -> bool:
 
 
 def _anything(*_: object) -> None:
-    """Accept any value. This function replaces jsonschema's check of each keyword in `_IGNORED`."""
+    """Accept any value. This function replaces jsonschema's check of the schema keywords in `_IGNORED`."""
 
 
 def _unless_patterns(keyword: Any) -> Any:

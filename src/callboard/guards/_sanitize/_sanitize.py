@@ -146,7 +146,7 @@ class Walk:
         return place in self._around_refused
 
     def refuse(self, place: Place, error: RefusedError) -> None:
-        """Record that the value at a path in the arguments is refused, together with all values that contain it."""
+        """Record that the value at a path in the arguments is refused; values that contain it count as refused, too."""
         self.refused.append(Refused(place, error))
         self._around_refused.update(place[:end] for end in range(len(place) + 1))
 

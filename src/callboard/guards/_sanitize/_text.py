@@ -190,7 +190,7 @@ class Text:
         return self.checked(value)
 
     def checked(self, text: str) -> str:
-        """Return the checked and cleaned text, for a value that is known to be a text."""
+        """Return the checked and cleaned text; unlike `check()`, this method takes only a `str`."""
         # Before the cleaning, which would take time for a huge text; and again below, as NFKC may make it longer.
         self._check_length(text)
         clean = text if self.invisible == "keep" else strip_invisible(text)
