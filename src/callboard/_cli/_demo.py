@@ -53,7 +53,7 @@ class Answer:
 
 
 def answer_for(item: int) -> Answer:
-    """Return the behaviour of the service for the page `/item/<item>`. Each page always has the same behaviour."""
+    """Return how the demo's service answers requests for `/item/<item>`, which depends on `item` only."""
     # One in fifty takes about 1.5 s, one in fifty answers 500, one in fifty 503; the others take 20 to 200 ms.
     rng = random.Random(f"0/{item}")  # noqa: S311  (the same numbers each time)
     latency = rng.uniform(0.02, 0.2)
@@ -68,7 +68,7 @@ def answer_for(item: int) -> Answer:
 
 
 class Service:
-    """HTTP server of the demo: the page `/hang` never answers; for the pages `/item/<n>`, see `answer_for()`."""
+    """HTTP server of the demo. It never answers requests for `/hang`; for the pages `/item/<n>`, see `answer_for()`."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -78,7 +78,7 @@ class Service:
 
     @asynccontextmanager
     async def listening(self) -> AsyncGenerator[None]:
-        """Serve requests on loopback during the block; the address is in `url`."""
+        """Serve requests on loopback while the `with` block runs; the address of the server is in `url`."""
         async with (
             await anyio.create_tcp_listener(local_host="127.0.0.1", backlog=1_024) as listener,
             anyio.create_task_group() as connections,

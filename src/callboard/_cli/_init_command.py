@@ -1,4 +1,4 @@
-"""Command `callboard init`: writes a small project. Its files are in the folder `project`, as templates."""
+"""Command `callboard init`: writes a small project, from templates in the folder `project` of this package."""
 
 import keyword
 import re
@@ -18,7 +18,7 @@ _NAME = re.compile(r"[a-zA-Z]([\w.-]*[a-zA-Z0-9])?", re.ASCII)
 
 
 def write_project(options: InitOptions) -> int:
-    """Write the project, print the next steps, return the exit code; raise `CommandError` if that is not possible."""
+    """Write a new project, print the next steps, return the exit code; raise `CommandError` if writing fails."""
     directory = options.directory
     name = directory.resolve().name if options.name is None else options.name
     module = _module(name)
@@ -91,7 +91,7 @@ def _texts(name: str, module: str) -> dict[str, str]:
 
 
 def _check_free(directory: Path, texts: dict[str, str]) -> None:
-    """Raise `CommandError` if the folder holds a file of the project, or any other file that is not hidden."""
+    """Raise `CommandError` if the directory contains a file named in `texts`, or any file that is not hidden."""
     if not directory.exists():
         return
     if not directory.is_dir():

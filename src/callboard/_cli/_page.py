@@ -1,4 +1,4 @@
-"""Conversion of a recording to an HTML page with scripts and styles in one file, and to the JSON data of the page."""
+"""Conversion of a recording to a single HTML file, with scripts and styles, and to the JSON data of this page."""
 
 import json
 import re
@@ -43,13 +43,13 @@ def page(recording: Recording) -> str:
 
 
 def live_page(title: str) -> str:
-    """Return an HTML page without calls. Its script gets the data of the running command from the page's server."""
+    """Return an HTML page without calls. Its script requests the data of the running command from the web server."""
     empty = page_json(Recording(path=Path(title), parts=()))
     return _html(title, empty, (*_SCRIPTS, _LIVE_SCRIPT), "connect-src 'self'; ")
 
 
 def page_json(recording: Recording, live: LiveState | None = None) -> str:
-    """Return a recording as JSON data for the page. If `live` is "running", open calls are drawn until now."""
+    """Return a recording as JSON data for the HTML page. If `live` is "running", open calls are drawn until now."""
     parts = recording.parts
     if live == "running":
         parts = (*parts[:-1], _until_now(parts[-1]))

@@ -31,7 +31,7 @@ class _Reply:
         self._labels: dict[int, Sequence[str]] = {}
 
     def label(self, place: int, width: int) -> str:
-        """Return the label of the call at the index `place` of the reply, at most `width` terminal cells wide."""
+        """Return the label of the call at the index `place` in this reply, at most `width` terminal cells wide."""
         if width not in self._labels:
             self._labels = {width: call_labels(self._calls, width)}
         return self._labels[width][place]
@@ -92,7 +92,7 @@ _HOOKS = (".before_agent", ".before_model", ".after_model", ".after_agent")
 
 
 class Screen:
-    """Display of a run on the console. It shows the chunks of the run's stream modes "messages" and "updates"."""
+    """Display of an agent's run on the console, from the chunks of its stream modes "messages" and "updates"."""
 
     # `known`: ids of messages from before the run, which are not printed again.
 

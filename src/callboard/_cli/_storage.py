@@ -16,7 +16,7 @@ from callboard.threads import Threads, masked
 
 @contextmanager
 def open_database(where: str, *, must_exist: bool) -> Generator[Threads]:
-    """Open the database at a path or URL, and close it after the block.
+    """Open the database at a path or URL, and close it at the end of the `with` block.
 
     With `must_exist`, the file of the database has to exist. Storage errors in the block become `CommandError`.
     """
@@ -121,7 +121,7 @@ def recording_path(options: RunOptions, thread_id: str) -> Path | None:
 
 @contextmanager
 def recorded(*paths: Path | None, capture: bool = False) -> Generator[None]:
-    """Record the calls inside the block, and append the recording to each file of `paths` that is not `None`.
+    """Record the calls in the `with` block, and append the recording to each file in `paths`; skip `None`.
 
     With `capture`, arguments and results are recorded, too. Raises `CommandError` if the file cannot be written, or if
     a package that finds secrets is missing.

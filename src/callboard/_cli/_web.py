@@ -49,7 +49,7 @@ class Picture:
         self._made = (b"", "")
 
     def newest(self) -> tuple[bytes, str]:
-        """Return the current data of the page as JSON, with an HTTP entity tag (ETag) that changes with the data."""
+        """Return the web page's current data as JSON, with an HTTP entity tag (ETag) that changes with the data."""
         with self._lock:
             since = monotonic()
             if since >= self._next:
@@ -102,7 +102,7 @@ _HEADERS = {
 
 
 class _Server(ThreadingTCPServer):
-    """HTTP server in separate threads, so that page requests and the event loop of the run do not block each other."""
+    """HTTP server for the web page, in threads: its requests do not block the event loop that runs the agent."""
 
     # Not `HTTPServer`, which resolves the name of the host.
     daemon_threads = False  # so that `server_close` waits for them
@@ -171,7 +171,7 @@ class _Server(ThreadingTCPServer):
 
 
 class _Requests(BaseHTTPRequestHandler):
-    """Handler of one connection, which is closed after its only request."""
+    """Handler of one HTTP connection. The connection is closed after one request."""
 
     timeout = _SILENCE
 
@@ -234,7 +234,7 @@ class WebPage:
         self._picture = server.picture
 
     def stay(self, say: Callable[[str], Any]) -> None:
-        """Keep serving the page after the last run of the command, until SIGINT or SIGTERM."""
+        """Continue to serve the web page after the last run of the command, until SIGINT or SIGTERM."""
         with suppress(Stopped):
             self._picture.end()
             say("The page stays. Press Ctrl-C to end.")
@@ -244,7 +244,7 @@ class WebPage:
 
 @contextmanager
 def web_page(title: str, port: int) -> Generator[WebPage]:
-    """Serve a command's page on loopback during the block; raise `CommandError` if the port cannot be used.
+    """Serve a command's web page on loopback during the `with` block; raise `CommandError` for an unusable port.
 
     Port 0 stands for any free port.
     """

@@ -131,7 +131,7 @@ _Connect = Callable[[str], Awaitable[AsyncNetworkStream]]
 
 
 class GuardedBackend(AsyncNetworkBackend):
-    """Network backend of `httpcore2` that connects only to addresses that the rules permit.
+    """Network backend of `httpcore2` that connects only to IP addresses that its `Rules` permit.
 
     TLS and the Host header use the name: `httpcore2` never sees the address.
     """

@@ -136,7 +136,7 @@ class CellTimeoutError(BaseException):
 
 
 class TimeLimit:
-    """Context manager that interrupts its block after a time limit, and kills the process after a grace period.
+    """Context manager that interrupts its `with` block after a time limit, and kills the process after a grace period.
 
     An interrupted cell keeps its names. The kernel kills the process by SIGALRM, which works even if no Python code can
     run any more.
@@ -166,7 +166,7 @@ class TimeLimit:
         self.end()
 
     def end(self) -> None:
-        """End the time limit, so that the block is not interrupted any more. If this call is interrupted, repeat it."""
+        """End the time limit, so that it interrupts no more code. If this method is interrupted, call it again."""
         with self._lock:
             self._is_over = True
             interrupted, self._is_interrupted = self._is_interrupted, False
@@ -190,7 +190,7 @@ class TimeLimit:
             pass
 
     def interrupt(self, error: type[BaseException]) -> None:
-        """Raise an error in the block, unless the block is over; called from another thread or a signal handler."""
+        """Raise an error in the `with` block, unless it has ended; called from another thread or a signal handler."""
         with self._lock:
             if not self._is_over:
                 self._is_interrupted = True
@@ -198,7 +198,7 @@ class TimeLimit:
 
 
 class _NothingError(BaseException):
-    """Error that replaces a pending interruption after the block has ended; it is raised and caught at once."""
+    """Error that replaces an interruption which arrives too late; it is raised and caught at once."""
 
 
 def _raise_in(thread: int, error: type[BaseException]) -> None:

@@ -32,7 +32,7 @@ class BoundedPool(Processes):
 
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[Any]:
-        """Start a dedicated worker for the duration of the block; see `Processes.seat`."""
+        """Start a dedicated worker process for the duration of the `with` block; see `Processes.seat`."""
         async with super().seat(title) as seat:
             yield _BoundedSeat(seat, self._most + _TO_ANSWER)
 

@@ -125,7 +125,7 @@ class SqlDatabase(Actor):
         self._block: AsyncExitStack | None = None
 
     async def __aenter__(self) -> Self:
-        """Run the database as an actor while the block runs; the same as `running(...)`.
+        """Run the database as an actor while the `async with` block runs; the same as `running(...)`.
 
         Raises:
             ActorStartError: if the database does not exist, or its role may do too much.

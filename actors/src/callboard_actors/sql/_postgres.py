@@ -50,7 +50,7 @@ class Column:
 
     @property
     def is_cut(self) -> bool:
-        """True if the server may cut values of this column; it then sends each value with its length."""
+        """True if the server may cut long values of this column. Each value is then sent with its full length."""
         return self.type not in _SHORT and self.type != _NUMERIC
 
     def cut(self, name: str, most: int) -> str:
@@ -389,7 +389,7 @@ class PostgresBackend:
 
     @contextmanager
     def _transaction(self, job: Job, mode: str) -> Generator[sqlalchemy.Connection]:
-        """Open a transaction during the block. It is rolled back unless the block commits it."""
+        """Open a transaction for the `with` block. The transaction is rolled back unless the block commits it."""
         try:
             with self._engine.connect() as connection:
                 driver = _driver(connection)

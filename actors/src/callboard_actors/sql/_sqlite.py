@@ -110,7 +110,7 @@ class Guard:
 
     @contextmanager
     def transaction(self, driver: sqlite3.Connection) -> Generator[None]:
-        """Run the block in a transaction: commit its changes, or roll all of them back after an error."""
+        """Run the `with` block in a transaction: commit its changes, or roll all of them back after an error."""
         self._execute(driver, "BEGIN IMMEDIATE")
         try:
             yield

@@ -74,7 +74,7 @@ class Job:
                 self._cancel()
 
     def cut(self) -> None:
-        """Stop the statement without the server, by cutting the connection."""
+        """Stop the statement by closing the connection, without a request to the database server."""
         with self._lock:
             if self._cut is not None:
                 self._cut()
@@ -168,7 +168,7 @@ class Backend(Protocol):
         ...
 
     def reading(self, job: Job) -> "AbstractContextManager[sqlalchemy.Connection]":
-        """Return a context manager with a connection for reading; its statements stop when the job is stopped."""
+        """Return a context manager with a connection for reading. If `job` is stopped, the current statement stops."""
         ...
 
     def query(self, statement: str, parameters: Parameters, caps: Caps, job: Job) -> Rows:
