@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _results(group: str, checks: Callable[[], Iterable[Check]]) -> list[Check]:
-    """Return the results of a group of checks; an error in a check gives the result "broken", and skips the others."""
+    """Return the results of a group of checks. A check with an error counts as "broken"; later checks are skipped."""
     found: list[Check] = []
     try:
         found.extend(checks())

@@ -119,7 +119,7 @@ _NAME = 8
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[T]):
-    """Column of a table, after the column of names. Its width is fixed, so that the table does not move."""
+    """Column of a table, after the column of names. Its width is fixed: changes of values move nothing."""
 
     heading: str
     width: int

@@ -121,7 +121,7 @@ def recording_path(options: RunOptions, thread_id: str) -> Path | None:
 
 @contextmanager
 def recorded(*paths: Path | None, capture: bool = False) -> Generator[None]:
-    """Record the calls in the `with` block, and append the recording to each file in `paths`; skip `None`.
+    """Record the calls in the `with` block, and append the recording to each file in `paths` (`None` is skipped).
 
     With `capture`, arguments and results are recorded, too. Raises `CommandError` if the file cannot be written, or if
     a package that finds secrets is missing.

@@ -102,7 +102,7 @@ _HEADERS = {
 
 
 class _Server(ThreadingTCPServer):
-    """HTTP server for the web page, in threads: its requests do not block the event loop that runs the agent."""
+    """HTTP server for the web page, in threads, so that requests and the agent's event loop do not block each other."""
 
     # Not `HTTPServer`, which resolves the name of the host.
     daemon_threads = False  # so that `server_close` waits for them

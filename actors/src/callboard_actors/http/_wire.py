@@ -296,7 +296,7 @@ class Allowance(anyio.ContextManagerMixin):
         return self._scope.deadline - self._begin
 
     def renew(self) -> None:
-        """Compute the deadline again from the remaining time of the tool call, which received data may extend."""
+        """Compute the deadline again from the remaining time of the tool call; received data may have extended it."""
         if self._reserve is not None:
             self._scope.deadline = math.inf  # otherwise `remaining()` would see this scope's own deadline
             self._scope.deadline = self._end()

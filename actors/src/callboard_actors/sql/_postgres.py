@@ -50,7 +50,7 @@ class Column:
 
     @property
     def is_cut(self) -> bool:
-        """True if the server may cut long values of this column. Each value is then sent with its full length."""
+        """True if the server may cut long values of this column. It then also sends the full length of each value."""
         return self.type not in _SHORT and self.type != _NUMERIC
 
     def cut(self, name: str, most: int) -> str:

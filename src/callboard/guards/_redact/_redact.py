@@ -438,7 +438,7 @@ class Redact(Middleware):
         return restored
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
-        """Run a call with tokens for secrets in its arguments, result and error; `reveal` may exempt arguments."""
+        """Run a call with tokens for secrets in result, error and arguments, except arguments that `reveal` names."""
         thread_id = _thread_id(request.runtime.config)
         request, known = await self._prepared(request, thread_id)
         redaction = self._redaction(thread_id, known)
@@ -550,7 +550,7 @@ def _clear_handled(redaction: Redaction) -> None:
 
 
 def _bind_to_thread(has_tokens: bool) -> None:
-    """If a call has tokens, mark its outcome as valid in its conversation only, so that caches do not share it."""
+    """If a call contains tokens, mark its outcome as valid in its conversation only, so that caches do not share it."""
     if has_tokens:
         bind_to_thread()
 

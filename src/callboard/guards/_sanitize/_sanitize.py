@@ -96,7 +96,7 @@ def _fits(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Check that has not run yet, of the value `into[key]`. The result of the check replaces this value."""
+    """Pending check of the value `into[key]`. When the check has run, its result replaces this value."""
 
     place: Place
     rule: Url | PathIn | Callable[[Any], object]
