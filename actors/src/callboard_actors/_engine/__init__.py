@@ -1,4 +1,4 @@
-"""Shared parts of the engines: how calls reach workers, and how their events and results come back.
+"""Code shared by the engines: sends calls to workers, and receives the events and results of these calls.
 
 Start with `_frames.py`, the protocol of a pool with its worker processes, and of an agent with a remote worker.
 A call of a pool takes this way:

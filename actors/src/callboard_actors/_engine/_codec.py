@@ -23,7 +23,7 @@ _FUNCTION = "function, which has to be importable by its name,"
 
 
 class _Pickler(pickle.Pickler):
-    """Pickler for calls: handles decorated functions; rejects definitions of a `__main__` that workers cannot load."""
+    """Pickler for calls: stores decorated functions by name; rejects objects that workers cannot find in `__main__`."""
 
     def reducer_override(self, obj: Any) -> Any:
         # Functions and classes are pickled by module and name. So a name that is missing in the worker's main module is
@@ -92,7 +92,7 @@ def packed(
 
 
 def check(fn: Callable[..., Any], title: str) -> None:
-    """Raise `TypeError` for a generator function or a function that cannot be pickled; warn if it uses `cleanup()`."""
+    """Raise `TypeError` if `fn` is a generator function or cannot be pickled; warn if `fn` uses `cleanup()`."""
     inner = fn.func if isinstance(fn, partial) else fn
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         raise TypeError(

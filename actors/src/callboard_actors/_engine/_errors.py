@@ -1,4 +1,4 @@
-"""Errors of calls that end without a result in their worker."""
+"""Errors of calls in workers, such as a dead worker or a lost result, and texts about how a worker process ended."""
 
 import signal
 from typing import Final, Literal
@@ -79,7 +79,7 @@ class WorkerCallError(CallboardError):
 
 
 def add_output(error: Exception, output: str) -> None:
-    """Add the output of a call to its error as a note."""
+    """Add the text that a call has printed to the call's error, as a note."""
     if output:
         more = "... " if len(output) > _SHOWN else ""
         error.add_note(f"Its stdout and stderr:\n{more}{output[-_SHOWN:]}")
@@ -91,7 +91,7 @@ def is_own_doing(exitcode: int | None) -> bool:
 
 
 def end_of(exitcode: int | None, cpu: int | None) -> str:
-    """Return a text for errors that says how a worker process ended.
+    """Return the part of an error text that explains how a worker process ended.
 
     `cpu` is the worker's limit of processor time in seconds.
     """

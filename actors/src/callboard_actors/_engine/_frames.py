@@ -137,12 +137,12 @@ def parts_of(call: bytes | bytearray) -> tuple[dict[str, Any], memoryview]:
 
 
 def lost(reason: str, details: str = "") -> bytes:
-    """Encode the payload of a LOST frame: a reason for the error text, and details for a note of the error."""
+    """Encode the payload of a LOST frame (the result cannot be sent): an error text, and details for a note."""
     return "\0".join((reason.replace("\0", "\\0"), details)).encode(errors="replace")
 
 
 def reason_and_details(reply: bytes | bytearray) -> tuple[str, str]:
-    """Decode the payload of a LOST frame; return the reason and the details."""
+    """Decode the payload of a LOST frame (the result cannot be sent); return the reason, and details for a note."""
     reason, _, details = reply.decode(errors="replace").partition("\0")
     return reason, details
 

@@ -45,7 +45,7 @@ def adopt_orphans() -> None:
 
 
 def shared_number(size: int) -> int:
-    """Create an unnamed file of `size` bytes to share with a worker, and return its descriptor.
+    """Create an unnamed file that shares a number of `size` bytes with a worker; return the file's descriptor.
 
     On Linux, the size of the file is sealed.
     """

@@ -1,4 +1,4 @@
-"""Lifecycle of an engine in each event loop, from its first user to its last, and the queue of its idle workers.
+"""Lifecycle of an engine in each event loop, from the first to the last `async with` block; queue of idle workers.
 
 Each engine has its own class of `LoopResources`, of which it creates one object for each event loop.
 """
@@ -65,7 +65,7 @@ S = TypeVar("S", bound=LoopResources)
 
 @dataclass(slots=True)
 class _Opening(Generic[S]):
-    """Resources of an engine in one event loop, and the number of users that have opened them."""
+    """Resources of an engine in one event loop, and the number of `async with` blocks that use them."""
 
     resources: S
     openers: int = 0
@@ -110,7 +110,7 @@ class OpenedEngine(Generic[S]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
     ) -> None:
-        """Close the engine for this user; after the last user in this event loop, end the resources of this loop."""
+        """Leave one `async with` block; if no other block uses the engine in this event loop, end its resources."""
         await self._leave(self._by_loop[current_token()])
 
     async def _leave(self, opening: _Opening[S]) -> None:
@@ -223,7 +223,7 @@ class Idle(Generic[_Worker]):
         return call.worker
 
     def take_spare(self) -> _Worker | None:
-        """Remove and return one idle worker if there are more than `most` workers in all; otherwise return `None`."""
+        """Remove and return one idle worker if there are more than `most` idle and busy workers; else return `None`."""
         return self._workers.pop() if self._workers and len(self._workers) + len(self._taken) > self._most else None
 
     def __contains__(self, worker: object) -> bool:
@@ -241,7 +241,7 @@ class Idle(Generic[_Worker]):
         self._pair()
 
     def turn_away(self) -> None:
-        """Wake all waiting calls without a worker, so that they fail, and remove the idle workers from this queue."""
+        """Wake all waiting calls, which then fail without a worker, and remove the idle workers from this queue."""
         self._workers.clear()
         self._taken.clear()
         while self._calls:

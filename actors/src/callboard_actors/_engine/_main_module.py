@@ -1,4 +1,4 @@
-"""Main module of the program: workers load it under the name `__mp_main__`, as those of `multiprocessing` do.
+"""Main module of the program, which workers load under the name `__mp_main__`, as in `multiprocessing`.
 
 So code below `if __name__ == "__main__":` does not run again. When classes of it come back in replies, they are found
 in `__main__` of this program.
@@ -111,7 +111,7 @@ def expect(source: MainModule | None) -> None:
 
 
 def why_no_pool() -> str | None:
-    """Return the error text for a pool that is opened while this process loads the main module; otherwise `None`."""
+    """Return an error text while this process loads the main module, when no pool may be opened; otherwise `None`."""
     # A pool that the main module opens at that time would load it again, without end. The attempt is recorded.
     if _copy is None or not _copy.is_loading:
         return None

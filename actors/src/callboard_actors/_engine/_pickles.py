@@ -47,9 +47,9 @@ _DEEPEST = 8
 
 
 def way_to(fn: FunctionType) -> tuple[str, ...]:
-    """Return the attributes through which a decorated function is found from its name, such as `__wrapped__`.
+    """Return the attributes, such as `__wrapped__`, that lead from a decorator's result to the original function `fn`.
 
-    Return no attributes if the name leads to the function directly, or if the function is not found.
+    Return no attributes if the name of `fn` leads to `fn` itself, or if `fn` is not found.
     """
     try:
         found = named(fn.__module__, fn.__qualname__)
@@ -73,7 +73,7 @@ def _way(found: object, fn: FunctionType, gone: tuple[str, ...]) -> tuple[str, .
 
 
 def found_behind(module: str, qualname: str, way: tuple[str, ...]) -> Any:
-    """Find an object by its qualified name, then follow the attributes in `way`; called in workers when unpickling."""
+    """Find an object by name, then follow the attribute names in `way` from it; called in workers when unpickling."""
     found = named(module, qualname)
     for name in way:
         found = getattr(found, name)
@@ -95,7 +95,7 @@ def named(module: str, qualname: str) -> Any:
 
 
 class Variables:
-    """Context variables that a pool sends to its workers, given as `"package.module:variable"`."""
+    """Context variables that a pool sends to its workers, each named as `"package.module:variable"`."""
 
     def __init__(self, names: Sequence[str]) -> None:
         if isinstance(names, str):

@@ -48,7 +48,7 @@ class _Raised(BaseModel):
 
 
 async def opened_reply(kind: Kind, reply: bytes | bytearray, body: Body, *, is_plain: bool, output: str = "") -> Any:
-    """Decode the reply of a worker: return the result of the call, or raise its exception.
+    """Decode the reply of any worker, confined or trusted: return the result of the call, or raise its exception.
 
     `is_plain` is for workers that are not trusted, and reply in JSON instead of pickles.
     """
@@ -122,7 +122,7 @@ def without_escapes(reply: bytes) -> Iterator[bytes]:
 
 
 def _told(error: Exception) -> tuple[str, Exception | None]:
-    """Return a short text of an error, and the error itself; `None` replaces an error whose full text may be huge."""
+    """Return a short text of an error, and the error; if its full text may be huge, return `None` as the error."""
     if isinstance(error, ValidationError) and error.error_count() > _MOST_ERRORS:
         return f"{error.error_count()} validation errors for {error.title}"[:TEXT_BOUND], None
     return str(error)[:TEXT_BOUND], error
@@ -144,7 +144,7 @@ def _plain_function(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 @lru_cache(maxsize=256)
 def _adapter_of(fn: Callable[..., Any]) -> TypeAdapter[Any] | None:
-    """Return a pydantic validator of a function's declared return type; `None` without a usable declaration."""
+    """Return a pydantic validator for a function's return annotation; `None` if it is missing, `Any` or unusable."""
     try:
         annotation = get_type_hints(fn, include_extras=True).get("return", Any)
         if get_origin(annotation) in (Coroutine, Awaitable):

@@ -29,7 +29,7 @@ def returned(value: Any) -> tuple[Kind, bytes]:
 
 
 def raised(error: Exception) -> tuple[Kind, bytes]:
-    """Encode an exception as a RAISED reply in JSON; the caller has removed callboard's frame from its traceback."""
+    """Encode an exception as a RAISED reply in JSON; the caller has removed callboard's frame from the traceback."""
     told = {
         "module": type(error).__module__,
         "type": type(error).__qualname__,

@@ -1,4 +1,4 @@
-"""Execution of calls in a worker, and replies as pickles. `_plain_replies.py` has the replies of confined workers."""
+"""Execution of calls in a worker, and encoding of replies as pickles; `_plain_replies.py` encodes them as JSON."""
 
 import io
 import os
@@ -194,5 +194,5 @@ def _parts_of(error: BaseException, sendable: Callable[[object], bool]) -> _Part
 
 
 def _own_of_python(cls: type[BaseException]) -> type[BaseException]:
-    """Return the nearest built-in class among an exception class and its base classes."""
+    """Return an exception class itself if it is built into Python, otherwise its nearest built-in base class."""
     return next(one for one in cls.__mro__ if one.__module__ == "builtins" and issubclass(one, BaseException))

@@ -169,7 +169,7 @@ def _error(body: Body, ended: Literal["unknown", "unavailable"], reason: str, *,
 
 
 def hand_on(said: bytes | bytearray, deliver: Callable[[Any], None]) -> None:
-    """Decode an event of a call and deliver it; raise `GarbageError` if it is invalid."""
+    """Decode an event of a call and pass it to `deliver`; raise `GarbageError` if the event is invalid."""
     told = from_json(said)
     try:
         deliver(told)
@@ -225,7 +225,7 @@ class Connection:
         return len(self._due)
 
     def send(self, data: bytes, waits: OpenCall | None = None) -> None:
-        """Queue a frame; never waits."""
+        """Queue a frame and return at once; `waits` is the call that the frame starts, if any."""
         self._due.append((data, waits))
         self._more.set()
 
@@ -270,7 +270,7 @@ class Connection:
             self.close("its connection was lost")
 
     async def _refuse(self, reason: str) -> None:
-        """Close the connection for this reason; before that, send the reason to an agent or a remote worker."""
+        """Send the reason to the other side if this is an agent or a remote worker, then close the connection."""
         if not self._is_own:
             self.send(frame(Kind.REFUSE, 0, reason.encode()[:1000]))
             with anyio.move_on_after(0.5):
@@ -295,7 +295,7 @@ class Connection:
                 self.close("its connection was lost")
 
     def _portion(self) -> bytes:
-        """Take the next frames off the queue, and return their bytes; small frames are joined into one write."""
+        """Remove the next frames from the send queue, and return their bytes, joined for one write."""
         taken: list[bytes] = []
         size = 0
         while self._due and size < _PIECE:

@@ -1,4 +1,4 @@
-"""Receiver of bytes from a socket, on the running event loop. The socket belongs to the caller.
+"""Receiver of bytes from a socket, on asyncio or trio. The caller opens and closes the socket.
 
 On asyncio, one `add_reader` serves many reads. `anyio.wait_readable` registers and unregisters the socket for each wait
 and adds a checkpoint, which took a quarter of the time of a call. On trio, its wait is fast.
@@ -30,7 +30,7 @@ class Incoming:
 
 
 class _Watched(Incoming):
-    """Receiver that stays registered with asyncio; the loop calls back while data can be read."""
+    """Receiver for asyncio that keeps its socket registered with the event loop between two waits, to save time."""
 
     def __init__(self, sock: socket) -> None:
         super().__init__(sock)
@@ -73,7 +73,7 @@ class _Watched(Incoming):
 
 
 def incoming(sock: socket) -> Incoming:
-    """Return a receiver of a non-blocking socket that suits the running event loop."""
+    """Return a receiver for a non-blocking socket; its class depends on the running event loop."""
     return _Watched(sock) if sniffio.current_async_library() == "asyncio" else Incoming(sock)
 
 

@@ -1,4 +1,4 @@
-"""Worker processes for functions that may have to be killed, on asyncio and trio.
+"""Pool of worker processes, for asyncio and trio: runs functions that may have to be killed.
 
     async with Processes(workers=2, preload=["json"]) as pool:
         value = await pool.run(fn, *args)

@@ -1,4 +1,4 @@
-"""Supervision of a pool's processes in one event loop: a zygote (`ZygoteProxy`) and its workers (`Crew`).
+"""Supervision of a pool in one event loop: `ZygoteProxy` for the parent process of the workers, `Crew` for the workers.
 
 A task watches the zygote and replaces it when it dies; each of a fixed number of tasks starts a worker, waits for its
 end, and starts the next.
@@ -47,7 +47,7 @@ _STDERR = 2
 
 
 class ZygoteProxy:
-    """Pool's object for a running zygote: its process, its socket and its workers."""
+    """Object with which a pool starts, commands and ends its zygote, the parent process of the workers."""
 
     def __init__(self, process: subprocess.Popen[bytes], inside: "Inside | None", control: socket.socket) -> None:
         self._process = process
@@ -65,7 +65,7 @@ class ZygoteProxy:
 
     @classmethod
     async def start(cls, settings: Settings) -> "ZygoteProxy":
-        """Start a zygote, wait until it has loaded its modules, and return it."""
+        """Start a zygote, wait until it has loaded its modules, and return its proxy."""
         ours, theirs = socket.socketpair()
         with _above_standard(theirs) as theirs:
             try:
@@ -97,7 +97,7 @@ class ZygoteProxy:
         self._ready = True
 
     async def fork(self, worker: WorkerProxy, what: Command = Command.FORK) -> None:
-        """Let the zygote start a worker process, and wait for the start; raise `OSError` if the worker cannot start."""
+        """Let the zygote start a worker of the kind `what`, and wait for that; raise `OSError` if the start fails."""
         # Before the command: its report may arrive while this task waits to be resumed.
         self._workers[worker.number] = worker
         try:
@@ -115,7 +115,7 @@ class ZygoteProxy:
             raise OSError(worker.unforked, os.strerror(worker.unforked))
 
     async def end(self, worker: WorkerProxy, grace: float) -> None:
-        """Ask the zygote to end a worker and its children; a second request for the same worker is not sent.
+        """Ask the zygote to end a worker and its child processes, unless this was already requested.
 
         `grace` is the time in seconds between SIGTERM and SIGKILL.
         """
@@ -152,7 +152,7 @@ class ZygoteProxy:
         self._lose_all()
 
     def _lose_all(self) -> None:
-        """Mark all workers as ended after the zygote's death, and kill the processes that they started."""
+        """Mark all workers as ended after the zygote's death, and kill the processes that the workers have started."""
         # The kernel kills workers together with their zygote, but not their children. Inside bubblewrap, the kernel
         # kills all processes.
         self._gone = True
@@ -248,7 +248,7 @@ def _run(command: list[str], control: socket.socket, confine: Confine | None) ->
 
 
 def _above_standard(end: socket.socket) -> socket.socket:
-    """Return the socket with a descriptor above 2: descriptors 0 to 2 are stdin, stdout and stderr in the zygote."""
+    """Return the socket under a descriptor above 2, because the zygote uses 0 to 2 for stdin, stdout and stderr."""
     if end.fileno() > _STDERR:
         return end
     with end:
@@ -326,7 +326,7 @@ class Crew:
         return self._dismissed.is_set()
 
     async def until_ready(self) -> None:
-        """Wait until all workers of the pool have started, or their start has failed and `failure` is set.
+        """Wait until all workers of the pool have started, or the start has failed; `failure` is then set.
 
         Raise `ActorStartError` after `start_timeout`.
         """
@@ -401,13 +401,13 @@ class Crew:
         return replace(self._settings, wanted=names)
 
     def _leave_out(self, module: str) -> None:
-        """Remove an optional module from the modules to preload, because loading it has ended a process."""
+        """Exclude an optional module from preloading, because a process ended while it loaded the module."""
         if module in self._wanted:
             del self._wanted[module]
             _logger.info("%s starts threads or ends its process, so each worker loads it by itself", module)
 
     def _suffer(self, error: Exception) -> None:
-        """Store the error of a zygote that failed, and raise an error in the calls that wait for a worker."""
+        """Record that the zygote has failed with `error`, and let the calls that wait for a worker fail."""
         # If no zygote has run before, set `failure` instead, which is final: most likely each start would fail, and
         # the caller of `async with` is told.
         if not self._started.is_set():
@@ -461,7 +461,7 @@ class Crew:
         return WorkerProxy(self._terms.max_output, is_trusted=self._terms.confine is None)
 
     async def _employ(self, worker: WorkerProxy, zygote: ZygoteProxy) -> None:
-        """Start a worker, make it available to calls, and wait until it ends; raise `OSError` if it cannot start."""
+        """Start a worker, make it available to calls, and wait until it ends; raise `OSError` if the start fails."""
         self._members.add(worker)
         try:
             await self._start(worker, zygote, Command.FORK)
@@ -498,7 +498,7 @@ class Crew:
         worker.is_ready = True
 
     async def hire(self, title: str) -> WorkerProxy:
-        """Start and return a dedicated worker; raise `WorkerDiedError` if it cannot be started.
+        """Start and return a dedicated worker, for example for an actor; raise `WorkerDiedError` if the start fails.
 
         The caller must pass the worker to `let_go` when it is no longer needed.
         """
@@ -546,7 +546,7 @@ class Crew:
         return sorted(worker.pid for worker in self._members if worker.is_alive and worker.pid is not None)
 
     async def take(self, body: Body) -> WorkerProxy:
-        """Wait for an idle worker and return it.
+        """Wait for an idle worker and return it; `body` is the function call that needs the worker.
 
         Raise `ActorGoneError` if the pool is closed, and `WorkerDiedError` if no zygote can be started.
         """
@@ -580,7 +580,7 @@ class Crew:
             self._idle.put(worker)
 
     async def ask_to_end(self, worker: WorkerProxy, grace: float | None = None) -> None:
-        """Ask the zygote to end a worker and its children; a second request for the same worker is not sent.
+        """Ask the zygote to end a worker and its child processes, unless this was already requested.
 
         `grace` is in seconds, and at most the pool's; `None` means the pool's.
         """

@@ -184,7 +184,7 @@ class Processes(OpenedEngine[Crew]):
 
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[SeatProxy]:
-        """Start a dedicated worker for the duration of the block, in addition to the `workers` of the pool.
+        """Start a dedicated worker in addition to the pool's `workers`; end it when the `async with` block ends.
 
         The worker runs one event loop with concurrent async functions. `cpu` and `max_calls` do not apply.
         `title` names the owner of the worker, such as an actor, in errors.
@@ -211,7 +211,7 @@ class Processes(OpenedEngine[Crew]):
     async def _exchange(
         self, worker: WorkerProxy, crew: Crew, body: Body, data: bytes, file: int | None
     ) -> tuple[Kind, bytes | bytearray, str] | WorkerDiedError:
-        """Run a call in a worker; return the reply's kind, the encoded reply, and the printed text of a failed call."""
+        """Run a call in a worker; return the reply's kind and bytes, and the text that a failed call has printed."""
         # If the worker dies, its error is returned: a `WorkerDiedError` that is raised here may be an observer's,
         # about another pool.
         number = next(self._numbers)
@@ -235,7 +235,7 @@ class Processes(OpenedEngine[Crew]):
     async def _finish(
         self, worker: WorkerProxy, crew: Crew, body: Body, kind: Kind, reply: bytes | bytearray, *, output: str
     ) -> Any:
-        """Decode a worker's reply to a call; return the call's result or raise its exception."""
+        """Decode a worker's reply, release or end the worker, and return the call's result or raise its exception."""
         # The worker becomes available to the next call, or ends if it has to be replaced: decided before decoding,
         # because the `finally` block needs it even if decoding raises.
         terms = self._terms

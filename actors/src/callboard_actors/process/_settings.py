@@ -75,7 +75,7 @@ class PoolOptions:
 
     @property
     def most_files(self) -> int | None:
-        """Maximum number of open files of a worker; `None` for this process's limit. Never `None` with `confine`."""
+        """Maximum number of open files of a worker; `None` if this process's limit applies (never with `confine`)."""
         # Each file may be a socket with a full buffer: kernel memory that `memory` does not count.
         if self.files is not None or self.confine is None:
             return self.files
@@ -84,7 +84,7 @@ class PoolOptions:
 
     @property
     def last_grace(self) -> float:
-        """Grace in seconds of an idle worker that must end; zero for confined workers, which need no clean-up."""
+        """Seconds that an idle worker has for clean-up before it is killed; zero for confined workers."""
         return self.grace if self.confine is None else 0.0
 
 
@@ -98,7 +98,7 @@ def _check_files(files: int | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings that a zygote or new interpreter receives first, before any command."""
+    """Settings that a pool sends to a zygote or to a worker's new interpreter, as the first message."""
 
     parent: int
     """Process id of the zygote's parent as the zygote sees it: the pool's process, or bubblewrap's."""

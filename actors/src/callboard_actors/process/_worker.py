@@ -1,4 +1,4 @@
-"""Code that runs inside a worker process: a worker serves one call at a time, a dedicated worker concurrent calls.
+"""Code inside a worker process. A worker serves one call at a time; a dedicated worker serves several concurrently.
 
 An async call of a worker runs in its own event loop. A dedicated worker has one event loop for all its calls.
 """
@@ -93,7 +93,7 @@ _LONGEST_REASON = 100_000
 
 
 def reason_of(error: BaseException) -> bytes:
-    """Return the encoded text of an error that prevents the start of workers: its own text, or a traceback."""
+    """Encode the reason why workers cannot start: the text of a `FatalError`, or the traceback of another error."""
     text = str(error) if isinstance(error, FatalError) else "".join(traceback.format_exception(error))
     return text[-_LONGEST_REASON:].encode(errors="replace")  # the end of a traceback names the error
 
@@ -310,7 +310,7 @@ class _Call:
 
 
 class _ReplyWriter:
-    """Writer of events and replies to the pool.
+    """Writer that sends the events and replies of a worker's calls to the pool.
 
     Events are sent from the beginning of a call until its reply, and dropped afterwards. Events of processes that a
     call has forked are dropped, too: such a process has a copy of the socket.

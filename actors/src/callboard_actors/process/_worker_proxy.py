@@ -137,7 +137,7 @@ class WorkerProxy:
             opened.pop_all()
 
     def fds(self) -> list[int]:
-        """Return the worker's file descriptors: socket, output pipe, and a file for the number of the current call."""
+        """Return the descriptors for the worker: socket, output pipe, and a file for the current call's number."""
         return [self._theirs.fileno(), self._their_output, self._begun_counter]
 
     def begin(self, pid: int | None) -> None:
@@ -189,7 +189,7 @@ class WorkerProxy:
         return self._begun
 
     async def until_loaded(self, settings: Settings) -> None:
-        """Send the settings to a new interpreter, and wait until it has loaded its modules; see `until_loaded`."""
+        """Send the settings to a worker's new interpreter, and wait until this has loaded its modules."""
         try:
             await self.send(frame(Kind.CALL, 0, pickle.dumps(settings)))
             # Trusted here: no call has run in it.
@@ -295,7 +295,7 @@ class WorkerProxy:
         self._in_use = True
 
     def release(self) -> None:
-        """Mark the worker as unused, and close its files if `close` was called during the use."""
+        """Mark the worker as unused, and close its files if `close` was called while a call used them."""
         self._in_use = False
         if self._closing:
             self._close()
@@ -335,7 +335,7 @@ def _watch(file: socket.socket | int) -> select.poll:
 
 
 class _Stream(ByteSendStream):
-    """Send stream to a worker's socket. Closing it does nothing, because the pool closes the socket."""
+    """Stream that sends to a worker's socket. Its `aclose` does nothing, because the pool closes the socket."""
 
     def __init__(self, worker: WorkerProxy) -> None:
         self._worker = worker

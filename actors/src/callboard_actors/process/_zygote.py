@@ -49,7 +49,7 @@ GIVEN: Final = 3
 
 
 class Command(IntEnum):
-    """Command of the pool to the zygote."""
+    """Kind of a command that a pool sends to its zygote: start or end a worker."""
 
     FORK = 1
     """Start a worker that serves one call after another. Carries `GIVEN` file descriptors."""
@@ -102,7 +102,7 @@ class _Child:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """Reaped worker. Its end is reported to the pool when its children have ended, at the latest at `tell_at`."""
+    """Worker that has ended and was reaped. The pool is notified when its children have ended, too, or at `tell_at`."""
 
     number: int
     exitcode: int

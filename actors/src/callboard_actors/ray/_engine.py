@@ -58,7 +58,7 @@ class Crew:
         """Reason why the engine has no Ray actors, such as a failed connection to Ray; `None` if there is none."""
 
     async def keep(self) -> None:
-        """Connect to Ray, and keep the engine's number of Ray actors running, until `dismiss` is called."""
+        """Connect to Ray, and keep as many Ray actors running as the engine's `workers`, until `dismiss` is called."""
         try:
             await run_sync(self._connect)
         except ActorStartError as error:
@@ -115,7 +115,7 @@ class Crew:
                 await anyio.sleep(backoff.next())
 
     async def _employ(self, host: HostProxy) -> None:
-        """Start a Ray actor, offer it to calls, and wait until it has ended."""
+        """Start a Ray actor, make it available to calls, and wait until it has ended."""
         self._hosts.add(host)
         try:
             await host.start()
@@ -153,7 +153,7 @@ class Crew:
         wait.cancel()
 
     async def take(self, body: Body) -> HostProxy:
-        """Wait for an idle Ray actor and return it.
+        """Wait for an idle Ray actor and return it; `body` is the function call that needs the Ray actor.
 
         Raise `ActorGoneError` if the engine is closed, and `EngineError` if no Ray actor lives.
         """
@@ -194,7 +194,7 @@ class Crew:
             await anyio.sleep(max(self._terms.patience, _LEAST_PAUSE))
 
     def give_back(self, host: HostProxy) -> None:
-        """Make an idle Ray actor available to the next call, if it lives."""
+        """Make an idle Ray actor available to the next call, unless the Ray actor has ended."""
         if host.is_alive and not self.is_dismissed:
             host.idle_since = anyio.current_time()
             self._idle.put(host)
@@ -325,7 +325,7 @@ class RayEngine(OpenedEngine[Crew]):
 
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[HostProxy]:
-        """Start a dedicated Ray actor for the duration of the block, in addition to the engine's `workers`."""
+        """Start a dedicated Ray actor in addition to the engine's `workers`; end it after the `async with` block."""
         self._bodies.check_open(title)
         host = await self._here(title).hire(title)
         try:

@@ -91,7 +91,7 @@ class Host:
         self._threads = ThreadPoolExecutor(_THREADS, "callboard")
 
     async def hello(self) -> dict[str, str]:
-        """Return the versions of callboard and Python. As the first call, it also shows that the Ray actor lives."""
+        """Return the versions of callboard and Python; the answer also shows that the Ray actor has started."""
         return versions()
 
     async def watch(self) -> None:
@@ -103,7 +103,7 @@ class Host:
         os._exit(0)
 
     async def run(self, number: int, given: dict[str, Any], data: bytes, most: int) -> tuple[Reply, list[Word]]:
-        """Run a function call; return its reply, and those of its events that `words` has not returned yet."""
+        """Run a function call; return its reply, and the call's events that `words` has not returned yet."""
         call = self._calls[number] = _Call(self._threads, most)
         try:
             reply = await call.run(given, data)

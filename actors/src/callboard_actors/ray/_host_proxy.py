@@ -152,7 +152,7 @@ def what_lacks(terms: RayOptions) -> str | None:
 
 
 class Bell:
-    """Signal that wakes one task of this event loop whenever a watched object reference of Ray is resolved."""
+    """Signal that wakes one waiting task whenever Ray has resolved one of the watched object references."""
 
     def __init__(self) -> None:
         self._loop: Any = current_token().native_token
@@ -351,7 +351,7 @@ class HostProxy:
             self._bells.discard(bell)
 
     async def _until_done(self, future: Future[Any], bell: Bell) -> None:
-        """Wait until Ray has resolved the future."""
+        """Wait until Ray has resolved `future`; raise `_LostError` if the Ray actor is lost before."""
         # Raise `_LostError` if the Ray actor is lost, because Ray may never resolve the future then.
         while not future.done():
             if self._reason is not None:

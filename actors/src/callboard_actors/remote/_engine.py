@@ -81,7 +81,7 @@ class RemoteWorkers:
         return "; ".join(f"{link.address}: {link.trouble}" for link in self.links if not link.is_up) or "they are busy"
 
     async def take(self, title: str, call_id: str | None, subject: str) -> Link:
-        """Wait for a worker with free capacity that serves `subject`; reserve capacity there, and return its link."""
+        """Wait for a worker that serves `subject` and has free capacity; reserve capacity and return its link."""
         # FIFO: a new call does not overtake waiting ones, even if a worker has room.
         link = None if self._waiting else self._free(subject)
         return await self._wait(title, call_id, subject) if link is None else link
@@ -130,7 +130,7 @@ class RemoteWorkers:
         return max([since, *could]) + self._terms.patience - anyio.current_time()
 
     def _check_served(self, title: str, call_id: str | None, subject: str) -> None:
-        """Raise `EngineError` if all workers are connected and none of them serves this function."""
+        """Raise `EngineError` if all workers are connected and none of them serves the function or actor `subject`."""
         if any(link.serves(subject) or not link.is_up for link in self.links):
             return
         served = sorted({name for link in self.links if link.offer is not None for name in link.offer.serves})
@@ -286,7 +286,7 @@ class RemoteEngine(OpenedEngine[RemoteWorkers]):
 
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[RemoteSeat]:
-        """Reserve a dedicated process on a remote worker for the duration of the block; see `callboard.Engine`.
+        """Reserve a dedicated process on a remote worker until the `async with` block ends; see `callboard.Engine`.
 
         Raises:
             callboard.EngineError: no worker has one available.

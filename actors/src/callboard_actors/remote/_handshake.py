@@ -174,7 +174,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """Terms of the connection that an agent sends in the handshake."""
+    """Terms that an agent sends in the handshake: timing of pings, and maximum size of a reply."""
 
     heartbeat: float
     """Seconds between two pings, in both directions."""
@@ -191,7 +191,10 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """Terms of the connection that a worker sends in the handshake, after it has checked the agent's proof."""
+    """Terms that a worker sends in the handshake: its capacity, its limits, and the names of served functions.
+
+    Sent only after the worker has checked the agent's proof.
+    """
 
     capacity: int
     """Number of calls that the worker runs at the same time."""

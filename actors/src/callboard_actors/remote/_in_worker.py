@@ -34,7 +34,7 @@ def name_of(subject: Callable[..., Any]) -> str:
 
 
 def _check(subject: str, fn: Callable[..., Any]) -> None:
-    """Raise `TypeError` if the function that came with a call is not the function `subject` that the call names."""
+    """Raise `TypeError` if `fn`, the pickled function of a call, is not the function `subject` that the call names."""
     # Functions of callboard itself wrap the named one, such as an actor's methods.
     # Against mistakes, not attacks: unpickling has already run code of the agent, which has the secret. Use `--confine`
     # against agents that are not trusted.

@@ -147,7 +147,7 @@ class Link:
 
     @property
     def load(self) -> int:
-        """Number of running and reserved calls, and of dedicated workers, of this engine on this worker."""
+        """Number of calls (running or reserved) and dedicated workers that this engine has on the remote worker."""
         return len(self._calls) - len(self._in_seats) + len(self._seats) + self._reserved
 
     @property
@@ -162,7 +162,7 @@ class Link:
         return self.is_up and self.offer is not None and running < self.offer.capacity
 
     def serves(self, subject: str | None) -> bool:
-        """Return whether the worker serves the function or actor with this name; `True` for the name `None`."""
+        """Return whether the worker serves the function or actor named `subject`; `None` matches every worker."""
         return subject is None or (self.offer is not None and subject in self.offer.serves)
 
     def reserve(self) -> None:
@@ -286,7 +286,7 @@ class Link:
         self._changed()
 
     async def run_reserved(self, body: Body, pickled: bytes) -> Any:
-        """Run a function call on the worker, as `run_body` does, with the capacity that `reserve` has reserved."""
+        """Run a function call for which `reserve` has reserved capacity on the worker; see `run_body`."""
         # No await until `run_body` has registered the call: the place is counted either here or there.
         self._reserved -= 1
         try:
@@ -345,14 +345,14 @@ class Link:
         return number, frame(Kind.CALL, number, said)
 
     async def _end(self, number: int, body: Body, connection: Connection) -> None:
-        """Cancel a call on the worker, and wait for its end within its grace, shielded from cancellation."""
+        """Cancel a call on the worker, and wait for a limited time until it has ended, shielded from cancellation."""
         grace = self._terms.grace if body.grace is None else min(body.grace, self._terms.grace)
         # Otherwise its place stays taken until its end is reported or the connection ends.
         if not await self._calls.end(connection, number, grace + _TO_ACKNOWLEDGE):
             _logger.warning("%r was cancelled, and its worker at %s has not ended it yet", body.title, self.address)
 
     async def have_seat(self, title: str) -> RemoteSeat | None:
-        """Request a dedicated worker process, and wait for the answer; return `None` if there is no connection.
+        """Request a dedicated process on the worker and return its proxy; return `None` if there is no connection.
 
         If the worker refuses, the returned seat has ended already.
         """
@@ -378,7 +378,7 @@ class Link:
             await seat.gone.wait()
 
     async def part(self) -> None:
-        """Cancel the calls and end the dedicated workers, wait for their ends within the grace, and disconnect."""
+        """Cancel all calls, end the dedicated workers, wait for a limited time until these end, and disconnect."""
         connection = self._connection
         if connection is None:
             return
@@ -393,7 +393,7 @@ class Link:
 
 
 def _told(error: BaseException) -> str:
-    """Return a text for errors that says why an attempt to connect has failed."""
+    """Return the part of an error text that explains why an attempt to connect has failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):

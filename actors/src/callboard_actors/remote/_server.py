@@ -1,4 +1,4 @@
-"""Server of `callboard worker`: accepts agents, runs a session for each, and drains before it ends.
+"""Server of `callboard worker`: accepts agents, runs a session for each, and lets calls finish before it ends.
 
 The code of the command stands at the end: it checks its options, finds the functions and actors to serve, and
 serves until a signal arrives.
@@ -63,7 +63,7 @@ _REASON: Final = 10_000
 
 
 def ended(known: str, reason: str, *, recurs: bool = False) -> Reply:
-    """Return the ENDED reply of a call without result and exception, such as a call that was refused or cancelled.
+    """Return the ENDED reply for a call without result or exception, for example a refused or cancelled call.
 
     `known` is "unavailable" if the function certainly has not begun, and "unknown" if it may have had effects.
     """
@@ -112,7 +112,7 @@ class ClientSession:
         return reason
 
     def drain(self) -> None:
-        """Refuse new calls, and tell the agent, which disconnects when its running calls have ended."""
+        """Refuse new calls, and notify the agent, so that the agent disconnects when its running calls have ended."""
         self._is_draining = True
         self._connection.send(frame(Kind.DRAIN))
 
@@ -212,7 +212,7 @@ class ClientSession:
             self._reply(number, *reply)
 
     def _count(self, body: Body, *, is_ended: bool, has_begun: bool) -> None:
-        """Count a call that has ended in the results of the drain, if this session is draining."""
+        """Count a call that is over as finished or as ended by force, if this session is being drained."""
         if not is_ended:
             self.drained += Drained(finished=int(self._is_draining))
         elif has_begun:
@@ -329,7 +329,7 @@ class Server:
         self._serving = anyio.CancelScope()
 
     async def listen(self) -> Address:
-        """Start to listen; return the address with its actual port, or raise `OSError` if it cannot be used."""
+        """Start to listen; return the address with the actual port; raise `OSError` if the address cannot be used."""
         host, port = self._door.address
         self._multi = await anyio.create_tcp_listener(local_host=host, local_port=port, backlog=_BACKLOG)
         found: int = self._multi.extra(SocketAttribute.local_port)  # noqa: S610 - no Django
@@ -412,7 +412,7 @@ class Server:
             _logger.info("%s has gone: %s", whence, reason)
 
     async def drain(self, timeout: float) -> Drained:
-        """Refuse new calls, wait up to `timeout` seconds for running calls, and end those that are left.
+        """Refuse new calls, wait up to `timeout` seconds for running calls, and end the calls that are left.
 
         Return how many calls have finished, how many were ended, and which of these have an unknown outcome.
         """
@@ -461,7 +461,7 @@ _OWN_OF_A_TOOL = ("_run", "_arun")
 
 
 def served(name: str, app_dir: Path) -> dict[str, Callable[..., Any]]:
-    """Load the object with this name; return its functions and actor classes by the names that agents ask for.
+    """Load the object called `name`; return a mapping from names to the functions and actor classes in it.
 
     Raise `ValueError` if it contains nothing to serve.
     """
@@ -532,7 +532,7 @@ _MAX_CALL: Final = 64 * _MB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Values of the command-line options; the help of the command explains each option."""
+    """Values of the command-line options of `callboard worker`; the command's help explains each option."""
 
     tools: str
     listen: str
@@ -555,7 +555,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    """Run `callboard worker` until a signal arrives and its calls have ended; return the exit code."""
+    """Run `callboard worker` until a signal stops it and all running calls have ended; return the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
         where = address(options.listen)
@@ -579,7 +579,7 @@ def run(options: Options) -> int:
 
 
 def _check(options: Options, where: Address) -> None:
-    """Raise `ValueError` for options that contradict each other, or that would accept other machines without TLS."""
+    """Raise `ValueError` for options that contradict each other, or let other machines connect without TLS."""
     if options.tls_key is not None and options.tls_cert is None:
         raise ValueError("--tls-key is the key of a certificate: give --tls-cert, too")
     # Without TLS, a go-between could relay a genuine handshake and then send calls of its own.
@@ -606,7 +606,7 @@ def _pool(options: Options, things: Mapping[str, Callable[..., Any]]) -> Process
 
 
 async def _run(admission: Admission, pool: Processes, serves: Sequence[str], options: Options) -> int:
-    """Serve agents until a signal arrives, then drain; return the exit code."""
+    """Open the pool, serve agents until a signal arrives, then let running calls finish; return the exit code."""
     offer = Offer(
         capacity=options.workers,
         seats=options.seats,
@@ -630,7 +630,7 @@ async def _run(admission: Admission, pool: Processes, serves: Sequence[str], opt
 
 
 async def _until_drained(server: Server, seconds: float, signals: Any) -> int:
-    """Serve agents until the first signal, then drain; return the exit code."""
+    """Serve agents until the first signal, then let calls run for at most `seconds` more; return the exit code."""
     # A second signal ends the wait for running calls.
     report = Drained()
     async with anyio.create_task_group() as group:

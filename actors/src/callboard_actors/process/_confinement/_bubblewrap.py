@@ -1,4 +1,4 @@
-"""Sandbox of a zygote, made by bubblewrap: namespaces of its own, and a file system with only the permitted paths.
+"""Sandbox for a zygote (parent process of workers), made by bubblewrap: separate namespaces, only permitted paths.
 
 The first process in the new process namespace belongs to bubblewrap. It ends with the program that it runs, and then
 the kernel kills every other process of that namespace.
@@ -78,7 +78,7 @@ def followed(path: str) -> tuple[str, dict[str, str]]:
 
 
 def _uncovered(kinds: dict[str, str]) -> dict[str, str]:
-    """Return the mounts, except those inside a mounted folder that grants at least the same rights."""
+    """Return the mounts in `kinds`, without those that lie inside a mounted folder with the same or more rights."""
     # Keys are paths, parents first; values are "--ro-bind" or "--bind".
     made: dict[str, str] = {}
     for path in sorted(kinds, key=lambda one: Path(one).parts):
@@ -158,7 +158,7 @@ def _still_there(name: str, path: str) -> str:
 
 
 async def why_it_failed(confine: Confine) -> str | None:
-    """Test bubblewrap: start a Python interpreter in it, with no code. Return an error text, or `None` for success."""
+    """Test bubblewrap by running an empty Python program in it; return an error text, or `None` for success."""
     found = await anyio.run_process(
         wrapped([sys.executable, "-I", "-S", "-c", ""], confine),
         check=False,

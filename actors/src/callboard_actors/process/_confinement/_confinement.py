@@ -1,4 +1,4 @@
-"""Enforcement of `Confine`: the zygote opens all paths once, and each worker restricts itself before its first call."""
+"""Enforcement of `Confine`: the parent process opens all paths; each worker restricts itself before its first call."""
 
 import os
 import resource
@@ -61,7 +61,7 @@ class Confinement:
             raise CannotConfineError(f"{name} has {path!r}, which cannot be had: {error}") from error
 
     def rehearse(self) -> None:
-        """Fork a test process and confine it; raise `CannotConfineError` if the kernel refuses a step."""
+        """Confine a forked test process; raise `CannotConfineError` if the kernel refuses any part of this."""
         heard, told = os.pipe()
         pid = os.fork()
         if not pid:

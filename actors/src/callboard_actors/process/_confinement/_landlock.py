@@ -1,4 +1,4 @@
-"""Landlock through ctypes: permanently restricts this process to a set of files, sockets and processes.
+"""Bindings to the kernel's Landlock, which permanently restricts the files, sockets and signals of this process.
 
 Landlock does not restrict `stat`, such as existence, size and times of a file, nor changes of mode, owner and times.
 The system call filter refuses these changes.
@@ -83,7 +83,7 @@ def rule(path: str, rights: int) -> Rule:
 
 
 def restrict(rules: Iterable[Rule], at_version: int, *, network: bool) -> None:
-    """Permanently deny this process and its descendants all files without a rule, and TCP unless `network` is true."""
+    """Permanently bar this process and its descendants from files without a rule, and, without `network`, from TCP."""
     ruleset = _attributes(at_version, network=network)
     fd = syscall(_NAME, _CREATE_RULESET, ruleset, ctypes.c_size_t(len(ruleset)), ctypes.c_uint(0))
     try:

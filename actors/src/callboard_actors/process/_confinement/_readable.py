@@ -28,7 +28,7 @@ _RESOLVER: Final = ("/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/et
 
 
 def always_readable(modules: Iterable[str | os.PathLike[str]], *, network: bool) -> set[str]:
-    """Return the existing paths that every confined worker may read, with links resolved.
+    """Return the existing paths that every confined worker may read, including `modules`, with links resolved.
 
     `modules` are additional folders of modules. `network` adds files that TLS and the resolution of names need.
     """
@@ -36,7 +36,7 @@ def always_readable(modules: Iterable[str | os.PathLike[str]], *, network: bool)
 
 
 def ways_to_readable(modules: Iterable[str | os.PathLike[str]], *, network: bool) -> list[str]:
-    """Return the existing paths that every confined worker may read, with links not resolved, as programs open them.
+    """Return the existing paths that every confined worker may read, as programs open them: links are not resolved.
 
     Entries of `sys.path` are not included. The script's folder, `PYTHONPATH` and editable installations contain a
     program's own files, which may be secrets.
@@ -63,7 +63,7 @@ def _of_the_interpreter() -> list[str]:
 
 
 def _site_packages() -> list[str]:
-    """Return the folders of installed packages that `site` adds to `sys.path`, including the folder of the user."""
+    """Return the folders of installed packages in `sys.path`, including the user's own site-packages folder."""
     found = [*site.getsitepackages(), site.getusersitepackages()]
     # `getsitepackages` also returns folders that this interpreter does not use.
     here = {os.path.realpath(entry) for entry in sys.path if entry}
@@ -71,7 +71,7 @@ def _site_packages() -> list[str]:
 
 
 def _loaded_libraries() -> set[str]:
-    """Return the paths of the loaded shared libraries; for those of the interpreter, return their folders."""
+    """Return the paths of the loaded shared libraries; a library of the interpreter is replaced by its folder."""
     # If a library is below the interpreter's `lib`, its whole folder is returned instead.
     # Other folders stay closed: an extension module of the program may lie beside its `.env`.
     folders = [os.path.realpath(Path(prefix, "lib")) for prefix in (sys.prefix, sys.base_prefix)]

@@ -1,4 +1,4 @@
-"""Seccomp filter that permanently refuses system calls of this process, and its assembler (no library is needed).
+"""Seccomp filter that permanently refuses system calls of this process, and the code that assembles the filter.
 
 Refused calls fail with EPERM, so that programs report it. Setting a socket's buffer sizes does nothing, and succeeds.
 Calls newer than this table fail with ENOSYS, so that libraries fall back to older calls. `clone3` fails with ENOSYS,
@@ -149,7 +149,7 @@ _PRCTLS: Final = (2, 3, 15, 16, 21, 23, 38, 39, 41, 42, 50, 51, 54, 55, 56, 0x53
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """Condition on one argument of a system call: its bits under `mask` equal one of `values`."""
+    """Condition on one argument of a system call: the argument, masked with `mask`, equals one of `values`."""
 
     argument: int
     values: tuple[int, ...]
@@ -235,7 +235,7 @@ def _conditions(pid: int, allowed: Allowed) -> Mapping[str, _Alternatives]:
 
 
 def _block(alternatives: _Alternatives, pretended: _Alternatives) -> list[bytes]:
-    """Return the instructions that allow or refuse one system call, or report success without executing it."""
+    """Return the filter code for one system call: allow it, refuse it, or report success without executing it."""
     code: list[bytes] = []
     for tests in alternatives:
         code += _all_hold(tests, _ALLOW)
@@ -268,7 +268,7 @@ class _Program(ctypes.Structure):
 
 
 def take_no_new_privileges() -> None:
-    """Set `no_new_privs`: set-user-id bits and file capabilities have no effect on this process and its descendants."""
+    """Permanently forbid this process and its descendants to gain privileges by starting a program (`no_new_privs`)."""
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
