@@ -23,7 +23,7 @@ from callboard_actors._util._options import check_seconds
 
 @dataclass(frozen=True, slots=True)
 class StoredDocument:
-    """Document as read from the server, with the current values of the requested marks, which are counters.
+    """Document as read from the server, with the values of the marks (counters) that were requested with the document.
 
     Args:
         version: version of the document; "" if it does not exist.
@@ -64,7 +64,7 @@ class DocumentsTransport(Connection, Protocol):
     """
 
     async def read(self, documents: Sequence[Document]) -> Sequence[StoredDocument]:
-        """Read documents and the values of their marks, which are counters; create marks that do not exist."""
+        """Read documents and the values of their marks (counters at the server); create marks that do not exist."""
         ...
 
     async def write(self, swaps: Sequence[Swap]) -> Sequence[bool]:
@@ -72,7 +72,7 @@ class DocumentsTransport(Connection, Protocol):
         ...
 
     async def mark(self, documents: Sequence[Document]) -> None:
-        """Set marks: increase the counter of each mark, so that a later read shows that the mark was set."""
+        """Add one to each mark, a counter at the server; a later read of the mark shows the change."""
         ...
 
 
@@ -81,7 +81,7 @@ class DocumentsTransport(Connection, Protocol):
 
 @dataclass(slots=True, eq=False)
 class PendingChange:
-    """Function (rule) to be applied to a document, and the callback for the rule's answer, if a caller waits."""
+    """Requested change of a document: a function (rule) that computes the new text, and a callback for its answer."""
 
     document: Document
     rule: Rule[Any]
@@ -179,7 +179,7 @@ class DocumentsClient(BackgroundClient[DocumentsTransport]):
             change.answer(self.closed())
 
     def mark(self, document: Document) -> None:
-        """Queue a mark (a counter) to be increased at the server; may be called from any thread."""
+        """Queue an increase of a mark, a counter at the server; may be called from any thread."""
         self.post(lambda: self._marks.update({document: None}))
 
     def _enter(self, change: PendingChange) -> None:
@@ -243,7 +243,7 @@ class DocumentsClient(BackgroundClient[DocumentsTransport]):
             self._changes.extendleft(reversed([one for one in undone if not one.is_over]))
 
     async def _round(self, line: DocumentsTransport, wanted: list[ChangeGroup]) -> list[PendingChange]:
-        """Apply changes to their documents; return those that must be repeated, because another process wrote first."""
+        """Apply changes to documents; return those to repeat, because another process has changed the document."""
         found = await line.read([group.document for group in wanted])
         swaps: dict[ChangeGroup, Swap] = {}
         for group, stored in zip(wanted, found, strict=True):
@@ -339,7 +339,7 @@ class DocumentStore(ClientStore[DocumentsClient]):
         self._client().change(PendingChange(document, rule, on_answer))
 
     def mark(self, shelf: str, name: str, /) -> None:
-        """Queue a mark (a counter) to be increased at the server, and return at once; may be called from any thread."""
+        """Queue an increase of a mark, a counter at the server, and return at once; may be called from any thread."""
         self._client().mark(Document(shelf, name))
 
 

@@ -37,7 +37,7 @@ _LONGEST_SILENCE = 60_000_000
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Numbers that define a limit, as the server stores them; times are in microseconds."""
+    """Concurrency, queue length, rate and lease of a limit, as the server stores them; times are in microseconds."""
 
     concurrency: int | None
     queue: int | None
@@ -47,20 +47,20 @@ class Numbers:
 
     @staticmethod
     def of(limit: Limit, lease: float) -> "Numbers":
-        """Return the numbers of a limit; a process counts as dead after `lease` seconds without a heartbeat."""
+        """Convert a limit to `Numbers`; a process counts as dead after `lease` seconds without a heartbeat."""
         rate = limit.rate
         calls, per = (None, 0) if rate is None else (rate.calls, round(rate.per * 1e6))
         return Numbers(limit.concurrency, limit.queue, calls, per, round(lease * 1e6))
 
     @property
     def text(self) -> str:
-        """Text of these numbers for errors; the server compares the texts of all processes."""
+        """Text of these numbers for errors; the server also checks that the text is equal in all processes."""
         rate = "None" if self.calls is None else f"Rate({self.calls}, per={self.per / 1e6:g})"
         return f"concurrency={self.concurrency}, queue={self.queue}, rate={rate}, lease={self.lease / 1e6:g}"
 
     @property
     def silence(self) -> int:
-        """Microseconds for which a restarted server grants no permits: processes report held permits first."""
+        """Microseconds without new permits after a server restart, so that processes can report held permits."""
         return max(self.lease, min(self.per, _LONGEST_SILENCE))
 
 
@@ -253,7 +253,7 @@ class Share:
                 )
 
     def allows(self, gate: str, numbers: Numbers, held: int, now: float) -> bool:
-        """Return whether the share allows one more call to begin; if so, count the call as begun."""
+        """Return whether one more call may start, with `held` permits in use; if so, count the start for the rate."""
         if numbers.concurrency is not None and held >= numbers.concurrency // self._processes:
             return False
         if numbers.calls is None:
@@ -300,7 +300,7 @@ class Gate:
         self._owes_word = False
 
     def is_over(self, now: float) -> bool:
-        """Return whether this gate can be dropped: no call has a permit, and nothing is left to send to the server."""
+        """Return whether this `Gate` can be dropped: it has no calls, and nothing is left to send to the server."""
         has_more = self.stays or self._ops or self._owes_word or self._look_at < math.inf
         return not has_more and now > self._over_at
 
@@ -322,7 +322,7 @@ class Gate:
         return self._clock() < self._safe_until
 
     def _lose(self) -> None:
-        """Drop the permits of calls that have not started: the lease has ended, and other processes may have them."""
+        """Drop permits of calls that have not started: after the lease, other processes may hold these permits."""
         for stay in list(self.stays.values()):
             # A body that runs cannot be undone, so its permit stays. Local shares (no token) have no lease.
             if stay.phase is Phase.HELD and stay.token is not None and not stay.is_begun:
@@ -343,7 +343,7 @@ class Gate:
         return None
 
     def forget_line(self) -> None:
-        """Prepare a full report to the server, because changes that were sent may not have arrived."""
+        """Prepare a full report after the loss of the connection: the server may not have received the last changes."""
         self._epoch = ""
         unheard = [*self._unheard, *self._ops]
         # Only starts must survive. The full report replaces all other changes, releases by omission.
@@ -367,7 +367,7 @@ class Gate:
         return min(self._look_at, self._beat_at if self.stays else max(self._over_at, now))
 
     def step(self, now: float) -> Step:
-        """Take the next changes from the queue, and return them as one request to the server."""
+        """Take the next changes from the queue of unsent changes, and return them as a message to the server."""
         if not self.is_safe():
             self._lose()
         # Before sending: the lease must end here before it ends at the server.
@@ -399,7 +399,7 @@ class Gate:
         return min(max(_AT_ONCE, least), len(self._ops))
 
     def _everything(self) -> list[Op]:
-        """Return the changes of a full report, for a server that knows nothing of this process."""
+        """Return the changes of a full report, for a server that has no data about this process."""
         # It has the starts, the held permits, the waiting calls and the new requests.
         stays = list(self.stays.values())
         held = [Op("hold", one.id, token=one.token or 0, begun=one.begun) for one in stays if one.phase is Phase.HELD]
@@ -452,7 +452,7 @@ class Gate:
                 stay.phase = Phase.WAITING
 
     def _tell_left(self, id: str, spot: str) -> None:
-        """Report again that a call has left the queue, now with the call's place, which the server has just sent."""
+        """Repeat the report that a call stopped waiting: the first report lacked the call's position in the queue."""
         for op in self._ops:
             if op.id == id and op.kind == "leave":
                 self._ops.remove(op)
@@ -474,7 +474,7 @@ class Gate:
         return f"{wanted.title} is full in all processes together: {what}, {waiting} wait, and no more may"
 
     def _refuse_all(self, other: str) -> None:
-        """Refuse the waiting calls, because other processes use other numbers for this limit."""
+        """Fail the waiting calls, because other processes use this limit with other settings (the text `other`)."""
         reason = (
             f"has other numbers for the limit {self.name!r}: {other}, and here it is {self.numbers.text}. "
             "Give it the same numbers in all processes, or another name"
@@ -483,7 +483,7 @@ class Gate:
         self.refuse(lambda _: StorageError(self._where, reason + "."))
 
     def refuse(self, failure: Callable[[LocalPermit], str | Exception]) -> None:
-        """Fail all waiting calls of this gate; `failure` returns the error of each call."""
+        """Fail all calls that wait for a permit of this limit; `failure` returns the error for each call."""
         for stay in [one for one in self.stays.values() if one.is_waiting]:
             del self.stays[stay.id]
             stay.refuse(failure(stay))
@@ -491,7 +491,7 @@ class Gate:
         self._ops = deque(op for op in self._ops if op.kind != "enter")
 
     def share_out(self, share: Share, now: float) -> None:
-        """Grant permits from this process's own share during an outage, in the order of arrival."""
+        """Grant permits from this process's own share during an outage, in the order in which the calls arrived."""
         for stay in [one for one in self.stays.values() if one.is_waiting]:
             held = sum(one.phase is Phase.HELD for one in self.stays.values())
             if not share.allows(self.name, self.numbers, held, now):

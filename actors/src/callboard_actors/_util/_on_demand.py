@@ -6,7 +6,7 @@ from typing import Any
 
 
 def on_demand(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a `__getattr__` for a package that imports attributes at first use.
+    """Return a `__getattr__` function for `package`, which imports each attribute of the package at its first use.
 
     `homes` maps the name of each attribute to the module that has it.
     """

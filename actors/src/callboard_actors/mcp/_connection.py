@@ -195,7 +195,7 @@ class Plan:
         return isinstance(self.target, Url)
 
     async def way(self, key: Hashable, link: Link) -> Any:
-        """Return a new SDK transport for the connection of this key; the end of the transport marks `link` as lost."""
+        """Return a new SDK transport for the connection of `key`; when the transport ends, `link` becomes lost."""
         bounds = self.bounds
         match self.target:
             case Command(argv, env, cwd):
@@ -279,7 +279,7 @@ _LISTENS_AT_MOST = 60.0
 
 
 class Catalog:
-    """Tools that an MCP server listed last, or the reason why the server cannot be used.
+    """Tools in the last list that an MCP server sent, or the reason why the server cannot be used.
 
     Only the connection without a key writes to it, from its own task.
     """
@@ -418,7 +418,7 @@ class Connection(Actor):
     async def _sent(
         self, tool: str, send: Callable[..., Awaitable[T]], responses: types.InputResponses | None, state: str | None, /
     ) -> T:
-        """Send a tool call, with the answers (if any) to the server's last requests, and return the response."""
+        """Send a tool call, with the answers to the server's previous requests (if any), and return the response."""
         # `responses` are the answers to its requests; `state` is its `requestState`.
         again = partial(send, input_responses=responses, request_state=state)
         try:
@@ -454,7 +454,7 @@ class Connection(Actor):
         return await self._list()
 
     async def _judged(self, error: MCPError, tool: str, sending: Sending) -> Exception:
-        """Return the error to raise for a failed request; if the session is lost, wait until the actor fails."""
+        """Return the error to raise for a failed request; if the session is lost, wait until this actor fails."""
         # If the session is lost, this never returns: the actor fails and ends all calls.
         if self._plan.is_http:
             if error.code == types.INVALID_REQUEST and error.message == "Session terminated":

@@ -231,7 +231,7 @@ def _headers(response: httpx2.Response) -> list[tuple[bytes, bytes]]:
 
 
 async def _in_words(response: httpx2.Response) -> httpx2.Response:
-    """Return an HTTP error response with an MCP error message as its body."""
+    """Return a copy of an HTTP error response that has an MCP error message as its body."""
     # Status and headers stay, because the authentication reads them.
     await response.aclose()
     status = f"HTTP status {response.status_code} {response.reason_phrase}".rstrip()

@@ -181,7 +181,7 @@ def is_end(error: MCPError, link: Link) -> bool:
 
 @asynccontextmanager
 async def watched(transport: AbstractAsyncContextManager[Any], link: Link) -> AsyncGenerator[Any]:
-    """Open a transport of the SDK during the block, and mark `link` as lost when the connection ends."""
+    """Open a transport of the SDK for an `async with` block; mark `link` as lost when the connection ends."""
     # The link learns of the end before the SDK's session notices it.
     async with transport as (read, write):
         asked = _Asked()
@@ -189,7 +189,7 @@ async def watched(transport: AbstractAsyncContextManager[Any], link: Link) -> As
 
 
 class _Asked:
-    """Counter of the server's requests that the SDK has not answered; the SDK runs a task for each of them.
+    """Counter of a server's requests that the SDK has not yet answered; too many of them pause reading.
 
     A server may send requests faster than they are answered, so reading pauses. The pause is bounded, because a request
     may wait for a person, or never be answered because the server has withdrawn it.
@@ -248,7 +248,7 @@ class _WatchedStream(ObjectReceiveStream[Any]):
 
     @property
     def last_context(self) -> Any:
-        """Context variables of the task that sent the last message; `None` if the transport does not know them."""
+        """Context variables of the task that sent the last message; `None` if the transport does not provide them."""
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> Any:

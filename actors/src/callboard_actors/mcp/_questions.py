@@ -1,4 +1,4 @@
-"""Answers to the requests of an MCP server, given by a person (through an interrupt), a function or a model.
+"""Handling of an MCP server's requests: a person (through an interrupt), a function or a model answers them.
 
 Servers of 2026 ask in rounds: a server answers a call with requests, and the call is repeated with the answers. Servers
 of 2025 ask during a call, which stays open until a person answers (`HeldCall`). `Questions` serves both.
@@ -39,7 +39,7 @@ from callboard_actors.mcp._tools import McpToolError, as_block
 
 
 class SamplingRefusedError(Exception):
-    """Raised if a server requests a model that the server may not use, or a use of the model that is not allowed."""
+    """Raised if a server requests a model, or a feature of a model, that the server may not use."""
 
     def __init__(self, server: str, what: str = "a model", *, remedy: str = "") -> None:
         super().__init__(f"the MCP server {server!r} asks for {what}, which is refused{remedy}")
@@ -60,7 +60,7 @@ def no_model(server: str) -> SamplingRefusedError:
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Function that sends the messages of a server, and nothing else, to a model.
+    """Function that sends the messages in a server's request, and no other messages, to a model.
 
     The model is `model` or, if this is `None`, that of the agent whose call made the server ask.
     """
@@ -170,7 +170,7 @@ class McpAnswer(TypedDict):
 
 
 def question_of(params: types.ElicitRequestParams, server: str, tool: str, continuation: dict[str, Any]) -> McpQuestion:
-    """Return a server's request to a person as the value of an interrupt.
+    """Convert a server's question to a person to the value of a LangGraph interrupt.
 
     Raise `McpToolError` for an invalid form, or for a URL that is not a web page.
     """
@@ -184,7 +184,7 @@ def question_of(params: types.ElicitRequestParams, server: str, tool: str, conti
 
 
 def name_of_call(server: str, tool: str, arguments: Mapping[str, Any]) -> str:
-    """Return a digest of a call to a server, which distinguishes the call from other calls of the same tool body."""
+    """Return a digest of a call's server, tool and arguments, which tells apart the calls within one tool function."""
     return hashlib.sha256(json.dumps([server, tool, arguments], sort_keys=True, default=repr).encode()).hexdigest()
 
 
@@ -245,7 +245,7 @@ Respond = Callable[[types.InputRequest, dict[str, Any]], Awaitable[types.InputRe
 
 @dataclass(slots=True)
 class Round:
-    """Requests of a server in one response to a call, and the answers so far."""
+    """One round of a call: the requests that the server sent instead of a result, and the answers so far."""
 
     requests: Mapping[str, types.InputRequest]
     state: str | None
@@ -264,7 +264,7 @@ class Round:
 
     @classmethod
     def resumed(cls, continuation: Mapping[str, Any], answer: types.ElicitResult) -> "Round":
-        """Return a `Round` restored from the data in a question to a person, with the person's answer added."""
+        """Restore a `Round` (a server's requests and their answers) from a checkpoint, and add a person's answer."""
         responses = _RESPONSES.validate_python(continuation["responses"])
         responses[continuation["asking"]] = answer
         return cls(_REQUESTS.validate_python(continuation["requests"]), continuation["state"], responses)
@@ -283,7 +283,7 @@ class Round:
         }
 
     async def complete(self, respond: Respond) -> types.InputResponses | None:
-        """Answer all open requests with `respond`.
+        """Answer each open request by a call of the function `respond`.
 
         Return the answers by request key, or `None` if the server made no request.
         """
@@ -315,7 +315,7 @@ class Asked:
 
 @dataclass(slots=True, eq=False)
 class HeldCall:
-    """Call to a server with an MCP version of 2025, in a task of its own, which may outlive the callers.
+    """Call to a server with an MCP version of 2025, run in a separate task that may outlive the callers.
 
     `name` is a digest that distinguishes the call from others of the same tool body. Questions are shown in
     `conversation` only.
@@ -356,7 +356,7 @@ class HeldCall:
         return self._asked[0] if self._asked else None
 
     async def until_news(self) -> Asked | None:
-        """Wait until the server asks a question, or the call ends; return the question, or `None` at the end."""
+        """Wait until the server asks a question, or the call ends; return the question, or `None` after the end."""
         while self.question is None and not self._ended.is_set():
             await self._news.wait()
             # After the end the event stays set, so that no later wait can block.
@@ -393,7 +393,7 @@ class HeldCall:
         asked.answered.set()
 
     def hold(self, seconds: float) -> None:
-        """Limit the time of the call: it is cancelled unless a caller returns with an answer within `seconds`."""
+        """Start a time limit: the call is cancelled unless a caller returns with an answer within `seconds`."""
         self._resumed = anyio.Event()
         self._scope.deadline = anyio.current_time() + seconds
 
@@ -461,7 +461,7 @@ class Questions:
         return await self._begun(tool, name, cast("Any", partial(send, None, None)))
 
     async def _in_rounds(self, tool: str, name: str, send: Send, asked: McpQuestion | None) -> types.CallToolResult:
-        """Make a call to a server with an MCP version of 2026; repeat it with answers until there is a result."""
+        """Call a tool of a server with MCP version 2026; repeat the call with answers while the server asks."""
         # `asked` is the question that interrupted the call in an earlier run, if any; its answer is sent first.
         respond = partial(self._respond, tool, name)
         try:

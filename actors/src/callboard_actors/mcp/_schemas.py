@@ -115,7 +115,7 @@ _budget: ContextVar[_Budget] = ContextVar("budget")
 
 
 class Judge:
-    """Validator for values of one untrusted schema.
+    """Validator that checks values against one untrusted JSON schema.
 
     The schema is checked first. Raise `OverBudgetError` if this takes more than `steps`.
 
@@ -175,7 +175,7 @@ def is_small(value: object, most: int = 1_000) -> bool:
 
 
 def _parts_of(value: object) -> int:
-    """Return the number of nested values in a value, itself included."""
+    """Return the number of values in a value: the value itself, and all values nested in it."""
     count, values = 0, [value]
     while values:
         one = values.pop()
@@ -253,7 +253,7 @@ class OutputSchemas:
         self._judges = {name: one for name, one in self._judges.items() if self._schemas.get(name) == before[name]}
 
     def judge_for(self, session: ClientSession) -> None:
-        """Make an SDK session validate structured results by this object instead of its own method."""
+        """Make an SDK session validate structured results with this object, and not with the session's own method."""
         session.validate_tool_result = self._judge  # type: ignore[method-assign]
 
     async def _judge(self, name: str, result: types.CallToolResult) -> None:

@@ -330,7 +330,7 @@ class McpServer(Openable):
         return await self._tried(what, key, lambda at, _: cast("Awaitable[T]", at.use(what, work)))
 
     async def _tried(self, what: str, key: Hashable, ask: Callable[[Any, Sending], Awaitable[T]]) -> T:
-        """Return the result of `ask` on the connection of a key. If this connection is lost, try another connection."""
+        """Call the function `ask` with a key's connection; retry if the connection was lost before sending."""
         # A call that the server may have seen is not tried again. Read operations never count as seen.
         lost: ActorDiedError | None = None
         for _ in range(_TRIES):

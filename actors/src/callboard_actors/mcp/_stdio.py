@@ -50,7 +50,7 @@ Outgoing = MemoryObjectSendStream[SessionMessage]
 async def stdio_transport(
     argv: Sequence[str], link: Link, *, env: Mapping[str, str], cwd: str | None, max_message: int, grace: float
 ) -> AsyncGenerator[tuple[Incoming, Outgoing]]:
-    """Start the process of an MCP server, and end it, with all processes that it has started, at the end of the block.
+    """Run the process of an MCP server during an `async with` block; then end it and all processes that it has started.
 
     `max_message` is the maximum size of a message in bytes. `grace` is the time in seconds to end after stdin is
     closed, and again after SIGTERM. Raise `OSError` if the command cannot be started.
@@ -124,7 +124,7 @@ class _Child:
                     self._link.lose(f"it sent a message of more than {self._max_message} bytes")
 
     def _message(self, line: bytes) -> SessionMessage | None:
-        """Return the message in a line of the server's stdout, or `None` if the line is something else."""
+        """Return the message in a line of the server's stdout, or `None` if the line is not a message."""
         # Some servers print other lines, too; only many in a row are an error.
         if not line.strip():
             return None
@@ -203,7 +203,7 @@ class _Child:
         return self._process.returncode is not None
 
     def _signal(self, number: int) -> None:
-        """Send a signal to the process group; it may have members even after its leader has ended."""
+        """Send a signal to the process group, which may have members even after its leader has ended."""
         with suppress(ProcessLookupError, PermissionError):
             if hasattr(os, "killpg"):
                 os.killpg(self._process.pid, number)

@@ -111,7 +111,7 @@ def as_text(text: str) -> TextContentBlock:
 
 
 def _media(mime_type: str | None, **data: str) -> Block:
-    """Return an image block or a file block; `data` is its `url`, or its content as `base64`."""
+    """Return a content block for an image or another file; `data` is `url=...` or `base64=...`."""
     kind = "image" if mime_type is not None and mime_type.startswith("image/") else "file"
     return cast("Block", {"type": kind, **data, **({"mime_type": mime_type} if mime_type else {})})
 

@@ -64,14 +64,14 @@ class Caller:
 
     @property
     def owner(self) -> tuple[str, str]:
-        """Identity under which the waiting calls of this client are counted.
+        """Identity of the client for the limits on the number of waiting calls.
 
         It is the principal or, without one, the address and port of the connection.
         """
         return self.connection if self.principal is None else ("principal", self.principal)
 
     def own_name(self, name: str) -> str:
-        """Return the internal name for a `name` that the client uses, such as a thread id."""
+        """Return the server's internal form of a `name` (such as a thread id) that the client has chosen."""
         # Each authenticated client has a name space of its own.
         return name if self.principal is None else _digest("name", self.principal, name)
 

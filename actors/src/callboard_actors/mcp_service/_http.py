@@ -56,7 +56,7 @@ class McpApp(Starlette):
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncGenerator[None]:
-        """Open the served object and accept requests during the block.
+        """Open the served object, and accept requests, during the `async with` block.
 
         For a mounted application, pass this method as the lifespan of the outer one.
         """

@@ -36,7 +36,7 @@ _NO_KEY: Final = object()
 
 
 def depends_on_thread(tool: BaseTool, arguments: Mapping[str, Any]) -> bool:
-    """Return whether calls of a tool with these arguments reach different actors in different conversations."""
+    """Return whether the actor that a tool call reaches depends on the conversation (thread id)."""
     actor = actor_behind(getattr(tool, "coroutine", None))
     if actor is None or actor.key is None or not actor.key.takes_context:
         return False
@@ -46,7 +46,7 @@ def depends_on_thread(tool: BaseTool, arguments: Mapping[str, Any]) -> bool:
 
 
 def _of(actor: ToolActor, call: object, context: CallContext) -> object:
-    """Return the actor key of a call, or a constant if the key function fails: such a call reaches no actor."""
+    """Return the actor key of a call, or a constant if the user's key function fails."""
     try:
         return actor.key and actor.key.of(call, lambda: context)
     except Exception:  # the user's code; the call itself will raise and report the same error
@@ -164,7 +164,7 @@ _NO_CONVERSATION: Final = (
 
 
 def _place(caller: Caller) -> RunnableConfig:
-    """Return the LangChain config of a call: a thread id, and the call name, if any, for idempotency keys."""
+    """Return the LangChain config of a client's call: the thread id and, for idempotency keys, the call's name."""
     # A client without an identity gets a random thread id per call, so that it finds no state of other clients.
     place: dict[str, Any] = {"thread_id": caller.thread_id or uuid4().hex}
     if caller.call_name is not None:
@@ -184,7 +184,7 @@ class NodeCall:
     """Results, answers and open questions of this call, which the node keeps here while the call waits for a person."""
 
     async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | NeedsAnswers:
-        """Run the call, or resume it with answers; return its result, or new questions to a person."""
+        """Run the call, or resume it with answers; return its result, or new questions to the client's user."""
         # An empty state, for injected state arguments that have defaults.
         given = ToolCallWithContext(__type="tool_call_with_context", tool_call=self.call, state={})
         runtime: Runtime[Any] = Runtime(stream_writer=tell)
@@ -285,7 +285,7 @@ class AgentCall:
         self._thread_id = caller.own_name(self._name)
 
     async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | NeedsAnswers:
-        """Run the agent until it has an answer, or a person must be asked; return the result or the questions."""
+        """Run the agent until it has a result, or questions to the client's user; return result or questions."""
         message = {"messages": [("user", self._arguments["message"])]}
         given: object = Command(resume=dict(answers)) if answers else message
         config: RunnableConfig = {"configurable": {"thread_id": self._thread_id}}
@@ -321,7 +321,7 @@ def _mistake_in(arguments: Mapping[str, Any], *, keeps: bool) -> str | None:
 
 
 def _unnamed_thread(arguments: Mapping[str, Any], caller: Caller) -> str | None:
-    """Return an error text if a client that may use only thread ids of this server sends another one; else `None`."""
+    """Return an error text if a client sends a thread id that it may not use; `None` otherwise."""
     # Clients without an identity share the names of threads. Only random ids, which nobody can guess, keep their
     # conversations apart.
     name = arguments.get("thread_id")

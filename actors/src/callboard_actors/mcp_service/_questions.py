@@ -1,4 +1,4 @@
-"""Questions to a person as MCP forms for the client's user, and the dialogue between a call and the user."""
+"""Questions of a call to the client's user as MCP forms, calls that wait for answers, and progress reports."""
 
 import json
 import math
@@ -38,7 +38,7 @@ class InvalidAnswerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FormQuestion:
-    """Question of a run, and its MCP forms: one form for each action that needs approval, otherwise a single form.
+    """Question that interrupts a run, and its MCP forms: one for each action that needs approval, or a single form.
 
     A question of another MCP server is passed on unchanged, and so is the client's answer, even a refusal.
     """
@@ -204,7 +204,7 @@ Tell = Callable[[object], None]
 
 @dataclass(frozen=True, slots=True)
 class NeedsAnswers:
-    """Questions that a call asks a person before it can continue."""
+    """Questions that a call asks the client's user before it can continue."""
 
     questions: Sequence[FormQuestion]
     complaint: str = ""
@@ -215,7 +215,7 @@ class ServedCall(Protocol):
     """Call of a client that the server runs; before it has a result, it may ask the user questions."""
 
     async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | NeedsAnswers:
-        """Run the call until it has a result, or a person must be asked; return the result or the questions.
+        """Run the call until it has a result, or questions to the client's user; return the result or the questions.
 
         `answers` maps question ids to answers; it is empty at the first time. Raise the error of a failed call.
         """
@@ -257,20 +257,20 @@ _LEFT: Final = types.ElicitResult(action="cancel")
 
 @dataclass(slots=True)
 class Dialogue:
-    """State of the dialogue between a call and the user: the call, and the number of invalid answers so far."""
+    """Dialogue between a call and the client's user, with the number of the user's invalid answers."""
 
     work: ServedCall
     complaints: int = 0
 
     async def begin(self, tell: Tell) -> Outcome:
-        """Run the call; return its result, or questions. A failed call has an error result."""
+        """Run the call; return its result, or questions to the client's user. A failed call has an error result."""
         try:
             return await self.work.go_on({}, tell)
         except ERRORS_OF_CALLS as error:
             return await self._failed(error)
 
     async def fill_in(self, asking: NeedsAnswers, filled: Filled, tell: Tell) -> Outcome:
-        """Continue the call with the filled-in forms; return its result, or questions.
+        """Continue the call with the filled-in forms; return its result, or further questions to the client's user.
 
         After an invalid answer, the same questions are returned with a complaint.
         """
@@ -318,7 +318,7 @@ PATIENCE: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class WaitingCall:
-    """Call that waits for a person, with its open questions."""
+    """Call that waits for answers of the client's user, with its open questions."""
 
     caller: Caller
     name: str
@@ -436,7 +436,7 @@ class ProgressCounter:
 async def progress_sender(
     report: Callable[[float, float | None, str | None], Awaitable[None]],
 ) -> AsyncGenerator[Callable[[object], None]]:
-    """Send progress reports to the client during the block.
+    """Send progress reports to the client during the `async with` block.
 
     Yield a function that takes the chunks of a stream. It sends the progress reports among them, and ignores other
     chunks.

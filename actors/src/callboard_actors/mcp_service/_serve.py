@@ -106,7 +106,7 @@ def http_app(
 
 
 async def over_http(app: McpApp, host: str, port: int, drain: float) -> Drained:
-    """Serve an application by HTTP until a signal arrives; raise the errors of `serve_mcp`."""
+    """Serve an application by HTTP until SIGTERM or SIGINT; raise RuntimeError if the event loop is not asyncio."""
     if sniffio.current_async_library() != "asyncio":
         raise RuntimeError(
             "serve_mcp(transport='http') runs uvicorn, which needs asyncio; on trio, give mcp_app(...) to a server "

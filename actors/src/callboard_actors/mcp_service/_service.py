@@ -39,7 +39,7 @@ Block = Callable[[], AbstractAsyncContextManager[Any]]
 
 
 def block_of(served: object) -> Block | None:
-    """Return a function whose async context manager opens the object to serve; `None` for an object that is open."""
+    """Return a function that opens the served object (an async context manager), or `None` if the object is open."""
     # Two kinds need it: functions with `@asynccontextmanager`, and MCP servers that are not open yet.
     if inspect.isfunction(served) and inspect.isasyncgenfunction(inspect.unwrap(served)):
         return cast("Block", served)
@@ -126,7 +126,7 @@ class Service:
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:
-        """Open the served object during the block, so that clients can call its tools.
+        """Open the served object during the `async with` block, so that clients can call its tools.
 
         Raise the errors of the object, and those of `serve_mcp`.
         """
@@ -271,7 +271,7 @@ def _tools_of(served: object) -> list[Any]:
 
 
 def _tool(one: object) -> object:
-    """Return an object to serve in the form that `ToolNode` accepts; raise TypeError if its type cannot be served."""
+    """Convert a served object to a form that `ToolNode` accepts; raise TypeError for an unsupported type."""
     # Actors and MCP servers are returned unchanged. Tools and functions become tools with JSON results.
     if isinstance(one, (Actor, ChildSpec, McpServer)):
         return one

@@ -86,7 +86,7 @@ async def _until(ready: Callable[[int], Awaitable[None]], descriptor: int) -> No
 
 @contextmanager
 def claimed_stdio() -> Generator[StdioConnection]:
-    """Reserve stdin and stdout of the process for the client during the block; yield the connection to the client."""
+    """Reserve stdin and stdout for the MCP client during the `with` block; yield the connection to the client."""
     sys.stdout.flush()
     source, sink = os.dup(_STDIN), os.dup(_STDOUT)
     nothing = os.open(os.devnull, os.O_RDONLY)

@@ -95,7 +95,7 @@ class PostgresConnection:
             raise
 
     async def _make(self) -> None:
-        """Create the tables and functions by running the script, unless the function that it creates last exists."""
+        """Create the tables and functions by the SQL script `self.script`, unless they exist."""
         connection = self._saying
         if connection.info.server_version < _LEAST * 10_000:
             version = connection.info.server_version // 10_000
@@ -141,7 +141,7 @@ class PostgresConnection:
 
     @contextmanager
     def _errors(self) -> Generator[None]:
-        """Translate errors of the driver: `AwayError` if trying again may help, otherwise `StorageError`."""
+        """Translate the driver's errors in a `with` block: `AwayError` if a retry may help, else `StorageError`."""
         try:
             yield
         except _NEVER as error:

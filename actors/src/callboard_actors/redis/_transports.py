@@ -98,7 +98,7 @@ class RedisConnection:
         return ()
 
     async def open(self, client: str) -> None:
-        """Connect as `client`, check the server's version, subscribe to the channels, and load the script."""
+        """Connect as `client`, check the server's version, subscribe to the channels, and load the Lua script."""
         self._client = client
         with self._errors():
             await self._meet()
@@ -126,7 +126,7 @@ class RedisConnection:
         self._run_id = server["run_id"]
 
     async def _run(self, calls: Sequence[Sequence[object]]) -> list[Any]:
-        """Run the script once for each call, all in one round trip; return the results."""
+        """Run the Lua script once for each of the `calls`, all in one round trip; return the results."""
         # Each run is atomic by itself. A call is the number of keys, the keys, and other arguments. After an
         # `AwayError`, the runs may have happened.
         with self._errors():
@@ -155,7 +155,7 @@ class RedisConnection:
 
     @contextmanager
     def _errors(self) -> Generator[None]:
-        """Translate errors of the Redis client: `AwayError` if trying again may help, otherwise `StorageError`."""
+        """Translate Redis errors in a `with` block: `AwayError` if a retry may help, otherwise `StorageError`."""
         try:
             yield
         # Before `_NOT_NOW`: AuthenticationError is a ConnectionError, but trying again would not help.

@@ -33,7 +33,7 @@ class Owned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Key, and the owner that the sender of an ask expects. The server rejects the ask if the owner is another one."""
+    """Actor key, and the owner to which a call is sent; the server rejects the call if another member owns the key."""
 
     gate: str
     owner: str
@@ -85,15 +85,15 @@ class FleetTransport(Connection, Protocol):
         ...
 
     async def own(self, gate: str) -> Owned:
-        """Acquire an actor key if it has no owner; return the owner that the key then has."""
+        """Acquire an actor key if it has no owner; return the owner of the key, which may be another member."""
         ...
 
     async def still(self, addresses: Sequence[Address]) -> Sequence[bool]:
-        """Return, for each address, whether its member still owns the key with the same fencing token."""
+        """Return for each address (key, member, fencing token) whether the member still owns the key with the token."""
         ...
 
     async def send(self, to: Address, number: int, ask: str, frame: bytes) -> bool:
-        """Send an ask to the owner of its key through the server; return False if `to` does not own the key.
+        """Send an ask (actor call) to the member `to` through the server; return False if `to` does not own the key.
 
         Args:
             to: the owner.
@@ -104,14 +104,14 @@ class FleetTransport(Connection, Protocol):
         ...
 
     async def begin(self, gate: str, token: int, ask: str) -> bool:
-        """Record at the server that this member begins to run an ask.
+        """Record at the server that this member begins to run an ask (actor call).
 
         Return False if its sender has recalled it, or if the key has another owner.
         """
         ...
 
     async def recall(self, owner: str, ask: str, marker: bytes) -> bool:
-        """Ensure that a sent ask never begins; return False if it may have begun.
+        """Ensure that a sent ask (actor call) never begins; return False if it may have begun.
 
         In that case the marker is put into the asker's own mail, behind any reply to the ask that is already there.
         """

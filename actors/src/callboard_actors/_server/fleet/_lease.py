@@ -82,7 +82,7 @@ class Lease:
         self._is_member = False
 
     def is_safe(self, era: int) -> bool:
-        """Return whether this member certainly still owns the keys that it acquired in the era `era`.
+        """Return whether this member certainly still owns the keys that it acquired while `self.era` was `era`.
 
         An era is the time between two losses of all keys; see `self.era`. May be called from any thread.
         """
@@ -104,7 +104,7 @@ class Lease:
         self.era += 1
 
     def renew(self, said_at: float, *, was_member: bool) -> bool:
-        """Handle the answer to a heartbeat; return True if keys that were owned before are still owned.
+        """Renew the lease when a heartbeat is answered; return whether this member has kept its keys.
 
         Args:
             said_at: time at which the heartbeat was sent, on this clock.

@@ -155,7 +155,7 @@ class Answers:
 
     @property
     def is_quiet(self) -> bool:
-        """Return whether every ask that has arrived at this process has its reply."""
+        """Return whether every ask (actor call) that has arrived at this process has been answered."""
         return not self._cancels
 
 

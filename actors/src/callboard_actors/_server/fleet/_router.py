@@ -31,7 +31,7 @@ State = Literal["queued", "sent", "here", "taken", "done"]
 
 
 class RoutedAsk:
-    """Ask (call of a keyed actor) from this process to the owner of its key; created in the task that waits for it.
+    """Ask (call of a keyed actor) to be sent to the key's owner; created in the task that waits for the result.
 
     Its state belongs to the client's thread.
     """
@@ -116,7 +116,7 @@ class RoutedAsk:
             self.ask.on_begin()
 
     def taken(self) -> None:
-        """Tell the router that the ask is in a local actor's mailbox, or never will be: the next ask may follow."""
+        """Allow the router to handle the key's next ask: this ask is in a local mailbox, or will never be in one."""
         if self.state == "here":
             self.state = "taken"
             self._on_taken(self)
@@ -257,12 +257,12 @@ class Router:
         return found
 
     def route(self, key: Hashable) -> Route:
-        """Return the route to a key, and make it if needed; may be called from any thread."""
+        """Return the `Route` of a key, created if necessary; may be called from any thread."""
         with self._lock:
             return self._route(key)
 
     def held(self, key: Hashable) -> HeldKey | None:
-        """Return this process's ownership of a key; `None` if it does not own the key. Called from any thread."""
+        """Return this process's ownership of a key, or `None` without ownership; may be called from any thread."""
         route = self._routes.get(key)
         held = None if route is None else route.held
         return held if held is not None and held.is_current else None
@@ -556,7 +556,7 @@ class Router:
             self.tell(one.sent_to.owner, "cancel", one.id)
 
     def tell(self, to: str, what: What, ask: str, said: object = None, *, ends: bool = False) -> None:
-        """Queue a message to another member; messages are sent in the order of the calls. Client's thread only."""
+        """Queue a message to another member; queued messages are sent in FIFO order. Client's thread only."""
         self._outbox.append((to, self.frame(to, what, ask, said), ask if ends else ""))
         self._written += 1
         if not self._is_posting:
