@@ -322,7 +322,7 @@ class DocumentStore(ClientStore[DocumentsClient]):
 
     @property
     def largest(self) -> int:
-        """Size limit of a document, in bytes."""
+        """Maximum size of a document, in bytes."""
         return self._largest
 
     def change(

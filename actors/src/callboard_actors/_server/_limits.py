@@ -103,7 +103,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answer of the server to the message of a process: permits granted, calls queued, calls refused."""
+    """Server's answer to a message about one limit: the granted permits, the queued calls and the refused calls."""
 
     epoch: str = ""
     """Version of the server's data; "" if the server has lost data of this process and needs a full report."""
@@ -205,7 +205,7 @@ class LocalPermit:
         self.phase = Phase.GONE
 
     def refuse(self, failure: str | Exception) -> None:
-        """End the request with this failure instead of a permit, and wake the waiting call."""
+        """Wake the waiting call with an error (`failure`) instead of a permit."""
         self.phase = Phase.GONE
         self.failure = failure
         self._on_answer()

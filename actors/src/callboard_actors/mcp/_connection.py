@@ -171,7 +171,7 @@ class McpBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Target and options with which an `McpServer` makes each connection, also after a restart of the actor."""
+    """Target and options of an `McpServer`, used for each connection of its actors, also after a restart."""
 
     name: str
     target: Target

@@ -100,7 +100,7 @@ def _parsed(message: bytes) -> dict[str, Any]:
 
 
 def _same(number: object, sent: object) -> bool:
-    """Return whether two JSON-RPC ids are equal. The SDK accepts "7" for 7, because some servers write it so."""
+    """Return whether two JSON-RPC ids are equal; as in the SDK, the string "7" equals the number 7."""
     is_id = isinstance(number, (int, str)) and not isinstance(number, bool)
     return is_id and coerce_request_id(cast("Any", number)) == coerce_request_id(cast("Any", sent))
 
@@ -199,7 +199,7 @@ class _Forgiving(httpx2.AsyncBaseTransport):
         return await _in_words(response)
 
     async def _whole(self, response: httpx2.Response) -> httpx2.Response:
-        """Read the whole body of a JSON response. A failure becomes an error response to the same request."""
+        """Return a JSON response with its whole body, or an error response if the body cannot be read."""
         try:
             body = await _bounded(response, self._max_message)
         except (httpx2.TransportError, httpx2.DecodingError) as error:

@@ -220,7 +220,7 @@ class _Asked:
 
 
 class AnswerStream(ObjectSendStream[Any]):
-    """Stream of outgoing messages; after it has sent an answer, it reports the id of the answered request."""
+    """Stream of outgoing messages that calls `answered` with the id of each request whose answer it has sent."""
 
     def __init__(self, stream: Any, answered: Callable[[Any], object]) -> None:
         self._stream = stream

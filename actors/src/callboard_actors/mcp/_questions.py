@@ -306,7 +306,7 @@ It is known over HTTP, where the request arrives with the context of its call, b
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """Question of a server to a person, and the person's answer, when it has arrived."""
+    """Question of a server to a person, and the person's answer (`None` until it arrives)."""
 
     params: types.ElicitRequestParams
     answered: anyio.Event = field(default_factory=anyio.Event)
@@ -447,7 +447,7 @@ class Questions:
         return {"elicitation_callback": self._on_request, **sampling}
 
     async def call(self, tool: str, arguments: Mapping[str, Any], send: Send, *, modern: bool) -> types.CallToolResult:
-        """Make a call, answer the server's requests for it, and return its result.
+        """Call a tool, answer the requests that the server sends for this call, and return the result.
 
         `modern` is true for a server of 2026 or later. Raise `GraphInterrupt` to ask a person. Raise
         `ActorDiedError` if the call was held open for an answer, and its connection is gone.
@@ -546,7 +546,7 @@ class Questions:
         return await self._attend(call)
 
     async def _attend(self, call: HeldCall) -> types.CallToolResult:
-        """Wait for the result of a call to a server with an MCP version of 2025, and return the result."""
+        """Return the result of a call to a server with MCP version 2025; interrupt the caller if the server asks."""
         # If the server asks a question first, the call stays open, and its caller is interrupted to ask a person.
         try:
             while (asked := await call.until_news()) is not None:

@@ -1,4 +1,4 @@
-"""Validation by JSON schemas that servers write: forms for people, and structured results of tools.
+"""Validation against JSON schemas from MCP servers: answers of people in forms, and structured results of tools.
 
 Schemas are untrusted. Nothing that they refer to is fetched, their patterns run only in a regex engine without
 backtracking, and the work for a value is bounded. The SDK would validate in the event loop without any limit.

@@ -64,7 +64,7 @@ class SeenSessions:
 
 
 def check_options(name: object, prefix: object, key: object, bounds: object, of_keys: Mapping[str, object]) -> None:
-    """Raise `TypeError` for options of `McpServer` of a wrong type, and `ValueError` for options that need a `key`."""
+    """Raise `TypeError` for `McpServer` options of a wrong type, and `ValueError` for `cap` or `idle` without `key`."""
     if name is not None and (not isinstance(name, str) or not name):
         raise TypeError(f"McpServer(name=...) is a text, got {name!r}")
     if not isinstance(bounds, McpBounds):
@@ -223,7 +223,7 @@ class McpServer(Openable):
 
     @property
     def tools(self) -> list[BaseTool]:
-        """Tools that are offered to models, as last listed; raise `RuntimeError` if the server is not open."""
+        """Tools offered to models, from the server's last list; raise `RuntimeError` if the server is not open."""
         self._open()
         wanted = self._choice.of(list(self._catalog.tools.values()))
         tools = [_tools.as_langchain_tool(tool, prefix=self._prefix, call=self._call_of_model) for tool in wanted]
@@ -353,7 +353,7 @@ class McpServer(Openable):
         return await self._use(what, work, key)
 
     async def _check_extra_tools(self) -> None:
-        """Raise `ValueError` if an option requests tools for resources or prompts that the server does not have."""
+        """Raise `ValueError` if the option `resources` or `prompts` is set for a server without this capability."""
         if not any(self._extra_tools.values()):
             return
         has = await self._use("capabilities", _capabilities, None)

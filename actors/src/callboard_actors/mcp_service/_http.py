@@ -86,7 +86,7 @@ class McpApp(Starlette):
 
 
 class _Endpoint:
-    """ASGI endpoint for the MCP requests; it answers them only while the lifespan runs."""
+    """ASGI endpoint for MCP requests; it answers them only during the lifespan of the application."""
 
     def __init__(self, service: Service, security: TransportSecuritySettings) -> None:
         self._service = service
@@ -156,7 +156,7 @@ class _Tokens:
 
 
 def _security(allowed_hosts: Sequence[str]) -> TransportSecuritySettings:
-    """Return settings for the SDK, which then accepts only requests to the allowed host names."""
+    """Return the SDK's security settings that allow requests only to the host names `allowed_hosts`."""
     # They protect against DNS rebinding by web pages.
     return TransportSecuritySettings(
         allowed_hosts=[name for host in allowed_hosts for name in (host, f"{host}:*")],

@@ -122,7 +122,7 @@ def _fields(schema: object) -> Mapping[str, FieldInfo]:
 
 
 class NodeOffer:
-    """Tools of a `ToolNode`, as an MCP server lists and calls them.
+    """Adapter that offers the tools of a `ToolNode` to MCP clients.
 
     `promises_schemas` is false for a user's node, whose middleware may replace results. Raise ValueError if a tool
     needs an argument that only a graph provides.

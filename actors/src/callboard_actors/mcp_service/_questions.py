@@ -75,7 +75,7 @@ def asked(questions: Sequence[Interrupt]) -> list[FormQuestion]:
 
 
 def with_complaint(form: types.ElicitRequest, complaint: str) -> types.ElicitRequest:
-    """Return a copy of a form whose text begins with a complaint about the last answer."""
+    """Return a copy of a form whose text begins with a complaint about the user's last answer."""
     params = form.params
     return form.model_copy(update={"params": params.model_copy(update={"message": f"{complaint}\n\n{params.message}"})})
 
@@ -118,7 +118,7 @@ def _schema_for(action: Action) -> dict[str, Any]:
 
 
 def _decided(action: Action, filled: types.ElicitResult) -> Answer:
-    """Return the decision about an action from its filled-in form: the type of the answer, and its arguments."""
+    """Return the user's decision about an action, read from its form: the type of the answer, and its arguments."""
     # A form that was not filled in means `ignore`.
     content = filled.content or {}
     if filled.action != "accept":
@@ -377,7 +377,7 @@ class OpenQuestions:
             await found.dialogue.work.forget()
 
     def _surplus(self, owner: tuple[str, str]) -> str | None:
-        """Return the token of the waiting call to drop if a limit is exceeded; `None` if no limit is exceeded."""
+        """Return the token of the call to drop if too many calls wait for answers; otherwise `None`."""
         # `owner` is the client that has just stored a call.
         counts = Counter(one.caller.owner for one in self._waiting.values())
         if counts[owner] <= MOST_OF_ONE:
@@ -390,7 +390,7 @@ class OpenQuestions:
 
 
 def _group(host: str, name: str) -> tuple[str, str]:
-    """Return the group for counting waiting calls: an authenticated client, or all other clients at one address."""
+    """Return the group whose waiting calls are counted together: one authenticated client, or one address."""
     # A group is an authenticated client, or all connections from one address.
     return (host, name) if host == "principal" else (host, "")
 
@@ -406,7 +406,7 @@ Report = tuple[float, float | None, str | None]
 
 
 class ProgressCounter:
-    """Generator of progress reports with strictly rising numbers, as the protocol requires.
+    """Source of progress reports with strictly rising numbers, which MCP requires.
 
     The tools' own reports may lack numbers.
     """

@@ -83,7 +83,7 @@ def _structured(message: ToolMessage, *, of_text: bool) -> dict[str, Any] | None
 
 
 def _as_object(artifact: object) -> dict[str, Any] | None:
-    """Return an artifact as a JSON object; `None` for an artifact without such a form, which clients do not get."""
+    """Convert an artifact to a JSON object for clients; return `None` if the artifact has no such form."""
     if isinstance(artifact, (str, bytes, int, float)):
         return None
     if isinstance(artifact, dict) and is_data_content_block(cast("dict[str, Any]", artifact)):
@@ -193,7 +193,7 @@ def _is_langchains_own(returned: object) -> bool:
 
 
 def with_json_results(tool: BaseTool) -> BaseTool:
-    """Return a copy of a tool, with results converted to JSON; the tool itself if its results are no JSON objects."""
+    """Return a copy of a tool with results in JSON, or the tool itself if its results are not JSON objects."""
     found = result_type(tool)
     if found is None or not isinstance(tool, StructuredTool):
         return tool

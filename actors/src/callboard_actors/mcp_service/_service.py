@@ -157,7 +157,7 @@ class Service:
         return Drained() if self._offer is None else await self._offer.supervised.drain(timeout)
 
     def _offer_of(self, served: Served) -> Offer | None:
-        """Return the adapter of an object, or `None` if the object must be opened first."""
+        """Return the MCP adapter (`Offer`) for a served object, or `None` if the object must be opened first."""
         if isinstance(served, Agent):
             return AgentOffer(served, name=self._name or served.name, description=self._description)
         block = block_of(served)

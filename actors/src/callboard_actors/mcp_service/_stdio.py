@@ -128,7 +128,7 @@ async def serve_stdio(service: Service, wire: StdioConnection, drain: float) -> 
 
 
 class _Answers:
-    """Middleware of the SDK's server that tracks unanswered requests.
+    """Middleware (for the server object of the SDK) that keeps the ids of unanswered requests.
 
     Its `drain()` waits until all are answered, and then ends the connection.
     """

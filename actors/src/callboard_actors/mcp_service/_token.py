@@ -1,4 +1,4 @@
-"""Bearer tokens of clients over HTTP, and their environment variables."""
+"""Checks of bearer tokens for MCP over HTTP, and reading of tokens from environment variables."""
 
 import os
 from collections import Counter

@@ -203,7 +203,7 @@ class FleetClient(BackgroundClient[FleetTransport]):
 
     @property
     def is_up(self) -> bool:
-        """Return whether there is a connection to the server on which no request has failed."""
+        """Return whether the client is connected, and no request has failed on this connection."""
         return self._line is not None and self._up.is_set()
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -335,7 +335,7 @@ class Router:
             one.fail(StorageError(error.where, error.reason))
 
     def see_to(self, route: Route) -> None:
-        """Start a task that processes the queue of a key, unless one is running."""
+        """Start the task that processes the queued asks (actor calls) of one key, unless it runs already."""
         with self._lock:
             if route.is_busy or not (route.queue or route.is_suspect):
                 return
