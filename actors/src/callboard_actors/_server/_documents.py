@@ -277,7 +277,7 @@ class DocumentsClient(BackgroundClient[DocumentsTransport]):
         self._answer_waiting(lambda change: change.answer(StorageError(error.where, error.reason)))
 
     def _answer_waiting(self, answer: Callable[[PendingChange], None]) -> None:
-        """Call `answer` for each change with a waiting caller; keep the other changes in the queue."""
+        """Call `answer` for each change whose caller waits for the result; keep the other changes in the queue."""
         for change in self._changes:
             if change.on_answer is not None:
                 answer(change)

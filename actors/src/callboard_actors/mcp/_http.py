@@ -1,4 +1,4 @@
-"""Client transport for MCP over streamable HTTP, in which a failed request ends only its own call.
+"""Client transport for MCP over streamable HTTP: a failed request ends one call, and not the connection.
 
 The SDK treats a failed request as the end of the connection, and of all calls on it. This transport turns a failure
 into an error response to that request. The response tells whether the server may have seen the request.

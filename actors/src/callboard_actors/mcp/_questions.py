@@ -352,7 +352,7 @@ class HeldCall:
 
     @property
     def question(self) -> Asked | None:
-        """Oldest question without an answer, or `None`; questions are answered one after the other."""
+        """Oldest question of the server without an answer, or `None`; questions are answered one after the other."""
         return self._asked[0] if self._asked else None
 
     async def until_news(self) -> Asked | None:

@@ -271,7 +271,7 @@ class McpServer(Openable):
     # Resources and prompts. Reading has no effects, so it is repeated after a lost connection.
 
     async def list_resources(self, *, key: Hashable = None) -> list[types.Resource]:
-        """List the server's resources; `key` chooses the connection, if there is one for each key.
+        """List the server's resources; `key` chooses the connection, if each key has its own connection.
 
         Raises:
             ActorGoneError: if there is no connection.

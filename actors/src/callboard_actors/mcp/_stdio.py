@@ -174,7 +174,7 @@ class _Child:
         return f"its process has ended with exit code {code}"
 
     def _remarks(self) -> str:
-        """Return the end of stderr and the last invalid line of stdout, for errors; "" if there is neither."""
+        """Return the end of stderr and the last invalid line of stdout, for error texts; "" if both are empty."""
         found = ""
         if self._wrote:
             found += f"; on stdout, which is for messages, it wrote {_as_text(self._wrote[-200:])!r}"

@@ -201,7 +201,7 @@ async def serve_http(
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn server without its own signal handlers: `drain_on_signal` drains the calls first."""
+    """Uvicorn server without signal handlers: `drain_on_signal` handles signals, and first drains the calls."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)

@@ -305,7 +305,7 @@ class AgentCall:
         return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=told)
 
     async def forget(self) -> None:
-        """Delete the thread of the run from the checkpointer, unless the agent has its own checkpointer."""
+        """Delete the run's thread of conversation from the checkpointer, unless the agent has its own checkpointer."""
         if not self._keeps:
             await self._agent.checkpointer.adelete_thread(self._thread_id)
 

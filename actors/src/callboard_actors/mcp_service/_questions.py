@@ -57,7 +57,7 @@ class FormQuestion:
         return [_form(_described(action), _schema_for(action)) for action in self.approval.actions]
 
     def answer(self, filled: Sequence[types.ElicitResult]) -> object:
-        """Return the value with which the run is resumed, from the filled-in forms.
+        """Return the value that resumes the interrupted run, made from the filled-in forms.
 
         Raise DeclinedError if the user declined, and InvalidAnswerError for an invalid answer.
         """
