@@ -34,16 +34,19 @@ class _BackgroundLoop:
 
     def __init__(self) -> None:
         self._ready = threading.Event()
-        self.pid = os.getpid()
+        self._is_ending = False
         self.calls: set[asyncio.Task[None]] = set()
         """Tasks of the calls that have not ended; the loop itself refers to them only weakly."""
         self._crossings: set[_BridgedCall[Any]] = set()
         """Calls whose callers wait."""
         self._has_ended = False
-        self._guard = threading.Lock()  # of the last two
+        # Guards the last two. Reentrant: garbage collection in `register` may close a generator, which makes a call.
+        self._guard = threading.RLock()
         self.thread = threading.Thread(target=self._main, name="callboard-asyncio", daemon=True)
         self.thread.start()
         self._ready.wait()
+        if self._has_ended:
+            raise RuntimeError("callboard could not start its background event loop; are file descriptors left?")
 
     def _main(self) -> None:
         try:
@@ -54,13 +57,14 @@ class _BackgroundLoop:
             with self._guard:
                 self._has_ended = True
                 lost = list(self._crossings)
+            self._ready.set()  # the loop may not have started
             for crossing in lost:
                 crossing.lose()
 
     @property
     def is_usable(self) -> bool:
-        """False in a forked child, which inherits this object without its thread, and after the end of the loop."""
-        return self.pid == os.getpid() and self.thread.is_alive()
+        """False from the end of the loop on."""
+        return not self._is_ending and self.thread.is_alive()
 
     def register(self, crossing: "_BridgedCall[Any]") -> None:
         """Register a call, which gets an error if the loop ends first; raise `RuntimeError` if the loop has ended."""
@@ -73,29 +77,51 @@ class _BackgroundLoop:
         with self._guard:
             self._crossings.discard(crossing)
 
+    def is_waited_for(self, crossing: "_BridgedCall[Any]") -> bool:
+        with self._guard:
+            return crossing in self._crossings
+
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
         self._ready.set()
-        await self._stopped.wait()
-        while self.calls:
-            await asyncio.wait(self.calls)
+        try:
+            await self._stopped.wait()
+            while self.calls:
+                await asyncio.wait(self.calls)
+        finally:
+            self._is_ending = True  # a loop that ends waits for its threads, which may take long
 
     def submit(self, fn: Callable[[], object]) -> None:
         """Call `fn` in the thread of the loop, with a copy of the caller's context variables."""
         self.loop.call_soon_threadsafe(fn)
 
     def close(self) -> None:
-        self.submit(self._stopped.set)
+        with suppress(RuntimeError):  # the loop has ended with the call
+            self.submit(self._stopped.set)
         self.thread.join()  # or each nested sync call would leave a thread and an open loop behind
 
 
-_LOST = "the background event loop of callboard has ended; a SystemExit that is raised in one of its tasks ends it"
+_LOST = (
+    "the call was cancelled from outside on the background event loop of callboard, or the loop has ended; "
+    "a tool that cancels all tasks, or a task of a tool that raises SystemExit, does that"
+)
 _SIGNALS = 0.5
 """Longest time, in seconds, after which a waiting main thread handles a signal."""
 
-_lock = threading.Lock()  # two threads that need the loop first at the same moment must share one
+# Two threads that need the loop first at the same moment must share one. Reentrant, like `_guard`.
+_lock = threading.RLock()
 _shared: _BackgroundLoop | None = None
+
+
+def _forget() -> None:
+    """Forget the loop of the parent in a forked child, where its thread does not run and `_lock` may be held."""
+    global _lock, _shared
+    _lock, _shared = threading.RLock(), None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 def _background() -> _BackgroundLoop:
@@ -146,8 +172,11 @@ class _BridgedCall(Generic[T]):
                 except BaseException as exc:
                     # Every error is the caller's, and reaches it through `result`.
                     self._error = exc
-                    if self._scope.cancel_called and isinstance(exc, asyncio.CancelledError):
-                        raise
+                    if isinstance(exc, asyncio.CancelledError):
+                        if self._scope.cancel_called:
+                            raise
+                        if (task := asyncio.current_task()) is not None and task.cancelling():
+                            self._error = RuntimeError(_LOST)
         finally:
             self._tell()
 
@@ -177,6 +206,9 @@ class _BridgedCall(Generic[T]):
             if not self._scope.begun:
                 self._tell()
 
+        if not self._background.is_waited_for(self):
+            self._tell()  # it was not handed over, or it has ended
+            return
         try:
             self._background.submit(cancel_there)
         except RuntimeError:  # the loop is closed
@@ -202,13 +234,13 @@ def run_from_sync(fn: Callable[[], Awaitable[T]]) -> T:
         # The background thread must not wait for its own loop: that is a deadlock. It starts a private loop instead.
         if shared is not None and shared.thread is not threading.current_thread():
             return _wait_for(shared, fn)
-        token = _background_blocked.set(True)
         private = _BackgroundLoop()
+        token = _background_blocked.set(True)
         try:
             return _wait_for(private, fn)
         finally:
-            private.close()
             _background_blocked.reset(token)
+            private.close()
     finally:
         _standing.reset(standing)
 
@@ -286,12 +318,12 @@ async def run_on_asyncio(fn: Callable[[], Awaitable[T]]) -> T:
     crossing.start()
     try:
         await wakeup.wait()
-    except loop.cancelled_class:
+    except BaseException as error:  # a cancellation, or on trio also Ctrl-C
         crossing.cancel()
         # No limit here: the grace runs on the background loop, which cancels the call until it ends.
         with loop.shield(float("inf")):
             await wakeup.wait()
-        if crossing.ended:
+        if crossing.ended and isinstance(error, loop.cancelled_class):
             return crossing.result()  # it succeeded before the cancellation; trio raises that at the next checkpoint
         raise
     return crossing.result()
