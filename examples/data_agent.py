@@ -87,7 +87,7 @@ def chart_tool(folder: Path) -> BaseTool:
             bars = [(str(row[label]), float(row[value])) for row in rows]
         except (KeyError, TypeError, ValueError) as error:
             raise ToolException(f"No chart: {error!r}. The columns are {', '.join(rows[0])}.") from error
-        name = "-".join(re.findall(r"\w+", title.lower()))[:80] + ".svg"
+        name = "-".join(re.findall(r"\w+", title.lower()))[:60] + ".svg"
         await anyio.Path(folder, name).write_text(svg(title, bars))
         return f"{name}: {len(bars)} bars.", {"file": str(folder / name)}
 

@@ -33,7 +33,7 @@ import anyio
 import uvicorn
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessageChunk, BaseMessage, ToolMessage
-from langgraph.errors import UnknownInterruptError
+from langgraph.errors import EmptyInputError, UnknownInterruptError
 from langgraph.types import Command
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
@@ -201,7 +201,6 @@ def script() -> ScriptedModel:
 
 MAX_BODY = 20_000
 """Bytes of a request's body."""
-LOCAL = ("localhost", "127.0.0.1")
 
 
 class RefusedError(Exception):
@@ -213,9 +212,11 @@ def service(
     *last: "Listener",
     drain: float = 20.0,
     approver_key: str | None = None,
-    hosts: Sequence[str] = LOCAL,
+    hosts: Sequence[str] | None = None,
 ) -> Starlette:
-    """Return the application; its defaults are those of $ORDERS_DB, $ORDERS_MODEL and $ORDERS_APPROVER_KEY.
+    """Return the application.
+
+    Its defaults are $ORDERS_DB, $ORDERS_MODEL, $ORDERS_APPROVER_KEY and $ORDERS_HOSTS, names separated by spaces.
 
     Args:
         agent: the agent that serves all threads.
@@ -225,6 +226,7 @@ def service(
         hosts: names by which clients reach the service. A page of another site may have a name that resolves to here.
     """
     approver_key = approver_key or os.environ.get("ORDERS_APPROVER_KEY")
+    hosts = hosts or os.environ.get("ORDERS_HOSTS", "localhost 127.0.0.1").split()
     agent = agent or agent_for(
         Shop(Path("refunds.txt")),
         os.environ.get("ORDERS_MODEL"),
@@ -250,8 +252,9 @@ def service(
         if not isinstance(text, str):
             raise RefusedError(400, 'send {"text": "..."}')
         # A new message would give up an open question and calls with an unknown outcome, and might pay again.
+        # A model that always fails does not close the thread: its turn may be given up.
         state = await agent.aget_state(config_of(request))
-        if state.next or state.interrupts:
+        if state.interrupts or "tools" in state.next:
             raise RefusedError(409, "the last turn is not over: answer its question, or resume it")
         return streamed(request, {"messages": [("user", text)]})
 
@@ -305,7 +308,7 @@ def config_of(request: Request) -> Any:
 
     A real service checks here whether the user may use the thread, and adds the user, whose orders `find_order` shows.
     """
-    return {"configurable": {"thread_id": request.path_params["thread"]}}
+    return {"configurable": {"thread_id": request.path_params["thread"]}, "recursion_limit": 50}
 
 
 async def body_of(request: Request) -> dict[str, Any]:
@@ -313,10 +316,13 @@ async def body_of(request: Request) -> dict[str, Any]:
     # Any web page may send other types than JSON without being asked: the browser of a user would send them.
     if not request.headers.get("content-type", "").startswith("application/json"):
         raise RefusedError(415, "send application/json")
-    if int(request.headers.get("content-length", MAX_BODY + 1)) > MAX_BODY:
-        raise RefusedError(413, f"send at most {MAX_BODY} bytes, with their number as content-length")
+    raw = b""
+    async for part in request.stream():  # `request.json()` would keep a body of any length; its header may lie
+        raw += part
+        if len(raw) > MAX_BODY:
+            raise RefusedError(413, f"send at most {MAX_BODY} bytes")
     try:
-        body = await request.json()
+        body = json.loads(raw)
     except (ValueError, RecursionError):
         raise RefusedError(400, "the body is no JSON") from None
     if not isinstance(body, dict):
@@ -338,8 +344,8 @@ async def events(agent: Agent, given: Any, config: Any) -> AsyncGenerator[str]:
                     yield event(kind, data)
     except (DrainingError, ThreadBusyError) as error:
         yield event("error", str(error))  # nothing is lost: the client resumes the turn
-    except (UnknownInterruptError, ValidationError) as error:
-        yield event("error", str(error))  # a wrong answer; its question stays open
+    except (UnknownInterruptError, ValidationError, EmptyInputError) as error:
+        yield event("error", str(error))  # a wrong answer, whose question stays open; or nothing to resume
     except Exception:
         log.exception("a turn failed")
         yield event("error", "the turn failed")

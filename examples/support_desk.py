@@ -136,6 +136,7 @@ async def work(options: argparse.Namespace) -> None:
     at_once = anyio.CapacityLimiter(50)
 
     async def answer(line: str) -> None:
+        thread = None
         try:
             given = json.loads(line)
             thread, text = str(given["thread"]), str(given["text"])
@@ -145,7 +146,7 @@ async def work(options: argparse.Namespace) -> None:
             tell(thread=thread, said=found["messages"][-1].text)
         except Exception as error:  # such as ThreadBusyError: one message must not end the turns of the others
             log.warning("a message was not answered", exc_info=True)
-            tell(error=f"{type(error).__name__}: {error}")
+            tell(thread=thread, error=f"{type(error).__name__}: {error}")
 
     def began(event: Any) -> None:
         if getattr(event, "phase", "") == "started":

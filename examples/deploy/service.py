@@ -129,9 +129,12 @@ async def chat(request: Request) -> JSONResponse:
 
     A real service checks here who sends it, and whether the thread is theirs.
     """
-    if int(request.headers.get("content-length", MAX_BODY + 1)) > MAX_BODY:
-        return JSONResponse({"error": f"send at most {MAX_BODY} bytes, with content-length"}, 413)
-    text = (await request.body()).decode(errors="replace")
+    body = b""
+    async for part in request.stream():  # `request.body()` would keep a body of any length; its header may lie
+        body += part
+        if len(body) > MAX_BODY:
+            return JSONResponse({"error": f"send at most {MAX_BODY} bytes"}, 413)
+    text = body.decode(errors="replace")
     given = {"messages": [("user", text)]} if text else None
     config = {"configurable": {"thread_id": request.path_params["thread"]}}
     try:
