@@ -353,7 +353,7 @@ class BodyRaisedError(Exception):
 
 @contextmanager
 def marked() -> Generator[None]:
-    """Wrap a `CallError` from a `with` block in a `BodyRaisedError`; a worker runs each function in such a block."""
+    """Wrap a `CallError` that a function raises in the `with` block, so that it is not taken for the engine's own."""
     # For example, a body that uses an engine of its own may raise that engine's `EngineError`.
     try:
         yield

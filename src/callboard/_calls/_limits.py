@@ -514,7 +514,7 @@ _holders_lock = threading.Lock()
 
 
 class SharedPermit:
-    """Permit of one attempt at a shared limit, from the request to the release."""
+    """Permit that one attempt of a call requests, holds and releases, from a limit that many processes share."""
 
     __slots__ = ("_shared", "_stay", "_wanted")
 

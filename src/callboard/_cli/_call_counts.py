@@ -199,7 +199,7 @@ class OpenCall(TrackedCall):
 
     @cached_property
     def arguments(self) -> Arguments | None:
-        """Arguments of the call as texts by name, or `None` if they are unknown."""
+        """Arguments of the call as a dict from name to text, or `None` if they are unknown."""
         return shown_arguments(self._args)
 
 

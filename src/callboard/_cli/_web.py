@@ -1,4 +1,4 @@
-"""HTTP server of `callboard run --web`: shows the trace page of the running command, on loopback, to one person."""
+"""Loopback HTTP server of `callboard run --web`: shows the command's trace page to browsers with the secret token."""
 
 import logging
 import os

@@ -68,7 +68,7 @@ def dumped(value: Any, theirs: Dumps, pack: Callable[[Any], bytes] | None = None
 
 
 def packed(value: Any) -> bytes:
-    """Return the msgpack bytes of a value, as LangGraph packs it.
+    """Serialize a value to msgpack; return the same bytes that LangGraph's serializer would make.
 
     Raises `ormsgpack.MsgpackEncodeError` if the value cannot be packed.
     """
@@ -371,7 +371,7 @@ class StoredConversation:
         self._place = place
 
     def packed(self, value: Any, check: Callable[[bytes], object] = lambda _data: None) -> bytes:
-        """Return the bytes of a value, equal to LangGraph's; old messages are copied from the cache.
+        """Serialize a value to the msgpack bytes that LangGraph would make; bytes of old messages come from the cache.
 
         `check` is called with the bytes that were not stored before.
         """

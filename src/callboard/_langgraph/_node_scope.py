@@ -135,7 +135,7 @@ def with_stream(config: RunnableConfig, put: Callable[[Any], None], modes: froze
 
 
 def wants_message_events(config: RunnableConfig) -> bool:
-    """Return whether LangGraph's `stream_events(version="v3")` reads the stream, and expects events, not chunks."""
+    """Return whether the stream mode "messages" must yield message events: LangGraph's v3 `stream_events` sets this."""
     return bool(config.get(CONF, {}).get(CONFIG_KEY_STREAM_MESSAGES_V2))
 
 
@@ -156,7 +156,7 @@ def is_nested(config: RunnableConfig) -> bool:
 
 
 def outer_of(config: RunnableConfig) -> Outer | None:
-    """Return the outer task that runs the agent, or `None` if the agent runs outside of a graph.
+    """Return the task of another graph in which the agent runs, or `None` if the agent does not run inside a graph.
 
     Call it once per run only, because it increments the task's counter of inner graphs.
     """

@@ -186,13 +186,13 @@ class _BridgedCall(Generic[T]):
             self.lose()  # before its first step, by code that cancels all tasks of the loop
 
     def lose(self) -> None:
-        """End the call with an error, unless it has ended; call this in the thread of the loop."""
+        """Fail an unfinished call that the background event loop will not run; call this in the loop's thread."""
         if not self._is_told:
             self._error = RuntimeError(_LOST)
             self._tell()
 
     def _tell(self) -> None:
-        """Unregister the call at its end, and wake the code that waits for the call."""
+        """Wake the code that waits for the call, and remove the call from the loop's set of unfinished calls."""
         self._is_told = True
         self._background.unregister(self)
         self._on_end()

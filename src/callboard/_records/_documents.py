@@ -102,7 +102,7 @@ class SharedDocuments(Protocol):
 
     @property
     def largest(self) -> int:
-        """Maximum size of a document, in bytes."""
+        """Maximum size of the content of one document in this store, in bytes."""
         ...
 
     def change(

@@ -424,7 +424,7 @@ class Supervisor(Openable):
 
 
 class _Running(AbstractAsyncContextManager[A]):
-    """Context manager that `running` returns; calling a handler on it raises an error that explains the mistake."""
+    """Context manager that `running()` returns. It has no handlers: calling one raises an error about `async with`."""
 
     def __init__(self, spec: ChildSpec[A]) -> None:
         self._spec = spec

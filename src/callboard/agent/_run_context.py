@@ -1,4 +1,4 @@
-"""Prepared parts of an agent, its breakpoints, and the values and node functions that one run uses."""
+"""Parts of an agent that all its runs share (`AgentPlan`), its breakpoints, and values of one run (`RunContext`)."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from callboard.tools._node import NodeAccess, ToolNode
 
 
 class _Unasked:
-    """Implementation of `CallOwner` for nodes that have not called `interrupt()` yet; it stores nothing."""
+    """Empty substitute for a `Ledger` (stored questions and answers), for a node that has not called `interrupt()`."""
 
     __slots__ = ("_conf", "writes")
 
@@ -37,7 +37,7 @@ class _Unasked:
         return name_of_run(self._conf, is_named=True)
 
     def accepted(self, key: str, answers: list[Any]) -> None:
-        """Do nothing: a node without an answer cannot accept an answer."""
+        """Do nothing: a node that has asked no question has no answer to store."""
 
 
 Nodes = Sequence[str] | Literal["*"]
@@ -45,7 +45,7 @@ Nodes = Sequence[str] | Literal["*"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakpoints:
-    """Names of the nodes before and after which a run stops; `"*"` stands for all nodes."""
+    """Names of the nodes before which a run stops, and of those after which it stops; `"*"` stands for all nodes."""
 
     before: Nodes = ()
     after: Nodes = ()
@@ -55,7 +55,7 @@ class Breakpoints:
 
 
 def meets(stops: Nodes, nodes: Sequence[str]) -> bool:
-    """Return whether one of the nodes of a step is among the breakpoints `stops`."""
+    """Return whether a run must stop at a step: whether one of the step's nodes is among the breakpoints `stops`."""
     return bool(nodes) if stops == "*" else not set(stops).isdisjoint(nodes)
 
 
@@ -68,20 +68,20 @@ class AgentPlan:
     flow: Flow
     schema: Schema
     chat_model: BaseChatModel | None
-    """Chat model that tools may use, see `agent_model`; `None` if there is none, or it is chosen for each request."""
+    """Chat model that tools may use, see `agent_model`; `None` if there is none, or each request chooses a model."""
     bodies: "Callable[[RunContext], NodeBodies]"
-    """Function that returns the `NodeBodies` of a run."""
+    """Function that makes the `NodeBodies` of a run: the object that runs the agent's nodes."""
     tools: ToolNode
     access: NodeAccess
     """Access to the internal parts of `tools`."""
     hooks: Mapping[str, Runnable[Any, Any]]
     trace_policies: Mapping[str, TracePolicy]
-    """Policies of nodes for what callback handlers see of their input and output; a node without one shows all."""
+    """What callback handlers see of a node's input and output, by node; they see all of a node without a policy."""
     version: Literal["v1", "v2"]
 
 
 class RunContext:
-    """Values that the nodes and calls of one run use: thread, config, runtime, answers and breakpoints.
+    """Values that the nodes and tool calls of one agent run use: conversation, config, runtime, answers, breakpoints.
 
     `answers` are answers to open questions, by interrupt id. A `resumed` run continues an earlier run, and does not
     stop at a breakpoint before its first step. `config` has the callbacks of the run. `outer` is the graph that runs
@@ -119,16 +119,16 @@ class RunContext:
         self._answers = answers
         self._checkpointer = checkpointer
         self.goes_on = resumed
-        """`True` while nested graphs also resume: during the first step of a resumed run."""
+        """`True` during the first step of a resumed run, in which graphs inside the nodes resume, too."""
         # LangGraph counts the limit from two steps after the stored position; new input has taken both already.
         self.stop = thread.step + config["recursion_limit"] + (2 if resumed else 0)
         self.is_traced = True
         """`True` if LangChain callback handlers listen; cached, because the check costs as much as a call."""
         self.is_watched = True
-        """`True` if callback handlers or readers of a stream receive the events of single tasks."""
+        """`True` if the run must send an event for each task, to callback handlers or to readers of a stream."""
 
     def begin(self, config: RunnableConfig) -> None:
-        """Prepare the configs of the run's nodes from `config`; called once, when the run starts.
+        """Prepare the LangChain configs of the run's nodes from the run's `config`; called once, when the run starts.
 
         If callback handlers report the run, `config` is another object than the config of the constructor.
         """
@@ -161,9 +161,10 @@ class RunContext:
         return {name: answers[name] for name in asked if name in answers}
 
     def place(self, node: str, *numbers: int) -> NodePlace:
-        """Return LangGraph's task id, namespace and path for a node that gets the state as input in the next step.
+        """Return LangGraph's task id, namespace and path for a node that runs in the next step.
 
-        With `numbers`, return them for the send with this number, or for one of several calls in the send.
+        Without `numbers`, the state is the node's input. With `numbers`, the input is a LangGraph `Send`: the first
+        number is the number of the `Send`, and further ones are for one of several calls in it.
         """
         thread, step = self.thread, self.thread.step + 1
         path: tuple[object, ...] = (PUSH, numbers[0], False) if numbers else (PULL, node)
@@ -186,7 +187,7 @@ class RunContext:
         return self._configs.at(place, resuming=self.goes_on)
 
     def first_config(self, name: str, place: NodePlace) -> RunnableConfig:
-        """Return the config of a node that has asked no question yet, with the entries that `interrupt()` needs.
+        """Return the config of a node that has not called `interrupt()` yet, with all entries that such a call needs.
 
         It equals `Ledger.config_of_call` of an empty ledger, which the node does not need before its first question.
         """
@@ -201,7 +202,7 @@ class RunContext:
         name: str,
         shown: Callable[[Any], Any] | None = None,
     ) -> Awaitable[Any]:
-        """Call `body`, the function of a node, and return its result; callback handlers see the node as a chain run.
+        """Call a node's function `body` and return its result; report it to callback handlers as the run of a chain.
 
         Without callback handlers, nothing is reported. See `traced_node` for the other parameters.
         """
@@ -212,14 +213,14 @@ class RunContext:
 
 
 class NodeBodies:
-    """Functions that run an agent's nodes in one run, except the tools node; by default, the Runnables in `hooks`."""
+    """Object that runs an agent's nodes, except the tools node, in one run; by default, as the Runnables in `hooks`."""
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
 
     async def prepare(self, node: str) -> None:
-        """Change the state before `node` reads it, if this node needs a change; by default, do nothing."""
+        """Change the agent's state before the node reads it, in a subclass that needs this; by default, do nothing."""
 
     def output(self, node: str, given: Any, config: RunnableConfig, *, is_sent: bool) -> Awaitable[Any]:
-        """Run a node and return its output; `is_sent` is `True` if the input comes from a LangGraph `Send`."""
+        """Run a node and return its output; `is_sent` is `True` if the input `given` comes from a LangGraph `Send`."""
         return run_user_code(self.context.plan.hooks[node], given, config, node)

@@ -173,7 +173,7 @@ Numbered = list[tuple[int, Send]]
 
 
 def _read_sends(thread: Thread, found: CheckpointTuple) -> Numbered:
-    """Split a checkpoint's sends: return the sends that stand for calls of a reply, and set the others on the thread.
+    """Return the `Send`s of a LangGraph checkpoint that are tool calls of a model reply; store the others in `thread`.
 
     LangGraph sends each call of a reply to the tools node. callboard runs these calls as one batch, so they are not
     among the sends of the thread.

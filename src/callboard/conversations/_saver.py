@@ -144,9 +144,10 @@ class Saver:
         return found
 
     def checkpoint(self, base: Base, versions: Mapping[str, Any]) -> Change:
-        """Return the change that stores a checkpoint; a stored checkpoint with the same id is replaced.
+        """Return the `Change` (a checkpointer method and its arguments) that stores a checkpoint.
 
-        `versions` are the new versions of the channels whose values have changed.
+        A stored checkpoint with the same id is overwritten. `versions` are the new versions of the
+        channels whose values have changed.
         """
         where = self.config(base.parent_id)
         # Without the location keys of the run's config: savers store a `checkpoint_id` as the id of the parent.
@@ -155,7 +156,7 @@ class Saver:
         return "put", (about, base.checkpoint, base.metadata, dict(versions))
 
     def writes(self, checkpoint_id: str, writes: Sequence[tuple[str, Any]], task_id: str, path: str) -> Change:
-        """Return the change that stores pending writes on a checkpoint, if it has no writes of this task yet."""
+        """Return the `Change` that stores a task's pending writes at a checkpoint, if the task has none there yet."""
         return "put_writes", (self.config(checkpoint_id), list(writes), task_id, path)
 
     async def store(self, *changes: Change) -> None:

@@ -258,9 +258,9 @@ class Measure:
         return await self.most(size, lambda length: text[:length]) == size
 
     async def most(self, size: int, part: Callable[[int], str], share: int = 1) -> int:
-        """Return how many characters of a text fit into the size limit.
+        """Return the largest n, up to `size`, for which `part(n)` fits into this size limit, divided by `share`.
 
-        `part(n)` is the part of the text with n characters, up to `size`. A `share` of 2 allows half of the limit.
+        `part(n)` returns n characters of a text, such as the first n. The limit is in characters or in tokens.
         """
         size, count, tokens = min(size, self._characters // share), self._count, self._tokens // share
         if count is None:

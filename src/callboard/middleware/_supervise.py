@@ -305,7 +305,7 @@ def _check_arguments(plan: Plan, request: ToolCallRequest) -> None:
 
 
 def _in_thread(tool: BaseTool, attempt: Attempt) -> BaseTool:
-    """Return a copy of a sync tool whose `ainvoke` runs the tool in the thread of the attempt."""
+    """Copy a sync tool; the copy's `ainvoke` runs the tool in a worker thread that callboard starts for the attempt."""
 
     # LangChain would use a thread of the event loop's executor. Such a thread is not counted by the thread limit, and
     # after a timeout it would go on unnoticed.

@@ -1,4 +1,4 @@
-"""Span contexts as text: for links from a resumed call to the interrupted call, and for traces across processes."""
+"""OpenTelemetry span contexts as text: links to spans of interrupted calls, traces across processes, ids for logs."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -16,9 +16,9 @@ _W3C = TraceContextTextMapPropagator()
 
 
 def mark() -> str | None:
-    """Return a text (a mark) with the span contexts of the current call and current run; `None` if neither has a span.
+    """Return a text (a mark) that names the spans of the current call and the current run; `None` if neither has one.
 
-    A resumed call or run links to these spans.
+    If the call or run is interrupted and resumed later, the resumed one links to these spans.
     """
     found = [context.get_value(key) for key in (CALL, RUN)]
     if not any(isinstance(span, Span) for span in found):
@@ -27,13 +27,19 @@ def mark() -> str | None:
 
 
 def link_to_call(left: str | None) -> list[Link]:
-    """Return a list with a link to the call's span in the mark `left`, or else to the run's span; may be empty."""
+    """Return a list with the link from a resumed call to the interrupted call's span, or else to the span of its run.
+
+    The list is empty if `left`, the text that `mark()` made in the interrupted call, names no span.
+    """
     # A call may be stored as begun together with the model's reply, before it has a span. Its mark has only the run.
     return _links(left, 0) or _links(left, 1)
 
 
 def link_to_run(left: str | None) -> list[Link]:
-    """Return a list with a link to the run's span in the mark `left`, made by `mark()`; empty without such a span."""
+    """Return a list with the link from a resumed run to the interrupted run's span.
+
+    The list is empty if `left`, the text that `mark()` made in the interrupted run, does not name the run's span.
+    """
     return _links(left, 1)
 
 
@@ -45,7 +51,7 @@ def _as_text(span: object) -> str:
 
 
 def _links(left: str | None, position: int) -> list[Link]:
-    """Return a list with a link to the span of the call (position 0) or of the run (1) in a mark; may be empty."""
+    """Return a list with a link to the call's span (position 0) or run's span (1) in a mark; empty if it has none."""
     parts = (left or "").split(" ")
     if len(parts) != 2:
         return []
@@ -68,7 +74,7 @@ def carrier() -> dict[str, str]:
 
 @contextmanager
 def continued(carried: Mapping[str, object] | None) -> Generator[None]:
-    """Attach a trace context that `carrier` returned; spans begun inside the `with` block continue its trace.
+    """Continue a trace inside the `with` block: attach the trace context that `carrier` returned in another place.
 
     Args:
         carried: the received entries; unknown ones are ignored. `None` and unreadable entries mean no trace.

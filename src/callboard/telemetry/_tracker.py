@@ -217,13 +217,13 @@ class RunTracker(Generic[R]):
         raise NotImplementedError
 
     def asked(self, run: R, event: RunEvent) -> None:
-        """Handle the event that a run sends a request to its model."""
+        """React to a request that a run sends to its model; by default, do nothing."""
 
     def answered(self, run: R, event: RunEvent) -> None:
-        """Handle the model's reply to a request, or the failure of the request."""
+        """React to the model's reply to a run's request, or to the failure of the request; by default, do nothing."""
 
     def ended(self, run: R, event: RunEvent) -> None:
-        """Handle the end of a run."""
+        """React to the end of a run; by default, do nothing."""
 
 
 def _leave(call: TrackedCall, tool: str) -> float | None:

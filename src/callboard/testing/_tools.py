@@ -203,7 +203,7 @@ class Recorder:
 
     @contextmanager
     def _body(self, tool: str, query: str) -> Generator[None]:
-        """Record the begin and the end of a tool function; the end may be a return, an error or a cancellation."""
+        """Record the start and the end of a tool function; the end may be a return, an error or a cancellation."""
         with self._lock:
             self._moves.append((tool, query, +1))
         self._add("started", tool, query)

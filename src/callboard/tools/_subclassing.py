@@ -1,4 +1,8 @@
-"""Overrides of methods in a subclass of `ToolNode`, called in sync and in async runs.
+"""Support for users' subclasses of `ToolNode` that override LangGraph's methods, such as `_func` or `_run_one`.
+
+A subclass may override `invoke` and `_func`, which run all calls of an input, and `_run_one`, which runs one call, or
+their async counterparts `ainvoke`, `_afunc` and `_arun_one`. callboard runs calls with code of its own; this module
+calls the overrides around that code, and lets their `super()` calls continue it.
 
 LangGraph calls one method of a pair in sync runs and the other one in async runs. Here, if only one of the pair is
 overridden, both kinds of run call it, because the override may be what forbids a call. Overrides that would never be
@@ -49,14 +53,14 @@ REFUSED = {
     "_handle_tool_errors": _FIXED,
     "_messages_key": _FIXED,
 }
-"""Methods and attributes of LangGraph's class that callboard never uses, with the hint what to use instead."""
+"""Methods and attributes of LangGraph's `ToolNode` that callboard never uses, each with a hint what to use instead."""
 
 _ARGUMENTS = {
     "_run_one": ("call", "input_type", "tool_runtime"),
     "_arun_one": ("call", "input_type", "tool_runtime"),
 }
 _BY_NAME = {"_func": ("config", "runtime"), "_afunc": ("config", "runtime")}
-"""Names of the keyword arguments that `ToolNode` passes to each of these methods, besides the input."""
+"""Names of the keyword arguments with which `ToolNode` calls `_func` and `_afunc`, besides the input."""
 _SYNC = ("_run_one", "invoke", "_func")
 
 
@@ -106,12 +110,12 @@ _written: dict[str, object] = {}
 
 
 def remember(base: type) -> None:
-    """Record the original methods of the base class, so that `overrides` recognises overrides and mocks."""
+    """Store the original methods of `ToolNode`, with which `overrides()` recognises overridden and mocked methods."""
     _written.update({name: vars(base)[name] for name in (*_ARGUMENTS, *_BY_NAME, "invoke", "ainvoke")})
 
 
 def overrides(node: object, name: str) -> bool:
-    """Return whether a node's method is not the original method of the base class."""
+    """Return whether a node's method `name` was overridden by a subclass of `ToolNode`, or replaced by a mock."""
     return getattr(getattr(node, name), "__func__", None) is not _written[name]
 
 
@@ -121,13 +125,13 @@ _AROUND_RUNS = ("ainvoke", "invoke", "_afunc", "_func")
 
 
 class _Running(NamedTuple):
-    """Overridden method that is running now, and the function that the method's `super()` call runs."""
+    """Override of a `ToolNode` method that is running now, and the function that its `super()` call must run."""
 
     node: object
     method: str
     rest: Callable[..., Any] | None
-    """Function that continues the run or call, of the same kind (sync or async) as the method; `None` if the `super()`
-    call must start a new run."""
+    """Function with which the `super()` call continues the run or call, sync or async as the method is; `None` if the
+    `super()` call must start a new run."""
     outer: "_Running | None"
 
 
@@ -153,7 +157,7 @@ def _running_of(node: object, pair: tuple[str, str]) -> _Running | None:
 
 
 async def _beyond(inner: Callable[[Any], Awaitable[Any]], given: Any) -> Any:
-    """Run `inner` for the `super()` call of an override, such that calls of the node within `inner` start new runs."""
+    """Await `inner(given)` as if no override were running: a tool that calls the node there starts a new run."""
     token = _running.set(None)
     try:
         return await inner(given)
@@ -162,13 +166,13 @@ async def _beyond(inner: Callable[[Any], Awaitable[Any]], given: Any) -> Any:
 
 
 def is_plain(node: object, base: type) -> bool:
-    """Return whether a run of a node can skip the search for overrides: the node has none, and none is running."""
+    """Return whether a run needs no search for overrides: its node is a plain `ToolNode`, and no override runs."""
     own = type(node) is not base or not vars(node).keys().isdisjoint(_AROUND_RUNS)
     return not own and vars(base)["_afunc"] is _written["_afunc"] and _running.get() is None
 
 
 def go_on(node: object, method: str, alone: Callable[..., Awaitable[Any]], *given: Any) -> Any:
-    """Return the result of `super()._func()` or `super()._run_one()` in an override; outside of one, call `alone`."""
+    """Continue the run of the override that called `super()._func` or `_run_one`; if none did, call `alone`."""
     if (rest := _continuation(node, method)) is not None:
         return rest(*given)
     with entered_from("sync"):
@@ -176,7 +180,7 @@ def go_on(node: object, method: str, alone: Callable[..., Awaitable[Any]], *give
 
 
 async def go_on_async(node: object, method: str, alone: Callable[..., Awaitable[Any]], *given: Any) -> Any:
-    """Return the result of `super()._afunc()` or `super()._arun_one()` in an override; outside of one, call `alone`."""
+    """Continue the run of the override that called `super()._afunc` or `_arun_one`; if none did, call `alone`."""
     if (rest := _continuation(node, method)) is not None:
         return await rest(*given)
     with entered_from("async"):
@@ -194,10 +198,10 @@ def _continuation(node: object, method: str) -> Callable[..., Any] | None:
 
 
 class _Override:
-    """Subclass's overrides of a sync method and its async counterpart, as one async middleware function.
+    """Async middleware function that calls a subclass's override of a sync method or of its async counterpart.
 
-    `arguments` makes the arguments of the methods from the input. `changed` makes the input of the step from the
-    original input and the arguments that the override has passed to the base method.
+    `arguments` makes the arguments of the override from the input of the middleware. `changed` makes the input for the
+    code behind the middleware from the original input and the arguments of the override's `super()` call.
     """
 
     def __init__(
@@ -244,7 +248,7 @@ class _Override:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Arguments of a call of `invoke` or `ainvoke`."""
+    """Arguments with which a node's `invoke` or `ainvoke` was called."""
 
     input: Any
     config: Any
@@ -256,9 +260,9 @@ def _invokes(node: object) -> _Override:
 
 
 def own_run(node: object, inner: Callable[[Entry], Awaitable[Any]]) -> Callable[[Entry], Awaitable[Any]]:
-    """Return a function that runs a batch: `inner`, with the node's override of `_func` or `_afunc` around it.
+    """Return a function that runs the node's override of `_func` or `_afunc`, whose `super()` call then runs `inner`.
 
-    Without such an override, return `inner` itself.
+    Without such an override, return `inner` itself, the function that runs a batch of calls.
     """
 
     def arguments(given: Entry) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
@@ -271,7 +275,7 @@ def own_run(node: object, inner: Callable[[Entry], Awaitable[Any]]) -> Callable[
 
 
 def _with_runtime(entry: Entry) -> Entry:
-    """Return a copy of the entry with a complete config; the runtime is moved from the options into the config."""
+    """Return a copy of a node's arguments with a complete config, into which the option `runtime` was moved."""
     config = ensure_config(entry.config)
     options = dict(entry.options)
     runtime = options.pop("runtime", None)
@@ -279,7 +283,7 @@ def _with_runtime(entry: Entry) -> Entry:
 
 
 def mark_entries(cls: type) -> None:
-    """Wrap a subclass's own `invoke` and `ainvoke`, so that a run through one override does not enter the other."""
+    """Wrap a subclass's `invoke` and `ainvoke`, so that a run through one override does not also enter the other."""
     for name in INVOKES:
         if inspect.isfunction(own := vars(cls).get(name)):
             setattr(cls, name, _noted(own, name))
@@ -303,7 +307,7 @@ def _noted(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 async def run_entry(node: object, entry: Entry, batch: Callable[[Entry], Awaitable[Any]]) -> Any:
-    """Run the base class's `ainvoke`. If a subclass overrides `invoke` only, run that override in a worker thread."""
+    """Carry out `ToolNode.ainvoke`. If a subclass overrides `invoke` only, run that override in a worker thread."""
     running = _running_of(node, INVOKES)
     if running is None and overrides(node, "invoke") and not overrides(node, "ainvoke"):
         return await _invokes(node)(entry, own_run(node, batch))
@@ -316,7 +320,7 @@ async def run_entry(node: object, entry: Entry, batch: Callable[[Entry], Awaitab
 
 
 def run_sync_entry(node: Any, entry: Entry, batch: Callable[[Entry], Awaitable[Any]]) -> Any:
-    """Run the base class's `invoke`. If a subclass overrides `ainvoke` only, run that override."""
+    """Carry out `ToolNode.invoke`. If a subclass overrides `ainvoke` only, run that override."""
     running = _running_of(node, INVOKES)
     if running is None and overrides(node, "ainvoke") and not overrides(node, "invoke"):
         return run_from_sync(partial(node.ainvoke, entry.input, entry.config, **entry.options))
@@ -329,7 +333,7 @@ def run_sync_entry(node: Any, entry: Entry, batch: Callable[[Entry], Awaitable[A
 
 
 class Entries:
-    """Overrides of the methods that run a node's whole input, for an agent that runs the node's calls itself."""
+    """A node's overrides of `invoke`, `_func` or their async forms, for an agent that runs the node's calls itself."""
 
     def __init__(self, node: object) -> None:
         self._node = node
@@ -338,13 +342,13 @@ class Entries:
         self.name = f"{type(node).__qualname__}.{own}"
 
     async def __call__(self, entry: Entry, inner: Callable[[Entry], Awaitable[Any]]) -> Any:
-        """Run the sync or the async override, as the run requires; the `super()` call in the override runs `inner`."""
+        """Run the sync override in a sync run, else the async one, if both exist; its `super()` call runs `inner`."""
         inner = own_run(self._node, inner)
         return await (self._invokes(entry, inner) if self._invokes else _beyond(inner, entry))
 
 
 def entries_of(node: object) -> Entries | None:
-    """Return the overrides of the methods that run a node's whole input; `None` if nothing is overridden."""
+    """Return a node's overrides of `invoke`, `_func` and their async forms; `None` if it overrides none of them."""
     for name in _AROUND_RUNS:
         # As in `overrides`, without its call for each name: an agent looks before each batch.
         if getattr(getattr(node, name), "__func__", None) is not _written[name]:
@@ -356,10 +360,9 @@ def entries_of(node: object) -> Entries | None:
 
 
 def one_call_middleware(node: object) -> Callable[[str], Link] | None:
-    """Return the node's override of `_run_one` or `_arun_one` as middleware; `None` if there is no override.
+    """Return a function that makes middleware of a node's override of `_run_one` or `_arun_one`; `None` without one.
 
-    More exactly: a function that returns the middleware for the form of an input, which the override gets as an
-    argument.
+    The function takes the form of the input (LangGraph's `input_type`), which it passes to the override.
     """
 
     def of_kind(kind: str) -> Link:
@@ -373,7 +376,7 @@ def one_call_middleware(node: object) -> Callable[[str], Link] | None:
 
 
 def _changed(request: ToolCallRequest, call: ToolCall, runtime: ToolRuntime[Any, Any]) -> ToolCallRequest:
-    """Return a copy of the request with the call and the runtime that an override has passed on."""
+    """Return a copy of a request with the call and the runtime that an override has passed to its `super()` call."""
     if not isinstance(runtime, ToolRuntime):
         raise TypeError(f"_run_one and _arun_one take a ToolRuntime as their third argument, got {runtime!r}")
     return ToolCallRequest(tool_call=call, tool=request.tool, state=runtime.state, runtime=runtime)

@@ -470,7 +470,7 @@ class _BatchCall(SupervisedCall[Output]):
         return message if chain is None else await chain.rework(message, self._request(), failed)
 
     async def _overridden(self, overrides: Chain) -> Output:
-        """Run the call with a subclass's override around it, within the call's budget."""
+        """Run the call through the methods that a user's subclass of `ToolNode` overrides, within its time budget."""
         setup, request = self.of.setup, self._request()
         # An override may call `interrupt()`; its question must belong to this call.
         var_child_runnable_config.set(self._config)

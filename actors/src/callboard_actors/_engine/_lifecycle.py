@@ -1,4 +1,4 @@
-"""Lifecycle of an engine in each event loop, from the first to the last `async with` block; queue of idle workers.
+"""Start and end of an engine's resources in each event loop, queue of idle workers, and pauses between attempts.
 
 Each engine has its own class of `LoopResources`, of which it creates one object for each event loop.
 """
@@ -21,7 +21,7 @@ from callboard_actors._util._own_task import spawn
 
 
 class Backoff:
-    """Pauses between attempts, in seconds: each is twice as long as the one before, up to `longest`."""
+    """Growing pauses between attempts, in seconds: each is twice as long as the one before, up to `longest`."""
 
     def __init__(self, first: float, longest: float) -> None:
         self._first = self._next = first
@@ -41,10 +41,10 @@ class LoopResources(Protocol):
     """Resources of an engine in one event loop, such as worker processes or remote connections."""
 
     failure: ActorStartError | None
-    """Reason why the resources cannot be used; `None` if they can."""
+    """Error that explains why the resources cannot be used; `None` if they can be used."""
 
     async def keep(self) -> None:
-        """Keep the resources running until `dismiss` is called. Runs in a task of its own, and must not raise."""
+        """Start the resources and keep them until `dismiss()` is called. Runs in a separate task; must not raise."""
         ...
 
     async def until_ready(self) -> None:
@@ -52,11 +52,11 @@ class LoopResources(Protocol):
         ...
 
     async def dismiss(self) -> None:
-        """End all resources, and wait until they have ended."""
+        """Stop the engine's resources in this event loop, such as worker processes, and wait for their end."""
         ...
 
     def abandon(self) -> None:
-        """End all resources at once, after their event loop was closed and no task can wait any more."""
+        """Stop the resources without waiting, after their event loop was closed: no task can wait there any more."""
         ...
 
 
@@ -87,7 +87,7 @@ class OpenedEngine(Generic[S]):
         """Open the engine in this event loop, and wait until it is ready.
 
         Raises:
-            callboard.ActorStartError: if it cannot be started; with `never` if trying again is of no use.
+            callboard.ActorStartError: if the engine cannot be started; with `never` if trying again is of no use.
         """
         self._leave_closed_loops()
         here = current_token()
@@ -110,7 +110,7 @@ class OpenedEngine(Generic[S]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
     ) -> None:
-        """Leave one `async with` block; if no other block uses the engine in this event loop, end its resources."""
+        """Leave an `async with` block; if it is the engine's last one in this event loop, stop the resources there."""
         await self._leave(self._by_loop[current_token()])
 
     async def _leave(self, opening: _Opening[S]) -> None:
@@ -123,7 +123,7 @@ class OpenedEngine(Generic[S]):
         await opening.resources.dismiss()
 
     def _leave_closed_loops(self) -> None:
-        """End the resources of event loops that were closed while the engine was open."""
+        """Stop the resources of each event loop that was closed while the engine was open in it."""
         for token in list(self._by_loop):
             if getattr(token.native_token, "is_closed", bool)():
                 opening = self._by_loop.pop(token, None)
@@ -131,7 +131,10 @@ class OpenedEngine(Generic[S]):
                     opening.resources.abandon()
 
     def _here(self, title: str, call_id: str | None = None) -> S:
-        """Return the engine's resources in this event loop; raise ActorGoneError if the engine is not open."""
+        """Return the engine's resources in the current event loop; raise an error if the engine is not open there.
+
+        `title` and `call_id` describe the function call in the error.
+        """
         opening = self._by_loop.get(current_token())
         if opening is not None:
             return opening.resources
@@ -167,7 +170,7 @@ _Worker = TypeVar("_Worker")
 
 
 class _Waiting(Generic[_Worker]):
-    """Call that waits for a worker."""
+    """Function call that waits until a worker is idle."""
 
     def __init__(self) -> None:
         self.told = anyio.Event()
@@ -192,7 +195,7 @@ class Idle(Generic[_Worker]):
         self._calls = deque[_Waiting[_Worker]]()
 
     def put(self, worker: _Worker) -> None:
-        """Assign a worker to the call that has waited longest; if no call waits, keep the worker as idle."""
+        """Assign an idle worker to the call that has waited longest; if no call waits, keep the worker in the queue."""
         # Spare workers are taken last, so that the ones in use stay the same.
         first = worker in self._taken and len(self._workers) + len(self._taken) > self._most
         self._taken.discard(worker)
@@ -205,7 +208,7 @@ class Idle(Generic[_Worker]):
             self._calls.popleft().tell(worker)
 
     async def take(self) -> _Worker | None:
-        """Wait for an idle worker and return it; return `None` if `turn_away` was called."""
+        """Wait for an idle worker and return it; return `None` if `turn_away()` is called meanwhile."""
         if self._workers and not self._calls and len(self._taken) < self._most:
             self._taken.add(worker := self._workers.popleft())
             return worker
@@ -223,7 +226,7 @@ class Idle(Generic[_Worker]):
         return call.worker
 
     def take_spare(self) -> _Worker | None:
-        """Remove and return one idle worker if there are more than `most` idle and busy workers; else return `None`."""
+        """Remove and return an idle worker if idle and busy workers together exceed `most`; else return `None`."""
         return self._workers.pop() if self._workers and len(self._workers) + len(self._taken) > self._most else None
 
     def __contains__(self, worker: object) -> bool:
@@ -241,7 +244,7 @@ class Idle(Generic[_Worker]):
         self._pair()
 
     def turn_away(self) -> None:
-        """Wake all waiting calls, which then fail without a worker, and remove the idle workers from this queue."""
+        """End the wait of all calls, which get no worker and fail, and remove the idle workers from this queue."""
         self._workers.clear()
         self._taken.clear()
         while self._calls:

@@ -221,7 +221,7 @@ class Connection:
 
     @property
     def backlog(self) -> int:
-        """Number of queued frames."""
+        """Number of frames that wait in the queue to be written to the connection."""
         return len(self._due)
 
     def send(self, data: bytes, waits: OpenCall | None = None) -> None:

@@ -322,7 +322,7 @@ class DocumentStore(ClientStore[DocumentsClient]):
 
     @property
     def largest(self) -> int:
-        """Maximum size of a document, in bytes."""
+        """Maximum size of the content of one document in this store, in bytes."""
         return self._largest
 
     def change(

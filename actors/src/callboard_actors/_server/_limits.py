@@ -343,7 +343,10 @@ class Gate:
         return None
 
     def forget_line(self) -> None:
-        """Prepare a full report after the loss of the connection: the server may not have received the last changes."""
+        """Prepare to report all permits of this limit again, because the connection to the server was lost.
+
+        The server may not have received the last changes.
+        """
         self._epoch = ""
         unheard = [*self._unheard, *self._ops]
         # Only starts must survive. The full report replaces all other changes, releases by omission.

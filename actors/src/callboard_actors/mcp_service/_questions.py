@@ -212,7 +212,7 @@ class NeedsAnswers:
 
 
 class ServedCall(Protocol):
-    """Call of a client that the server runs; before it has a result, it may ask the user questions."""
+    """Tool call that an MCP client has requested from the server; before its result, it may ask the user questions."""
 
     async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | NeedsAnswers:
         """Run the call until it has a result, or questions to the client's user; return the result or the questions.

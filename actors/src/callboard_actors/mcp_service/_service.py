@@ -126,7 +126,7 @@ class Service:
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:
-        """Open the served object during the `async with` block, so that clients can call its tools.
+        """Open the object that has the served tools, such as a client of an MCP server, for the `async with` block.
 
         Raise the errors of the object, and those of `serve_mcp`.
         """

@@ -291,23 +291,23 @@ class WorkerProxy:
         )
 
     def use(self) -> None:
-        """Mark the worker as used by a call, so that its files stay open."""
+        """Keep the connection to the worker process open until `release()`, even if `close()` is called earlier."""
         self._in_use = True
 
     def release(self) -> None:
-        """Mark the worker as unused, and close its files if `close` was called while a call used them."""
+        """End the use that `use()` has begun; close the worker's connection if `close()` was called meanwhile."""
         self._in_use = False
         if self._closing:
             self._close()
 
     def close(self) -> None:
-        """Close the worker's files now, or when the call that uses them has ended."""
+        """Close the connection to the worker process now, or at `release()` if it is in use."""
         self._closing = True
         if not self._in_use:
             self._close()
 
     def abandon(self) -> None:
-        """Close the worker's files at once. Called after the event loop was closed."""
+        """Close the connection to the worker process at once, even if it is in use, after the event loop was closed."""
         self._hand_over()
         self._close()
 

@@ -404,7 +404,7 @@ class Cache(Middleware):
         return key._replace(thread="" if thread_id is None else str(thread_id))
 
     def _key_to_keep(self, key: _Key, request: ToolCallRequest) -> _Key:
-        """Return the key under which later calls may reuse the result of this call."""
+        """Return the key for caching a call's result; it names the conversation if no other one may use the result."""
         call = running_call()
         # A model request of an agent inside a tool is no part of the result of this tool.
         if call is not None and call.only_for_thread and key.tool:
@@ -460,7 +460,7 @@ class Cache(Middleware):
         return True
 
     def _is_known_by_its_name(self, key: _Key) -> bool:
-        """Return whether a tool's name stands for the same code in all processes, as it does for plain functions."""
+        """Return whether other processes may reuse a tool's results by its name: yes if it is a plain function."""
         if is_function_alone(key.body) or not key.tool:
             return True
         note("cache_skipped", reason="is not known by its name")

@@ -20,7 +20,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Turn(Enum):
-    """Instruction to a waiting call that gets no result: run for all waiting calls, or run only for itself."""
+    """Instruction to a call that waited for an identical call in vain: run and share the result, or run for itself."""
 
     LEAD = "the leader ended for reasons of its own: run, for all who wait"
     ALONE = "the result cannot be shared: run for yourself"

@@ -255,7 +255,7 @@ class PartBuilder:
             self._lost += line.events
 
     def built(self) -> Part:
-        """Return the `Part` made of all events that were taken."""
+        """Return all events added so far as a `Part`: the section of a recording file that one recorder has written."""
         header, closing = self._header, self._closing
         asks: defaultdict[int | None, list[RecordedAsk]] = defaultdict(list)
         for ask in self._asks.values():

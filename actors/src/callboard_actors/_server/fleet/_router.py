@@ -116,7 +116,7 @@ class RoutedAsk:
             self.ask.on_begin()
 
     def taken(self) -> None:
-        """Allow the router to handle the key's next ask: this ask is in a local mailbox, or will never be in one."""
+        """Let the router handle the key's next ask: this ask is in the actor's mailbox now, or never will be."""
         if self.state == "here":
             self.state = "taken"
             self._on_taken(self)
