@@ -27,7 +27,7 @@ from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontext
 from http.client import HTTPConnection
 from pathlib import Path
 from secrets import compare_digest, token_urlsafe
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import uvicorn
@@ -317,10 +317,11 @@ async def body_of(request: Request) -> dict[str, Any]:
     if not request.headers.get("content-type", "").startswith("application/json"):
         raise RefusedError(415, "send application/json")
     raw = b""
-    async for part in request.stream():  # `request.json()` would keep a body of any length; its header may lie
-        raw += part
-        if len(raw) > MAX_BODY:
-            raise RefusedError(413, f"send at most {MAX_BODY} bytes")
+    async with aclosing(cast("AsyncGenerator[bytes]", request.stream())) as parts:
+        async for part in parts:  # `request.json()` would keep a body of any length; its header may lie
+            raw += part
+            if len(raw) > MAX_BODY:
+                raise RefusedError(413, f"send at most {MAX_BODY} bytes")
     try:
         body = json.loads(raw)
     except (ValueError, RecursionError):

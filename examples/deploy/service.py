@@ -131,8 +131,7 @@ async def chat(request: Request) -> JSONResponse:
     """
     body = b""
     async for part in request.stream():  # `request.body()` would keep a body of any length; its header may lie
-        body += part
-        if len(body) > MAX_BODY:
+        if len(body := body + part) > MAX_BODY:
             return JSONResponse({"error": f"send at most {MAX_BODY} bytes"}, 413)
     text = body.decode(errors="replace")
     given = {"messages": [("user", text)]} if text else None
