@@ -187,9 +187,10 @@ def limit_process(*, memory: int | None, files: int | None, for_good: bool) -> N
     With `for_good`, its code cannot enable core dumps again.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0 if for_good else resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    for what, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_NOFILE, files)):
-        if most is not None:
-            resource.setrlimit(what, (most, most))
+    if memory is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))  # POSIX has it, but not each system
+    if files is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
 
 
 def limit_processor_time(seconds: int, *, for_good: bool) -> None:
