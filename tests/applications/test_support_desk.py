@@ -87,6 +87,7 @@ def test_a_process_makes_a_recording(tmp_path: Path) -> None:
     assert '"captures":true' in recording.read_text()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(120)
 def test_a_message_that_fails_ends_no_other(tmp_path: Path) -> None:
     """Two messages of one conversation at the same time, and lines that are no message."""
