@@ -76,7 +76,7 @@ class AgentPlan:
     """Access to the internal parts of `tools`."""
     hooks: Mapping[str, Runnable[Any, Any]]
     trace_policies: Mapping[str, TracePolicy]
-    """What callback handlers see of a node's input and output, by node; they see all of a node without a policy."""
+    """Policies for the input and output that callback handlers see, by node; without a policy, they see all of it."""
     version: Literal["v1", "v2"]
 
 
