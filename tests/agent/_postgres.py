@@ -8,12 +8,15 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import psycopg
+import pytest
 
 PASSWORD = "p:ss/w@rd"
 """A password with characters that must be escaped in a URL."""
@@ -124,6 +127,19 @@ class Server:
         """Kill every connection to a database; return their number."""
         name = url.rpartition("/")[2]
         return len(self.sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"))
+
+
+@contextmanager
+def running_postgres() -> Iterator[Server]:
+    """Run a server for a `with` block; skip the test if PostgreSQL is not installed."""
+    if (found := programs()) is None:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    server = Server(found)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
 
 
 def _is_root() -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ._forks import Forks
-from ._postgres import Server, programs
+from ._postgres import Server, running_postgres
 from ._savers import SAVERS, saver_of
 
 
@@ -31,14 +31,8 @@ def forks() -> Iterator[Forks]:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Server]:
     """A server for all tests; each test uses a database of its own."""
-    if (found := programs()) is None:
-        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
-    server = Server(found)
-    try:
-        server.start()
+    with running_postgres() as server:
         yield server
-    finally:
-        server.remove()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from callboard.conversations._database import close, saver_of, store_of
 from callboard.conversations._postgresql import CONNECTIONS
 from callboard.testing import Recorder, ScriptedModel, calls
 
-from ._postgres import PASSWORD, Server, programs
+from ._postgres import PASSWORD, Server, running_postgres
 from ._savers import AT, QUESTION, complaint, contents, errors_at_once, scripted, use_database
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
@@ -204,12 +204,8 @@ async def test_a_saver_of_the_users_own_that_loses_its_connection_loses_nothing_
 @pytest.fixture
 def own_server() -> Iterator[Server]:
     """A server of this test's own, which it may stop."""
-    if (found := programs()) is None:
-        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
-    server = Server(found)
-    server.start()
-    yield server
-    server.remove()
+    with running_postgres() as server:
+        yield server
 
 
 async def test_a_server_that_stops_in_the_middle_is_named_and_nothing_is_lost(own_server: Server) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from callboard import ToolNode
 from callboard.testing import calls, tool_call
-from tests.agent._postgres import Server, programs
+from tests.agent._postgres import running_postgres
 
 from .record_services import ROOT, Turn, example, order_service
 
@@ -209,14 +209,8 @@ def test_a_refund_that_a_kill_has_ended_is_asked_about_and_paid_once(tmp_path: P
 @pytest.mark.exhaustive
 @pytest.mark.timeout(240)
 def test_its_conversations_survive_a_kill_on_postgres() -> None:
-    if (found := programs()) is None:
-        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
-    server = Server(found)
-    try:
-        server.start()
+    with running_postgres() as server:
         run("--db", server.new_database())
-    finally:
-        server.remove()
 
 
 @pytest.mark.exhaustive

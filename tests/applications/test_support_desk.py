@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from callboard import Agent
-from tests.agent._postgres import Server, programs
+from tests.agent._postgres import running_postgres
 from tests.server.fleet._memory import MemoryFleet, MemoryServer
 
 from .record_services import ROOT, example
@@ -53,14 +53,8 @@ def run(*options: Any) -> str:
 @pytest.mark.exhaustive
 @pytest.mark.timeout(240)
 def test_customers_of_a_killed_process_move_on_postgres() -> None:
-    if (found := programs()) is None:
-        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
-    server = Server(found)
-    try:
-        server.start()
+    with running_postgres() as server:
         said = run("--url", server.new_database())
-    finally:
-        server.remove()
 
     assert "A is killed" in said
     assert "B has owned bob, ann; exit code 0" in said

@@ -13,9 +13,9 @@ from callboard.middleware import Cache, CircuitBreaker
 from callboard.testing import tool_call
 from callboard_actors.postgres import PostgresDocuments, PostgresLimits
 from callboard_actors.redis import RedisDocuments, RedisLimits
-from tests.agent._postgres import Server, programs
+from tests.agent._postgres import Server, running_postgres
 from tests.helpers import make
-from tests.server._servers import RedisServer, program
+from tests.server._servers import RedisServer, running_redis
 
 from ._measure import BACKENDS, WALL, Table, median_of
 
@@ -31,16 +31,8 @@ async def nothing(n: int) -> int:
 @contextmanager
 def servers() -> Generator[tuple[RedisServer, Server]]:
     """Start a Redis server and a PostgreSQL server for the block."""
-    redis_program, postgres_programs = program(), programs()
-    assert redis_program is not None and postgres_programs is not None, "apt-get install redis-server postgresql"
-    redis, postgres = RedisServer(redis_program), Server(postgres_programs)
-    try:
-        redis.start()
-        postgres.start()
+    with running_redis() as redis, running_postgres() as postgres:
         yield redis, postgres
-    finally:
-        redis.remove()
-        postgres.remove()
 
 
 def places(*, calls: int, width: int) -> Table:

@@ -12,7 +12,7 @@ from langchain_core.messages import HumanMessage
 
 from callboard import create_react_agent
 from callboard.testing import ScriptedModel
-from tests.agent._postgres import Server, programs
+from tests.agent._postgres import Server, running_postgres
 
 from ._commands import Project
 
@@ -60,14 +60,8 @@ def test_what_a_database_names_is_not_run(arguments: list[str], project: Project
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    if (found := programs()) is None:
-        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
-    started = Server(found)
-    try:
-        started.start()
+    with running_postgres() as started:
         yield started
-    finally:
-        started.remove()
 
 
 def test_conversations_on_a_server_are_listed_and_shown(server: Server, project: Project) -> None:

@@ -18,9 +18,8 @@ import callboard.testing
 from callboard._cli import _doctor
 from callboard.testing import ScriptedModel
 from callboard_actors.process._confinement import _support
-from tests.agent._postgres import Server as PostgresServer
-from tests.agent._postgres import programs
-from tests.server._servers import NOWHERE, RedisServer, program
+from tests.agent._postgres import running_postgres
+from tests.server._servers import NOWHERE, running_redis
 
 from ._commands import PATIENCE, Project, environment
 
@@ -285,17 +284,9 @@ def test_a_server_without_its_client_library_names_the_extra(
 
 @pytest.mark.exhaustive
 def test_servers_that_answer_tell_their_versions(project: Project) -> None:
-    if (redis := program()) is None or (postgres := programs()) is None:
-        pytest.skip("Redis or PostgreSQL is not installed")
-    servers = RedisServer(redis, "--requirepass", "secret"), PostgresServer(postgres)
-    try:
-        for server in servers:
-            server.start()
-        right, wrong = (f"unix://:{password}@{servers[0].socket}" for password in ("secret", "guess"))
-        told = project.call("doctor", "--url", right, "--url", wrong, "--url", servers[1].new_database()).stdout
-    finally:
-        for server in servers:
-            server.remove()
+    with running_redis("--requirepass", "secret") as redis, running_postgres() as postgres:
+        right, wrong = (f"unix://:{password}@{redis.socket}" for password in ("secret", "guess"))
+        told = project.call("doctor", "--url", right, "--url", wrong, "--url", postgres.new_database()).stdout
 
     assert re.search(r"^  ok +unix://\*\*\*@.* Redis [\d.]+$", told, re.MULTILINE)
     assert re.search(r"^  broken +unix://\*\*\*@.* invalid username-password pair", told, re.MULTILINE)

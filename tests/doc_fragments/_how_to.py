@@ -18,14 +18,15 @@ from callboard import ToolNode, create_react_agent, keyed
 from callboard.testing import FakeEngine, ScriptedModel, calls, tool_call
 from callboard_actors.postgres import PostgresFleet, PostgresLimits
 from callboard_actors.redis import RedisFleet
+from tests.agent._postgres import running_postgres
 from tests.agent._provider import Provider, reply
 from tests.chromium import CHROMIUM
 from tests.doc_fragments import _bodies
-from tests.doc_fragments._servers import postgres, redis
 from tests.doc_fragments._surroundings import AsyncSteps, Fragments, Steps, World, blocks_of
 from tests.doc_fragments._web import public_web
 from tests.mcp._asked import over_http
 from tests.remote._commands import SECRET, engine, worker
+from tests.server._servers import running_redis
 
 FRAGMENTS = Fragments()
 fragment = FRAGMENTS.of
@@ -102,7 +103,7 @@ async def fetched_page(world: World) -> AsyncSteps:
     exhaustive=True,
 )
 async def kept_in_postgres(world: World) -> AsyncSteps:
-    with postgres() as server:
+    with running_postgres() as server:
         server.sql("CREATE DATABASE agents")
         server.sql("ALTER ROLE clerk PASSWORD 'secret'")
         world.patch.setenv("PGHOSTADDR", "127.0.0.1")
@@ -119,7 +120,7 @@ async def kept_in_postgres(world: World) -> AsyncSteps:
 )
 async def kept_by_a_saver(world: World) -> AsyncSteps:
     """The driver of this saver runs on asyncio only, as the page says."""
-    with postgres() as server:
+    with running_postgres() as server:
         url = server.new_database()
         yield {"url": url, "model": ScriptedModel(["On its way."]), "tools": [_bodies.search]}
         assert threads_in(url) == [("ada",)]
@@ -164,7 +165,7 @@ async def node_with_a_fleet(world: World) -> AsyncSteps:
         heard.append(messages[-1].text)
         return "Done."
 
-    with redis() as server:
+    with running_redis(uptime=2) as server:
         fleet = RedisFleet(server.url, secret=page["secret"], lease=1.0)
         child = page["child"](page["Browser"](), key=page["by_user"], fleet=fleet, idle=600.0, cap=50)
         model = ScriptedModel([calls(("open", {"url": "https://example.com"})), reply])
@@ -186,7 +187,7 @@ async def references_with_a_fleet(world: World) -> AsyncSteps:
         async def stop(self) -> None:
             opened.append(self.key)
 
-    with redis() as server:
+    with running_redis(uptime=2) as server:
         fleet = RedisFleet(server.url, secret=world.names["secret"], lease=1.0)
         yield {"fleet": fleet, "Browser": Browser}
     assert opened == ["ada"]
@@ -206,7 +207,7 @@ class Database:
 async def fenced_book(world: World) -> AsyncSteps:
     """A later owner is its token in the row: the former owner can write no more."""
     names = yield {}
-    with postgres() as server:
+    with running_postgres() as server:
         database = Database(url := server.new_database())
         await database.execute("CREATE TABLE books (id text, text text, token numeric)")
         await database.execute("INSERT INTO books VALUES ('tea', '', 0)")
@@ -255,7 +256,7 @@ async def fenced_storage(world: World) -> AsyncSteps:
 
     storage = Storage()
     names = yield {"storage": storage}
-    with postgres() as server:
+    with running_postgres() as server:
         limits = PostgresLimits(server.new_database())
         policy = CallPolicy(limit=Limit(concurrency=1, shared=limits))
         node = ToolNode([names["write"]], policies={"write": policy})

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from tests.mcp import _npm
 from tests.mcp_service._clients import text_in
 from tests.process._processes import needs_bubblewrap
 from tests.remote._commands import SECRET, worker
-from tests.server._servers import RedisServer, program
+from tests.server._servers import running_redis
 from tests.sql._shop import names_in, new_shop
 
 FRAGMENTS = Fragments()
@@ -327,12 +327,9 @@ def redis_of_the_page() -> str:
 
     A server gives nothing away in the first seconds after its start.
     """
-    if (found := program()) is None:
-        pytest.skip("Redis is not installed: apt-get install redis-server")
-    address = own_address()
-    server = RedisServer(found, "--bind", address, "--port", "6379")
-    atexit.register(server.remove)
-    server.start()
+    address, until_exit = own_address(), ExitStack()
+    until_exit.enter_context(running_redis("--bind", address, "--port", "6379"))
+    atexit.register(until_exit.close)
     return address
 
 

@@ -7,38 +7,6 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
-import pytest
-
-from tests.agent._postgres import Server, programs
-from tests.server._servers import RedisServer, program
-
-
-@contextmanager
-def postgres() -> Iterator[Server]:
-    """Run PostgreSQL for one fragment."""
-    if (found := programs()) is None:
-        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
-    server = Server(found)
-    try:
-        server.start()
-        yield server
-    finally:
-        server.remove()
-
-
-@contextmanager
-def redis() -> Iterator[RedisServer]:
-    """Run Redis for one fragment; it has been up for longer than a lease of one second."""
-    if (found := program()) is None:
-        pytest.skip("Redis is not installed: apt-get install redis-server")
-    server = RedisServer(found)
-    try:
-        server.start()
-        server.wait_until_up_for(seconds=2)
-        yield server
-    finally:
-        server.remove()
-
 
 class Received(NamedTuple):
     """Request to the receiver."""

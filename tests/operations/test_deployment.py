@@ -25,7 +25,7 @@ import pytest
 import yaml
 
 from callboard._loops._deadline import DEFAULT_GRACE
-from tests.agent._postgres import Server, programs
+from tests.agent._postgres import running_postgres
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "examples" / "deploy"
@@ -271,19 +271,13 @@ def test_the_service_is_ready_until_sigterm_then_drains_and_ends_with_0() -> Non
 def test_replicas_share_conversations_limits_and_baskets() -> None:
     """An update replaces one replica after another. The basket of a customer moves to another replica each time."""
     pytest.importorskip("opentelemetry.exporter.prometheus")
-    if (found := programs()) is None:
-        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
-    server = Server(found)
-    try:
-        server.start()
+    with running_postgres() as server:
         shared = {"DATABASE_URL": server.new_database(), "CALLBOARD_FLEET_SECRET": SECRET}
         with replica(**shared) as (first, one), replica(**shared) as (_, other):
             told = [ask(one, "/threads/ada", "add tea")[1], ask(other, "/threads/ada", "add jam")[1]]
             _ends_well(first, one)
             with replica(**shared) as (_, new):
                 told.append(ask(new, "/threads/ada", "add milk")[1])
-    finally:
-        server.remove()
 
     assert told == [f'{{"answer":"ada has {things}"}}' for things in ("tea", "tea, jam", "tea, jam, milk")]
 

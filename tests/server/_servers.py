@@ -6,10 +6,13 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pytest
 import redis
 
 from callboard_actors.postgres import PostgresDocuments, PostgresFleet, PostgresLimits
@@ -67,7 +70,9 @@ class RedisServer:
             return False
 
     def wait_until_up_for(self, *, seconds: int) -> None:
-        """Wait until the server has run for so long: a fresh server grants no permits for one lease."""
+        """Wait until the server has run for so long."""
+        if not seconds:
+            return
         with redis.Redis(unix_socket_path=str(self.socket)) as client:
             while int(client.info("server")["uptime_in_seconds"]) < seconds:
                 time.sleep(0.05)
@@ -87,6 +92,23 @@ class RedisServer:
     def remove(self) -> None:
         self.kill()
         shutil.rmtree(self.directory)
+
+
+@contextmanager
+def running_redis(*options: str, uptime: int = 0) -> Iterator[RedisServer]:
+    """Run a server with command-line options until the block ends; skip the test if Redis is not installed.
+
+    The block begins when the server has run for `uptime` seconds: a fresh server grants no permits for one lease.
+    """
+    if (found := program()) is None:
+        pytest.skip("Redis is not installed: apt-get install redis-server")
+    server = RedisServer(found, *options)
+    try:
+        server.start()
+        server.wait_until_up_for(seconds=uptime)
+        yield server
+    finally:
+        server.remove()
 
 
 def _end_with_parent() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.agent._postgres import Server as PostgresServer
-from tests.agent._postgres import programs
+from tests.agent._postgres import running_postgres
 
-from ._servers import Place, RedisServer, program, server_url
+from ._servers import Place, RedisServer, running_redis, server_url
 from .documents._world import MemoryWorld, ServerWorld, World
 from .fleet._memory import MemoryFleet, MemoryServer
 from .fleet._world import LEASE, LOGS, Fleets
@@ -19,63 +19,38 @@ SERVERS = ["redis", "postgres"]
 EXHAUSTIVE = [pytest.param(name, marks=pytest.mark.exhaustive) for name in SERVERS]
 
 
-@contextmanager
-def _redis(*options: str) -> Iterator[RedisServer]:
-    if (found := program()) is None:
-        pytest.skip("Redis is not installed: apt-get install redis-server")
-    server = RedisServer(found, *options)
-    try:
-        server.start()
-        yield server
-    finally:
-        server.remove()
-
-
-@contextmanager
-def _postgres() -> Iterator[PostgresServer]:
-    if (found := programs()) is None:
-        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
-    server = PostgresServer(found)
-    try:
-        server.start()
-        yield server
-    finally:
-        server.remove()
-
-
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
     """Start one server for all tests; each test has its own keys. It has already run longer than a lease."""
-    with _redis() as server:
-        server.wait_until_up_for(seconds=2)
+    with running_redis(uptime=2) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     """Return a database for all tests."""
-    with _postgres() as server:
+    with running_postgres() as server:
         yield server.new_database()
 
 
 @pytest.fixture
 def own_redis() -> Iterator[RedisServer]:
     """Start a server for one test that kills it."""
-    with _redis() as server:
+    with running_redis() as server:
         yield server
 
 
 @pytest.fixture
 def locked_redis() -> Iterator[RedisServer]:
     """Start a server that wants a password."""
-    with _redis("--requirepass", "secret") as server:
+    with running_redis("--requirepass", "secret") as server:
         yield server
 
 
 @pytest.fixture
 def own_postgres() -> Iterator[PostgresServer]:
     """Start a server for one test that crashes it."""
-    with _postgres() as server:
+    with running_postgres() as server:
         yield server
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent._postgres import Server, programs
+from tests.agent._postgres import Server, running_postgres
 
 from ._server import Shop, new_role, new_template
 from ._shop import new_shop
@@ -20,16 +20,10 @@ def url(tmp_path: Path) -> str:
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """Start one server for all tests; each test has a database of its own."""
-    if (found := programs()) is None:
-        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
-    server = Server(found)
-    try:
-        server.start()
+    with running_postgres() as server:
         new_role(server)
         new_template(server)
         yield server
-    finally:
-        server.remove()
 
 
 @pytest.fixture
