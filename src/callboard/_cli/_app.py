@@ -24,10 +24,7 @@ GROUP = "callboard.commands"
 
 
 def run_foreign(name: str, distribution: str, arguments: list[str]) -> int:
-    """Run a command that another distribution implements, and return its exit code.
-
-    Raises `CommandError` if the distribution is not installed.
-    """
+    """Run a command of another package, return its exit code; raise `CommandError` if the package is not installed."""
     # The entry point of the same name is a function from the command-line arguments; it may also raise SystemExit.
     found = list(entry_points(group=GROUP, name=name))
     if not found:

@@ -99,7 +99,7 @@ def total(rows: Iterable[ToolRow]) -> ToolRow:
 
 
 def tool_rows(calls: Iterable[RecordedCall]) -> Sequence[tuple[str, ToolRow]]:
-    """Return pairs of tool name and row for all tools in a recording; the tool with the most calls comes first."""
+    """Return a pair of name and `ToolRow` for each tool in a recording, the tool with the most calls first."""
     rows: defaultdict[str, ToolRow] = defaultdict(ToolRow)
     for call in calls:
         row = rows[call.tool]
@@ -112,7 +112,7 @@ def tool_rows(calls: Iterable[RecordedCall]) -> Sequence[tuple[str, ToolRow]]:
 
 
 def actor_rows(parts: Iterable[Part]) -> Sequence[tuple[str, ActorRow]]:
-    """Return pairs of actor name and row for all actors in a recording; the actor with the most asks comes first."""
+    """Return a pair of name and `ActorRow` for each actor in a recording, the actor with the most asks first."""
     rows: defaultdict[str, ActorRow] = defaultdict(ActorRow)
     for part in parts:
         for ask in part.asks:
@@ -146,12 +146,12 @@ class ActorCounts:
         self._lock = threading.Lock()  # actors may run in event loops of other threads
 
     def rows(self) -> Mapping[str, ActorRow]:
-        """Return the current rows by actor name; may be called from any thread."""
+        """Return the current counts of each actor, by actor name; may be called from any thread."""
         with self._lock:
             return dict(self._rows)
 
     def __call__(self, event: AskEvent | ActorEvent) -> None:
-        """Count an event of an actor, or of an ask, in the row for the name of the actor."""
+        """Count an event of an actor, or of an ask (request) to an actor, in the actor's row."""
         with self._lock:
             row = self._rows.setdefault(event.actor, ActorRow())
             if isinstance(event, ActorEvent):
@@ -188,7 +188,7 @@ class ActorCounts:
 
 
 class OpenCall(TrackedCall):
-    """Call that has not ended, with its arguments and its latest progress report or middleware decision."""
+    """Call that has not ended, with its arguments and the latest note: a progress report or a middleware's decision."""
 
     def __init__(self, begun: CallEvent) -> None:
         super().__init__(begun)
@@ -230,7 +230,7 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
                 self._count(call, call.place, event)
 
     def rows_at(self, now: float) -> dict[str, ToolRow]:
-        """Return a copy of the rows by tool name; `longest_wait` includes calls that wait at the loop time `now`."""
+        """Return a copy of each tool's counts, by tool name; `longest_wait` includes calls that still wait at `now`."""
         rows = dict[str, ToolRow]()
         with self._lock:
             for tool, row in self.rows.items():
@@ -265,7 +265,7 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         return OpenCall(event)
 
     def noted(self, call: OpenCall, event: CallEvent) -> None:
-        """Store a call's latest progress report or middleware decision as a short text."""
+        """Store the latest note of a call as a short text: a progress report, or a decision of a middleware."""
         call.note = note_in_short(event.what, event.facts, event.message)
 
     def ended(self, call: OpenCall, event: CallEvent) -> None:

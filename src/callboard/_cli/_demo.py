@@ -90,7 +90,7 @@ class Service:
             connections.cancel_scope.cancel()
 
     async def _serve(self, client: ByteStream) -> None:
-        """Serve the requests of one connection, one after the other. Each request fits in one packet."""
+        """Serve the requests of one connection, one after the other. Each request must fit in one packet."""
         async with client:
             with suppress(EndOfStream, BrokenResourceError):
                 while True:

@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _results(group: str, checks: Callable[[], Iterable[Check]]) -> list[Check]:
-    """Return the results of a group of checks. A check with an error counts as "broken"; later checks are skipped."""
+    """Run a group of checks and return the results. A check that raises counts as "broken", and ends the group."""
     found: list[Check] = []
     try:
         found.extend(checks())

@@ -119,7 +119,7 @@ _NAME = 8
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[T]):
-    """Column of a table, after the column of names. Its width is fixed: changes of values move nothing."""
+    """Column of a table, after the column of names. The width is fixed, so that new values do not move the table."""
 
     heading: str
     width: int
@@ -141,11 +141,8 @@ def grid(
     least: int = _NAME,
     ends_in_total: bool = False,
 ) -> Table:
-    """Return a table with a line for each row, at most `width` terminal cells wide.
-
-    `names` returns the names of the rows, shortened to a width in cells. If necessary, columns are dropped, so that the
-    names have at least `least` cells. With `ends_in_total`, a rule separates the last row.
-    """
+    """Return a table with a line for each row, at most `width` terminal cells wide."""
+    # `names` shortens the row names to a width in cells. Columns are dropped until the names have `least` cells.
     wanted = max(map(cell_len, names(width)), default=0)
     shown = _fitting(columns, width, min(width, max(_NAME, min(least, wanted))))
     room = max(1, width - sum(column.width + _GAP for column in shown))

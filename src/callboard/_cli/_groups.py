@@ -37,10 +37,7 @@ class RunOfCalls:
 
 
 def runs_of(part: Part) -> list[RunOfCalls]:
-    """Return the agent runs in one part of a recording, also runs without calls, in the order of their starts.
-
-    A part of a recording contains the events of one recorder.
-    """
+    """Return the agent runs in one part (one recorder's events) of a recording, by start time; some have no calls."""
     known: dict[int | None, RecordedRun] = {run.number: run for run in part.runs}
     batches: dict[int | None, dict[int, list[RecordedCall]]] = {number: {} for number in known}
     for call in part.calls:
@@ -57,15 +54,12 @@ def runs_of(part: Part) -> list[RunOfCalls]:
 
 
 def end_of(call: RecordedCall, part: Part) -> float:
-    """Return the end time of a call; for an open call, the end time of the part of the recording that contains it."""
+    """Return the end time of a call; for an open call, the time of the last event in its part of the recording."""
     return max(call.start, part.end if call.end is None else call.end)
 
 
 def notes_in_short(call: RecordedCall) -> str:
-    """Return the progress reports of a call, and the decisions of middleware about it, as one short text.
-
-    The text contains the latest note of each kind, and the number of notes of this kind if there are several.
-    """
+    """Return a short text with a call's latest progress report, and its latest middleware decision of each kind."""
     counts = Counter(note.what for note in call.notes)
     last = {note.what: note for note in call.notes}
     told = {what: note_in_short(what, note.facts, note.message) for what, note in last.items()}
@@ -73,10 +67,8 @@ def notes_in_short(call: RecordedCall) -> str:
 
 
 def note_in_short(what: str, facts: Mapping[str, Any], message: str | None) -> str:
-    """Return a short text about a progress report of a call, or about a decision of middleware such as a retry.
-
-    `what` is "progress" or the name of the decision, `facts` are its values by name.
-    """
+    """Return a short text about a note of a call: a progress report, or a middleware's decision such as a retry."""
+    # `what` is "progress" or the name of the decision; `facts` are its values by name.
     if what != "progress":
         error = facts.get("error")
         return named(what) + (f": {named(error)}" if isinstance(error, str) else "")
@@ -110,7 +102,7 @@ def _fact(value: object) -> str:
 
 
 def statement(part: Part) -> str:
-    """Return a sentence about one part of a recording: number of lost events, and time spent on recording."""
+    """Return a sentence about one part of a recording: number of events, lost events, and time spent on recording."""
     lost = f"{count(part.lost, 'event')} lost" if part.lost else "no events lost"
     closing = part.closing
     if closing is None:
@@ -122,7 +114,7 @@ def statement(part: Part) -> str:
 
 
 def about_part(part: Part) -> str:
-    """Return a line of text with the start time, versions and process id of one part of a recording."""
+    """Return a line of text about a part of a recording: start time, process id, versions of callboard and Python."""
     told: Iterable[str] = (
         f"{part.started.astimezone():%Y-%m-%d %H:%M:%S}" if part.started else "",
         f"callboard {part.callboard}" if part.callboard else "",

@@ -69,7 +69,7 @@ def _is_module(name: str) -> bool:
 
 
 def _texts(name: str, module: str) -> dict[str, str]:
-    """Return the texts of the project's files, by name."""
+    """Return the contents of the new project's files, by file name."""
     values = {
         "name": name,
         "module": module,

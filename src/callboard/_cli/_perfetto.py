@@ -18,11 +18,8 @@ T = TypeVar("T")
 
 
 def lanes(items: Iterable[T], span: Callable[[T], tuple[float, float]]) -> list[tuple[int, T]]:
-    """Assign items to as few lanes (rows of a chart) as possible, so that items in the same lane never overlap.
-
-    Return pairs of lane and item, in the order of the start times. Lanes count from 0. `span` returns the start and the
-    end of an item.
-    """
+    """Assign items to as few lanes (rows of a chart) as possible, so that items in the same lane never overlap."""
+    # Returns pairs of lane (from 0) and item, by start time. `span` returns the start and the end of an item.
     # Every lane is either busy or free, so `len(busy)` is the next new lane exactly when no lane is free.
     placed: list[tuple[int, T]] = []
     busy: list[tuple[float, int]] = []
@@ -64,7 +61,7 @@ def _with_offsets(recording: Recording) -> Iterator[tuple[Part, float]]:
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """Encoder that writes one run of an agent as one process of a trace."""
+    """Encoder that writes one agent run of a recording as one process of Chrome's trace format."""
 
     number: int
     part: Part

@@ -59,12 +59,8 @@ AnyAgent = Agent | Pregel[Any, Any, Any, Any]
 
 
 def load_agent(options: RunOptions, portal: BlockingPortal, stack: ExitStack) -> AnyAgent:
-    """Return the agent that the option `agent` names as `module:name`.
-
-    If the name is a function, it is called and returns the agent, or a context manager that is open until `stack` is
-    closed. Raises `CommandError` if the name does not exist, or is no agent, or its code fails; the traceback is then
-    printed.
-    """
+    """Return the agent that the option `agent` names as `module:name`; raise `CommandError` if this fails."""
+    # The name may be a function: it returns the agent, or a context manager that stays open until `stack` is closed.
     name = options.agent
     try:
         with warnings.catch_warnings():
@@ -111,7 +107,7 @@ def _load(name: str, app_dir: Path, portal: BlockingPortal, stack: ExitStack) ->
 
 
 def _offers(module: ModuleType) -> str:
-    """Return a text that lists the agents and the functions without parameters of a module."""
+    """Return a text that lists the agents of a module, and the module's functions that need no arguments."""
     # If there are none, the text lists all public names.
     public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
     agents = [name for name, value in public.items() if isinstance(value, Agent | Pregel)]
@@ -169,7 +165,7 @@ def accepted(question: Interrupt) -> Any:
 
 
 def in_short(value: object) -> str:
-    """Return a short text of a question: the actions to approve and the reasons, or the value of any other question."""
+    """Return an agent's question as short text: the actions to approve, with reasons, or else the question's value."""
     approval = approval_in(value)
     if approval is None:
         return as_text(value)
@@ -230,7 +226,7 @@ class Asker:
         self._read = read
 
     def ask(self, questions: Sequence[Interrupt]) -> dict[str, Any]:
-        """Ask all questions, and return the answers by the id of the question; raise EOFError at the end of input."""
+        """Ask all questions, and return the answers by question id; raise EOFError at the end of input."""
         answers: dict[str, Any] = {}
         for number, question in enumerate(questions, start=1):
             self._console.print()
@@ -340,16 +336,12 @@ class ThreadRunner:
         self._cancelled = False
 
     async def standing(self) -> StateSnapshot:
-        """Return the current state of the conversation. A question that several tasks report is contained only once."""
+        """Return the current state of the conversation; each question is listed once, even if several tasks ask it."""
         found: StateSnapshot = await self._agent.aget_state(self._config)
-        # Two tasks may report the same question.
         return found._replace(interrupts=tuple({question.id: question for question in found.interrupts}.values()))
 
     async def run(self, given: Any) -> tuple[StateSnapshot, Exception | None]:
-        """Run the agent until it stops, and show its output; return the new state and the error of the run, if any.
-
-        `given` is the input of the run. Raises `CommandError` if the run cannot be recorded.
-        """
+        """Run the agent until it stops, and show its output; return the new state and the error of the run, if any."""
         before = await self.standing()
         calls = Calls(self._agent.tools.tools_by_name if isinstance(self._agent, Agent) else ())
         calls.asked_for(open_calls(before.values))
@@ -522,7 +514,7 @@ class _Session:
         return self._finished(standing, WAITING)
 
     def _answers(self, standing: StateSnapshot) -> dict[str, Any]:
-        """Return the answers from `--yes` and from the user, by the id of the question. The dict may be empty."""
+        """Return answers by question id, from `--yes` and from the user; empty if no question was answered."""
         answers: dict[str, Any] = {}
         if self._options.yes:
             found = {question.id: accepted(question) for question in standing.interrupts}

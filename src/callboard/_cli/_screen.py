@@ -24,7 +24,7 @@ _ROWS = 12
 
 
 class _Reply:
-    """Calls of one reply of the model, with their labels. The labels for the latest width are cached."""
+    """Calls of one model reply, with their labels. Labels are cached for the last requested width only."""
 
     def __init__(self, calls: Sequence[ToolCall]) -> None:
         self._calls = [(call["name"], shown_arguments(call["args"])) for call in calls]
@@ -92,7 +92,7 @@ _HOOKS = (".before_agent", ".before_model", ".after_model", ".after_agent")
 
 
 class Screen:
-    """Display of an agent's run on the console, from the chunks of its stream modes "messages" and "updates"."""
+    """Display of an agent's run on the console, made from LangGraph's stream modes "messages" and "updates"."""
 
     # `known`: ids of messages from before the run, which are not printed again.
 
@@ -239,7 +239,7 @@ class Screen:
 
 
 def messages_in(update: Any) -> Iterator[BaseMessage]:
-    """Yield the messages in the update that a node has returned; an update may be a list of updates."""
+    """Yield the messages in a graph node's update, which may also be a list of updates."""
     if isinstance(update, list | tuple):
         for one in update:
             yield from messages_in(one)

@@ -91,11 +91,7 @@ def _end_now(number: int) -> NoReturn:
 def wait_for(
     portal: BlockingPortal, task: Callable[[], Awaitable[T]], cancel: Callable[[], object], say: Callable[[str], Any]
 ) -> T:
-    """Run an async function in a portal's event loop, and return its result; cancel it at SIGINT or SIGTERM.
-
-    After a signal, wait for the end of the function, and raise `Stopped`. `cancel` is called in the event loop; `say`
-    prints to the user.
-    """
+    """Run an async function in an anyio portal, return its result; on SIGINT or SIGTERM, cancel it, raise `Stopped`."""
     future = portal.start_task_soon(task)
     try:
         _wait(future)

@@ -16,10 +16,7 @@ from callboard.threads import Threads, masked
 
 @contextmanager
 def open_database(where: str, *, must_exist: bool) -> Generator[Threads]:
-    """Open the database at a path or URL, and close it at the end of the `with` block.
-
-    With `must_exist`, the file of the database has to exist. Storage errors in the block become `CommandError`.
-    """
+    """Open the database at a path or URL for the `with` block; storage errors in the block become `CommandError`."""
     try:
         with _threads(where) as threads:
             if must_exist:  # checked before anything connects: SQLite would create the file
@@ -109,7 +106,7 @@ def _quoted(text: str) -> str:
 
 
 def recording_path(options: RunOptions, thread_id: str) -> Path | None:
-    """Return the path for a thread's recording, or `None`; raise `CommandError` if the options name no directory."""
+    """Return the path for a thread's recording, `None` if none is made; raise `CommandError` if no directory is set."""
     folder = options.record_to or (records_dir(options.db) if options.db else None)
     if options.record is not False and folder is not None:
         return folder / recording_name(thread_id)
@@ -121,11 +118,7 @@ def recording_path(options: RunOptions, thread_id: str) -> Path | None:
 
 @contextmanager
 def recorded(*paths: Path | None, capture: bool = False) -> Generator[None]:
-    """Record the calls in the `with` block, and append the recording to each file in `paths` (`None` is skipped).
-
-    With `capture`, arguments and results are recorded, too. Raises `CommandError` if the file cannot be written, or if
-    a package that finds secrets is missing.
-    """
+    """Record the calls in the `with` block, and append the recording to each file in `paths` (`None` is skipped)."""
     with ExitStack() as stack:
         for path in filter(None, paths):
             try:

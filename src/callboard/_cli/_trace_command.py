@@ -1,4 +1,4 @@
-"""Command `callboard trace`: shows a recording, or converts it to a page or a trace."""
+"""Command `callboard trace`: shows a recording, or converts it to an HTML page or to a trace for Perfetto."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -61,10 +61,7 @@ class Scale:
 
 
 def bar(call: RecordedCall, end: float, scale: Scale, glyphs: Mapping[str, str]) -> str:
-    """Return the bar of a call as text: one character for each column of the time scale.
-
-    It shows waits in queues, attempts, and the time between them. `end` is the end of the call.
-    """
+    """Return the bar of a call as text: queue waits, attempts and times between, with one character for each column."""
     cells = [" "] * scale.width
     # Later entries overwrite earlier ones: a running attempt hides a wait of a parallel attempt.
     painted = [(call.start, end, glyphs["between"])]
@@ -92,11 +89,8 @@ class Waterfall:
         self._bar = max(_SHORTEST_BAR, self._width - self._name - _BESIDE_BAR - 2)
 
     def print(self, limit: int | None) -> None:
-        """Print calls by run and batch, in the order of their starts.
-
-        `limit` is the largest number of calls, `None` for all. If there are more calls, failed calls are selected
-        first, and then the slowest calls.
-        """
+        """Print calls by run and batch, in the order of their starts."""
+        # With a `limit`, failed calls are selected first, then the slowest calls.
         everything = [(call, part) for part in self._recording.parts for call in part.calls]
         shown = everything if limit is None else nsmallest(limit, everything, key=_least_telling)
         wanted = {id(call) for call, _ in shown}
@@ -120,7 +114,7 @@ class Waterfall:
         self._more(len(everything) - len(shown))
 
     def print_summary(self) -> None:
-        """Print a row for each tool and actor, then the numbers of lost events and the cost of the recording."""
+        """Print a row for each tool and actor, then the number of lost events and the time that recording took."""
         if tools := tool_rows(self._recording.calls()):
             self._console.print()
             self._console.print(rows_table("tool", RECORDED_TOOLS, tools, self._width))

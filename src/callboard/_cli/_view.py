@@ -103,7 +103,7 @@ def rows_table(
     least: int = _WHOLE_NAME,
     ends_in_total: bool = False,
 ) -> Table:
-    """Return a table with a line for each pair of name and row, at most `width` terminal cells wide."""
+    """Return a table of named rows, with one line for each row, at most `width` terminal cells wide."""
     # The middle of a name that is too wide is cut, because names differ at the end.
     shown = list(rows)
 
@@ -146,7 +146,7 @@ def lines_of_a_call(width: int) -> int:
 
 
 def open_calls(calls: Sequence[OpenCall], now: float, width: int, *, heading: str = "") -> Iterator[RenderableType]:
-    """Yield renderables that show open calls: one line for each call, or two lines on a narrow terminal."""
+    """Yield rich renderables of open calls: one line for each call, or two lines on a narrow terminal."""
     labels = partial(call_labels, [(call.tool, call.arguments) for call in calls])
     if lines_of_a_call(width) == 1:
         columns: tuple[Column[OpenCall], ...] = (
@@ -184,12 +184,8 @@ _ON_A_LINE = 12
 
 
 def picture(counts: CallCounts, now: float, width: int, height: int) -> RenderableType:
-    """Return the live view of a run: totals, a table of tools, and the slowest calls.
-
-    It is one line lower than the terminal. `now` is a time on the clock of the event loop, `width` is in cells,
-    `height` in lines.
-    """
-    return Group(*_sections(counts, now, width, height - 1))
+    """Return the live view of a run: totals, tables of tools and actors, and the slowest calls."""
+    return Group(*_sections(counts, now, width, height - 1))  # one line of the terminal stays free
 
 
 def _sections(counts: CallCounts, now: float, width: int, height: int) -> Iterator[RenderableType]:

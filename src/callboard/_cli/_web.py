@@ -35,7 +35,7 @@ _LEAST_AGE = 0.2
 
 
 class Picture:
-    """JSON data of the web page, made from the recording of the running command when a browser requests it."""
+    """JSON data of a command's web page, made from the command's recording when a browser requests the data."""
 
     # One document for all browsers: a browser that reads slowly, or many of them, buffer nothing in this process.
 
@@ -66,7 +66,7 @@ class Picture:
             self.is_over, self._next = True, 0.0
 
     def _read(self) -> LiveState:
-        """Read the recording; return the command's state, or "long" if the recording is too large for the page."""
+        """Read the recording; return the state of the command, or "long" if the file is too large for the web page."""
         if self.recording.exists():
             if self.recording.stat().st_size > _LONGEST:
                 return "ended" if self.is_over else "long"
@@ -244,10 +244,7 @@ class WebPage:
 
 @contextmanager
 def web_page(title: str, port: int) -> Generator[WebPage]:
-    """Serve a command's web page on loopback during the `with` block; raise `CommandError` for an unusable port.
-
-    Port 0 stands for any free port.
-    """
+    """Serve a command's web page on loopback during the `with` block; raise `CommandError` for an unusable port."""
     with TemporaryDirectory(prefix="callboard-") as folder:  # readable only by this user
         try:
             server = _Server(port, title, Picture(Path(folder) / "calls.jsonl"))
