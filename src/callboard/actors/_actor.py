@@ -519,7 +519,7 @@ def _check_groups(cls: type[Actor]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifespan:
-    """Time limits of an incarnation, in seconds, and the number of calls after which the incarnation is replaced."""
+    """Limits of an actor's incarnation (one run of the actor): times in seconds, and the maximum number of calls."""
 
     start: float = 30.0
     stop: float = 10.0
@@ -528,7 +528,7 @@ class Lifespan:
     max_calls: int | None = None
 
     def cut_short(self, killed: str | None) -> str:
-        """Return why an actor was cancelled before it had stopped: a kill (`killed` is its reason) or a timeout."""
+        """Return a text that says why an actor was cancelled before it had stopped: a kill or a timeout."""
         if killed is None:
             return f"did not stop within {self.stop:g} s, and was cancelled"
         return f"was cancelled before it had stopped: {killed}"

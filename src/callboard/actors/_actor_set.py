@@ -1,4 +1,4 @@
-"""Actors of an owner, such as a tool node, with their engines; and `keyed`, for keyed actors without an owner.
+"""Actors that belong to an owner, such as a tool node, with their engines; and `keyed`, which runs keyed actors alone.
 
 The actors of an owner run while the owner is open, or else during one `async with` block. Engines are opened at first
 use and closed together.
@@ -40,10 +40,7 @@ class ActorSession:
         self._is_closed = False
 
     async def hold(self, engine: Engine, title: str) -> None:
-        """Open an engine and keep it open until `close`; do nothing if this session has opened it already.
-
-        `title` names the actor or tool that needs the engine, for errors.
-        """
+        """Open an engine and keep it open until `close`; do nothing if this session has opened it already."""
         if id(engine) in self._held:
             return
         self._refuse_if_closed(title)
@@ -118,7 +115,7 @@ class ActorSet:
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:
-        """Open a session inside the `async with` block, unless this loop has one. Actors start at their first call."""
+        """Open a session for the `async with` block if this event loop has none; actors start at their first call."""
         known = self.session()
         if not self.is_needed or (known is not None and known.loop is current_loop()):
             yield
@@ -160,10 +157,7 @@ class ActorSet:
 
     @asynccontextmanager
     async def kept_in(self, journal: Journal) -> AsyncGenerator[None]:
-        """Store the states of actors with `snapshots="journal"` in `journal`, inside the `async with` block.
-
-        Actors whose state differs from the journal are stopped first; their next call restores them from the journal.
-        """
+        """Store the states of actors with `snapshots="journal"` in `journal`, inside the `async with` block."""
         session = self.session()
         living = [] if session is None else session.keyed_actors
         here = [(one, kept) for one in living if isinstance(kept := one.spec.snapshots, JournalSnapshots)]
@@ -173,6 +167,7 @@ class ActorSet:
             for keyed_actors, kept in here:
                 kept.open(journal)  # before the await: an actor that restarts meanwhile loads from this journal
                 opened.append((keyed_actors, kept))
+                # The next call of a dismissed actor restores its state from the journal.
                 await keyed_actors.dismiss(kept.strayed(keyed_actors.spec.name, journal, keyed_actors.alive))
             yield
         finally:

@@ -127,11 +127,7 @@ class Cell:
         on_begin: Callable[[], object] | None = None,
         named_by: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Send a message and wait for its reply.
-
-        If the caller is cancelled, a message that has not begun is taken back. Otherwise its handler is cancelled, too,
-        and the caller waits until it has ended. See `Message` for `passes`, `on_begin` and `named_by`.
-        """
+        """Send a message and wait for the reply. A cancelled caller withdraws the message or cancels its handler."""
         # Read without the lock: an estimate for observers.
         ahead = len(self.mailbox.waiting) + len(self.mailbox.running)
         watch = watched(self.child, own_key(self.key), handler.name, ahead, call)
@@ -295,7 +291,7 @@ class Cell:
         return True
 
     def watched_asks(self) -> tuple[int, ...]:
-        """Return the ids of the waiting calls that are reported to observers."""
+        """Return the ids of the waiting calls that have observers."""
         with self.lock:
             waiting = [*self.mailbox.waiting, *self.urgent]
         return tuple(one.watch.number for one in waiting if one.watch is not None)
@@ -303,7 +299,7 @@ class Cell:
     def tell_of_life(
         self, phase: ActorPhase, number: int, *, error: BaseException | None = None, asks: tuple[int, ...] | None = None
     ) -> None:
-        """Report an event of an incarnation, such as its start, to observers; `asks` has the ids of waiting calls."""
+        """Report an event of an incarnation to observers, such as its start, with the ids of waiting calls (`asks`)."""
         observers = current_observers().actors
         if observers:
             event = ActorEvent(
@@ -341,10 +337,7 @@ class Cell:
         return message
 
     def next_urgent(self, *, only_awaited_here: bool) -> Message | None:
-        """Take and return the next message that bypasses the queue; `None` if there is none. The caller holds the lock.
-
-        `only_awaited_here`: as for `Mailbox.next`.
-        """
+        """Take and return the next queue-bypassing message; `None` if there is none. The caller holds the lock."""
         found = (one for one in self.urgent if not only_awaited_here or one.is_awaited_here)
         message = next(found, None)
         if message is None:
@@ -434,10 +427,7 @@ _PATIENCE = 5.0
 
 
 async def _refuse_circle(message: Message) -> None:
-    """Raise `DeadlockError` if a call would close a circle of calls that wait for each other.
-
-    If the circle may end by itself, this function waits for that first, up to `_PATIENCE` seconds.
-    """
+    """Raise `DeadlockError` if a call would close a circle of calls that wait for each other."""
     found = circle(message, _needs)
     # A handler may never await a call that its own task makes; then the handler ends first, and there is no circle.
     if found is not None and any(one.is_beside for one in found[1:]):
@@ -453,7 +443,7 @@ async def _refuse_circle(message: Message) -> None:
 
 
 async def _wait_a_while(message: Message) -> None:
-    """Wait up to `_PATIENCE` seconds for the end of a call: a circle of waiting calls may end without an error."""
+    """Wait up to `_PATIENCE` seconds for the end of a call, in case its circle of waiting calls ends by itself."""
     with message.loop.scope(message.loop.now() + _PATIENCE, 0.0):
         await message.wakeup.wait()
     with _cell_of(message).lock:
@@ -464,10 +454,8 @@ async def _wait_a_while(message: Message) -> None:
 
 
 def _needs(message: Message) -> Needs:
-    """Return the messages that must end before this message can begin or, if it has begun, before it can end.
-
-    Any thread may call this.
-    """
+    """Return the messages that must end before this message can begin or, if it has begun, before it can end."""
+    # Any thread may call this.
     cell = _cell_of(message)
     with cell.lock:
         # A begun message needs the calls that its handler awaits, all of them.

@@ -1,4 +1,4 @@
-"""Child specs, made by `child`: an actor with options for its supervisor; and checks of these options."""
+"""Child specs, which `child` makes of an actor and options for its supervisor; and checks of these options."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -101,7 +101,7 @@ def child(
     runs_in: Engine | None = None,
     fleet: Fleet | None = None,
 ) -> ChildSpec[A]:
-    """Return a child spec: an actor with its options, for a supervisor or a node. Each incarnation is a new instance.
+    """Return a child spec (an actor with options) for a supervisor or tool node; each restart makes a new instance.
 
     Args:
         actor: an actor class, or an instance that describes the actor.
@@ -232,10 +232,8 @@ def _check_fleet(where: str, spec: ChildSpec[Any]) -> None:
 
 
 def check_grace(spec: ChildSpec[Any], graces: Mapping[str, float | None]) -> None:
-    """Raise an error if a tool's clean-up time (`grace`) may last until another process owns the key of the actor.
-
-    The default grace is not refused: with a short lease, the rest of the lease limits it.
-    """
+    """Raise an error if a tool's clean-up time (`grace`) may last until another process owns the key of the actor."""
+    # The default grace is not refused: with a short lease, the rest of the lease limits it.
     if (fleet := spec.fleet) is None:
         return
     for tool, grace in graces.items():
@@ -298,10 +296,7 @@ def check_store(spec: ChildSpec[Any], where: str) -> None:
 
 
 def spec_of(given: type[A] | A | ChildSpec[A], owner: str = "", **terms: Any) -> ChildSpec[A]:
-    """Return `given` if it is a child spec; else make a child spec of the actor or class, with the options `terms`.
-
-    Raises TypeError for a child spec with options; `owner` is the function that got them, for the error.
-    """
+    """Return `given` if it is a child spec; else make a child spec of the actor or class, with the options `terms`."""
     if not isinstance(given, ChildSpec):
         return child(given, **terms)
     if terms:

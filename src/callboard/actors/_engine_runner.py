@@ -100,10 +100,7 @@ class _HostedActor:
         self._over.set()
 
     async def ask(self, handler: Handler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Call a handler and return its result; raise `EngineError` if this actor has died.
-
-        The error of another actor that has died, which the handler called, is raised unchanged.
-        """
+        """Call a handler and return its result; raise `EngineError` if this actor has died."""
         try:
             with marked():
                 # The supervising process decides which errors are fatal.
@@ -260,7 +257,7 @@ class EngineRunner:
         self._lose_if_quiet()
 
     def _lose_if_quiet(self) -> None:
-        """Report the actor as lost, unless a call is in progress: the call itself will report it with more details."""
+        """Report the actor as lost, unless a call is in progress, whose own error reports the loss in more detail."""
         if self._ended is not None and not (self._asked or self._is_lost or self._is_stopping):
             self._is_lost = True
             self._on_lost(EngineError(self._name, None, self._ended, ended="unknown"))

@@ -95,10 +95,7 @@ class Incarnation:
         self._wakeup.set()
 
     def begin_urgent(self) -> None:
-        """Start the handlers of messages that bypass the queue.
-
-        While the actor ends, only messages that its own handlers await are handled.
-        """
+        """Start the handlers of messages that bypass the queue."""
         while self._nursery is not None and not self._is_broken():
             # While the actor ends, the handler that awaits the message still runs inside the nursery's block. So the
             # nursery is still open.
@@ -273,7 +270,7 @@ class Incarnation:
             raise self._crash
 
     async def _begin(self, message: Message) -> None:
-        """Run a message's handler in this task, or in a nursery task if the handler belongs to a group."""
+        """Run a message's handler: in a nursery task if it has a group of parallel handlers, else in this task."""
         if message.handler.group is None:
             await self._handle(message)
         else:
@@ -365,10 +362,8 @@ class Incarnation:
         return isinstance(bare(error), self.actor.fatal) or not isinstance(error, Exception)
 
     def _end_with_actor(self, message: Message) -> None:
-        """Settle a call whose handler was cancelled by the actor's end, unless the reason of that end is still unknown.
-
-        If the actor itself awaits the call, answer at once: it could not end before it had the answer.
-        """
+        """Settle a call whose handler was cancelled by the actor's end, unless the reason of the end is unknown yet."""
+        # If the actor itself awaits the call, answer at once: the actor could not end before it had the answer.
         if self._is_broken() or message.cancel_asked or message.is_awaited_here:
             self._cell.handled(message, None, ActorDiedError(message.title, message.call_id, self._why()))
 

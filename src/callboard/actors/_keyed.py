@@ -476,7 +476,9 @@ class FleetCell(Cell):
 
 
 class _HandedOn(threading.local):
-    """Thread-local variable in which `ask` and `answer` hand a call's delivery to `_put`; no task runs between."""
+    """Thread-local variable with the fleet's object for a call, which `ask` and `answer` pass to `_put`."""
+
+    # No other task runs in the thread between `ask` or `answer` and `_put`.
 
     posting: "Delivery | _Served | None" = None
 
@@ -510,7 +512,7 @@ def _called(posting: Delivery, ask: FleetAsk) -> Any:
 
 
 class FleetActors(KeyedActors):
-    """Keyed actors of a fleet in one process; implements `FleetHost`, whose methods any thread may call."""
+    """Keyed actors in one process of a fleet. Any thread may call the methods that implement `FleetHost`."""
 
     def __init__(self, spec: ChildSpec[Any], on_interrupt: Callable[[BaseException], object]) -> None:
         assert spec.fleet is not None

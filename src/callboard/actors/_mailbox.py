@@ -186,10 +186,8 @@ class Message:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether the message was settled.
-
-        Loops test this property: type checkers would assume that `state` itself does not change during a loop.
-        """
+        """Return whether the message was settled."""
+        # Loops test this property: type checkers would assume that `state` itself does not change during a loop.
         return self.state == "ended"
 
     @property
@@ -206,7 +204,7 @@ class Message:
         return self.target.settle(self, value, error)
 
     def end(self, value: object, error: BaseException | None) -> None:
-        """Store the outcome of a message, drop its arguments, and wake the caller; call it under the target's lock."""
+        """Store the outcome, drop the arguments, wake the caller. Call this only under the lock of the `Cell`."""
         self.state, self.value, self.error = "ended", value, error
         # Only the outcome is kept: arguments, context and chain may be large, and would form reference cycles.
         self.scope = self.asked_by = None
@@ -233,14 +231,11 @@ class Message:
 
     @property
     def jumps_queue(self) -> bool:
-        """Return whether the message bypasses the queue: a control call, or a reentrant call that its actor awaits."""
+        """Return whether the message bypasses the queue: a control call, or a reentrant call that the actor awaits."""
         return self.handler.group == CONTROL or (self.handler.reentrant and self.is_awaited_here)
 
     def ancestors(self) -> "list[Message]":
-        """Return the messages whose handlers wait for this message, directly or not, the nearest first.
-
-        A message that has ended is no ancestor: nobody waits behind it, although a task that it started may still ask.
-        """
+        """Return the messages whose handlers wait for this message, directly or not, the nearest first."""
         found: list[Message] = []
         one = self.asked_by
         while one is not None and not one.has_ended:
@@ -293,10 +288,8 @@ def _key(handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
 
 
 def _digest(value: object) -> str:
-    """Return a digest of one argument: of its JSON, or of its type if JSON cannot express it.
-
-    An argument without JSON must not exempt a call from the count: it could crash its actor for ever.
-    """
+    """Return a digest of one argument: of its JSON, or of its type if JSON cannot express it."""
+    # An argument without JSON must not exempt a call from the count: it could crash its actor for ever.
     try:
         return digest(value)
     except Exception:  # the code of a model or of a property may raise anything
@@ -332,11 +325,8 @@ NeedsOf = Callable[[Message], Needs]
 
 
 def circle(asked: Message, needs_of: NeedsOf) -> list[Message] | None:
-    """Return the messages that would wait for each other if this call were awaited; `None` if there is no circle.
-
-    A caller registers its call before it searches. So if two calls close a circle at once, one of the searches finds
-    it.
-    """
+    """Return the messages that would wait for each other if this call were awaited; `None` if there is no circle."""
+    # A caller registers its call before it searches: if two calls close a circle at once, one search finds the circle.
     ancestors = asked.ancestors()
     if not ancestors:
         return None
@@ -358,7 +348,7 @@ def room_wanted(chain: Iterable[Message], needs_of: NeedsOf) -> str:
 
 
 def _found(asked: Message, ancestors: frozenset[Message], needs_of: NeedsOf) -> dict[Message, Needs]:
-    """Return a call and all messages for which it would wait, each with its `Needs`; `ancestors` are left out."""
+    """Return a call and all messages for which it waits, directly or not, with their `Needs`; without `ancestors`."""
     found: dict[Message, Needs] = {}
     todo = [asked]
     while todo:
@@ -372,7 +362,7 @@ def _found(asked: Message, ancestors: frozenset[Message], needs_of: NeedsOf) -> 
 
 
 def _go_on(found: Mapping[Message, Needs]) -> set[Message]:
-    """Return the messages in `found` that can end before the handlers that wait for the examined call end."""
+    """Return the messages in `found` that can end while the handlers that wait for the examined call still wait."""
     free: set[Message] = set()
     while more := {one for one, needs in found.items() if one not in free and needs.are_met(free)}:
         free |= more
@@ -380,7 +370,7 @@ def _go_on(found: Mapping[Message, Needs]) -> set[Message]:
 
 
 def _way(asked: Message, ancestors: frozenset[Message], found: Mapping[Message, Needs]) -> list[Message]:
-    """Return the shortest path of waits from the call to a message in `ancestors`; only the call without a path."""
+    """Return the shortest path of waits from the call to a message in `ancestors`; only the call if no path exists."""
     # Breadth first: the shortest chain is the easiest to understand in an error.
     ways = deque([[asked]])
     seen = {asked}
@@ -440,10 +430,7 @@ class Mailbox:
         self.running.pop(message, None)
 
     def next(self, *, only_awaited_here: bool = False) -> Message | None:
-        """Take the first message of the queue if its handler may begin now, and return it; return `None` otherwise.
-
-        `only_awaited_here`: ignore messages that no running handler of this actor awaits.
-        """
+        """Take the first message of the queue if its handler may begin now, and return it; return `None` otherwise."""
         waiting = (one for one in self.waiting if one.is_awaited_here) if only_awaited_here else iter(self.waiting)
         if (message := next(waiting, None)) is None:
             return None

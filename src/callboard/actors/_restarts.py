@@ -25,7 +25,7 @@ Ended = Literal["normal", "abnormal", "never_starts"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Delay before a restart; it grows with the number of restarts within the period.
+    """Delay before a restart; it grows with the number of recent restarts (within the supervisor's `period`).
 
     Args:
         first: seconds before the first restart.
@@ -55,7 +55,7 @@ class Backoff:
             raise ValueError(f"Backoff(jitter=...) is a part of the whole, from 0 to 1; got {self.jitter!r}")
 
     def delay(self, restarts: int, chance: float) -> float:
-        """Return the delay before a restart in seconds, from the number of restarts within the period.
+        """Return the delay before a restart in seconds; `restarts` counts the restarts in the supervisor's `period`.
 
         `chance` is a random number from 0 to 1.
         """
@@ -131,11 +131,7 @@ class Restarts:
     def ended(
         self, index: int, how: Ended, now: float, *, cause: str | None = None, is_refused: bool = False
     ) -> Decision:
-        """Return the decision after a child ended by itself: forget it, restart children, or end the supervisor.
-
-        `cause` identifies the call that crashed the child. If this call `is_refused` from now on, its crashes no longer
-        count.
-        """
+        """Return the decision after a child ended by itself: forget it, restart children, or end the supervisor."""
         if how == "never_starts" or not _is_restarted(self.children[index].restart, how):
             return self._stays_away(index)
         self._window = [one for one in self._window if one[0] > now - self.period]

@@ -135,7 +135,7 @@ class ActorRunner(Protocol):
     """Runner of one incarnation's code. A handler may raise `SeatLostError`, which means that the actor is lost."""
 
     async def start(self, resources: Resources, snapshot: object) -> None:
-        """Start the actor, from a snapshot unless that is `None`. Opened resources are added to `resources`."""
+        """Start the actor, and restore it from a snapshot unless this is `None`; add what is opened to `resources`."""
         ...
 
     def handle(self, message: Message) -> Awaitable[object]:
@@ -211,10 +211,8 @@ class LocalRunner:
         return await run_in_thread(current_loop(), fn, name, self, self._thread, patience=grace)
 
     async def stop(self) -> None:
-        """Run the actor's `stop`.
-
-        If the actor's thread is lost, queue a sync `stop` there, because it closes objects of that thread.
-        """
+        """Run the actor's `stop`."""
+        # A lost thread still gets a sync `stop`, because it closes objects of that thread.
         fn = self._actor.stop
         if self._is_lost and self._thread is not None and not inspect.iscoroutinefunction(fn):
             self._thread.close(fn)

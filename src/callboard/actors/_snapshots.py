@@ -1,4 +1,4 @@
-"""Snapshots of actors: stores in memory and in conversation threads, and options for the time of saving.
+"""Snapshots of actors: stores in memory and in conversation threads, and the options for when to save.
 
 Snapshots in a thread of conversation belong to a place in its history: a run from an earlier place restores the state
 of that place.
@@ -14,7 +14,7 @@ from callboard.exceptions import ThreadBusyError
 
 
 class Journal(Protocol):
-    """Store of the states that actors have at the current position of one conversation thread.
+    """Store of actor states for one conversation thread, at the current position in the thread's history.
 
     Any event loop may use it.
 
@@ -55,7 +55,7 @@ class InThread:
 
     @classmethod
     def of(cls, journal: Journal, key: Hashable) -> "InThread":
-        """Return the key of an actor in the conversation thread of a journal."""
+        """Return the key of an actor whose state is stored in the conversation thread of a journal."""
         return cls(journal.identity, _text(key), journal.thread_id, key)
 
     def __repr__(self) -> str:
@@ -85,7 +85,7 @@ class JournalSnapshots:
         """Version under which a journal has the state of each running actor; missing if no journal has the state."""
 
     async def load(self, actor: str, key: Hashable) -> object:
-        """Load the state of an actor at the current position of its conversation thread; return `None` for no state."""
+        """Load an actor's state at the current position in its thread's history; return `None` if there is none."""
         assert isinstance(key, InThread)
         self._versions.pop(key, None)
         journal = self._open.get(key.identity)
@@ -121,7 +121,7 @@ class JournalSnapshots:
         self._open[journal.identity] = journal
 
     def close(self, journal: Journal, alive: Collection[Hashable]) -> None:
-        """Stop the use of a journal; forget the state versions of its actors, except of running actors (`alive`)."""
+        """Stop the use of a journal; forget the state versions of its actors that no longer run (not in `alive`)."""
         del self._open[journal.identity]
         for key in [key for key in list(self._versions) if _is_in(key, journal) and key not in alive]:
             self._versions.pop(key, None)

@@ -58,7 +58,7 @@ C = TypeVar("C", bound=Cell)
 
 
 def cell_for(spec: ChildSpec[Any], kind: type[C]) -> C:
-    """Return a new instance of `kind`, which is `Cell` or a subclass of it, for the actor of a spec."""
+    """Return a new cell for the actor of a spec, as an instance of `kind` (`Cell` or a subclass of it)."""
     mailbox = Mailbox(spec.mailbox, spec.when_full, spec.kind.groups)
     return kind(spec.name, spec.kind, mailbox, Poison(spec.poison))
 
@@ -249,7 +249,7 @@ class ActorUnit:
         self.cell.has_lost_state = True
 
     async def stop(self, *, hurry: bool = True) -> None:
-        """Stop the actor after its running handlers; with `hurry=False`, without a time limit until `hurry()`."""
+        """Stop the actor after its running handlers; `hurry=False` sets no time limit until `hurry()` is called."""
         self._is_stopped = True
         if self._life is not None:
             self._life.end(hurry=hurry)
