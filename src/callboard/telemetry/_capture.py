@@ -164,7 +164,7 @@ def _read(value: Any) -> BaseMessage | None:
 
 
 def _message(message: BaseMessage) -> dict[str, object]:
-    """Return a message as a dict in the form of the OpenTelemetry conventions: a role and its parts."""
+    """Return a message as a dict in the form of OpenTelemetry's conventions: its role, and the parts of its content."""
     parts: list[dict[str, object]] = []
     if isinstance(message, ToolMessage):
         parts.append({"type": "tool_call_response", "id": message.tool_call_id, "response": message.content})

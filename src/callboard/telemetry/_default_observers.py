@@ -1,4 +1,4 @@
-"""Observers that are active by default: spans and metrics if there is an OpenTelemetry SDK, logs if a level is set."""
+"""Observers that are active by default: spans and metrics if OpenTelemetry has an SDK, logs if a log level is set."""
 
 import logging
 from functools import cache
@@ -20,11 +20,7 @@ _calls, _all = logging.getLogger(LOGGER), logging.getLogger("callboard")
 
 
 def default_observers(kinds: frozenset[str]) -> Observers:
-    """Return the observers that are active by default for a batch or run that starts now.
-
-    Args:
-        kinds: kinds of observers that are active already ("spans", "metrics", "logs"); they are left out.
-    """
+    """Return the default observers for a batch or run that starts now, without the `kinds` that are active already."""
     # Runs once per batch, and usually finds nothing: only cheap checks here, and imports only on a hit.
     tracing, metering = trace.get_tracer_provider, metrics.get_meter_provider
     # While no provider is set, both functions search the environment, which takes longer than the rest of this one.

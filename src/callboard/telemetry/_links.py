@@ -16,10 +16,8 @@ _W3C = TraceContextTextMapPropagator()
 
 
 def mark() -> str | None:
-    """Return a text (a mark) that names the spans of the current call and the current run; `None` if neither has one.
-
-    If the call or run is interrupted and resumed later, the resumed one links to these spans.
-    """
+    """Return a text (a mark) that names the spans of the current call and current run; `None` if neither has a span."""
+    # If the call or run is interrupted and resumed later, the resumed one links to these spans.
     found = [context.get_value(key) for key in (CALL, RUN)]
     if not any(isinstance(span, Span) for span in found):
         return None
@@ -27,19 +25,13 @@ def mark() -> str | None:
 
 
 def link_to_call(left: str | None) -> list[Link]:
-    """Return a list with the link from a resumed call to the interrupted call's span, or else to the span of its run.
-
-    The list is empty if `left`, the text that `mark()` made in the interrupted call, names no span.
-    """
+    """Return a list with at most one link: from a resumed call to the interrupted call's span, or else to its run's."""
     # A call may be stored as begun together with the model's reply, before it has a span. Its mark has only the run.
     return _links(left, 0) or _links(left, 1)
 
 
 def link_to_run(left: str | None) -> list[Link]:
-    """Return a list with the link from a resumed run to the interrupted run's span.
-
-    The list is empty if `left`, the text that `mark()` made in the interrupted run, does not name the run's span.
-    """
+    """Return a list with the link from a resumed run to the interrupted run's span; empty if `left` names no span."""
     return _links(left, 1)
 
 
@@ -51,7 +43,7 @@ def _as_text(span: object) -> str:
 
 
 def _links(left: str | None, position: int) -> list[Link]:
-    """Return a list with a link to the call's span (position 0) or run's span (1) in a mark; empty if it has none."""
+    """Return a list with a link to the call's span (position 0) or run's span (1) in a mark; empty if there is none."""
     parts = (left or "").split(" ")
     if len(parts) != 2:
         return []
@@ -74,7 +66,7 @@ def carrier() -> dict[str, str]:
 
 @contextmanager
 def continued(carried: Mapping[str, object] | None) -> Generator[None]:
-    """Continue a trace inside the `with` block: attach the trace context that `carrier` returned in another place.
+    """Continue a trace inside the `with` block: attach the trace context that `carrier` returned in another process.
 
     Args:
         carried: the received entries; unknown ones are ignored. `None` and unreadable entries mean no trace.

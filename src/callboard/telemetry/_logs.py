@@ -179,7 +179,7 @@ def _of_run(run: RunInfo | None) -> dict[str, Any]:
 
 
 def _ids() -> dict[str, str]:
-    """Return the ids of the current trace and span; empty if OpenTelemetry is not imported, so that none can exist."""
+    """Return the ids of the current trace and span; empty if OpenTelemetry is not imported, as there is no span."""
     if "opentelemetry.trace" not in sys.modules:
         return {}
     from callboard.telemetry._links import ids

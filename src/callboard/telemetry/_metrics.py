@@ -29,7 +29,7 @@ from callboard.telemetry._tracker import (
 
 
 class ActorMetrics:
-    """Observer that measures actors and the calls of their handlers, for each child spec.
+    """Observer that records metrics of actors and of their asks (calls of handlers), by the name of the child spec.
 
     The key of an actor is no attribute of these metrics, because the number of keys is unbounded.
     """

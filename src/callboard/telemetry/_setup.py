@@ -79,10 +79,7 @@ def setup(
 def _provider(
     ends: ExitStack, signal: Signal, service_name: str, endpoint: str | None, headers: dict[str, str] | None
 ) -> Any:
-    """Return a provider of traces or metrics: the global one if it is set up or export is off, else a new one.
-
-    `ends` shuts down a new provider.
-    """
+    """Return the global provider of traces or metrics if it is set up or export is off; else return a new provider."""
     provider: Any = trace.get_tracer_provider() if signal == "traces" else metrics.get_meter_provider()
     if is_set_up(provider) or os.environ.get(f"OTEL_{signal.upper()}_EXPORTER") == "none":
         return provider

@@ -154,7 +154,7 @@ class ForeignSpanProcessor:
 
 @cache  # each provider gets one processor at most, because the SDK cannot remove it
 def processor_of(provider: ByIdentity) -> ForeignSpanProcessor:
-    """Return callboard's span processor for a tracer provider; add it at the first use, if the provider has an SDK."""
+    """Return callboard's span processor for a tracer provider; the first call also adds it to a provider of an SDK."""
     made = ForeignSpanProcessor()
     add = getattr(provider.one, "add_span_processor", None)
     if add is not None:
@@ -290,17 +290,14 @@ def _of_run(run: RunInfo) -> Attributes:
 
 
 def failed(span: Span, error: BaseException, capture: Capture) -> None:
-    """Mark a span as failed by an error; do nothing for an interrupt.
-
-    The error's text may contain arguments, so it is exported only if arguments are.
-    """
+    """Mark a span as failed by an error; do nothing for an interrupt."""
     if not is_failure(error):
         return
     kind = error_type(error)
     facts: Attributes = {names.EXCEPTION_TYPE: kind}
     attributes: Attributes = {names.ERROR_TYPE: kind}
     description = str(error) if type(error) in _WITHOUT_ARGUMENTS else None
-    if capture.wanted:
+    if capture.wanted:  # the error's text may contain arguments, so it is exported only if arguments are
         description = facts[names.EXCEPTION_MESSAGE] = capture.error_text(error)
     if isinstance(error, CallTimeoutError):
         attributes[names.IDLE_TIMEOUT if error.idle else names.TIMEOUT] = error.timeout

@@ -227,7 +227,7 @@ class RunTracker(Generic[R]):
 
 
 def _leave(call: TrackedCall, tool: str) -> float | None:
-    """Remove the first waiting attempt of a tool from a call; return its time of queueing, or `None` if none waits."""
+    """Remove the first waiting attempt of a tool from a call; return when it was queued, or `None` if none waits."""
     # Attempts that wait have no number yet, so they are told apart by tool only, first in, first out.
     waiting = call.waiting
     for place, (name, since) in enumerate(waiting):
@@ -278,11 +278,8 @@ def is_cancellation(error: BaseException) -> bool:
 
 
 def error_type(error: BaseException) -> str:
-    """Return the value of the attribute `error.type` for an error: the outcome, or the name of the error's class.
-
-    It has few different values, and never contains the error's text. An exception group has the type of its first
-    error. Built-in errors have their bare name, others the full name.
-    """
+    """Return the value of the attribute `error.type` for an error: the outcome, or the name of the error's class."""
+    # There are few different values, and none contains the error's text, which may be confidential.
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     outcome = outcome_of(error)

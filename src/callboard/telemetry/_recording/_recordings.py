@@ -305,7 +305,7 @@ class PartBuilder:
 
 
 def _fields(line: _Line, *names: str) -> dict[str, Any]:
-    """Return the named fields of a line, as arguments for a record that has fields of the same names."""
+    """Return the fields `names` of a line as keyword arguments for a record that has fields of the same names."""
     return {name: getattr(line, name) for name in names}
 
 
@@ -359,10 +359,7 @@ def _parts(path: Path, lines: Iterable[bytes]) -> Iterator[Part]:
 
 
 def _events(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[int, Event]]:
-    """Yield each event with the number of its line; raise ValueError for a damaged line.
-
-    Half a line at the end of a part is skipped, because a killed process leaves one.
-    """
+    """Yield each event with the number of its line; raise ValueError for a damaged line."""
     # A killed process leaves half a line at the end of the file. A recorder that appends ends this line and writes its
     # header next. So a damaged line is an error unless the file ends, or a header follows: judge it on the next line.
     damaged = 0
