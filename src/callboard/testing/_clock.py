@@ -89,14 +89,11 @@ class _Schedule(Random):
         self._delay = self.choice((0.0, 0.25, 0.75))
 
     def of(self, ready: list[T]) -> tuple[list[T], list[T]]:
-        """Return two lists of ready tasks: tasks that run in this round, in order, and tasks that run later.
-
-        The first list has at least one task.
-        """
+        """Return two lists of ready tasks: tasks that run in this round, in order, and tasks that run later."""
         drawn = self.sample(ready, len(ready))
         late = [self.random() < self._delay for _ in drawn]
         if late and all(late):
-            late[:1] = [False]
+            late[:1] = [False]  # at least one task runs now
         chosen = list(zip(drawn, late, strict=True))
         return [one for one, is_late in chosen if not is_late], [one for one, is_late in chosen if is_late]
 

@@ -45,10 +45,8 @@ class Story:
         return again
 
     def next_request(self, history: Sequence[BaseMessage]) -> tuple[int, ModelRequest]:
-        """Return the next recorded model request, with its index in the run; raise LookupError after the last request.
-
-        Replies in the history count: after a kill, another run goes on.
-        """
+        """Return the next recorded model request and its index in the run; raise LookupError after the last one."""
+        # Replies in the history count: after a kill, another run goes on.
         known = {message.id for message in history if isinstance(message, AIMessage)}
         stored = (place + 1 for place in range(len(self.run.requests)) if self.reply_id(place) in known)
         place = max(self._asked, *stored, 0)
@@ -145,7 +143,7 @@ def _of_turn(
 
 
 def _order(calls: Sequence[RecordedCall], others: Sequence[RecordedCall]) -> str:
-    """Return the ids of the `calls` that are also in `others`, as one text, in the order of the calls' numbers."""
+    """Return the ids of the calls that are in both lists, as one text, sorted by the call numbers in `calls`."""
     common = {call.id for call in others}
     # By number: on trio, the calls of a batch begin in any order.
     return ", ".join(f"{call.id}" for call in sorted(calls, key=lambda call: call.number) if call.id in common)

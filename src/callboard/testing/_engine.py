@@ -176,7 +176,7 @@ def _lost_with(body: Body, worker: set[_Running]) -> Generator[None]:
 
 
 async def _as_elsewhere(fn: Callable[[], Any], is_async: bool) -> Any:
-    """Run a function in an empty context that gets only the data which an engine would send to a worker."""
+    """Run a function in an empty `contextvars` context with only the data that an engine would send to a worker."""
     # Through JSON and back, as over a pipe: a value that JSON cannot carry fails here, too.
     here, given = copy_context(), json.loads(json.dumps(inject_context()))
     found, errors = list[Any](), list[Exception]()

@@ -85,10 +85,7 @@ async def where() -> Any:
 
 
 async def meet(path: str, count: int) -> int:
-    """Write to a file, and wait until `count` calls of this function have written to it, so that all run at once.
-
-    Return the number of these calls.
-    """
+    """Write to a file, wait until `count` calls have written to it (so all run at once), and return their number."""
     _note(path)
     while (found := len(_text(path))) < count:
         await anyio.sleep(0.005)

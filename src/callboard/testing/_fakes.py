@@ -123,12 +123,12 @@ def _replace(owner: type, name: str, function: Callable[..., Any]) -> None:
 
 
 def _faked_plan(setup: Setup, tool: BaseTool) -> Plan:
-    """Return the call plan of a tool with the fake as its function. Replaces `Setup.plan` while fakes are in use."""
+    """Return a tool's `Plan` (which says how to call the tool) with the fake as function. Replaces `Setup.plan`."""
     return _fake_of(tool) or _plan(setup, tool)
 
 
 def _fake_of(tool: BaseTool) -> Plan | None:
-    """Return the call plan of a tool with the fake as its function; `None` if the tool must run its own function."""
+    """Return a tool's `Plan` (how to call the tool) with the fake as function; `None` if the tool's own must run."""
     for used in reversed(_in_use):
         if used.is_real(tool.name):
             return None

@@ -175,17 +175,13 @@ class _Player:
         return taken
 
     def leave(self, story: Story) -> None:
-        """Remove a recorded run from `left`, so that no later run of the replay repeats it.
-
-        After a kill at a question, a run may end without a request, and so without a call of `story`.
-        """
+        """Remove a recorded run from `left`, so that no later run of the replay repeats it."""
+        # After a kill at a question, a run may end without a request, and so without a call of `story`.
         self.left = [one for one in self.left if one is not story]
 
     async def result(self, **_: object) -> Any:
-        """Return or raise the recorded result of a tool call, after its recorded duration.
-
-        This method is the fake of every tool.
-        """
+        """Return or raise the recorded result of a tool call, after its recorded duration."""
+        # The fake of every tool.
         call = current_call()
         assert call is not None
         story = self.story(current_run.get())
@@ -223,10 +219,7 @@ class _Player:
                 set_patience(_PATIENCE)
 
     async def reply(self, given: object, response_format: Any) -> Any:
-        """Return the recorded reply to the next model request of the current run, or raise the recorded error.
-
-        The reply may be a structured response.
-        """
+        """Return the recorded reply to the next model request of the current run, or raise the recorded error."""
         story = self.story(current_run.get())
         try:
             place, request = story.next_request(messages_of(given))
@@ -364,7 +357,7 @@ class _Runs:
                     self._player.leave(story)
 
     def _lost_question(self, run: RecordedRun) -> bool:
-        """Return whether a recorded run answers a question that the replay lacks, because a kill ended the call."""
+        """Return whether a recorded run answers a question that the replay never asked, because of a kill."""
         answers = run.command is not None and run.command.get("resume") is not None
         return self._player.was_killed and answers and "__interrupt__" not in (self.state or {})
 
