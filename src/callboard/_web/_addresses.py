@@ -1,4 +1,4 @@
-"""Resolution of host names, and the test whether an address is public or known to one network only."""
+"""Resolution of host names, and checks whether a host or an address is public."""
 
 import ipaddress
 import socket
@@ -77,7 +77,7 @@ def is_public(host: str) -> bool:
 
 
 def is_public_address(address: Address) -> bool:
-    """Return whether an address is global unicast, and all addresses embedded in it are too (RFC 3056, 4380, 6052).
+    """Return whether an address, and each IPv4 address embedded in it, is global unicast (RFC 3056, 4380, 6052).
 
     Args:
         address: an IPv4 or IPv6 address.
