@@ -85,7 +85,7 @@ def percentile(durations: list[float], percent: int) -> float | None:
 
 
 def total(rows: Iterable[ToolRow]) -> ToolRow:
-    """Add up the rows of several tools, and return the sums as one row."""
+    """Add up the counts of several tools, and return the sums as one `ToolRow`."""
     added = ToolRow()
     for row in rows:
         added.states.update(row.states)

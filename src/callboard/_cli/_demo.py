@@ -46,7 +46,7 @@ from callboard.testing import ScriptedModel, calls
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Behaviour of the demo's service for a page: it waits for `latency` seconds, then answers with `status`."""
+    """Behaviour of the demo's service for one page: wait for `latency` seconds, then answer with `status`."""
 
     latency: float
     status: HTTPStatus
@@ -265,7 +265,7 @@ class Session:
                 return
 
     async def measure(self, agent: Agent) -> None:
-        """Run an agent, and store the duration of the run and the names of tasks that are still running after it."""
+        """Run an agent, and store the duration of the run and the names of tasks that still run after its end."""
         before = set(anyio.get_running_tasks())
         since = anyio.current_time()
         try:

@@ -164,7 +164,7 @@ class _Server(ThreadingTCPServer):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log the error of a request, unless it is an OSError: the client or this server has closed the connection."""
+        """Log the error of a request, unless it is an OSError, which means that the connection was closed."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             _log.error("the page of the run failed to answer", exc_info=error)
