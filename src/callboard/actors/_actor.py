@@ -92,7 +92,7 @@ class Resources:
 
 
 def _is_in_contexts(wanted: BaseException, error: BaseException | None) -> bool:
-    """Return whether `wanted` is `error`, or an error linked to it by `__context__`. The links may form a cycle."""
+    """Return whether `wanted` is `error`, or is linked to `error` by `__context__`. The links may form a cycle."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if error is wanted:

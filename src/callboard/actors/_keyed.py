@@ -296,7 +296,7 @@ class KeyedActors:
         self._make_room()
 
     def _leave(self, resident: _KeyedActor) -> None:
-        """Begin to stop a keyed actor, unless that has begun already."""
+        """Begin to stop a keyed actor, unless the stop has begun already."""
         if not resident.is_leaving:
             resident.is_leaving = True
             # Ends by closing or draining are no evictions.
@@ -465,7 +465,7 @@ class FleetCell(Cell):
         super().finish(reason)
 
     def move(self) -> None:
-        """Settle all waiting calls with `KeyMovedError`: their callers send them to the new owner of the key."""
+        """Settle all waiting calls with `KeyMovedError`, so that their callers send the calls to the key's new owner."""
         with self.lock:
             waiting = [*self.mailbox.waiting, *self.urgent]
             self.mailbox.waiting.clear()
@@ -675,7 +675,7 @@ class _Served:
             await before._is_taken.wait()
 
     def taken(self) -> None:
-        """Let the next remote call of the key go on, because this one is in the mailbox or was given up."""
+        """Let the next remote call of the key go on, because this call is in the mailbox or was given up."""
         self._is_taken.set()
         if self._last.get(self._key) is self:
             del self._last[self._key]

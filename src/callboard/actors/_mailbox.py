@@ -272,7 +272,7 @@ class Poison:
         return times if times >= self._limit else None
 
     def has_ended(self, handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, bool]:
-        """Count a crash by this call; return the call's identity, and whether it is refused from now on."""
+        """Count a crash by this call; return the call's identity, and whether the call is refused from now on."""
         key = _key(handler, args, kwargs)
         # Removed and inserted again, so that the oldest entry is the first.
         times = self.times.pop(key, 0) + 1
@@ -325,7 +325,7 @@ NeedsOf = Callable[[Message], Needs]
 
 
 def circle(asked: Message, needs_of: NeedsOf) -> list[Message] | None:
-    """Return the messages that would wait for each other if this call were awaited; `None` if there is no circle."""
+    """Return the messages that would wait for each other if the call `asked` were awaited; `None` without a circle."""
     # A caller registers its call before it searches: if two calls close a circle at once, one search finds the circle.
     ancestors = asked.ancestors()
     if not ancestors:

@@ -70,7 +70,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class RestartOptions:
-    """Options of a child spec that the restart policy needs."""
+    """Child-spec options that the restart policy needs."""
 
     name: str
     restart: Restart

@@ -135,7 +135,7 @@ class ActorRunner(Protocol):
     """Runner of one incarnation's code. A handler may raise `SeatLostError`, which means that the actor is lost."""
 
     async def start(self, resources: Resources, snapshot: object) -> None:
-        """Start the actor, and restore it from a snapshot unless this is `None`; add what is opened to `resources`."""
+        """Start the actor, from a snapshot if it is not `None`; add the resources that are opened to `resources`."""
         ...
 
     def handle(self, message: Message) -> Awaitable[object]:
@@ -202,7 +202,7 @@ class LocalRunner:
         return await found if inspect.isawaitable(found) else found
 
     async def in_thread(self, fn: Callable[[], object], name: str, grace: float = DEFAULT_GRACE) -> object:
-        """Run sync code in the actor's thread; after a cancellation, wait up to `grace` seconds for it to end."""
+        """Run sync code in the actor's thread; after a cancellation, wait up to `grace` seconds until the code ends."""
         if self._is_lost:
             raise RuntimeError(f"{name} was not called, because the actor's thread is lost")
         if self._thread is None:

@@ -144,7 +144,7 @@ class ActorUnit:
         self.cell.tell_of_life(phase, self.number, error=error)
 
     def _code(self, actor: Actor) -> Callable[[OnLost], ActorRunner]:
-        """Return a factory for the runner of the actor's code, which runs in this process or in an engine."""
+        """Return a factory for the actor's runner, which runs the actor's code in this process or in an engine."""
         engine, ownership = self.spec.runs_in, self.cell.ownership
         if ownership is not None:
             clean_up = math.inf if self.spec.fleet is None else self.spec.fleet.clean_up
@@ -219,7 +219,7 @@ class ActorUnit:
         return None
 
     def _lost_with_key(self, call_id: str | None) -> Exception | None:
-        """Return an error for a call whose state was not saved if this process lost the actor's key; else `None`."""
+        """Return an error if this process lost the actor's key, so that a call's state was not saved; else `None`."""
         ownership = self.cell.ownership
         if ownership is None or ownership.is_current:
             return None
