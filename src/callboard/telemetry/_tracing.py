@@ -66,7 +66,7 @@ def provider_named(name: object) -> str:
 
 
 def about_reply(reply: AIMessage | None, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the span attributes of a model request: those known before it (`asked`), and those of the reply."""
+    """Return the span attributes of a model request: `asked` (from before the request) plus attributes of the reply."""
     attributes = dict(asked)
     if reply is None:
         return attributes
@@ -128,7 +128,7 @@ class ForeignSpanProcessor:
         self._key = context.create_key("callboard-model-request")
 
     def following(self, request: _Request) -> Context:
-        """Return the current context plus a model request, so that other libraries' spans of it are detected."""
+        """Return the current context with a model request added, to detect other libraries' spans for the request."""
         return context.set_value(self._key, request)
 
     def on_start(self, span: Any, parent_context: Context | None = None) -> None:

@@ -324,7 +324,7 @@ class _Writer:
         return not self._failed and self._offered - self._done + size <= self._bound
 
     def wait_for_room(self, size: int, patience: float) -> bool:
-        """Wait up to `patience` seconds until the buffer has room for `size` bytes; return whether it has."""
+        """Wait up to `patience` seconds for room for `size` bytes in the buffer; return whether there is room."""
         with self._changed:
             self._changed.wait_for(lambda: self._failed or self.has_room(size), patience)
         return self.has_room(size)
