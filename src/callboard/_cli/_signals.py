@@ -35,7 +35,7 @@ class Stopped(KeyboardInterrupt):
 
 @contextmanager
 def stoppable() -> Generator[None]:
-    """In the `with` block, raise `Stopped` in the main thread at the first SIGINT or SIGTERM; exit at the second."""
+    """Raise `Stopped` in the main thread at the first SIGINT or SIGTERM inside the `with` block; exit at the second."""
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set signal handlers
         yield
         return
@@ -58,7 +58,7 @@ def stoppable() -> Generator[None]:
 
 @contextmanager
 def interruptible_input() -> Generator[None]:
-    """In the `with` block, let signals interrupt a function that waits for input."""
+    """Let signals interrupt a function that waits for input inside the `with` block."""
     # This includes a signal that arrives just before the wait.
     # Python runs signal handlers between two bytecode instructions. A signal during a wait in C code, such as readline,
     # interrupts the wait, and the handler runs. A signal just before the wait does not: the handler would run only

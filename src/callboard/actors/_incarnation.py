@@ -39,7 +39,7 @@ Call = tuple[str, tuple[Any, ...], Mapping[str, Any]]
 
 
 class Incarnation:
-    """One run of an actor from `start` to `stop`, in its own task. All methods except `wake` run in the loop's thread.
+    """Run of an actor from `start` to `stop`, in its own task. All methods except `wake` run in the loop's thread.
 
     Three cancel scopes are nested. The outer scope has the deadlines of `start` and `stop`. The middle scope surrounds
     the handlers, so that they can be cancelled and `stop` still runs. A shield around `stop` would not do: it would be

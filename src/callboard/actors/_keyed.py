@@ -465,7 +465,7 @@ class FleetCell(Cell):
         super().finish(reason)
 
     def move(self) -> None:
-        """Settle all waiting calls with `KeyMovedError`, so that their callers send the calls to the key's new owner."""
+        """Settle all waiting calls with `KeyMovedError`, so that the callers send the calls to the key's new owner."""
         with self.lock:
             waiting = [*self.mailbox.waiting, *self.urgent]
             self.mailbox.waiting.clear()

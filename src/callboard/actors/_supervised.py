@@ -74,7 +74,7 @@ class ActorUnit:
     number: int = field(default=0, init=False)
     """Number of the current incarnation, or of the last one, for events."""
     _snapshots: Snapshots | JournalSnapshots | None = field(default=None, init=False)
-    """One store for all incarnations: with `InMemorySnapshots` the state survives restarts of this child."""
+    """Snapshot store for all incarnations: with `InMemorySnapshots` the state survives restarts of this child."""
     _loop: EventLoop = field(default_factory=current_loop, init=False)
     _life: Incarnation | None = field(default=None, init=False)
     _task: Spawned | None = field(default=None, init=False)
