@@ -41,7 +41,7 @@ NodeNames = Sequence[str] | Literal["*"] | None
 
 
 class RunOptions(TypedDict, total=False):
-    """Keyword options of all methods of an agent that start a run."""
+    """Keyword options of `invoke`, `stream` and the other methods that start a run of an agent."""
 
     context: Any
     """Value that tools, hooks and prompts read as `runtime.context`."""
@@ -90,7 +90,7 @@ class StreamOptions(RunOptions, total=False):
 
 
 class PartOptions(RunOptions, total=False):
-    """Keyword options of a stream with `version="v2"`, whose chunks are dicts; used to type an overload."""
+    """Keyword options of `stream` with `version="v2"`, which yields dicts; used only to type an overload."""
 
     stream_mode: StreamModes | None
     output_keys: Keys | None
@@ -98,7 +98,7 @@ class PartOptions(RunOptions, total=False):
 
 
 class OutputOptions(RunOptions, total=False):
-    """Keyword options of a run with `version="v2"`, whose result is a `GraphOutput`; used to type an overload."""
+    """Keyword options of `invoke` with `version="v2"`, which returns a `GraphOutput`; used only to type an overload."""
 
     stream_mode: Literal["values"]
     output_keys: Keys | None
@@ -106,7 +106,7 @@ class OutputOptions(RunOptions, total=False):
 
 
 class StateOptions(RunOptions, total=False):
-    """Keyword options of a run with `version="v1"`, whose result is the state as a dict; used to type an overload."""
+    """Keyword options of `invoke` with `version="v1"`, which returns a dict; used only to type an overload."""
 
     stream_mode: Literal["values"]
     output_keys: list[str] | tuple[str, ...] | None
@@ -331,7 +331,7 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         return await self.as_graph().astream_events(input, config, **options)
 
     def stream_events(self, input: Any, config: Config = None, **options: Any) -> Any:
-        """Return LangGraph's streams of the events of a run, from sync code; `version="v3"` is required."""
+        """Return LangGraph's event streams of a run, from sync code; `version="v3"` is required."""
         if options.get("version") != "v3":
             return super().stream_events(input, config, **options)
         return self.as_graph().stream_events(input, config, **options)
@@ -443,14 +443,11 @@ class Agent(ManyInputs, GraphLike, Openable):  # pyright: ignore[reportIncompati
         await self._ended(PATIENCE, self._runner.plan.access.actors.close)
 
     async def _ended(self, timeout: float, *before: Callable[[], Awaitable[object]]) -> None:
-        """Wait for the current runs, call the functions in `before`, which stop actors, and close the databases.
-
-        `timeout` is in seconds. Afterwards, new runs are accepted again, unless the agent was drained before.
-        """
+        """Wait for the current runs, call the functions in `before`, which stop actors, and close the databases."""
         runs = self._runner.in_flight
         async with AsyncExitStack() as stack:
             # Left in reverse order: runs end, actors stop, and databases close last, since both write to them. `paused`
-            # ends after that, so no run begins meanwhile.
+            # ends after that: no run begins meanwhile. Afterwards runs may begin, unless the agent was drained.
             stack.enter_context(runs.paused())
             stack.push_async_callback(close, self.checkpointer, self._runner.store)
             for one in before:

@@ -113,10 +113,7 @@ class AgentGraph(ManyInputs, CompiledStateGraph[Any, Any, Any, Any]):
 
 
 def _called(name: str, by: str = "_set_up") -> Callable[..., Any]:
-    """Return a method with LangGraph's signature that calls the method `name` of another object.
-
-    `by` is the name of the attribute with this object: the agent with the graph's settings, or the graph for drawings.
-    """
+    """Return a method with LangGraph's signature that calls the method `name` of the object in the attribute `by`."""
 
     @wraps(getattr(CompiledStateGraph, name))
     def method(self: Any, *args: Any, **options: Any) -> Any:

@@ -121,10 +121,8 @@ class BuiltBodies(NodeBodies):
         """Conversation after its last repair, or after the last check that found nothing to repair."""
 
     async def prepare(self, node: str) -> None:
-        """Add an error message as the result of each call without a result, before the model reads the conversation.
-
-        Hooks before the model see the call as it is: they may send it to the tools.
-        """
+        """Add an error message for each call without a result, before the model reads the conversation."""
+        # Hooks before the model see the call as it is: they may send it to the tools.
         if node != MODEL:
             return
         thread = self.context.thread
@@ -144,10 +142,7 @@ class BuiltBodies(NodeBodies):
         return reporter.ask(model, given, ask, self._reply_in, response_format=form)
 
     async def _ask(self, given: Any, config: RunnableConfig, is_sent: bool) -> Any:
-        """Run LangChain's model node and return its output, changed to a form that can be stored.
-
-        Each call in the reply gets an id and a name. A call that cannot be stored gets an error message as its answer.
-        """
+        """Run LangChain's model node and return its output, changed to a form that can be stored."""
         output = await super().output(MODEL, given, config, is_sent=is_sent)
         for messages in self._messages_in(output):
             for message in messages:
@@ -162,7 +157,7 @@ class BuiltBodies(NodeBodies):
         return next(replies, None)
 
     def _messages_in(self, output: Any) -> list[list[BaseMessage]]:
-        """Return the lists of messages in the output of the model's node: the reply, and the answers to its calls."""
+        """Return the message lists in an output of the model's node; a list has a reply, and answers to its calls."""
         return [value for key, value in self.context.plan.schema.writes_of(output) if key == MESSAGES]
 
 
@@ -347,7 +342,7 @@ def _checked_model(model: object) -> BaseChatModel:
 
 
 class _AgentNode(ToolNode):
-    """Tools node of an agent of `create_agent`; error messages about its options name this function."""
+    """Tools node of an agent made by `create_agent`; its error messages name `create_agent` as the owner of options."""
 
     _owner = "create_agent"
 
@@ -367,7 +362,7 @@ class _Parts:
         self._names = {tool.name for tool in tools_of(self._own)}
 
     def middleware_for_langchain(self) -> "list[AgentMiddleware[Any, Any, Any]]":
-        """Return the middleware for LangChain's factory, in the order of the list, with `ModelSupervision` last."""
+        """Return the middleware to pass to LangChain's `create_agent`: in the user's order, then `ModelSupervision`."""
         from callboard.agent._model_calls import ModelSupervision, OnModels
 
         found: list[AgentMiddleware[Any, Any, Any]] = []
@@ -381,7 +376,7 @@ class _Parts:
         return found if self._model_policy is None else [*found, ModelSupervision(self._model_policy)]
 
     def tools_for_langchain(self) -> list[Any]:
-        """Return the tools in the form that LangChain's factory takes."""
+        """Return the tools in the form in which LangChain's `create_agent` accepts them."""
         found: list[Any] = [*tools_of(self._own)]
         plain: set[str] = set()
         for tool in self._tools:
@@ -399,7 +394,7 @@ class _Parts:
         return found
 
     def node(self, built: Graph, **options: Any) -> ToolNode:
-        """Return the node that runs the calls: LangChain's tools and wrappers, with callboard's options."""
+        """Return a `ToolNode` with the tools of LangChain's graph `built`, the middleware, and callboard's options."""
         spec = built.builder.nodes.get(TOOLS)
         if spec is None:
             return _AgentNode([], middleware=self._own, **options)
@@ -422,10 +417,8 @@ def _is_langchains(one: object) -> "TypeGuard[AgentMiddleware[Any, Any, Any]]":
 
 
 def _nested(langchains: Any, hooks: Sequence[Callable[[Any, Any], Any]]) -> Callable[[Any, Any], Any]:
-    """Return a function that runs LangChain's hooks around a call, with tracing spans only if a tracer records them.
-
-    A span of LangSmith changes threads twice for each hook, also if nothing is recorded.
-    """
+    """Return a function that runs the hooks around a call; it records spans only if a tracer listens."""
+    # LangChain's own chain changes threads twice for the LangSmith span of each hook, also if nothing is recorded.
 
     def wrap(request: Any, handler: Any) -> Any:
         if may_be_traced(request.runtime.config):

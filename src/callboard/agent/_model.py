@@ -48,11 +48,7 @@ ModelChoice = Callable[[Any, Any], Any]
 def model_with_tools(
     model: "str | Runnable[Any, Any]", tools: Sequence[BaseTool], provider_tools: Sequence[dict[str, Any]]
 ) -> Model:
-    """Return the model with the agent's tools bound; a name `provider:model` is resolved by langchain.
-
-    A model that has tools bound already is returned unchanged. Raises ValueError if they are not the agent's tools,
-    TypeError if `model` is no chat model, and NotImplementedError if it cannot bind tools.
-    """
+    """Return the model with the agent's tools bound; a name `provider:model` is resolved by langchain."""
     if isinstance(model, str):
         model = init_chat_model(model)
     given: object = model
@@ -210,10 +206,7 @@ class _Prompt:
 
 
 async def structured(model: Model, state: Any, config: RunnableConfig, response_format: Any) -> object:
-    """Ask the model for the final result in the form `response_format`, in a request without tools.
-
-    `response_format` is a schema, or a pair of a system prompt and a schema. Raises TypeError if it is no chat model.
-    """
+    """Ask the model for the final result in the form `response_format`, in a request without tools."""
     messages = messages_of(state)
     if isinstance(response_format, tuple):
         prompt, response_format = cast("tuple[str, Any]", response_format)
@@ -259,7 +252,7 @@ def agent_model() -> BaseChatModel | None:
 
 @contextmanager
 def lending(model: BaseChatModel | None) -> Generator[None]:
-    """Set the model that `agent_model` returns to the calls which run in the `with` block."""
+    """Set the result of `agent_model()` for all tool calls that run in the `with` block."""
     before = _lent.set(model)
     try:
         yield
@@ -271,21 +264,16 @@ T = TypeVar("T")
 
 
 def run_user_code(leaf: Runnable[Any, T], given: Any, config: RunnableConfig, name: str) -> Awaitable[T]:
-    """Run a model, hook or prompt that the user gave as a LangChain Runnable, and return its result.
-
-    In a sync run it runs in a worker thread, which warnings call `name`. In an async run it runs on asyncio, or in a
-    worker thread if LangGraph would run its sync function on the event loop.
-    """
+    """Run a model, hook or prompt that the user gave as a LangChain Runnable, and return its result."""
+    # In a sync run in a worker thread, which warnings call `name`; in an async run on asyncio, or in a worker thread if
+    # LangGraph would run the sync function on the event loop.
     if (is_sync_entry() and has_sync_half(leaf)) or _blocks(leaf):
         return run_function(partial(leaf.invoke, given, config), name)
     return run_on_asyncio(partial(leaf.ainvoke, given, config))
 
 
 def run_model(model: Runnable[Any, T], given: Any, config: RunnableConfig) -> Awaitable[T]:
-    """Send a request to a model and return its reply; see `run_user_code` for threads and event loops.
-
-    In a sync run, the worker thread of a cancelled request stops at the model's next token.
-    """
+    """Send a request to a model and return its reply; in a sync run, a worker thread sends it."""
     if is_sync_entry():
         return run_user_code(model, given, with_handler(config, _StopsAtToken()), "the model")
     ask: Callable[[], Awaitable[T]] = partial(model.ainvoke, given, config)

@@ -73,7 +73,7 @@ class ModelSupervision(AgentMiddleware[Any, Any, Any]):
 
 
 class _Shared:
-    """Supervision for one policy object, so that all agents which use this object share its limit."""
+    """Supervision of requests under one policy object; agents that use the same object share its limit."""
 
     def __init__(self, policy: CallPolicy) -> None:
         self.policy = policy
@@ -147,7 +147,7 @@ async def _reporting_tokens(body: Body, attempt: Attempt) -> Response:
 
 
 class _Tokens(BaseCallbackHandler, _StreamingCallbackHandler[Any]):
-    """Callback handler that reports tokens. Its second base class makes LangChain stream the reply."""
+    """Callback handler that restarts the idle timeout at each token. Its second base makes LangChain stream replies."""
 
     # In the context of the request, by which the idle timeout is found.
     run_inline = True

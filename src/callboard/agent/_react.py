@@ -168,10 +168,7 @@ def stored_types_of(given: Iterable[type], schemas: Iterable[Any]) -> frozenset[
 
 
 def _context_schema(given: type[Any] | None, deprecated: dict[str, Any]) -> type[Any] | None:
-    """Return the schema of the runs' context, or `None`.
-
-    Takes it from the deprecated option `config_schema` if it is not given; raises TypeError for unknown options.
-    """
+    """Return the schema of the runs' context, also from the deprecated option `config_schema`; `None` without one."""
     if (older := deprecated.pop("config_schema", None)) is not None:
         warnings.warn(
             "`config_schema` is deprecated and will be removed. Please use `context_schema` instead.",
@@ -198,12 +195,10 @@ def _flow_of(node: ToolNode, hooks: Mapping[str, object], response_format: objec
     )
 
 
+# LangGraph reads the type hints of a schema anew for each graph, which takes half of the time to make an agent.
 @lru_cache(maxsize=64)
 def _shared_drawing(flow: ReactFlow, schema: type[Any], context_schema: type[Any] | None) -> Builder:
-    """Return a LangGraph builder without tools, shared by all agents that have no hooks and equal nodes and schemas.
-
-    LangGraph reads the type hints of a schema anew for each graph, which takes half of the time to make an agent.
-    """
+    """Return a LangGraph builder without tools, shared by all agents that have no hooks and equal nodes and schemas."""
     return drawing(flow, schema, context_schema, {})
 
 

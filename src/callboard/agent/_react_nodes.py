@@ -38,7 +38,7 @@ class ReactNodes(NodeBodies):
         """`True` if the conversation of the thread itself is in an order that providers accept."""
 
     async def prepare(self, node: str) -> None:
-        """Repair the conversation before the model reads it; do nothing before other nodes."""
+        """Add an error message for each call without an answer, before the model reads the conversation."""
         if node != AGENT:
             return
         thread = self.context.thread
@@ -56,7 +56,7 @@ class ReactNodes(NodeBodies):
         return super().output(node, given, config, is_sent=is_sent)
 
     async def _reply(self, state: Any, config: RunnableConfig, is_sent: bool) -> dict[str, Any]:
-        """Send the state to the model, and return the update for its reply, in a form that can be stored."""
+        """Send the state to the model; return the reply as an update of the state, in a form that can be stored."""
         reply = await self._ask(state, config, is_sent)
         if reply.name != self.context.plan.name:
             reply.name = self.context.plan.name
@@ -83,10 +83,8 @@ class ReactNodes(NodeBodies):
         return {"structured_response": await asked}
 
     def _in_order(self, state: Any) -> Any:
-        """Return the state with its messages in an order that providers accept.
-
-        If a hook before the model wrote `llm_input_messages`, these are the messages.
-        """
+        """Return the state with its messages in an order that providers accept."""
+        # Messages that a hook before the model wrote for the model alone.
         given = self.context.thread.state.get("llm_input_messages") if self._parts.flow.before else None
         if given is None and self._is_in_order:
             return state

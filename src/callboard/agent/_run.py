@@ -48,26 +48,22 @@ class Ran:
 
 
 def in_order(ran: Sequence[Ran], *, by_call: bool) -> list[Ran]:
-    """Return the nodes that ran in a step, in the order in which their writes are applied to the state.
-
-    Nodes that a LangGraph `Send` ran come after the other nodes. With `by_call`, the calls of the reply are tasks of
-    their own. LangGraph runs such tasks by `Send` as well, so the tools node comes last.
-    """
+    """Return the nodes that ran in a step, in the order in which their writes are applied to the state."""
+    # LangGraph applies the writes of sends last. With `by_call`, it runs the calls of the reply as sends, too, so the
+    # tools node comes last.
     return sorted(ran, key=lambda one: 1 if one.is_sent else 2 * (by_call and one.node == TOOLS))
 
 
 def transitions(thread: Thread, ran: Sequence[Ran], before: State | None, *, by_call: bool) -> list[Target]:
-    """Return the nodes and sends of the next step, to which the edges of this step's nodes lead.
-
-    The state of the thread contains the writes of the step. `before` is the state before the step, if a LangGraph
-    `Send` ran in it, and otherwise `None`. With it, the edge of each node is decided from the writes of that node
-    alone. With `by_call`, the calls of a reply that is not the last one run, too: each is returned as a send.
-    """
+    """Return the nodes and sends of the next step, to which the edges of this step's nodes lead."""
+    # `before` is the state before the step if a LangGraph `Send` ran in it. Then the edge of each node is decided from
+    # the writes of that node alone.
     flow, targets = thread.schema.flow, list[Target]()
     for one in ran:
         state = thread.state if before is None else before.with_writes(thread.written(one.tasks))
         edge = flow.following(one.node, state)
         if before is not None and edge == TOOLS and by_call and _reply_id(state) != _reply_id(thread.state):
+            # These calls are of a reply that is not the last one.
             targets += [Send(TOOLS, [call]) for call in flow.open_calls(state.get(MESSAGES) or [])]
         else:
             targets.append(edge)
@@ -108,10 +104,7 @@ class Run:
         """`True` if the run stopped at a breakpoint or at a question, and waits for a person."""
 
     async def go(self, config: RunnableConfig) -> dict[str, Any]:
-        """Run until the agent is done or waits for a person; return the values of the state for the caller.
-
-        `config` has the callbacks of the run.
-        """
+        """Run until the agent is done or waits for a person; return the values of the state for the caller."""
         self._begin(config)
         thread, is_heard = self.thread, self.tell.is_heard
         while nodes := thread.coming:
@@ -155,10 +148,7 @@ class Run:
         return self.result
 
     def _may_begin(self, nodes: Sequence[str]) -> bool:
-        """Return whether the next step may begin; `False` at a breakpoint before one of its nodes.
-
-        Raises GraphRecursionError at the limit of steps, and GraphDrained if a stop was requested.
-        """
+        """Return whether the next step may begin; `False` at a breakpoint before one of its nodes."""
         if self.thread.step >= self.context.stop:
             self._check_steps()
         if not self._resumed and self._stops.before and meets(self._stops.before, nodes):
@@ -316,13 +306,11 @@ class Run:
         return Ledger(config, name, [name], records=records, answers=answers or None, namespaces=namespaces)
 
     async def _output(self, node: str, given: Any, is_sent: bool, config: RunnableConfig) -> Any:
-        """Run a node, with its config in LangChain's context variable, and return its output.
-
-        `interrupt()` and models read the config there. A cancellation is enforced: if the node swallows it, the output
-        is discarded.
-        """
+        """Run a node, with its config in LangChain's context variable, and return its output."""
+        # `interrupt()` and models read the config there.
         token = var_child_runnable_config.set(config)
         try:
+            # If the node swallows a cancellation, its output is discarded.
             with self.context.loop.enforce_cancellation(DEFAULT_GRACE):
                 output = await self._bodies.output(node, given, config, is_sent=is_sent)
         finally:
@@ -337,11 +325,7 @@ class Run:
         return state.read(self._plan.schema.output)
 
     async def give_up(self, reason: str) -> None:
-        """Answer each unfinished call of the cancelled step with an error message that contains `reason`.
-
-        Ends the step, unless a call waits for a person. Does nothing if the step does not run the tools node, or has
-        sends.
-        """
+        """Answer each unfinished call of the cancelled step with an error message that contains `reason`."""
         thread = self.thread
         if TOOLS not in thread.next or thread.sends:
             return

@@ -128,10 +128,8 @@ class RunContext:
         """`True` if the run must send an event for each task, to callback handlers or to readers of a stream."""
 
     def begin(self, config: RunnableConfig) -> None:
-        """Prepare the LangChain configs of the run's nodes from the run's `config`; called once, when the run starts.
-
-        If callback handlers report the run, `config` is another object than the config of the constructor.
-        """
+        """Prepare the configs of the run's nodes from the run's `config`; called once, when the run starts."""
+        # Callback handlers report the run in another config than that of the constructor.
         self.is_traced = config is not self.config
         self.is_watched = self.is_traced or self.tell.is_heard
         self.config = config
@@ -161,11 +159,9 @@ class RunContext:
         return {name: answers[name] for name in asked if name in answers}
 
     def place(self, node: str, *numbers: int) -> NodePlace:
-        """Return LangGraph's task id, namespace and path for a node that runs in the next step.
-
-        Without `numbers`, the state is the node's input. With `numbers`, the input is a LangGraph `Send`: the first
-        number is the number of the `Send`, and further ones are for one of several calls in it.
-        """
+        """Return LangGraph's task id, namespace and path for a node that runs in the next step."""
+        # Without `numbers`, the state is the node's input. Otherwise it is the LangGraph `Send` with the first number;
+        # a second number stands for one of several calls in this `Send`.
         thread, step = self.thread, self.thread.step + 1
         path: tuple[object, ...] = (PUSH, numbers[0], False) if numbers else (PULL, node)
         triggers = (PUSH,) if numbers else (f"branch:to:{node}",)
@@ -187,10 +183,8 @@ class RunContext:
         return self._configs.at(place, resuming=self.goes_on)
 
     def first_config(self, name: str, place: NodePlace) -> RunnableConfig:
-        """Return the config of a node that has not called `interrupt()` yet, with all entries that such a call needs.
-
-        It equals `Ledger.config_of_call` of an empty ledger, which the node does not need before its first question.
-        """
+        """Return the config of a node that has not called `interrupt()` yet, with all entries that this call needs."""
+        # Equal to `Ledger.config_of_call` of an empty ledger, which the node does not need before its first question.
         scope = CallScratchpad(self._unasked, name, place.namespace)
         return self._configs.at(place, resuming=self.goes_on, scope=scope)
 
@@ -202,10 +196,7 @@ class RunContext:
         name: str,
         shown: Callable[[Any], Any] | None = None,
     ) -> Awaitable[Any]:
-        """Call a node's function `body` and return its result; report it to callback handlers as the run of a chain.
-
-        Without callback handlers, nothing is reported. See `traced_node` for the other parameters.
-        """
+        """Call a node's function `body` and return its result; report it to callback handlers as a chain run."""
         if not self.is_traced:
             return body(config)
         policy = self.plan.trace_policies.get(name)
@@ -213,13 +204,13 @@ class RunContext:
 
 
 class NodeBodies:
-    """Object that runs an agent's nodes, except the tools node, in one run; by default, as the Runnables in `hooks`."""
+    """Object that runs an agent's nodes in one run, except the tools node; this class runs the Runnables in `hooks`."""
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
 
     async def prepare(self, node: str) -> None:
-        """Change the agent's state before the node reads it, in a subclass that needs this; by default, do nothing."""
+        """Change the agent's state before the node reads it; this base method does nothing, subclasses override it."""
 
     def output(self, node: str, given: Any, config: RunnableConfig, *, is_sent: bool) -> Awaitable[Any]:
         """Run a node and return its output; `is_sent` is `True` if the input `given` comes from a LangGraph `Send`."""

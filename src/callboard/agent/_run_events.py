@@ -57,11 +57,9 @@ class RunReporter:
         *,
         response_format: Any = None,
     ) -> R:
-        """Call `ask`, which sends a request to the model, and return its result; report request and reply to observers.
-
-        `reply_in` finds the reply in the result, if the result is not the reply itself. `response_format` is the form
-        of a structured response in the result: for a replay, which replaces this method.
-        """
+        """Send a request to the model by calling `ask`; report request and reply to observers; return the result."""
+        # `response_format` is for a replay, which replaces this method: the form of a structured response in the
+        # result.
         self.tell("asked", model=model, given=given)
         try:
             reply = await ask()
@@ -120,10 +118,7 @@ def traced(
     handlers: Sequence[BaseCallbackHandler] = (),
     metadata: Mapping[str, Any] | None = None,
 ) -> Awaitable[Any]:
-    """Run an agent and return its result; callback handlers see it as a chain run.
-
-    `handlers` receive the events of nested runs only. `metadata` is added to the run; equal keys of the config win.
-    """
+    """Run an agent and return its result; callback handlers see it as a chain run."""
     # Instrumentation such as OpenInference adds its handlers to each manager that is made: an empty one shows them.
     if not handlers and not may_be_traced(config) and not AsyncCallbackManager([]).handlers:
         return run(config)
@@ -143,11 +138,7 @@ def traced_node(
     shown: Callable[[Any], Any] | None = None,
     policy: TracePolicy | None = None,
 ) -> Awaitable[Any]:
-    """Run a node and return its result; report it to callback handlers as a separate chain run.
-
-    `shown` converts the result to the output that handlers see; by default they see the result itself. `policy`
-    decides which part of input and output they see.
-    """
+    """Run a node and return its result; report it to callback handlers as a separate chain run."""
     manager = _manager(config, [f"graph:step:{config['metadata']['langgraph_step']}"])
     if not manager.handlers:
         return run(config)
@@ -177,17 +168,14 @@ async def _in_chain_run(
     shown: Callable[[Any], Any] | None = None,
     streams: bool = False,
 ) -> Any:
-    """Run an agent or a node, report it to callback handlers as a chain run, and return its result.
-
-    The handlers of `around` get the events of the run and of nested runs, the handlers in `further` of nested runs
-    only. `shown` converts the result for handlers. With `streams`, `astream_events` also reports it as a chunk.
-    """
+    """Run an agent or a node, report it to callback handlers as a chain run, and return its result."""
     run_id = config.get("run_id") or uuid7()
     about = {"run_id": run_id, "parent_run_id": around.parent_run_id, "tags": around.tags}
     report = partial(tell, around.handlers)
     with own_span():
         await report("on_chain_start", "ignore_chain", None, given, metadata=around.metadata, name=name, **about)
         try:
+            # Handlers in `further` get the events of nested runs only.
             inner = manager_of_run(AsyncCallbackManagerForChainRun, around, run_id, further).get_child()
             result = await run(patch_config(config, callbacks=inner))
         except (Exception, current_loop().cancelled_class) as error:
@@ -215,11 +203,8 @@ async def _streamed(handlers: Sequence[BaseCallbackHandler], run_id: UUID, outpu
 
 
 def _as_langgraph_raises(error: BaseException) -> BaseException:
-    """Return an error as callback handlers expect it: `CallsInterrupted` becomes LangGraph's `GraphInterrupt`.
-
-    Both say that a call waits for a person. Tracers recognize this by the name `GraphInterrupt`. Other errors are
-    returned unchanged.
-    """
+    """Return an error as callback handlers expect it: `CallsInterrupted` becomes LangGraph's `GraphInterrupt`."""
     if isinstance(error, CallsInterrupted):
+        # By this name, tracers recognise a run that waits for a person.
         return GraphInterrupt(error.interrupts).with_traceback(error.__traceback__)
     return error

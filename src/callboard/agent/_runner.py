@@ -43,11 +43,7 @@ from callboard.tools._ledger import Answers, answers_by_id, is_by_id
 
 
 async def apply_input(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, bool]:
-    """Apply the input of a run to its thread; return the answers by interrupt id, and whether the run resumes.
-
-    Raises `EmptyInputError` if nothing can be resumed, `UnknownInterruptError` for an answer without a question, and
-    `InvalidUpdateError` for input that is not a state or names an unknown node.
-    """
+    """Apply the input of a run to its thread; return the answers by interrupt id, and whether the run resumes."""
     if START in thread.next and (given is None or isinstance(given, Command)):
         # The thread stands where earlier input had arrived: resuming applies that input, new input replaces it.
         await thread.amend(thread.written([START]), lambda: [flow.entry], "loop")
@@ -110,14 +106,12 @@ async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> 
 
 
 def _asks_again(thread: Thread, flow: Flow, writes: Sequence[Write], state: State) -> bool:
-    """Return whether a command changes calls that a person was asked about; `state` includes the command's writes.
-
-    Writes of private keys, which no input may set, count as well: middleware may keep edits of calls there.
-    """
+    """Return whether a command changes calls that a person was asked about; `state` includes the command's writes."""
     before, after = (flow.open_calls(one.get(MESSAGES) or []) for one in (thread.state, state))
     if any(call not in before for call in after):
         return bool(thread.questions) or flow.left_out(None, TOOLS, after) is not None
     named = dict(writes)
+    # Private keys, which no input may set: middleware may keep edits of calls there.
     is_private = len(thread.schema.writes_of_input(named)) < len(named)
     return is_private and flow.left_out(None, TOOLS, after) is not None
 
@@ -191,10 +185,7 @@ class Runner:
     """Runs that are in progress, which `drain` waits for."""
 
     async def run(self, checkpointer: Any, request: Request, put: Put | None) -> Run:
-        """Run the agent until its model answers, or a person has to be asked; return the ended run.
-
-        `put` is called with each chunk of the run's stream; `None` for no stream.
-        """
+        """Run the agent until its model answers, or a person has to be asked; return the ended run."""
         tools, thread_id = self.plan.access, request.config["configurable"].get("thread_id")
         with (
             entered_from(request.door),
@@ -252,10 +243,7 @@ class Runner:
             await work()
 
     def _with_states(self, thread: Thread) -> AbstractAsyncContextManager[None]:
-        """Return a context in which actors with `snapshots="journal"` store their states in the thread.
-
-        Raises ValueError if there are such actors and the run has no checkpointer.
-        """
+        """Return a context in which actors with `snapshots="journal"` store their states in the thread."""
         actors = self.plan.access.actors
         if not actors.in_journal:
             return nullcontext()
@@ -296,7 +284,7 @@ class Runner:
         return Run(context)
 
     def _runtime(self, request: Request, put: Put | None, outer: Outer | None) -> Runtime[Any]:
-        """Return LangGraph's runtime of the run; values that the run lacks come from the outer graph."""
+        """Return LangGraph's `Runtime` for the run; values that the run lacks come from the outer graph."""
         around = runtime_of(request.config)
         given: dict[str, Any] = {
             "context": _as_context(self.context_schema, request.context),
@@ -324,10 +312,7 @@ def _readers(request: Request, put: Put | None, outer: Outer | None) -> list[Rea
 
 
 async def _within(budget: float, run: Run, config: RunnableConfig) -> dict[str, Any]:
-    """Run an agent within a time budget in seconds, and return the values of the state for the caller.
-
-    If the budget is used up, give every call in flight an error message, and raise `RunDeadlineExceededError`.
-    """
+    """Run an agent and return its state for the caller; raise `RunDeadlineExceededError` after `budget` seconds."""
     around = batch_context()
     deadline = around.now + budget
     # The earlier of two deadlines: tools and nested agents read their remaining time from it.
@@ -344,10 +329,7 @@ async def _within(budget: float, run: Run, config: RunnableConfig) -> dict[str, 
 
 
 def saver_for(checkpointer: Any, config: RunnableConfig, outer: Outer | None) -> Any:
-    """Return the checkpointer of a run, or `None`: the outer graph's if a graph runs the agent, else the agent's own.
-
-    Raises ValueError if the config has no `thread_id`.
-    """
+    """Return the checkpointer of a run: the outer graph's if a graph runs the agent, else the agent's; or `None`."""
     if checkpointer is False:
         return None
     found = checkpointer if outer is None else outer.checkpointer
@@ -370,10 +352,7 @@ async def opened(
     *,
     looks: bool = False,
 ) -> Thread:
-    """Return the thread that a config names, loaded from the checkpointer `saver`; without `saver`, a thread in memory.
-
-    With `looks`, the thread is only read; see `SavedThread.open`.
-    """
+    """Return the thread that a config names, loaded from the checkpointer `saver`; without one, a thread in memory."""
     namespace = "" if outer is None else outer.namespace
     if saver is None:
         return Thread(plan.schema, namespace=namespace)
@@ -385,10 +364,7 @@ async def opened(
 
 
 def _as_context(schema: type[Any] | None, context: Any) -> Any:
-    """Return the context of a run; a dict is converted to an instance of the context schema.
-
-    Other contexts are returned unchanged, also a dict for a TypedDict.
-    """
+    """Return the context of a run; a dict becomes an instance of the context schema, unless that is a TypedDict."""
     if schema is None or not isinstance(context, dict) or issubclass(schema, dict):
         return context
     return schema(**context)

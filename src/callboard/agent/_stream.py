@@ -29,7 +29,7 @@ MODES = frozenset(("values", "updates", "messages", "custom", "tasks", "checkpoi
 
 
 class Reader(NamedTuple):
-    """Stream modes and namespace of a reader, and the function `put` that receives its chunks in any thread."""
+    """Stream modes and namespace of a reader, and the function `put`, which any thread calls to pass it a chunk."""
 
     modes: Collection[str]
     namespace: tuple[str, ...]
@@ -85,10 +85,7 @@ class Outbox:
 
 
 async def chunks_of(run: Callable[[Callable[[Chunk], None]], Awaitable[object]]) -> AsyncGenerator[Chunk]:
-    """Start a run in a task of its own and yield the chunks of its stream; at the end, raise the error of the run.
-
-    If the reader leaves early or is cancelled, the run is cancelled. The run has ended when this generator has.
-    """
+    """Start a run in a task of its own and yield the chunks of its stream; at the end, raise the error of the run."""
     outbox = Outbox()
     loop = current_loop()
     errors: list[BaseException] = []
@@ -125,12 +122,10 @@ async def chunks_of(run: Callable[[Callable[[Chunk], None]], Awaitable[object]])
 def handlers_for(
     modes: Collection[str], put: Callable[[Chunk], None], namespace: tuple[str, ...], *, subgraphs: bool, events: bool
 ) -> list[Any]:
-    """Return LangGraph's callback handlers that produce the chunks of the stream modes "messages" and "tools".
-
-    With `events`, the mode "messages" has the events of each message's parts in place of chunks of the message.
-    """
+    """Return LangGraph's callback handlers that produce the chunks of the stream modes "messages" and "tools"."""
     handlers: list[Any] = []
     if "messages" in modes:
+        # With `events`, the chunks are the events of each message's parts.
         kind = StreamMessagesHandlerV2 if events else StreamMessagesHandler
         handlers.append(kind(put, subgraphs, parent_ns=namespace))
     if "tools" in modes:
@@ -139,11 +134,7 @@ def handlers_for(
 
 
 def shaped(chunk: Chunk, modes: str | Sequence[str], *, subgraphs: bool) -> Any:
-    """Return a chunk in LangGraph's form "v1": the payload alone, or a tuple.
-
-    If `modes` is a list, the tuple contains the mode before the payload. With `subgraphs`, it begins with the
-    namespace.
-    """
+    """Return a chunk in LangGraph's form "v1": the payload alone, or a tuple."""
     namespace, mode, payload = chunk
     if not isinstance(modes, str):
         return (namespace, mode, payload) if subgraphs else (mode, payload)
@@ -151,10 +142,7 @@ def shaped(chunk: Chunk, modes: str | Sequence[str], *, subgraphs: bool) -> Any:
 
 
 def as_part(chunk: Chunk, shape: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return a chunk in LangGraph's form "v2": a dict with `type`, `ns` and `data`.
-
-    `shape` converts the dict of a state to an instance of the state's schema.
-    """
+    """Return a chunk in LangGraph's form "v2": a dict with `type`, `ns` and `data`."""
     namespace, mode, payload = chunk
     part = {"type": mode, "ns": namespace, "data": payload}
     if mode != "values":
@@ -194,10 +182,7 @@ class Teller:
         self._of_user = _given_by_user(config) if readers else {}
 
     def _emit(self, mode: str, payload: Callable[[], object]) -> None:
-        """Send an event to the readers of the stream mode `mode`; `payload` is called to compute the event's content.
-
-        Readers of the mode "debug" get the events of tasks and checkpoints in the form of that mode.
-        """
+        """Send an event to the readers of the stream mode `mode`; `payload` computes its content, if it has a reader."""
         for modes, namespace, put in self._readers:
             as_debug = "debug" in modes and mode in ("tasks", "checkpoints")
             if mode not in modes and not as_debug:
@@ -218,13 +203,11 @@ class Teller:
         }
 
     def values(self, state: State, written: Sequence[Write] | None = None) -> None:
-        """Send the state as a `values` chunk, if one of the writes `written` changes an output key of the stream.
-
-        Without `written`, the chunk is sent if one of these keys has a value.
-        """
+        """Send the state as a `values` chunk, if one of the writes `written` changes an output key of the stream."""
         if not self.is_heard:
             return
         wanted = [self._keys] if isinstance(self._keys, str) else self._keys
+        # Without `written`, an output key counts if it has a value.
         names = state.read(wanted) if written is None else {name for name, _ in written}
         if any(name in wanted for name in names):
             self._emit("values", lambda: self._read(state))
@@ -290,10 +273,7 @@ def _update(writes: Sequence[Write], keys: Keys) -> Any:
 
 
 def _gathered(writes: Sequence[Write]) -> dict[str, Any]:
-    """Return the writes of a task by key, in the form in which a `tasks` chunk shows the result of the task.
-
-    Several writes to one key become `{"$writes": [...]}`.
-    """
+    """Return the writes of a task by key, in the form in which a `tasks` chunk shows the result of the task."""
     found: dict[str, list[Any]] = {}
     for name, value in writes:
         found.setdefault(name, []).append(value)

@@ -38,12 +38,7 @@ from callboard.tools._unanswered import answered_ids, id_of
 
 
 async def run_calls(run: RunContext, *, ends_step: bool) -> list[str]:
-    """Run the last reply's open calls that have no stored result; return the keys of all open calls, in call order.
-
-    A call is open if no message of the conversation answers it; its result may be stored already. With `ends_step`, no
-    other node runs in the step. Raises `CallsInterrupted` if calls wait for an answer, `ParentCommand` for a command
-    for the graph around the agent, and the error of a call if nothing handles it.
-    """
+    """Run the last reply's unanswered calls that have no stored result; return the keys of all unanswered calls."""
     state = run.given(TOOLS)
     step = await _step_of_reply(run, state, ends_step=ends_step)
     place = run.place(TOOLS)
@@ -57,10 +52,7 @@ async def run_calls(run: RunContext, *, ends_step: bool) -> list[str]:
 
 
 async def answer_open_calls(run: RunContext, reason: str) -> list[str]:
-    """Answer each unfinished call of the last reply with an error message, unless the call waits for a person.
-
-    Returns the keys of all calls of the reply that no message of the conversation answers, in call order.
-    """
+    """Answer each unfinished call of the last reply with an error message, unless the call waits for a person."""
     step = await _step_of_reply(run, run.given(TOOLS))
     await step.answer_open(reason)
     return list(step.tasks)
@@ -95,10 +87,7 @@ class _NodePlacesOfReply(dict[str, NodePlace]):
 
 
 async def run_sent_calls(run: RunContext, send: Sent) -> list[str]:
-    """Run the unfinished tool calls in the input of a LangGraph `Send`; return the task names of all its calls.
-
-    The names are in call order. Raises the same errors as `run_calls`.
-    """
+    """Run the unfinished tool calls in the input of a LangGraph `Send`; return the task names of all its calls."""
     thread = run.thread
     requested = send.requested(thread.state.get(run.tools.messages_key) or [], run.tools.messages_key)
     keys = keys_of(requested.calls)
@@ -147,10 +136,7 @@ class CallStep:
         self._writes: dict[str, list[Write]] = {}
 
     def tell_beginning(self) -> None:
-        """Send the start of each call to the readers of the stream.
-
-        Also sends the results of calls that an earlier run of this step has finished.
-        """
+        """Send the start of each call, and the results of calls that have finished before, to the stream's readers."""
         tell = self._run.tell
         for key, call in zip(self.tasks, self._requested.calls, strict=True):
             tell.started(self._places[key], self._shown_input(call))
@@ -159,12 +145,9 @@ class CallStep:
                 tell.cached(self._places[key], [self._written_by(key)])
 
     async def settle_unknown(self) -> None:
-        """Decide what happens to calls that started in a process which died before they ended.
-
-        The policy of a call decides: the call gets an error message, a person is asked, or the call runs again. Answers
-        to the questions of the other calls are kept for the batch.
-        """
+        """Decide by their policies what happens to calls that started in a process which died before they ended."""
         run, thread = self._run, self._run.thread
+        # Answers that are not taken out below are for the other calls, and the batch gets them.
         self._answers = answers = run.answers_for(self.tasks.values())
         claimed = {task for task, record in thread.records.items() if record.claimed and not record.is_finished}
         for (key, task), call in zip(self.tasks.items(), self._requested.calls, strict=True):
@@ -243,10 +226,8 @@ class CallStep:
         return combined
 
     async def _note_ended(self, batch: ToolBatch) -> None:
-        """Store, for a cancelled or failed batch, which calls have certainly ended without a result.
-
-        Without this record, only their claims would be stored, and their outcome would count as unknown.
-        """
+        """Store, for a cancelled or failed batch, which calls have certainly ended without a result."""
+        # Without this record, only their claims would be stored, and their outcome would count as unknown.
         thread = self._run.thread
         for key in (*batch.signalled, *batch.failed):
             record, known = thread.known_of(self.tasks[key]), batch.ledger.known_of(key)
@@ -277,10 +258,7 @@ class CallStep:
         )
 
     async def _run_within(self, entries: Entries, given: Any, config: RunnableConfig) -> Any:
-        """Run the batch inside the user's method that overrides one of the tools node; return the combined output.
-
-        The overridden method may skip calls and change results.
-        """
+        """Run the batch inside the user's override of a `ToolNode` method; return the combined output."""
         run, messages_key = self._run, self._run.tools.messages_key
 
         async def step(requested: Requested, config: RunnableConfig) -> Any:
@@ -350,7 +328,7 @@ class CallStep:
 # in LangGraph: a call and the state in version "v2", the state in version "v1".
 
 Step = Callable[[Requested, RunnableConfig], Awaitable[Any]]
-"""Async function that runs calls, and returns their results in the form of a node's output."""
+"""Async function that runs calls, and returns their results in the form of a node's output: the base method."""
 
 
 def sent(call: ToolCall, state: Any) -> ToolCallWithContext:
@@ -359,7 +337,7 @@ def sent(call: ToolCall, state: Any) -> ToolCallWithContext:
 
 
 def around_call(entries: Entries, messages_key: str) -> Link:
-    """Return middleware that runs each call inside the user's method that overrides one of the tools node."""
+    """Return middleware that runs each call inside the user's override of a `ToolNode` method, such as `_afunc`."""
 
     async def around(request: ToolCallRequest, call_next: Next) -> Output:
         async def inner(entry: Entry) -> Any:
@@ -379,10 +357,7 @@ def around_call(entries: Entries, messages_key: str) -> Link:
 async def around_all(
     entries: Entries, step: Step, calls: Sequence[ToolCall], entry: Entry, messages_key: str
 ) -> list[Output]:
-    """Run all calls of a reply inside the user's method that overrides one of the tools node; return their outputs.
-
-    `step` is the base method, which runs the calls.
-    """
+    """Run all calls of a reply inside the user's override of a `ToolNode` method; return their outputs."""
 
     async def around(within: Entry, call_next: Next) -> Any:
         return await entries(within, call_next)
@@ -401,11 +376,7 @@ def _config(entry: Entry, config: RunnableConfig) -> RunnableConfig:
 
 
 def outputs_of(result: Any, calls: Sequence[ToolCall], messages_key: str, name: str) -> list[Output]:
-    """Return the output of each call, taken from the result of a user's method that overrides one of the tools node.
-
-    Messages and commands that belong to no call are added to the output of the last call. Raises TypeError for a result
-    that a tools node cannot return, and ValueError if a call has no message.
-    """
+    """Return the output of each call, taken from the result of the user's override of a `ToolNode` method."""
     found: list[list[ToolMessage | Command[Any]]] = [[] for _ in calls]
     rest: list[ToolMessage | Command[Any]] = []
     due: dict[str, deque[int]] = {}
@@ -424,6 +395,7 @@ def outputs_of(result: Any, calls: Sequence[ToolCall], messages_key: str, name: 
                 f"ToolMessage(..., tool_call_id={call['id']!r})"
             )
     if found:
+        # Messages and commands that belong to no call.
         found[-1].extend(rest)
     return [pieces[0] if len(pieces) == 1 else pieces for pieces in found]
 
