@@ -182,7 +182,7 @@ class Teller:
         self._of_user = _given_by_user(config) if readers else {}
 
     def _emit(self, mode: str, payload: Callable[[], object]) -> None:
-        """Send an event to the readers of the stream mode `mode`; `payload` computes its content, if it has a reader."""
+        """Send an event to the readers of the stream mode `mode`; `payload` computes its content if there are any."""
         for modes, namespace, put in self._readers:
             as_debug = "debug" in modes and mode in ("tasks", "checkpoints")
             if mode not in modes and not as_debug:

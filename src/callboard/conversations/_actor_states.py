@@ -60,10 +60,7 @@ class ActorStates:
         return [[*name, one.digest, one.at] for name, one in sorted(self.here.items())]
 
     def kept(self) -> list[ActorState]:
-        """Return journal entries for a new checkpoint: one for each state that calls of the step have changed.
-
-        The entries refer to the stored states and do not repeat them.
-        """
+        """Return journal entries for a new checkpoint: a reference to each state that calls of the step have changed."""
         changed = [(name, one) for name, one in self.now.items() if self.here.get(name) != one]
         return [ActorState(*name, one.digest, at=one.at) for name, one in changed]
 
@@ -79,10 +76,7 @@ class ActorStates:
         return ActorStates(self.here, self.here)
 
     def written_at(self, checkpoint_id: str | None) -> "ActorStates":
-        """Return the states with `checkpoint_id` as the location of each state that has no location yet.
-
-        Used when the thread moves on to a newer checkpoint, whose entries do not contain them.
-        """
+        """Return a copy in which states without a location (a checkpoint id) get the location `checkpoint_id`."""
         return ActorStates(_written_at(self.here, checkpoint_id), _written_at(self.now, checkpoint_id))
 
 
@@ -124,11 +118,9 @@ class KeptStates:
 
 
 def _last(waiting: list[tuple[str, ActorState]], task: str | None) -> dict[Name, int]:
-    """Return the index in `waiting` of the last state of each actor that `task` has changed; `None` means any task.
-
-    Earlier states of these actors are part of the last one and have to be stored with it, also if another call made
-    them. States of calls without an id count as the task's own.
-    """
+    """Return the index in `waiting` of the last state of each actor that `task` has changed; `None` means any task."""
+    # Earlier states of these actors are part of the last one and have to be stored with it, also if another call made
+    # them. States of calls without an id count as the task's own.
     own = None if task is None else (id_key_in(task), "")
     return {state.name: number for number, (one, state) in enumerate(waiting) if own is None or one in own}
 
@@ -166,10 +158,7 @@ class ActorJournal:
         return self._saver.unpacked(entry.type, entry.data)
 
     def keep(self, actor: str, key: str, snapshot: object, call_id: str | None) -> str:
-        """Pass a new state of an actor to the thread of conversation, which stores it; return the digest of the state.
-
-        `call_id` is the call that changed it. Raises the serializer's error if the state cannot be stored.
-        """
+        """Pass a new state of an actor to the thread of conversation, which stores it; return the state's digest."""
         kind, data = self._saver.packed(snapshot)
         entry = ActorState(actor, key, _digest(kind, data), kind, data)
         if self.version(actor, key) != entry.digest:

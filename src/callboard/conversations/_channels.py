@@ -78,10 +78,8 @@ class Flow(Protocol):
         ...
 
     def left_out(self, source: str | None, target: str, calls: Iterable[ToolCall]) -> str | None:
-        """Return the node that asks a person about one of `calls`, if going from `source` to `target` skips this node.
-
-        `source` is the node that ran last, or `None` for a change from outside of a run.
-        """
+        """Return the node between `source` and `target` that asks a person about one of `calls`, or `None`."""
+        # `source` is the node that ran last, or `None` for a change from outside of a run.
         ...
 
     def aliases(self, node: str) -> Sequence[str]:
@@ -156,10 +154,7 @@ class Schema:
         return [(key, value) for key, value in given.items() if key in self._settable]
 
     def writes_of(self, output: object) -> list[Write]:
-        """Convert a node's output (a dict, a command, a list of commands) to writes; unknown keys are left out.
-
-        Raises InvalidUpdateError for an output of another type.
-        """
+        """Convert a node's output (a dict, a command, a list of commands) to writes; unknown keys are left out."""
         if isinstance(output, dict):
             known: list[Write] = []
             for key, value in output.items():
@@ -275,11 +270,9 @@ _LASTING = (BinaryOperatorAggregate, LastValue)
 
 
 def _write(conversation: Any, values: list[Any]) -> None:
-    """Write values to a channel of messages, faster than the channel's own `update` if all messages are new.
-
-    `add_messages` walks the whole conversation for each value, and looks for replaced messages in a slow Python loop.
-    If all messages are new, one set operation here does the same.
-    """
+    """Write values to a channel of messages, faster than the channel's own `update` if all messages are new."""
+    # `add_messages` walks the whole conversation for each value, and looks for replaced messages in a slow Python loop.
+    # If all messages are new, one set operation here does the same.
     if len(values) > 1 and all(isinstance(value, list) for value in values):
         values = [[message for value in values for message in value]]
     if len(values) == 1 and _only_adds(before := conversation.value, new := values[0]):

@@ -55,7 +55,7 @@ class Connections(Protocol[T]):
 
 
 class _Lazily(Generic[T]):
-    """Owner of a saver or store that is opened on first use, and closed at the latest when it is garbage-collected."""
+    """Wrapper of a saver or store, which is opened on first use and closed at the latest when it is garbage-collected."""
 
     def __init__(self, place: Connections[T]) -> None:
         self._place = place
@@ -65,10 +65,7 @@ class _Lazily(Generic[T]):
         self._closing: Callable[[], object] = _nothing_to_close
 
     def call(self, work: Callable[[T], R]) -> R:
-        """Call `work` with the saver or store, which is opened if necessary; return the result. Blocks the thread.
-
-        If the connection was lost, `work` is called a second time on a new connection, so it has to be idempotent.
-        """
+        """Call `work` with the saver or store, which is opened if necessary; return the result. Blocks the thread."""
         with self._place.explained():
             opened = self._get()
             try:
@@ -76,6 +73,7 @@ class _Lazily(Generic[T]):
             except Exception as error:
                 if not self._place.is_lost(error):
                     raise
+            # A second call on a new connection, so `work` has to be idempotent.
             self._close(opened)
             return work(self._get())
 
@@ -134,10 +132,7 @@ class LazySaver(BaseCheckpointSaver[str]):
         return self._lazily.call(lambda saver: work(with_serde(saver, self.serde)))
 
     def _read(self, work: Callable[[BaseCheckpointSaver[str]], R]) -> R:
-        """Call `work`, which reads from the saver, and return its result; report damaged data as `StorageError`.
-
-        Raises StorageError; any other error of `work` becomes a StorageError that reports damaged data.
-        """
+        """Call `work`, which reads from the saver, and return its result; report damaged data as `StorageError`."""
         try:
             return self._call(work)
         except StorageError:
@@ -147,10 +142,7 @@ class LazySaver(BaseCheckpointSaver[str]):
             raise StorageError(str(self.place), reason) from error
 
     def now(self) -> float | None:
-        """Return the time of the database server in seconds since 1970. Blocks the thread.
-
-        Returns `None` for a database without a server, such as a SQLite file.
-        """
+        """Return the time of the database server in seconds since 1970; `None` without a server. Blocks the thread."""
         return self._read(lambda saver: clock(saver) if keeps_values(saver) else None)
 
     def together(self, work: Callable[[], None]) -> None:
@@ -265,19 +257,7 @@ _FILE = re.compile(r"[^:?@]*([./\\])[^:?@]*")
 
 
 def saver_of(checkpointer: object, types: Types = tuple) -> "BaseCheckpointSaver[Any] | bool | None":
-    """Return the saver for the URL of a database; return any other value of `checkpointer` unchanged.
-
-    Touches neither disk nor network: the database is opened on first use, in a worker thread. It is closed with the
-    saver, at the latest when the saver is garbage-collected.
-
-    Other values are those that LangGraph accepts: a saver, None, True or False. `types` is called only for a URL; the
-    returned types may be stored besides those of LangGraph and of LangChain's messages.
-
-    Raises:
-        ImportError: if the driver of the database is not installed; the text names the extra to install.
-        TypeError: if the value is neither a saver nor one of the other accepted values.
-        ValueError: if the URL is invalid or names an unknown kind of database.
-    """
+    """Return the saver for the URL of a database; return any other value of `checkpointer` unchanged."""
     if not isinstance(checkpointer, str):
         _check_made("checkpointer", checkpointer, BaseCheckpointSaver)
         return ensure_valid_checkpointer(cast("Any", checkpointer))
@@ -289,10 +269,7 @@ def saver_of(checkpointer: object, types: Types = tuple) -> "BaseCheckpointSaver
 
 
 def store_of(store: object) -> BaseStore | None:
-    """Return the store for the URL of a database; return a store, or `None`, unchanged.
-
-    Raises the same errors as `saver_of`.
-    """
+    """Return the store for the URL of a database; return a store, or `None`, unchanged."""
     if isinstance(store, str):
         kind, where = _kind_of(store)
         opened: BaseStore = InMemoryStore() if kind == "memory" else _driver(kind, store).open_store(where)
@@ -304,10 +281,7 @@ def store_of(store: object) -> BaseStore | None:
 
 
 def _driver(kind: str, url: str) -> Any:
-    """Return callboard's module for a kind of database, such as "sqlite".
-
-    Raises ImportError if the driver of the database, which is optional, is not installed.
-    """
+    """Return callboard's module for a kind of database, such as "sqlite"; raise ImportError without its driver."""
     try:
         return importlib.import_module(f"callboard.conversations._{kind}")
     except ModuleNotFoundError as error:
@@ -336,11 +310,7 @@ def _check_made(option: str, given: object, kind: type) -> None:
 
 
 def _kind_of(url: str) -> tuple[str, str]:
-    """Return the kind of database that a URL names, and its location.
-
-    The location is the path of a SQLite file, the URL of a PostgreSQL server, or an empty text for "memory". Raises
-    ValueError for any other URL.
-    """
+    """Return the kind of database that a URL names, and its location: a path, a URL, or "" for "memory"."""
     scheme, separator, rest = url.partition("://")
     scheme = scheme.lower()
     if url.lower() in ("memory", "memory://", "sqlite://", "sqlite:///:memory:"):

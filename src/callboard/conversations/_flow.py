@@ -126,15 +126,13 @@ class ReactFlow:
         return END
 
     def open_calls(self, messages: Sequence[BaseMessage]) -> list[ToolCall]:
-        """Return the calls of the last reply that have no result yet and have to run.
-
-        With a hook after the model, LangGraph treats a call as answered if any message of the conversation has its id.
-        So a model that repeats itself comes to an end. This agent does the same only if the whole call is equal: some
-        models start their ids anew in each reply.
-        """
+        """Return the calls of the last reply that have no result yet and have to run."""
         calls = unanswered(messages)
         if not self.after or not calls:
             return calls
+        # With a hook after the model, LangGraph treats a call as answered if any message of the conversation has its
+        # id. So a model that repeats itself comes to an end. This agent does the same only if the whole call is equal:
+        # some models start their ids anew in each reply.
         earlier = messages[: last_reply(messages)]
         answered = answered_ids(message for message in earlier if not is_repair(message))
         return [call for call in calls if not (call["id"] in answered and _asks(earlier, call))]
@@ -176,10 +174,7 @@ Target = str | Send
 
 
 def id_key_in(task: str) -> str:
-    """Return the part of a task's name that is made from the id of its call.
-
-    It is equal for all tasks whose calls have the same id.
-    """
+    """Return the part of a task's name that is equal for all tasks whose calls have the same id."""
     key = task.partition("|")[2] if task.startswith(_SENT) else task
     return key.partition("#")[0]
 
@@ -209,10 +204,7 @@ class Sent:
         return f"{self.task}|{key}"
 
     def requested(self, messages: Sequence[BaseMessage], messages_key: str) -> Requested:
-        """Return the calls in the input of this `Send` that the conversation has not answered.
-
-        Raises InvalidUpdateError for a list of messages as input, and ValueError for other invalid input.
-        """
+        """Return the calls in the input of this `Send` that the conversation has not answered."""
         requested = parse_input(self.payload, messages_key)
         if requested.kind == "list":
             raise InvalidUpdateError(
@@ -251,11 +243,7 @@ def parted(targets: Iterable[Target]) -> tuple[list[str], list[Send]]:
 
 
 def check_sends(targets: Iterable[Target], nodes: Sequence[str], messages_key: str) -> None:
-    """Check that each LangGraph `Send` among the targets can run, before any of them runs.
-
-    Raises InvalidUpdateError or ValueError for a send that cannot run: its node is unknown, it has a timeout, or its
-    input is invalid.
-    """
+    """Check that each LangGraph `Send` among the targets can run, before any of them runs."""
     for send in parted(targets)[1]:
         if send.node not in nodes:
             meant = did_you_mean(send.node, nodes)
@@ -270,10 +258,7 @@ def check_sends(targets: Iterable[Target], nodes: Sequence[str], messages_key: s
 
 
 def admitted(flow: Flow, source: str | None, targets: Iterable[Target], state: State) -> list[Target]:
-    """Return the targets of a command or an update; a target that would skip an approval is replaced by the approval.
-
-    Raises InvalidUpdateError for a LangGraph `Send` that would skip an approval.
-    """
+    """Return the targets of a command or an update; an approval replaces each target that would skip the approval."""
     return [_admitted(flow, source, target, flow.open_calls(state.get(MESSAGES) or [])) for target in targets]
 
 
@@ -292,10 +277,8 @@ def _admitted(flow: Flow, source: str | None, target: Target, calls: Sequence[To
 
 
 def for_model(payload: Any, *, before: bool) -> Any:
-    """Return the input of a LangGraph `Send` to the model, with its messages in an order that providers accept.
-
-    With `before`, `llm_input_messages` replace `messages`. Raises ValueError for an input without messages.
-    """
+    """Return the input of a LangGraph `Send` to the model, with its messages in an order that providers accept."""
+    # A hook before the model may have written messages for the model alone.
     keys = ("llm_input_messages", "messages") if before else ("messages",)
     messages: Any = next((found for key in keys if (found := value_in(payload, key))), value_in(payload, "messages"))
     if messages is None:
@@ -321,10 +304,8 @@ _ANY_TOOLS: Runnable[Any, Any] = RunnablePassthrough()
 
 
 def _drawn_only(state: Any) -> Any:
-    """Return the state unchanged; stands for a node in the drawing, while `callboard.agent._run` runs the real node.
-
-    It is a function, because code that reads LangGraph graphs expects one.
-    """
+    """Return the state unchanged; stands for a node in the drawing, while `callboard.agent._run` runs the real node."""
+    # A function, because code that reads LangGraph graphs expects one.
     return state
 
 
@@ -345,10 +326,7 @@ def drawing(
     hooks: dict[str, Any],
     tools: Runnable[Any, Any] = _ANY_TOOLS,
 ) -> Builder:
-    """Return a LangGraph builder with the nodes and edges of an agent, for drawings and schemas.
-
-    Its tools node is `tools`, so that drawings can list the tools.
-    """
+    """Return a LangGraph builder with an agent's nodes and edges, for drawings and schemas; its tools node is `tools`."""
     builder: Builder = StateGraph(schema, context_schema=context_schema)
     builder.add_node(AGENT, _STANDINS[AGENT], input_schema=_with_model_input(schema) if flow.before else schema)
     if flow.tools:

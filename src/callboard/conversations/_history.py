@@ -21,13 +21,9 @@ UNANSWERED = (
 
 
 def repaired(messages: Sequence[BaseMessage], whole: Sequence[BaseMessage] = ()) -> list[BaseMessage]:
-    """Return the conversation with the answers of every call directly after the message that contains the call.
-
-    No provider accepts another order. Messages in between, such as a remark of the user, come after the answers. A call
-    without an answer gets an error message.
-
-    `whole` is a conversation that needs no repair; if `messages` begins with it, only the rest is checked.
-    """
+    """Return the conversation with the answers of every call directly after the message that contains the call."""
+    # Messages in between, such as a remark of the user, come after the answers. `whole` is a conversation that needs no
+    # repair: if `messages` begins with it, only the rest is checked.
     begins = all(map(is_, messages, whole)) and len(messages) >= len(whole)
     if is_whole(messages[len(whole) :] if begins else messages):
         return [*messages]
@@ -42,21 +38,17 @@ def _made_whole(exchange: Exchange) -> Sequence[BaseMessage]:
 
 
 def complete_calls(reply: BaseMessage) -> None:
-    """Set an id and a name of type `str` on each call of a model's reply, in place.
-
-    Some providers give no id, and results are matched by id. A name of another type is the name of no tool.
-    """
+    """Set an id and a name of type `str` on each call of a model's reply, in place."""
+    # Some providers give no id, and results are matched by id. A name of another type is the name of no tool.
     for call in calls_in(reply):
         call["id"] = f"call_{uuid4().hex}" if call["id"] is None else id_of(call)
         call["name"] = str(call["name"])
 
 
 def keepable(reply: BaseMessage, answered: Collection[str] = ()) -> list[BaseMessage]:
-    """Return a list: the reply in a form that can be stored, and an error message for each call that cannot be stored.
-
-    A call with arguments that cannot be stored loses its arguments. It is answered by its error message, so it does not
-    run. Calls with the ids in `answered` have a message already.
-    """
+    """Return the reply in a form that can be stored, and an error message for each call that cannot be stored."""
+    # A call with arguments that cannot be stored loses its arguments. It is answered by its error message, so it does
+    # not run. Calls with the ids in `answered` have a message already.
     refused = unkept(reply.tool_calls) if isinstance(reply, AIMessage) else {}
     if not isinstance(reply, AIMessage) or not refused:
         return [reply]

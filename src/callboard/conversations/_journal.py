@@ -123,10 +123,8 @@ class SavedThread(RecordedThread):
 
     @property
     def has_position(self) -> bool:
-        """`True` unless the thread is new and no input was applied to it.
-
-        With durability "exit", the position is stored only when the run ends.
-        """
+        """`True` unless the thread is new and no input was applied to it."""
+        # With durability "exit", the position is stored only when the run ends.
         return self.exists or self.has_begun or bool(self.next)
 
     @property
@@ -139,17 +137,14 @@ class SavedThread(RecordedThread):
         return None if self.parent_id is None else self.saver.config(self.parent_id)
 
     async def open(self, checkpoint_id: str | None, *, looks: bool = False) -> None:
-        """Load the thread at its latest position, or at `checkpoint_id`; raise ValueError if the position is missing.
-
-        A run from an earlier position starts a new branch. With `looks`, the position is only read, and the thread also
-        gets the results of tasks that ran there later.
-        """
+        """Load the thread at its latest position or at `checkpoint_id`; raise ValueError if the position is missing."""
         found = await self.saver.get()
         if found is None:
             if checkpoint_id is not None:
                 raise no_checkpoint(checkpoint_id)
             return
         entries = entries_of(found)
+        # A run from an earlier position starts a new branch.
         self._forks = checkpoint_id is not None and checkpoint_id != last_id(found, entries)
         holder = holder_in(entries)
         if checkpoint_id is not None and self._forks:
@@ -170,10 +165,7 @@ class SavedThread(RecordedThread):
                 self.take(entry)  # only to be read: a new branch starts without those results
 
     def play(self, found: CheckpointTuple, entries: Sequence[Entry]) -> None:
-        """Load a checkpoint into the thread, and apply journal entries to the loaded state, in order.
-
-        Raises StorageError if the stored data are inconsistent.
-        """
+        """Load a checkpoint into the thread, and apply journal entries to the loaded state, in order."""
         with reading_stored_data(self.saver.told(found)):
             self.load(found)
             self._base, self._commits = base_of(found), commits_in(found)
@@ -217,11 +209,7 @@ class SavedThread(RecordedThread):
         return await self._rebase("update")
 
     async def copy(self) -> None:
-        """Store a copy of the thread's current position as a new checkpoint.
-
-        The copy has the same parent, and no results of the tasks of its step. Raises `ThreadBusyError` while a run uses
-        the thread.
-        """
+        """Store a copy of the current position as a new checkpoint, with the same parent, but without task results."""
         await self._refuse_if_held()
         self._forks = False
         self._forget_tasks()
@@ -231,10 +219,8 @@ class SavedThread(RecordedThread):
         await self._rebase("fork")
 
     def _forget_tasks(self) -> None:
-        """Remove the results of tasks that ran at the current position, because a new branch starts without them.
-
-        Input that has arrived and was not applied yet is kept.
-        """
+        """Remove the results of tasks that ran at the current position, because a new branch starts without them."""
+        # Input that has arrived and was not applied yet is kept.
         self.records = {task: record for task, record in self.records.items() if task == START}
         self.actor_states = self.actor_states if START in self.next else self.actor_states.before_calls()
 
@@ -293,10 +279,8 @@ class SavedThread(RecordedThread):
         await super().claimed(task, known)
 
     def _take_back_claims(self) -> None:
-        """Withdraw the claim (the record that a call is about to start) of each call that has not started.
-
-        The withdrawal is stored with the last entries of the run. Otherwise the outcome of the calls would be unknown.
-        """
+        """Withdraw the claim (the record that a call is about to start) of each call that has not started."""
+        # Stored with the last entries of the run. Otherwise the outcome of these calls would be unknown.
         known = {task: self.records[task] for task in self._ahead if task in self.records}
         self._ahead = set()
         if released := {task: record.accepted() for task, record in known.items() if record.claimed}:
@@ -312,15 +296,10 @@ class SavedThread(RecordedThread):
             self._entries.append(state)
 
     async def _flush(self, *, wait: bool) -> None:
-        """Store all journal entries that are not stored yet.
-
-        Entries that arrive during a write go into the next write, together. An error reaches only the task that writes.
-        The entries stay in `_sending` or `_entries` for the next flush. Without `wait`, it returns at once if another
-        task is writing, since that task also writes new entries.
-        """
+        """Store all journal entries that are not stored yet."""
         while self._flushing is not None:
             if not wait:
-                return
+                return  # the task that is writing also writes the new entries
             await self._flushing.wait()  # if that write failed, its entries are still in `_sending`
         self._flushing = Event()
         try:
@@ -355,10 +334,7 @@ class SavedThread(RecordedThread):
         self._base, self._commits, self._sending = base, self._commits + 1, []
 
     def _pending(self) -> tuple[Base, list[Change]]:
-        """Return the checkpoint for the next journal entries, and the changes that store these entries on it.
-
-        A new thread gets an empty checkpoint for them.
-        """
+        """Return the checkpoint for the next journal entries, and the changes that store these entries on it."""
         base, changes = self._base, []
         if base is None:
             # Two runs that begin the same thread write the same id, and then compete for the first entry on it.
@@ -375,10 +351,7 @@ class SavedThread(RecordedThread):
         return base, changes
 
     def _drop_unserializable(self) -> None:
-        """Remove from a failed write the journal entries that the serializer refuses.
-
-        The other entries stay in `_sending`, and the next flush repeats the write with them.
-        """
+        """Remove from a failed write the journal entries that the serializer refuses."""
         left_out = [entry for entry in self._sending if not self.saver.can_store(stored_form(entry))]
         for entry in left_out:
             if isinstance(entry, Finished):
@@ -396,10 +369,7 @@ class SavedThread(RecordedThread):
             raise ThreadBusyError(self.saver.thread_id, described(current))
 
     async def _holder_now(self) -> Mapping[str, Any] | None:
-        """Read from the database which run holds the thread, and return its holder entry.
-
-        Returns `None` if no run holds the thread, or if the thread has moved to another checkpoint.
-        """
+        """Read from the database which run holds the thread; return its holder entry, or `None` without such a run."""
         found = await self.saver.outline()
         is_ours = found is not None and self._base is not None and found.checkpoint["id"] == self._base.id
         return holder_in(holders_of(found)) if found is not None and is_ours else None
@@ -490,11 +460,7 @@ class SavedThread(RecordedThread):
             await self.saver.store(*changes)
 
     async def _rebase(self, source: Source) -> None:
-        """Store the whole state as a new checkpoint, which later journal entries are added to.
-
-        Entries that are not stored yet are stored first, on the checkpoint before it. That is then stored again without
-        its messages, if the new one contains them.
-        """
+        """Store the whole state as a new checkpoint, which later journal entries are added to."""
         if self._sending or self._flushing is not None:
             await self._flush(wait=True)
         # A flush without entries has not checked it. The new checkpoint would hide the entries of the run that has the
@@ -545,12 +511,10 @@ def _stored(entries: Iterable[Entry]) -> list[Write]:
 
 
 def _check_messages(messages: object) -> None:
-    """Raise TypeError if a stored conversation is not a list of messages.
-
-    Only one object of each type is checked.
-    """
+    """Raise TypeError if a stored conversation is not a list of messages."""
     if not isinstance(messages, list):
         raise TypeError(f"the conversation should be a list, and is {type(messages).__name__}")
+    # One object of each type is checked, because a conversation may be long.
     for kind in {type(message) for message in messages}:
         if not issubclass(kind, BaseMessage):
             raise TypeError(f"a message should be BaseMessage, and is {kind.__name__}")
@@ -591,11 +555,8 @@ async def place_of(saver: Saver, checkpoint_id: str) -> HistoryPlace:
 async def whole(
     saver: Saver, schema: Schema, found: CheckpointTuple, known: Mapping[str, CheckpointTuple] = MappingProxyType({})
 ) -> CheckpointTuple:
-    """Return a checkpoint with all its messages; messages that it lacks are read from a later checkpoint.
-
-    Values of LangGraph's `DeltaChannel` are read from earlier checkpoints. `known` are checkpoints by id that need not
-    be read again. Raises StorageError if a checkpoint is missing.
-    """
+    """Return a checkpoint with all its messages; messages that it lacks are read from a later checkpoint."""
+    # `known` are checkpoints by id that need not be read again.
     thin: list[CheckpointTuple] = []
     # The later checkpoint may be thin itself; a chain ends at the newest one, which is complete.
     while is_incomplete(found):

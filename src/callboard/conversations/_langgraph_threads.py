@@ -40,15 +40,12 @@ def next_nodes(thread: Thread) -> dict[str, Any]:
 
 
 def _names(thread: Thread, node: str) -> Sequence[str]:
-    """Return the names that LangGraph's agents use for a next node; none for the tools node, which sends run."""
+    """Return the names of a next node that LangGraph's agents use; none for the tools node, which runs by `Send`s."""
     return () if node == TOOLS else (node, *thread.schema.flow.aliases(node))
 
 
 def kept_records(records: Mapping[str, CallRecord]) -> list[Entry]:
-    """Convert the records of an unfinished step's tasks to journal entries: results, and open questions.
-
-    They are written on a new checkpoint, so that the results are not lost.
-    """
+    """Convert the records of an unfinished step's tasks to journal entries on a new checkpoint: results, questions."""
     finished: list[Entry] = [
         Finished(task, record.output)
         for task, record in records.items()
@@ -59,7 +56,7 @@ def kept_records(records: Mapping[str, CallRecord]) -> list[Entry]:
 
 
 def writes_for_langgraph(thread: Thread, base: Base) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
-    """Yield LangGraph's task id and its writes for each task that asks a question, and each call with a result."""
+    """Yield, for each task that asks a question and each call with a result, LangGraph's task id and the writes."""
     tasks = _call_tasks(thread)
     # If LangGraph still has a call to run, that call's task leads on to the model by itself.
     nothing_left = all(thread.known_of(key).is_finished for _, keys in tasks for key in keys)
@@ -87,10 +84,7 @@ def _pulled(thread: Thread, checkpoint_id: str, node: str) -> str:
 
 
 def _call_tasks(thread: Thread) -> list[tuple[int, list[str]]]:
-    """Return the tasks that LangGraph would run for the tools node, each as a number and the keys of its calls.
-
-    The number is the index of the task among all sends.
-    """
+    """Return LangGraph's tasks for the tools node, each as its index among all sends and the keys of its calls."""
     messages = thread.state.get(MESSAGES) or []
     sent = [(one.number, one.tasks(messages, MESSAGES)) for one in thread.sends if one.node == TOOLS]
     return [*sent, *((number, [key]) for number, (key, _) in enumerate(open_calls(thread), len(thread.sends)))]
@@ -140,11 +134,8 @@ def _is_due(found: CheckpointTuple, channel: str) -> bool:
 
 
 def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
-    """Read the writes of a LangGraph task that ran all calls of a reply, and set the record of the open call.
-
-    Such writes do not name their call. With several open calls, only the fact that one of them asks a question is
-    set.
-    """
+    """Read the writes of a LangGraph task that ran all calls of a reply, and set the record of the open call."""
+    # Such writes do not name their call. With several open calls, it is only known that one of them asks a question.
     calls = open_calls(thread)
     writes = _writes(found, _pulled(thread, found.checkpoint["id"], TOOLS))
     if len(calls) != 1:
@@ -156,10 +147,8 @@ def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
 
 
 def merged_records(ours: Mapping[str, CallRecord], theirs: Mapping[str, CallRecord]) -> dict[str, CallRecord]:
-    """Merge callboard's and LangGraph's records of calls; for each call, the record with more progress is kept.
-
-    LangGraph may have continued a step at which callboard had stopped.
-    """
+    """Merge callboard's and LangGraph's records of calls; for each call, the record with more progress is kept."""
+    # LangGraph may have continued a step at which callboard had stopped.
     both = {key: max(ours.get(key, NOTHING_KNOWN), record, key=_progress) for key, record in theirs.items()}
     return {**ours, **both}
 
@@ -173,11 +162,9 @@ Numbered = list[tuple[int, Send]]
 
 
 def _read_sends(thread: Thread, found: CheckpointTuple) -> Numbered:
-    """Return the `Send`s of a LangGraph checkpoint that are tool calls of a model reply; store the others in `thread`.
-
-    LangGraph sends each call of a reply to the tools node. callboard runs these calls as one batch, so they are not
-    among the sends of the thread.
-    """
+    """Return the `Send`s of a LangGraph checkpoint that are calls of a model reply; store the others in `thread`."""
+    # LangGraph sends each call of a reply to the tools node. callboard runs these calls as one batch, so they are not
+    # among the sends of the thread.
     sends = found.checkpoint["channel_values"].get(TASKS) or ()
     here: Numbered = [
         (number, send)
@@ -248,7 +235,7 @@ def _read_calls(thread: Thread, found: CheckpointTuple, sends: Numbered) -> None
 
 
 def _record_of(writes: Sequence[tuple[str, Any]], call: ToolCall | None = None) -> CallRecord | None:
-    """Return the record of a call from LangGraph's writes; without `call`, the record of a node, without a result."""
+    """Return a call's record from LangGraph's writes; without `call`, a node's record, which contains no result."""
     record = NOTHING_KNOWN
     for channel, value in writes:
         if channel == MESSAGES and call is not None:

@@ -54,10 +54,7 @@ _here: set[str] = set()
 
 
 def new_holder(now: float | None = None) -> dict[str, Any]:
-    """Return a new holder entry, which a run of this process stores to take a thread; register the entry's token.
-
-    `now` is the time of the database in seconds since 1970; `None` if the database has no clock.
-    """
+    """Return a new holder entry, which a run of this process stores to take a thread; register the entry's token."""
     token = uuid4().hex
     # Before the entry is stored: a run of this process that reads an unknown token takes its holder for dead.
     _here.add(token)
@@ -80,10 +77,7 @@ class OwnLease:
 
     @staticmethod
     def read() -> tuple[float, float]:
-        """Read a monotonic clock and the time of day of this machine, and return both in seconds.
-
-        The monotonic clock includes the suspension of the machine, where possible. The time of day can be set.
-        """
+        """Read a monotonic clock and the time of day of this machine, and return both in seconds."""
         return time.monotonic() if _BOOT_CLOCK is None else _read_clock(_BOOT_CLOCK), time.time()
 
     def renew(self, since: tuple[float, float]) -> None:
@@ -100,11 +94,7 @@ class OwnLease:
 
 
 async def is_over(holder: Mapping[str, Any], now: Now, current: Callable[[], Awaitable[object]]) -> bool:
-    """Return whether the run that holds a thread has ended or lost its lease.
-
-    May wait for up to one lease, and may be cancelled while it waits. `now` reads the clock of the database, `current`
-    reads the holder entry again.
-    """
+    """Return whether the run that holds a thread has ended or lost its lease; this may wait for up to one lease."""
     # The clock of the database decides only about other machines; processes of this machine are looked up by id.
     there = await now() if _is_elsewhere(holder) else None
     if is_alive(holder, there):
@@ -128,21 +118,16 @@ def release(holder: Mapping[str, Any]) -> None:
 
 
 def _is_elsewhere(holder: Mapping[str, Any]) -> bool:
-    """Return whether the process of a holder cannot be looked up on this machine.
-
-    It is then on another machine, or of an earlier boot of this one; on Windows, any other process.
-    """
+    """Return whether the process of a holder cannot be looked up on this machine."""
+    # It is then on another machine, or of an earlier boot of this one; on Windows, any other process.
     is_here = (holder["host"], holder["boot"]) == (socket.gethostname(), _BOOT)
     return not (is_here and (_SEES_PROCESSES or holder["pid"] == os.getpid()))
 
 
 def is_alive(holder: Mapping[str, Any], now: float | None = None) -> bool:
-    """Return whether the run that a holder entry names may still be in progress.
-
-    For a process that cannot be looked up here, its lease decides at the time `now` of the database's clock; `None` for
-    the clock of this machine.
-    """
+    """Return whether the run that a holder entry names may still be in progress."""
     if _is_elsewhere(holder):
+        # `now` is the time of the database's clock; without such a clock, the clock of this machine decides.
         return bool(holder["until"] > (time.time() if now is None else now))
     # The own process id proves nothing about a run: the process outlives its runs.
     if holder["pid"] == os.getpid():
@@ -162,25 +147,20 @@ def _until(now: float | None) -> float:
 
 
 def _exists(pid: int, born: str) -> bool:
-    """Return whether the process with this id and start time is still running.
-
-    A process with another start time is a later one, to which the system gave the same id.
-    """
+    """Return whether the process with this id and start time is still running."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:  # the process of another user: it exists
         pass
+    # A process with another start time is a later one, to which the system gave the same id.
     state, began = _stat(pid)
     return state != "Z" and began in ("", born)  # "Z", a zombie: it has ended, unread by its parent
 
 
 def _stat(pid: int) -> tuple[str, str]:
-    """Return the state of a process and its start time in ticks, as texts.
-
-    Both are empty if the system does not tell.
-    """
+    """Return the state of a process and its start time in ticks, as texts; empty texts if the system has neither."""
     try:
         # The second field, the command, is in parentheses and may itself contain spaces and parentheses.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -47,10 +47,7 @@ _AGAIN = 0.05
 
 
 def open_saver(url: str, types: Iterable[type]) -> LazySaver:
-    """Return a saver for a PostgreSQL database; it stores only `types`, and LangGraph's and LangChain's types.
-
-    The server is contacted on first use. Raises ValueError for an invalid URL.
-    """
+    """Return a saver for a PostgreSQL database that stores only `types` and the types of LangGraph and LangChain."""
     # Called without a saver: the method does not use it, and no connection is open yet.
     next_version = partial(PostgresSaver.get_next_version, cast("Any", None))
     return LazySaver(PostgresServer(url, _saver, "checkpoint_migrations"), next_version, types)
@@ -120,10 +117,7 @@ class PostgresServer(Generic[T]):
         return self._make(ConnectionPool(self._conninfo, kwargs=_OPTIONS, min_size=0, max_size=CONNECTIONS, open=True))
 
     def _prepare(self, connection: Connection[DictRow], first: T) -> None:
-        """Create the tables if they are missing; only one process at a time does so.
-
-        Raises StorageError if the tables are of a newer version.
-        """
+        """Create the tables if they are missing; only one process at a time does so."""
         latest = len(first.MIGRATIONS) - 1
         while (version := self._version(connection)) < latest:
             # Never wait inside the database for the lock: the owner builds indexes concurrently, and that waits for all

@@ -64,7 +64,7 @@ class Saver:
         return type(self._saver) is not InMemorySaver
 
     def config(self, checkpoint_id: str | None = None) -> RunnableConfig:
-        """Return a config that names the checkpoint with an id, or the latest checkpoint of the thread."""
+        """Return a config that names the checkpoint `checkpoint_id`; by default, the latest one of the thread."""
         where = {"thread_id": self.thread_id, "checkpoint_ns": self.namespace}
         return {"configurable": where if checkpoint_id is None else {**where, "checkpoint_id": checkpoint_id}}
 
@@ -72,19 +72,14 @@ class Saver:
         return self._saver.get_next_version(current, None)
 
     async def get(self, checkpoint_id: str | None = None) -> CheckpointTuple | None:
-        """Return a checkpoint with its pending writes, or `None` if it does not exist; by default the latest.
-
-        Raises StorageError if its data are damaged.
-        """
+        """Return a checkpoint with its pending writes, or `None` if it does not exist; by default the latest."""
         config, seen = self.config(checkpoint_id), partial(_remembering, place=self._place)
         return self._checked(await self._get(self._awaited.call, config, seen))
 
     async def outline(self) -> CheckpointTuple | None:
-        """Return the latest checkpoint, in which `None` replaces each object; return `None` if there is no checkpoint.
-
-        Most of the time of a read is spent on making messages, which the caller does not need. Like a change, it goes
-        on within the grace if the caller is cancelled: a run must learn at its end whether it still holds its thread.
-        """
+        """Return the latest checkpoint with `None` in place of each object; return `None` if there is no checkpoint."""
+        # Most of the time of a read is spent on making messages, which the caller does not need. Like a change, it goes
+        # on within the grace if the caller is cancelled: a run must learn at its end whether it still holds its thread.
         seen = partial(_outlined, place=self._place)
         return self._checked(await self._get(self._awaited.store, self.config(), seen), outlined=True)
 
@@ -102,10 +97,7 @@ class Saver:
         return cast("CheckpointTuple | None", await call("get_tuple", get, aget))
 
     async def before(self, checkpoint_id: str | None, limit: int | None) -> list[CheckpointTuple]:
-        """Return the checkpoints of the thread that are older than `checkpoint_id`, the latest first.
-
-        `None` returns all checkpoints. `limit` is the largest number of checkpoints, `None` for no limit.
-        """
+        """Return at most `limit` checkpoints of the thread that are older than `checkpoint_id`, the latest first."""
         bound = None if checkpoint_id is None else self.config(checkpoint_id)
         config = self.config()
 
@@ -144,15 +136,12 @@ class Saver:
         return found
 
     def checkpoint(self, base: Base, versions: Mapping[str, Any]) -> Change:
-        """Return the `Change` (a checkpointer method and its arguments) that stores a checkpoint.
-
-        A stored checkpoint with the same id is overwritten. `versions` are the new versions of the
-        channels whose values have changed.
-        """
+        """Return the `Change` (a checkpointer method and its arguments) that stores a checkpoint."""
         where = self.config(base.parent_id)
         # Without the location keys of the run's config: savers store a `checkpoint_id` as the id of the parent.
         given = {name: value for name, value in self._about.get("configurable", {}).items() if name not in _PLACE}
         about = {**where, "configurable": {**given, **where["configurable"]}, "metadata": self._about.get("metadata")}
+        # A stored checkpoint with the same id is overwritten.
         return "put", (about, base.checkpoint, base.metadata, dict(versions))
 
     def writes(self, checkpoint_id: str, writes: Sequence[tuple[str, Any]], task_id: str, path: str) -> Change:
@@ -160,10 +149,8 @@ class Saver:
         return "put_writes", (self.config(checkpoint_id), list(writes), task_id, path)
 
     async def store(self, *changes: Change) -> None:
-        """Write changes to the database in the given order, in one transaction if the database can do that.
-
-        Unlike reads, changes go on within the grace if the caller is cancelled.
-        """
+        """Write changes to the database in the given order, in one transaction if the database can do that."""
+        # Unlike reads, changes go on within the grace if the caller is cancelled.
         # Of a user's class, each method may have its own preferred version, sync or async.
         groups = [changes] if changes and is_known(self._saver) else [(change,) for change in changes]
         for group in groups:
@@ -233,14 +220,11 @@ def _kept(saver: Any) -> StoredConversations:
 
 
 def _remembering(saver: Any, place: Place | None = None) -> Any:
-    """Return a copy of the saver whose serializer caches messages; return a saver of an unknown class unchanged.
-
-    `place` names the thread whose latest checkpoint is read or written, and may be cached; `None` for other
-    checkpoints.
-    """
+    """Return a copy of the saver whose serializer caches messages; return a saver of an unknown class unchanged."""
     if not is_known(saver):
         return saver
     kept = _kept(saver)
+    # Only the latest checkpoint of the thread may be cached, and `place` is given only for it.
     serde = remembering(saver.serde, kept.memory, None if place is None else kept.at(place))
     return with_serde(saver, serde)
 

@@ -26,10 +26,7 @@ Asked = Mapping[str, Sequence[Interrupt]]
 
 
 def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> StateSnapshot:
-    """Return LangGraph's snapshot of a thread at its current position.
-
-    With `past`, it shows the position before its tasks finished, as histories do. With `by_call`, each call is a task.
-    """
+    """Return LangGraph's snapshot of a thread at its current position."""
     if not thread.has_position:
         return StateSnapshot({}, (), thread.config, None, None, None, (), ())
     asked: Asked = {task: record.pending for task, record in thread.records.items() if record.pending}
@@ -43,6 +40,7 @@ def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> St
         ),
         *(task for node in thread.next for task in _tasks(thread, node, asked, by_call=by_call)),
     )
+    # With `past`, the position is shown as it was before its tasks finished, as in histories.
     shows_finished = by_call and not past and bool(thread.records)
     state = thread.state.with_writes(finished_writes(thread)) if shows_finished else thread.state
     return StateSnapshot(
@@ -90,11 +88,7 @@ def _task(thread: Thread, node: str, keys: Sequence[str], asked: Asked, path: tu
 async def history_of(
     thread: SavedThread, *, filter: Mapping[str, Any] | None, before: str | None, limit: int | None, by_call: bool
 ) -> AsyncGenerator[StateSnapshot]:
-    """Yield a snapshot of each position of a thread, the latest first; this moves `thread` itself to these positions.
-
-    `filter` is required metadata. `before` is a checkpoint id: only earlier positions are yielded. `limit` is the
-    largest number of snapshots.
-    """
+    """Yield a snapshot of each position of a thread, the latest first; `thread` itself moves to these positions."""
     left = limit
     seen: str | None = None
     later: dict[str, CheckpointTuple] = {}
@@ -143,11 +137,7 @@ def _fits(snapshot: StateSnapshot, wanted: Mapping[str, Any] | None) -> bool:
 
 
 async def update(thread: SavedThread, flow: Flow, values: Any, as_node: str | None) -> RunnableConfig:
-    """Change the state of a thread while no run uses it; return the config of the new position.
-
-    `as_node` is the node to attribute the change to, by default the node that ran last; its successor runs next. After
-    `__end__` nothing runs, except the model if it has not seen the last message. `__copy__` copies the position.
-    """
+    """Change the state of a thread while no run uses it; return the config of the new position."""
     if as_node == COPY:
         return await _copied(thread, flow, values)
     node = as_node or _last_node(thread, flow)
@@ -160,10 +150,7 @@ async def update(thread: SavedThread, flow: Flow, values: Any, as_node: str | No
 
 
 async def _copied(thread: SavedThread, flow: Flow, values: Any) -> RunnableConfig:
-    """Store a copy of the thread's current position with updates, and return the config of the copy.
-
-    `values` is `None`, or a list of pairs (values, as_node): updates that are applied to the copy.
-    """
+    """Store a copy of the thread's current position with updates, and return the config of the copy."""
     if not thread.exists:
         raise InvalidUpdateError("Cannot copy a non-existent checkpoint")
     if not isinstance(values, (list, tuple)) and values is not None:
@@ -179,6 +166,7 @@ def _after(thread: Thread, flow: Flow, node: str, given: Sequence[Write]) -> lis
     if node == START:
         return [flow.entry]
     if node == END:
+        # After the end nothing runs, except the model if it has not seen the last message.
         unseen = messages and not isinstance(messages[-1], AIMessage)
         return [flow.entry] if unseen and any(name == MESSAGES for name, _ in given) else []
     following = flow.following(node, thread.state)
@@ -197,12 +185,10 @@ def _last_node(thread: Thread, flow: Flow) -> str:
 
 
 def finished_writes(thread: Thread) -> list[tuple[str, Any]]:
-    """Return the writes of the finished tasks of a thread's unfinished step.
-
-    The writes of calls are in the order of the reply. Writes that conflict with another task's are left out.
-    """
+    """Return the writes of the finished tasks of a thread's unfinished step."""
     if not thread.records:
         return []
+    # The writes of calls are in the order of the reply.
     calls = [*thread.sent_tasks(), *(key for key, _ in open_calls(thread))]
     tasks = [task for task in thread.records if task != START]
     writes: list[tuple[str, Any]] = []

@@ -29,10 +29,7 @@ _LOG = 100
 
 
 def open_saver(path: str, types: Iterable[type]) -> LazySaver:
-    """Return a saver for a SQLite database; it stores only `types`, and LangGraph's and LangChain's types.
-
-    The file is opened on first use.
-    """
+    """Return a saver for a SQLite database that stores only `types` and the types of LangGraph and LangChain."""
     # Called without a saver: the method does not use it, and the file is not open yet.
     next_version = partial(SqliteSaver.get_next_version, cast("Any", None))
     return LazySaver(SqliteFile(path, _saver), next_version, types)
@@ -170,10 +167,8 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def _patiently(step: Callable[[], object]) -> None:
-    """Call `step`; call it again for up to `PATIENCE` seconds if it fails because another process runs the same step.
-
-    SQLite's own timeout does not cover every such conflict.
-    """
+    """Call `step`; repeat it for up to `PATIENCE` seconds if it fails because another process runs the same step."""
+    # SQLite's own timeout does not cover every such conflict.
     until = time.monotonic() + PATIENCE
     while True:
         try:

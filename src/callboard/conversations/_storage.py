@@ -86,10 +86,8 @@ class Stamp(NamedTuple):
 
     @classmethod
     def known(cls, stored: Any) -> Any:
-        """Return a stored stamp as a dict with only the fields of this class; return data of another type unchanged.
-
-        A later version may have added fields, as in other entries.
-        """
+        """Return a stored stamp as a dict with only the fields of this class; return data of another type unchanged."""
+        # A later version may have added fields, as in other entries.
         return {name: stored[name] for name in cls._fields if name in stored} if isinstance(stored, dict) else stored
 
 
@@ -266,10 +264,7 @@ def _adapter(kind: str) -> TypeAdapter[Entry]:
 
 
 def validated(what: str, adapter: TypeAdapter[Any], stored: object) -> Any:
-    """Return stored data, validated and converted to the type of a pydantic adapter.
-
-    Raises ValueError for invalid data. Its text begins with `what` and names the place of the first invalid value.
-    """
+    """Return stored data, validated and converted to the type of a pydantic adapter."""
     try:
         return adapter.validate_python(stored)
     except ValidationError as error:
@@ -353,11 +348,7 @@ class Base:
         return cast("Sequence[BaseMessage]", self.checkpoint["channel_values"].get(MESSAGES) or ())
 
     def thinned(self, newer: "Base") -> "Base | None":
-        """Return a copy of the checkpoint without its messages; the copy refers to `newer`, which has the messages.
-
-        Returns `None` if the checkpoint was made by LangGraph, has no messages or is thin already, or if the newer
-        checkpoint does not begin with its messages.
-        """
+        """Return a copy of the checkpoint without messages, which refers to `newer` for them; `None` if impossible."""
         count = len(self.messages)
         if not self.is_ours or NEXT in self.notes or not count:
             return None  # LangGraph's, or thin as it was stored, or without messages
@@ -380,11 +371,8 @@ def entries_of(found: CheckpointTuple) -> list[Entry]:
 
 
 def holders_of(found: CheckpointTuple) -> list[Held | Left]:
-    """Return the journal entries `Held` and `Left` on a checkpoint, in order.
-
-    The last one tells whether a run holds the thread, and which run. The checkpoint may be an outline, with `None` in
-    place of objects.
-    """
+    """Return the journal entries `Held` and `Left` on a checkpoint, in order."""
+    # No other entries: the checkpoint may be an outline, with `None` in place of objects.
     kinds = (Held.KIND, Left.KIND)
     entries = (entry_of(stored) for stored in _stored_entries(found) if kind_of(stored) in kinds)
     return cast("list[Held | Left]", list(entries))
@@ -398,10 +386,7 @@ def _stored_entries(found: CheckpointTuple) -> list[Any]:
 
 @contextmanager
 def reading_stored_data(where: str) -> Generator[None]:
-    """Convert errors of the `with` block, which reads stored data, to `StorageError`.
-
-    `where` names the data in the text of the error. StorageErrors and LangGraph's control flow pass unchanged.
-    """
+    """Convert errors of the `with` block, which reads stored data, to `StorageError`."""
     try:
         yield
     # Control flow and storage errors pass; cancellation does too, since it is no `Exception`.
@@ -445,10 +430,7 @@ _COMMIT: TypeAdapter[Any] = TypeAdapter(list[Any] | tuple[Any, ...])
 
 
 def check_checkpoint(found: CheckpointTuple, *, outlined: bool = False) -> None:
-    """Raise ValueError if a checkpoint has an invalid form, which no agent writes.
-
-    With `outlined`, it has `None` in place of objects, and only the entries of holders are checked.
-    """
+    """Raise ValueError if a checkpoint has an invalid form, which no agent writes."""
     checkpoint = found.checkpoint
     validated("the checkpoint", _CHECKPOINT, checkpoint)
     validated("its metadata", _METADATA, found.metadata)
@@ -460,6 +442,7 @@ def check_checkpoint(found: CheckpointTuple, *, outlined: bool = False) -> None:
     for _, channel, value in found.pending_writes or ():
         if channel == CHANNEL:
             validated("what callboard wrote on it", _COMMIT, value)
+    # An outline has `None` in place of objects, so only the entries of holders can be checked.
     _ = holders_of(found) if outlined else entries_of(found)
 
 
@@ -478,10 +461,8 @@ def commits_in(found: CheckpointTuple) -> int:
 
 
 def is_damaged(found: CheckpointTuple | None, checkpoint_id: str, commits: int) -> bool:
-    """Return whether a checkpoint, or one of the writes with its journal entries, is missing in the database.
-
-    `found` is the thread's latest stored checkpoint. `commits` is the number of writes on `checkpoint_id`.
-    """
+    """Return whether a checkpoint, or one of the writes with its journal entries, is missing in the database."""
+    # `found` is the thread's latest stored checkpoint. `commits` is the number of writes on `checkpoint_id`.
     return found is None or (found.checkpoint["id"] == checkpoint_id and commits_in(found) < commits)
 
 
@@ -491,10 +472,8 @@ def last_id(found: CheckpointTuple, entries: Sequence[Entry]) -> str:
 
 
 def unknown_values(before: Base | None, known: Collection[str]) -> dict[str, Any]:
-    """Return the values of a checkpoint by channel, for all channels that this agent's state does not have.
-
-    Another agent wrote them; they are kept in the next checkpoint.
-    """
+    """Return the values of a checkpoint by channel, for all channels that this agent's state does not have."""
+    # Another agent wrote them; they are kept in the next checkpoint.
     old = {} if before is None else before.checkpoint["channel_values"]
     return {name: value for name, value in old.items() if name not in known and not name.startswith(("__", BRANCH))}
 
@@ -524,11 +503,9 @@ def new_base(
     actors: NotedStates = (),
     next_version: Callable[[Any], Any],
 ) -> tuple[Base, Mapping[str, Any]]:
-    """Return a new checkpoint with the given values, and the new versions of its changed channels.
-
-    `before` is the checkpoint before it, and `place_before` the id of the position before it, which may be that of an
-    entry; both are `None` for a new thread. `sends` is the number of sends that are not calls of the conversation.
-    """
+    """Return a new checkpoint with the given values, and the new versions of its changed channels."""
+    # `place_before` is the id of the position before the new one, which may be the position of a journal entry. `sends`
+    # is the number of sends that are not calls of the conversation.
     known: Mapping[str, Any] = {} if before is None else before.checkpoint["channel_versions"]
     old: Mapping[str, Any] = {} if before is None else before.checkpoint["channel_values"]
     # One new version for all channels, greater than every older one: LangGraph compares versions to find due nodes. A
@@ -550,16 +527,14 @@ def new_base(
 
 
 def notes_of(checkpoint: Checkpoint) -> Mapping[str, Any]:
-    """Return the values (notes) that callboard stores inside a checkpoint, by name.
-
-    They are empty if LangGraph copied them from an earlier checkpoint, because they describe that checkpoint.
-    """
+    """Return the values (notes) that callboard stores inside a checkpoint, by name."""
+    # Empty if LangGraph copied the notes from an earlier checkpoint, because they describe that checkpoint.
     notes = _last_notes(checkpoint)
     return notes if notes.get(OF) == checkpoint["id"] else {}
 
 
 def noted_actors(checkpoint: Checkpoint) -> NotedStates:
-    """Return the actor states that callboard stores inside a checkpoint, also if LangGraph copied them into it."""
+    """Return the actor states that callboard stores inside a checkpoint, even if LangGraph copied them from another."""
     found: NotedStates = _last_notes(checkpoint).get(ACTORS, ())
     return found
 

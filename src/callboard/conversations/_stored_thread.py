@@ -115,10 +115,7 @@ def _conversation(thread: _AnyThread, snapshot: StateSnapshot, found: Checkpoint
 
 
 def _questions_beside(found: CheckpointTuple) -> list[Interrupt]:
-    """Return the questions that LangGraph stored as writes on a checkpoint, including questions that no call asked.
-
-    Returns no question if the checkpoint, or an entry on it, is callboard's: its questions are in the journal.
-    """
+    """Return the questions that LangGraph stored as writes on a checkpoint, including questions that no call asked."""
     if base_of(found).is_ours or entries_of(found):
         return []  # callboard's questions are in the journal; other writes here are outdated
     return [
@@ -147,10 +144,8 @@ class Foreign:
 
 
 def foreign(name: tuple[str, ...], content: Any) -> Any:
-    """Return a stored value of an unknown type as `Foreign`, without importing its type.
-
-    A message of an unknown class becomes a message of LangChain, so that it can be read.
-    """
+    """Return a stored value of an unknown type as `Foreign`, without importing its type."""
+    # A message of an unknown class becomes a message of LangChain, so that it can be read.
     base = _MESSAGES.get(str(content.get("type"))) if isinstance(content, Mapping) else None
     if base is not None and "content" in content:
         return base(**{key: value for key, value in content.items() if key in base.model_fields})

@@ -18,10 +18,7 @@ from callboard.conversations._storage import Amended, Entry, Finished, Move
 
 
 def named_types(*annotations: Any) -> set[type]:
-    """Return all types in type annotations that LangGraph's serializer stores under the name of the type.
-
-    Types of fields and type arguments are included.
-    """
+    """Return all types in type annotations that LangGraph's serializer stores under the name of the type."""
     # By id, because annotations need not be hashable. The dict keeps each object alive: many are temporary, and a new
     # object could otherwise get the id of a freed one.
     seen: dict[int, object] = {}
@@ -78,10 +75,7 @@ def _fields(kind: type) -> Iterable[Any]:
 
 
 def checked_types(types: Iterable[Any], checkpointer: object) -> list[type]:
-    """Check the option `stored_types`, and return it as a list.
-
-    Raises TypeError for a value that is no class, and ValueError if the checkpointer has a serializer of its own.
-    """
+    """Check the option `stored_types`, and return it as a list."""
     if isinstance(types, type):
         raise TypeError(f"stored_types is a list of classes, such as [{types.__name__}], got {types!r}")
     given = list(types)

@@ -109,10 +109,8 @@ class Thread:
         return None
 
     async def amend(self, writes: Iterable[Write], following: Following | None, source: Source) -> None:
-        """Apply writes to the state outside of a step, and record the change.
-
-        `following` returns the next nodes once the state has changed; `None` keeps the current next nodes.
-        """
+        """Apply writes to the state outside of a step, and record the change."""
+        # `following` is called once the state has changed; `None` keeps the current next nodes.
         self.state.apply(self.with_ids(writes))
         self.step += _STEPS[source]
         if following is not None:
@@ -125,10 +123,7 @@ class Thread:
         return [(name, _with_ids(value) if name == MESSAGES else value) for name, value in writes]
 
     def arrival(self) -> Self | None:
-        """Return a copy of the thread at the position where it has received the input of this run, but not applied it.
-
-        Returns `None` if the run has no input, or the thread has no history.
-        """
+        """Return a copy of the thread as it was when this run's input had arrived but was not applied, or `None`."""
         return None
 
     async def finished(self, task: str, output: object, *, later: bool = False) -> None:
@@ -140,17 +135,12 @@ class Thread:
         self.records.update(records)
 
     async def claimed(self, task: str, known: CallRecord) -> None:
-        """Record that a call is about to run its tool, with the accepted answers that the tool gets.
-
-        A stored thread stores this before the tool starts.
-        """
+        """Record that a call is about to run its tool, with the accepted answers that the tool gets."""
+        # A stored thread stores this before the tool starts.
 
     async def claim(self, tasks: Sequence[str]) -> None:
-        """Record that several calls are about to run their tools.
-
-        A stored thread stores this before any of the tools starts. Entries that were held back to be stored with these
-        claims are stored, too.
-        """
+        """Record that several calls are about to run their tools."""
+        # A stored thread stores this before any of the tools starts, together with entries that were held back for it.
 
     async def failed(self, task: str, error: str) -> None:
         """Record the error of a task; the task runs again when the thread is resumed."""
@@ -171,10 +161,8 @@ class Thread:
         return writes
 
     async def stepped(self, order: Sequence[str], following: Sequence[Target], *, later: bool = False) -> None:
-        """Record the end of the step; `order` are its tasks, `following` the next nodes and sends.
-
-        With `later`, it may be stored with the claims of the next step's calls, or with the last checkpoint.
-        """
+        """Record the end of the step; `order` are its tasks, `following` the next nodes and sends."""
+        # With `later`, it may be stored with the claims of the next step's calls, or with the last checkpoint.
         self.step += _STEPS["loop"]
         self._go_to(*parted(following))
 
@@ -184,10 +172,8 @@ class Thread:
         self.has_unattributed_questions = False
 
     def identified(self, output: Any) -> Any:
-        """Return the output of a task, and give ids to its messages that have none.
-
-        With stored ids, each replay yields the same messages.
-        """
+        """Return the output of a task, and give ids to its messages that have none."""
+        # With stored ids, each replay yields the same messages.
         if not self._has_ids:
             return output
         if isinstance(output, BaseMessage):
@@ -206,10 +192,8 @@ class Thread:
         return False
 
     async def prepare(self, *, repeats: bool = False) -> None:
-        """Begin a new branch if the thread was loaded at an earlier position; called before each change.
-
-        With `repeats`, the new branch counts as a step, as in LangGraph.
-        """
+        """Begin a new branch if the thread was loaded at an earlier position; called before each change."""
+        # With `repeats`, the new branch counts as a step, as in LangGraph.
 
     @property
     def is_held(self) -> bool:
@@ -217,11 +201,9 @@ class Thread:
         return False
 
     async def hold(self, *, repeats: bool = False, later: bool = False) -> None:
-        """Take the thread, so that no other run may change it; raise `ThreadBusyError` if another run holds it.
-
-        With `repeats`, a new branch counts as a step, as in LangGraph. With `later`, the thread is taken in the same
-        write as the next change, which then raises the error if another run was faster.
-        """
+        """Take the thread, so that no other run may change it; raise `ThreadBusyError` if another run holds it."""
+        # With `later`, the thread is taken in the same write as the next change, which then raises the error if another
+        # run was faster.
 
     async def keep_holding(self) -> None:
         """Renew the lease on the thread regularly, until this task is cancelled or another run takes the thread."""
@@ -280,10 +262,7 @@ class RecordedThread(Thread):
         return place
 
     async def update(self, writes: Iterable[Write], following: Following) -> None:
-        """Apply writes to the state between runs, as `amend` does.
-
-        Raises `ThreadBusyError` while a run holds the thread.
-        """
+        """Apply writes to the state between two runs, and record the change; raise `ThreadBusyError` during a run."""
         # Held for the change, though it is one entry: a run that starts meanwhile would not see it.
         await self.hold(later=True)
         try:
@@ -334,17 +313,12 @@ class RecordedThread(Thread):
         await self.record(entry, live=True, later=later)
 
     async def record(self, entry: Entry, *, live: bool = False, later: bool = False) -> None:
-        """Apply a journal entry to the thread, and store it at once, or with the next entry if `later`.
-
-        With `live`, the entry's writes are in the state already and are not applied again.
-        """
+        """Apply a journal entry to the thread, and store it at once, or with the next entry if `later`."""
         raise NotImplementedError
 
     def take(self, entry: Entry, *, live: bool = False) -> None:
-        """Apply a journal entry, which is new or was read from storage, to the thread, without storing the entry.
-
-        With `live`, the entry's writes are in the state already and are not applied again.
-        """
+        """Apply a journal entry, which is new or was read from storage, to the thread, without storing the entry."""
+        # With `live`, the entry's writes are in the state already and are not applied again.
         match entry:
             case Finished():
                 self.records[entry.task] = CallRecord(output=entry.output)
@@ -375,10 +349,7 @@ class RecordedThread(Thread):
                 assert_never(entry)
 
     def receive(self, entry: Amended) -> None:
-        """Move the thread to the position where it has received the input of `entry`, but not applied it.
-
-        The next step of the thread is to apply this input.
-        """
+        """Move the thread to the position where it has received the input of `entry`, but not applied it."""
         if entry.received is not None:
             self.step += 1
             self.parent_id, (self.checkpoint_id, self.ts) = self.checkpoint_id, entry.received
