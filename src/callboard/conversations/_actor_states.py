@@ -60,7 +60,7 @@ class ActorStates:
         return [[*name, one.digest, one.at] for name, one in sorted(self.here.items())]
 
     def kept(self) -> list[ActorState]:
-        """Return journal entries for a new checkpoint: a reference to each state that calls of the step have changed."""
+        """Return journal entries for a new checkpoint: references to the states that calls of the step have changed."""
         changed = [(name, one) for name, one in self.now.items() if self.here.get(name) != one]
         return [ActorState(*name, one.digest, at=one.at) for name, one in changed]
 

@@ -55,7 +55,7 @@ class Connections(Protocol[T]):
 
 
 class _Lazily(Generic[T]):
-    """Wrapper of a saver or store, which is opened on first use and closed at the latest when it is garbage-collected."""
+    """Wrapper of a saver or store that is opened on first use, and closed at the latest at garbage collection."""
 
     def __init__(self, place: Connections[T]) -> None:
         self._place = place

@@ -326,7 +326,7 @@ def drawing(
     hooks: dict[str, Any],
     tools: Runnable[Any, Any] = _ANY_TOOLS,
 ) -> Builder:
-    """Return a LangGraph builder with an agent's nodes and edges, for drawings and schemas; its tools node is `tools`."""
+    """Return a LangGraph builder with the nodes and edges of an agent, for drawings and schemas."""
     builder: Builder = StateGraph(schema, context_schema=context_schema)
     builder.add_node(AGENT, _STANDINS[AGENT], input_schema=_with_model_input(schema) if flow.before else schema)
     if flow.tools:

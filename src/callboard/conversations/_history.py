@@ -46,7 +46,7 @@ def complete_calls(reply: BaseMessage) -> None:
 
 
 def keepable(reply: BaseMessage, answered: Collection[str] = ()) -> list[BaseMessage]:
-    """Return the reply in a form that can be stored, and an error message for each call that cannot be stored."""
+    """Return a list: the reply in a storable form, and an error message for each call that cannot be stored."""
     # A call with arguments that cannot be stored loses its arguments. It is answered by its error message, so it does
     # not run. Calls with the ids in `answered` have a message already.
     refused = unkept(reply.tool_calls) if isinstance(reply, AIMessage) else {}

@@ -45,7 +45,7 @@ def _names(thread: Thread, node: str) -> Sequence[str]:
 
 
 def kept_records(records: Mapping[str, CallRecord]) -> list[Entry]:
-    """Convert the records of an unfinished step's tasks to journal entries on a new checkpoint: results, questions."""
+    """Convert the records of an unfinished step's tasks to journal entries for a new checkpoint: results, questions."""
     finished: list[Entry] = [
         Finished(task, record.output)
         for task, record in records.items()

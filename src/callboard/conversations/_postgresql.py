@@ -47,7 +47,7 @@ _AGAIN = 0.05
 
 
 def open_saver(url: str, types: Iterable[type]) -> LazySaver:
-    """Return a saver for a PostgreSQL database that stores only `types` and the types of LangGraph and LangChain."""
+    """Return a PostgreSQL saver that stores only values of `types` and of LangGraph's and LangChain's own types."""
     # Called without a saver: the method does not use it, and no connection is open yet.
     next_version = partial(PostgresSaver.get_next_version, cast("Any", None))
     return LazySaver(PostgresServer(url, _saver, "checkpoint_migrations"), next_version, types)

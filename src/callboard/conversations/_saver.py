@@ -78,8 +78,9 @@ class Saver:
 
     async def outline(self) -> CheckpointTuple | None:
         """Return the latest checkpoint with `None` in place of each object; return `None` if there is no checkpoint."""
-        # Most of the time of a read is spent on making messages, which the caller does not need. Like a change, it goes
-        # on within the grace if the caller is cancelled: a run must learn at its end whether it still holds its thread.
+        # Most of the time of a read is spent on making messages, which the caller does not need. Like a change, this
+        # read goes on within the grace if the caller is cancelled: a run must learn at its end whether it still holds
+        # its thread.
         seen = partial(_outlined, place=self._place)
         return self._checked(await self._get(self._awaited.store, self.config(), seen), outlined=True)
 

@@ -29,7 +29,7 @@ _LOG = 100
 
 
 def open_saver(path: str, types: Iterable[type]) -> LazySaver:
-    """Return a saver for a SQLite database that stores only `types` and the types of LangGraph and LangChain."""
+    """Return a SQLite saver that stores only values of `types` and of LangGraph's and LangChain's own types."""
     # Called without a saver: the method does not use it, and the file is not open yet.
     next_version = partial(SqliteSaver.get_next_version, cast("Any", None))
     return LazySaver(SqliteFile(path, _saver), next_version, types)
