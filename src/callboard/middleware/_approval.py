@@ -51,10 +51,7 @@ def approved_arguments() -> Mapping[str, object] | None:
 
 
 def digest_of(tool: BaseTool, args: Mapping[str, Any]) -> str:
-    """Return the digest that ties an approval to a tool and its arguments.
-
-    Raise `ValueError` if the arguments have no JSON form.
-    """
+    """Return the digest that ties an approval to a tool and its arguments."""
     # Argument names that begin with "%" are escaped within "args"; these three fixed names need no escape.
     return digest({"args": args, "name": tool.name, "runs": runs_in(tool)})
 
@@ -165,10 +162,7 @@ class Question:
         return [answer for answer, field in FIELDS.items() if self.config.get(field)]
 
     def understood(self, answer: Any, check: Callable[[Any], Any]) -> Step | None:
-        """Return the decision in an answer; `None` if the answer is for a call with other arguments.
-
-        Raise `ValueError` if the question does not allow the answer.
-        """
+        """Return the decision that an answer contains; `None` if the answer is for a call with other arguments."""
         if not answer_is_for(self._digest, get_config()):
             # First of all: an outdated answer must be dropped, even if it would not be allowed now.
             return None

@@ -1,4 +1,4 @@
-"""Change of a document in a shared store by a call, which waits for the change; and a check of the option `store`."""
+"""Function for a call that changes a document in a shared store and waits; and a check of the option `store`."""
 
 from typing import TypeVar
 
@@ -13,11 +13,7 @@ T = TypeVar("T")
 
 
 async def ask(store: SharedDocuments, document: Document, rule: Rule[T], request: ToolCallRequest) -> Done[T] | None:
-    """Change a document of a store with the function `rule`, wait for the change, and return its result.
-
-    Return `None` if the store cannot be reached, and the call should continue without it. Raise `CallRejectedError`
-    if the call must not run then.
-    """
+    """Change a document of a store with `rule`, wait, and return the result; `None` if the store cannot be reached."""
     answered = wakeup()
     answers: list[Done[T] | Away | Exception] = []
 
@@ -33,6 +29,7 @@ async def ask(store: SharedDocuments, document: Document, rule: Rule[T], request
     if isinstance(answer, Exception):
         raise answer
     if isinstance(answer, Away):
+        # The call must not run without the store.
         if answer.refuses:
             raise CallRejectedError(request.tool_call["name"], request.tool_call["id"], answer.reason)
         return None

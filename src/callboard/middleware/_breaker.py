@@ -117,10 +117,7 @@ class Circuit:
         return Ticket(self.changes, is_probe)
 
     def after(self, ticket: Ticket, now: float, *, failed: bool | None) -> State | None:
-        """Count the outcome of a call; return the circuit's new state if it has changed, else `None`.
-
-        With `failed=None`, the outcome counts neither as a failure nor as a success.
-        """
+        """Count the outcome of a call; return the circuit's new state if it has changed, else `None`."""
         self._inside -= 1
         if ticket.changes != self.changes:
             return None
@@ -135,11 +132,8 @@ class Circuit:
         return self._change(opens_until) if self._fails_too_often() else None
 
     def follow(self, left: float, now: float) -> State | None:
-        """Take over the circuit's state from other processes, in which the circuit is open for `left` more seconds.
-
-        With 0, the circuit is open no longer, unless the store never had the document of its opening. Return
-        "open" if the circuit was not open before; calls that are running then will not count.
-        """
+        """Open the circuit for `left` more seconds, as another process has; return "open" if it was not open before."""
+        # With 0, the circuit is open no longer, unless the store never had the document of its opening.
         if self.wait(now) > 0:
             # Without a document that the store once had, 0 only says that it was away when the circuit opened here.
             if left > 0 or self.is_shared:
@@ -318,10 +312,7 @@ class SharedCircuits(LocalCircuits):
             return circuit.follow(left, now)
 
     def leave(self, admission: Admission, failed: bool | None) -> State | None:
-        """Count the outcome of an admitted call; return the new state of its circuit, or `None` if it is unchanged.
-
-        The opening of a circuit is also stored, for other processes.
-        """
+        """Count the outcome of an admitted call; return the new state of its circuit, or `None` if it is unchanged."""
         # If the circuit opens, the store is told without waiting.
         news = super().leave(admission, failed)
         if news == "open":
@@ -347,7 +338,7 @@ class SharedCircuits(LocalCircuits):
     # Rules: they run in a thread of the store.
 
     def _left(self, found: Found) -> tuple[None, float]:
-        """Return the seconds for which a document keeps its circuit open; 0 for a void or forged document."""
+        """Return the seconds for which a document keeps its circuit open; 0 for an outdated or invalid document."""
         is_open = found.text == _text_of(found) and found.left <= self._rules.open_for + _SLACK
         return None, max(0.0, found.left) if is_open else 0.0
 

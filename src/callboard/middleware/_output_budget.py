@@ -177,10 +177,7 @@ def _text_of(block: object) -> str | None:
 
 
 def with_texts(content: object, texts: list[str]) -> Any:
-    """Return a message's content with new texts in its text blocks, without the blocks whose new text is empty.
-
-    Providers reject empty text blocks.
-    """
+    """Return a message's content with new texts in its text blocks, without the blocks whose new text is empty."""
     if isinstance(content, str):
         return texts[0]
     left = iter(texts)
@@ -188,6 +185,7 @@ def with_texts(content: object, texts: list[str]) -> Any:
     for block in cast("list[Any]", content):
         if _text_of(block) is None:
             new.append(block)
+        # Without empty blocks, which providers reject.
         elif text := next(left):
             new.append(text if isinstance(block, str) else {**cast("Mapping[str, Any]", block), "text": text})
     return new
@@ -258,10 +256,8 @@ class Measure:
         return await self.most(size, lambda length: text[:length]) == size
 
     async def most(self, size: int, part: Callable[[int], str], share: int = 1) -> int:
-        """Return the largest n, up to `size`, for which `part(n)` fits into this size limit, divided by `share`.
-
-        `part(n)` returns n characters of a text, such as the first n. The limit is in characters or in tokens.
-        """
+        """Return the largest n, up to `size`, for which the text `part(n)` is within the limit divided by `share`."""
+        # `part(n)` has n characters, such as the first n of a text.
         size, count, tokens = min(size, self._characters // share), self._count, self._tokens // share
         if count is None:
             return size
@@ -280,13 +276,13 @@ class Measure:
 
 
 def end_before(text: str, at: int) -> int:
-    """Return where a text should end, at most `at`: after a near line break, else between visible characters."""
+    """Return an index, at most `at`, to end a text: after a line break nearby, else between two visible characters."""
     line = text.rfind("\n", at - at // _NEAR, at)
     return line + 1 if line >= 0 else _between_characters(text, at, -1)
 
 
 def begin_after(text: str, at: int) -> int:
-    """Return where a text should start, at least `at`: after a near line break, else between visible characters."""
+    """Return an index, at least `at`, to begin a text: after a line break nearby, else between visible characters."""
     line = text.find("\n", at, at + (len(text) - at) // _NEAR)
     return line + 1 if line >= 0 else _between_characters(text, at, +1)
 

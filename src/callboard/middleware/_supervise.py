@@ -143,7 +143,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         return cast("Item", call.result)
 
     def _around(self, request: ToolCallRequest) -> BatchContext:
-        """Return the context of a request's call: deadline, observers, and the data that observers may see."""
+        """Return the `BatchContext` of a call: its deadline, its observers, and the data that observers may see."""
         # The tool's description is added only if an observer is active.
         around, tool = batch_context(chunks_for(runtime_of(request.runtime.config))), request.tool
         if not around.observers.calls:
@@ -201,7 +201,7 @@ class _AfterHooks(Supervise):
 
 
 def _digest(place: int | None, call: ToolCall) -> str:
-    """Return a text that identifies a call, with the position of the model's reply, because call ids may repeat."""
+    """Return a text that identifies a call by its content and by the reply's position, because call ids may repeat."""
     return json.dumps([place, call["id"], call["name"], call["args"]], sort_keys=True, default=repr)
 
 
@@ -226,7 +226,7 @@ class _Setup:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """Functions that run the tool of a request, and tell where: in the agent's event loop, or in a worker thread."""
+    """Functions for tool requests: one runs the tool, and the other one tells whether this takes a worker thread."""
 
     body: Callable[[Attempt, ToolCallRequest], Coroutine[Any, Any, Item]]
     takes_thread: Callable[[ToolCallRequest], bool]

@@ -93,12 +93,8 @@ class Finding(NamedTuple):
 
 
 def findings(text: str, detectors: Sequence[Detector], tokens: Iterable[Span] = ()) -> list[Finding]:
-    """Return the positions and kinds of the secrets in a text, in order and without overlaps.
-
-    Overlapping spans become one, with the kind of the longest. Among equally long ones, the first to begin wins, then
-    the earlier detector. Existing `tokens` are not split: a finding inside a token is dropped, and one that overlaps a
-    token includes it as a whole.
-    """
+    """Return the positions and kinds of the secrets in a text, in order and without overlaps."""
+    # A finding inside a token is dropped, and a finding that overlaps a token includes the whole token.
     found = [Finding(*span, one.name, span[1] - span[0]) for one in detectors for span in one.spans(text)]
     if not found:
         return found
@@ -115,16 +111,14 @@ def _joined(found: list[Finding]) -> list[Finding]:
         if one.start >= last.end:
             joined.append(one)
             continue
+        # Among equally long findings, the first to begin wins.
         longest = one if one.weight > last.weight else last
         joined[-1] = Finding(last.start, max(last.end, one.end), longest.kind, longest.weight)
     return joined
 
 
 def literals(values: Iterable[str]) -> Finder:
-    """Return a function that finds the strings `values` in a text, also in an encoded form such as base64.
-
-    The forms are: plain, percent-encoded, escaped as in JSON or `repr`, in base64 and in hex.
-    """
+    """Return a function that finds the strings `values` in a text, also in an encoded form such as base64."""
     forms = sorted({form for value in values for form in _forms(value)})
 
     def find(text: str) -> Iterator[Span]:

@@ -487,7 +487,7 @@ class Redact(Middleware):
             del failure, redaction
 
     async def _prepared(self, request: ToolCallRequest, thread_id: str) -> tuple[ToolCallRequest, Mapping[str, str]]:
-        """Return the request for the tool, and a dict from token to value of the secrets that the tool can read."""
+        """Return the request for the tool, and the secrets that the tool can read, as a dict from token to value."""
         # The tool may repeat these values, so they are replaced in its result.
         call = request.tool_call
         others, shown = self._divided(call)

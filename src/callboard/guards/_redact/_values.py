@@ -39,15 +39,10 @@ _IDENTITY = frozenset(("id", "tool_call_id", "type", "name", "status"))
 def walked(
     value: Any, text: Text, named: Named | None = None, error: Callable[[BaseException], BaseException] | None = None
 ) -> Any:
-    """Return a copy of a nested value in which the function `text` has replaced each string.
-
-    Unchanged parts are shared with the original.
-
-    Walked are dicts (keys, too), lists, tuples, sets, dataclasses, pydantic models, messages and LangGraph's `Command`,
-    `Send` and `Interrupt`. Long whole numbers are treated as strings. Ids and names of messages stay, and so does any
-    other object. Everything below 64 levels of nesting is replaced by a note. `named` replaces strings under a dict key
-    or in a field, and `error` replaces exceptions.
-    """
+    """Return a copy of a nested value in which the function `text` has replaced each string."""
+    # Unchanged parts are shared with the original. Long whole numbers are treated as strings. Ids and names of messages
+    # stay, and so does any object of another kind. `named` replaces strings under a dict key or in a field, and `error`
+    # replaces exceptions.
     walk = _Walk(text, named or (lambda _, value: text(value)), error or (lambda value: value))
     result = walk.of(value)
     # The copy of a cyclic value has a note in place of the cycle; so return the copy only if a string changed.
@@ -211,7 +206,7 @@ class Clearing:
         self._depth = 0
 
     def of(self, error: BaseException) -> BaseException:
-        """Replace secrets in an error, in place if possible; return it, or a `RedactedError` if secrets remain."""
+        """Replace secrets in an error, in place if possible; return the error, or a `RedactedError` if some remain."""
         if id(error) in self._done:
             return self._done[id(error)][1]
         if self._depth == _LONGEST_CHAIN:

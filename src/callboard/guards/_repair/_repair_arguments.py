@@ -51,12 +51,9 @@ _WRAPPERS = frozenset(
 
 
 def corrections(value: Any, alternatives: Iterable[Schema]) -> list[tuple[Kind, Any]]:
-    """Return the possible corrections of a value that matches none of the given alternative schemas.
-
-    Ambiguous forms are not corrected: numbers with separators or leading zeros, words for booleans, fractions for
-    text, texts with separators for lists. Neither is text that looks like JSON but is invalid. The alternatives have
-    their references resolved.
-    """
+    """Return the possible corrections of a value that matches none of the given alternative schemas."""
+    # Ambiguous forms are not corrected: numbers with separators or leading zeros, words for booleans, fractions for
+    # text, texts with separators for lists. Neither is text that looks like JSON but is invalid.
     due = set[str]().union(*map(types_of, alternatives))
     if isinstance(value, str):
         return [*_of_text(value, due, [c for one in alternatives for c in choices_of(one) or () if isinstance(c, str)])]
@@ -87,14 +84,10 @@ def _of_text(text: str, due: set[str], choices: list[str]) -> Iterator[tuple[Kin
 
 
 def renamed(value: Mapping[str, Any], schema: Schema) -> dict[str, str]:
-    """Return a dict from the name of each misspelt argument to the correct name.
-
-    It is empty if two arguments would get the same name.
-
-    Only invalid objects are corrected: required names that are absent or, if the schema forbids others, any name.
-    """
+    """Return a dict from misspelt argument names to the correct names; empty if two of them mean the same name."""
     properties = schema.get("properties", {})
     is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
+    # Required names that are absent or, if the schema forbids others, any absent name.
     targets = [name for name in (properties if is_closed else schema.get("required", ())) if name not in value]
     unknown = [name for name in value if name not in properties]
     found = {name: target for name in unknown if (target := the_one(name, targets)) is not None}
@@ -107,12 +100,10 @@ def is_wrapper(name: str, tool: str) -> bool:
 
 
 def the_one(word: str, choices: Iterable[str]) -> str | None:
-    """Return the only choice that a misspelt word can mean; `None` if it can mean no choice, or several choices.
-
-    A choice that differs only in case and separators wins. Otherwise words of at least five letters may have one
-    letter wrong, missing, added or swapped with its neighbour. The first letter must be right, because "unlock" is not
-    a misspelt "lock". Words with digits must match: a wrong digit is another name.
-    """
+    """Return the only choice that a misspelt word can mean; `None` if it can mean no choice, or several choices."""
+    # A choice that differs only in case and separators wins. Otherwise words of at least five letters may have one
+    # letter wrong, missing, added or swapped with its neighbour. The first letter must be right, because "unlock" is
+    # not a misspelt "lock". Words with digits must match: a wrong digit is another name.
     if len(word) > _MAX_WORD:
         return None
     folded = {choice: fold(choice) for choice in choices if len(choice) <= _MAX_WORD}
@@ -151,11 +142,9 @@ UNREADABLE = _Unreadable()
 
 
 def read(text: str) -> Any:
-    """Return the JSON value in a text, or `UNREADABLE` if the text is not accepted as JSON.
-
-    Also accepted are a Markdown fence, trailing commas, and Python's quotes and constants. Ambiguous JSON (duplicate
-    keys, Infinity) is not accepted, nor is long or deeply nested JSON.
-    """
+    """Return the JSON value in a text, or `UNREADABLE` if the text is not accepted as JSON."""
+    # Also accepted are a Markdown fence, trailing commas, and Python's quotes and constants. Ambiguous JSON (duplicate
+    # keys, Infinity) is not accepted, nor is long or deeply nested JSON.
     if len(text) > MAX_TEXT:
         return UNREADABLE
     text = unfenced(text)

@@ -305,10 +305,7 @@ class Contract:
 
 
 def contract_of(tool: BaseTool) -> Contract | None:
-    """Return the schema and validator of a tool's arguments, or `None` if the arguments cannot be repaired.
-
-    They cannot be repaired if langchain-core does not validate them, or if the tool overrides `_parse_input`.
-    """
+    """Return the schema and validator of a tool's arguments, or `None` if the arguments cannot be repaired."""
     schema = tool.args_schema
     if type(tool)._parse_input is not BaseTool._parse_input:
         return None

@@ -138,11 +138,9 @@ def _structure(path: str) -> list[str]:
 
 
 def real_path(path: str) -> str:
-    """Return the path without symbolic links, even if its last parts do not exist.
-
-    `os.path.realpath` guesses if it cannot look: for a loop, a path that is too long, a folder without permission.
-    Here each of these raises `RefusedError`. The path must be absolute and without `..`.
-    """
+    """Return the path without symbolic links, even if its last parts do not exist."""
+    # `os.path.realpath` guesses if it cannot look: for a loop, a path that is too long, a folder without permission.
+    # Here each of these raises `RefusedError`. The path must be absolute and without `..`.
     missing: list[str] = []
     while True:
         try:

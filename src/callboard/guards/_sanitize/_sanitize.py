@@ -130,10 +130,8 @@ class Walk:
     _size: int = 0
 
     def arguments(self, written: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a cleaned copy of the arguments.
-
-        Values with a pending check are still unchanged. If anything was refused, the result must not be used.
-        """
+        """Return a cleaned copy of the arguments."""
+        # Values with a pending check are still unchanged. If anything was refused, the result must not be used.
         try:
             return self._mapping(written, ())
         except _TooMuchError:

@@ -53,14 +53,11 @@ class RefusedError(ValueError):
 
 
 def strip_invisible(text: str) -> str:
-    """Return a text without the characters and sequences that its reader would not see.
-
-    Removed are escape sequences with their content (ECMA-48: colours, titles, links, cursor movements) and control
-    characters except tab, line feed and carriage return. Also removed are the characters that Unicode ignores by
-    default: zero-width and bidirectional ones, tags, variation selectors. Joiners stay where a script or an emoji
-    needs them (RFC 5892, appendix A), and so does a presentation selector behind a symbol. Other line breaks become
-    line feeds, lone surrogates U+FFFD. The function is idempotent, and takes linear time.
-    """
+    """Return a text without the characters and sequences that its reader would not see."""
+    # Removed are escape sequences with their content (ECMA-48: colours, titles, links, cursor movements), control
+    # characters except tab, line feed and carriage return, and characters that Unicode ignores by default. Joiners stay
+    # where a script or an emoji needs them (RFC 5892, appendix A), and so does a presentation selector behind a symbol.
+    # The function is idempotent, and takes linear time.
     # Sequences first: without their control characters they would look like ordinary text.
     text = _replaced(_CONTROL, "", _replaced(_LINE_BREAK, "\n", _without_sequences(text)))
     if text.isascii():
@@ -128,10 +125,7 @@ def _is_arabic(char: str) -> bool:
 
 
 def shortened(text: str, max_chars: int, more: int = 0) -> str:
-    """Cut a text to `max_chars` characters, including a note at its end with the number of omitted characters.
-
-    `more` characters, which the caller has cut off before, are added to this number.
-    """
+    """Cut a text to `max_chars`, including a note with the number of omitted characters, to which `more` is added."""
     if len(text) <= max_chars and not more:
         return text
     whole = len(text) + more
@@ -152,7 +146,7 @@ def shown(text: str, max_chars: int = 40) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """Rule for a text argument.
+    """Rule for a text argument: its maximum length, its Unicode form, and the treatment of invisible characters.
 
     Args:
         max_chars: maximum length in characters; `None` for any length.

@@ -326,8 +326,7 @@ class Cache(Middleware):
             del turn  # breaks a reference cycle: the error's traceback refers to this frame
 
     async def _find_stored(self, key: _Key, request: ToolCallRequest) -> Hit[ToolMessage] | Begun | None:
-        """Return the call's result from the shared store, or a `Begun` with which `_store` stores the result later."""
-        # Return `None` if the store is not used for this call.
+        """Return the stored result of a call, or a `Begun` for `_store()` to store it later; `None` to use no store."""
         if self._stored is None or key.thread is not None:
             return None
         if self._key_function is None and not self._is_known_by_its_name(key):
@@ -359,7 +358,7 @@ class Cache(Middleware):
         return await self._threads.run(copy) if has_many(message) else copy()
 
     async def _to_share(self, output: Output) -> ToolMessage | Turn:
-        """Return a copy of the result for waiting identical calls, or a `Turn` that says which of them must run."""
+        """Return a copy of the result for waiting identical calls, or a `Turn` if one or all of them must run."""
         if not isinstance(output, ToolMessage):
             # A `Command` changes the state of its own graph run, so every call needs its own.
             return Turn.ALONE
@@ -558,10 +557,7 @@ def _as_result(response: "ModelResponse[Any]") -> object:
 
 
 def _reply_of(result: Any) -> "ModelResponse[Any] | None":
-    """Return the model reply in a cached result, with new ids; `None` if the result is damaged.
-
-    Results may be damaged, because other programs may write to a store.
-    """
+    """Return the model reply in a cached result, with new ids; `None` if the result is damaged."""
     from langchain.agents.middleware import ModelResponse
 
     try:
@@ -569,5 +565,6 @@ def _reply_of(result: Any) -> "ModelResponse[Any] | None":
         said = _renamed(said, {name: f"call_{uuid4().hex}" for name in _call_ids(said)})
         messages = messages_from_dict([{"type": one["type"], "data": {**one, "id": str(uuid4())}} for one in said])
     except Exception:
+        # Damaged, because other programs may write to a store.
         return None
     return ModelResponse(messages, structured)

@@ -20,7 +20,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Turn(Enum):
-    """Instruction to a call that waited for an identical call in vain: run and share the result, or run for itself."""
+    """Instruction to run, for a call that waited for another call's result: for all waiting calls, or for itself."""
 
     LEAD = "the leader ended for reasons of its own: run, for all who wait"
     ALONE = "the result cannot be shared: run for yourself"
@@ -54,7 +54,7 @@ class Follower(Generic[K, T]):
         self.wakeup.set()
 
     def take_turn(self) -> T | Exception | Turn:
-        """Return the result, error or instruction that this waiting call got. Call it once."""
+        """Remove and return the result, error or instruction that this waiting call got."""
         # It is removed from the follower, because the traceback of an error may refer back to it.
         turn, self.turn = self.turn, Turn.ALONE
         return turn
@@ -92,10 +92,8 @@ class LocalResults(Generic[K, T]):
             return follower
 
     async def turn(self, follower: Follower[K, T]) -> T | Exception | Turn:
-        """Wait for the running call; return its result or error, or the instruction to run.
-
-        After `Turn.LEAD`, the caller runs its own call for all that wait, and passes the outcome to `land()`.
-        """
+        """Wait for the running call; return its result or error, or the instruction to run."""
+        # After `Turn.LEAD`, the caller runs its own call for all that wait, and passes the outcome to `land()`.
         try:
             with waiting():
                 await follower.wakeup.wait()
@@ -114,12 +112,9 @@ class LocalResults(Generic[K, T]):
                 self._pass_on(follower.flight)
 
     def land(self, flight: Flight[K, T], turn: T | Exception | Turn, *, keep: bool, key: K) -> None:
-        """Record that a running call has ended, and give its result, an error or an instruction to the waiting calls.
-
-        `Turn.LEAD` goes to the first follower only, while the others keep waiting; any other value goes to all. With
-        `keep` the result is kept for later calls with the key `key`, unless it was invalidated while the call ran. If
-        `key` is not the key of the flight, the outcome is not for its followers: each of them runs its own call.
-        """
+        """Record that a running call has ended; give its result, an error or an instruction to the waiting calls."""
+        # `Turn.LEAD` goes to the first follower only, while the others keep waiting; any other value goes to all. With
+        # `keep`, the result is kept for later calls with the key `key`.
         with self._lock:
             if turn is Turn.LEAD:
                 self._pass_on(flight)
@@ -129,19 +124,18 @@ class LocalResults(Generic[K, T]):
                 self._read_clock()
                 self._kept[key] = turn, self._now
             if key != flight.key:
+                # The outcome is not for the followers: each of them runs its own call.
                 turn = Turn.ALONE
             followers, flight.followers = flight.followers, {}
             for follower in followers:
                 follower.told(turn)
 
     def forget(self, which: Callable[[K], bool]) -> None:
-        """Drop the cached results of the keys for which `which` is true; may be called from any thread.
-
-        Results of running flights are not kept, and these flights get no new followers.
-        """
+        """Drop the cached results of the keys for which `which` is true; may be called from any thread."""
         with self._lock:
             for key in [key for key in self._kept if which(key)]:
                 del self._kept[key]
+            # Results of running calls are not kept, and these calls get no new followers.
             for key in [key for key in self._flights if which(key)]:
                 del self._flights[key]
 
