@@ -66,7 +66,7 @@ class AgentBuilder(StateGraph[Any, Any, Any, Any]):
 
 
 class AgentGraph(ManyInputs, CompiledStateGraph[Any, Any, Any, Any]):
-    """LangGraph's compiled graph of an agent, which passes every run on to the agent.
+    """Compiled LangGraph graph of an agent; it passes every run on to the agent.
 
     Runs use the checkpointer, the store and the breakpoints of this graph, not those of the agent.
     """

@@ -348,7 +348,7 @@ class _AgentNode(ToolNode):
 
 
 class _Parts:
-    """Tools and middleware of an agent, separated into those of LangChain's graph and those of callboard's node."""
+    """Tools and middleware of an agent, divided between LangChain's graph and callboard's `ToolNode`."""
 
     def __init__(self, tools: Iterable[Any], middleware: Sequence[object], model_policy: CallPolicy | None) -> None:
         check_type("create_agent(model_policy=...)", model_policy, CallPolicy, "CallPolicy(timeout=60.0)")

@@ -36,7 +36,7 @@ Body = Callable[[Attempt], Coroutine[Any, Any, Response]]
 
 
 class ModelSupervision(AgentMiddleware[Any, Any, Any]):
-    """Innermost middleware of an agent: supervises each request to a model by a policy."""
+    """Innermost middleware of an agent: applies a policy (timeouts, limit, budget) to each request to a model."""
 
     def __init__(self, policy: CallPolicy) -> None:
         super().__init__()

@@ -288,7 +288,7 @@ def begin_after(text: str, at: int) -> int:
 
 
 def _between_characters(text: str, at: int, step: int) -> int:
-    """Return the nearest position that does not split a visible character, such as a letter and its accent."""
+    """Return the position nearest to `at` that does not split a visible character, such as a letter and its accent."""
     # The search goes from `at` in steps of `step`; after too many steps, `at` is returned.
     place = at
     for _ in range(_LONGEST_CHARACTER):

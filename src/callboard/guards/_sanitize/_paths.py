@@ -51,7 +51,7 @@ class PathIn:
         return f"PathIn({', '.join(map(repr, self._roots))})"
 
     def check(self, value: object) -> str | None:
-        """Check a path and return its real, absolute path (`None` for `None`). Call it in a thread: it reads the disk.
+        """Check a path and return its real, absolute path (`None` for `None`). This method blocks: it reads the disk.
 
         Raises:
             RefusedError: a `ValueError` with the reason, if the path is not allowed.

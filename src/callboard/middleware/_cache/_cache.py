@@ -111,7 +111,7 @@ _led: ContextVar[tuple[_Flight, ...]] = ContextVar("callboard_led", default=())
 
 
 class Cache(Middleware):
-    """Middleware that reuses the results of identical calls or model requests, and runs simultaneous ones once.
+    """Middleware that reuses the result of an identical call or model request, finished or still running.
 
     Only messages with the status "success" are kept, never errors and commands. A call that finds an identical one
     running waits for it, and shares its result or error. If that one ends for a reason of its own (cancelled,
@@ -396,7 +396,7 @@ class Cache(Middleware):
         return None if value is None else self._in_thread(_Key(name, body_of(tool), value), request)
 
     def _in_thread(self, key: _Key, request: ToolCallRequest) -> _Key:
-        """Return the key; restrict it to this conversation if the tool has had results for one conversation only."""
+        """Return the key, restricted to this conversation if a result of the tool was for one conversation only."""
         if key.tool not in self._by_thread:
             return key
         thread_id = request.runtime.config.get("configurable", {}).get("thread_id")
