@@ -67,7 +67,7 @@ class Outbox:
             self._wakeup.set()
 
     def close(self) -> None:
-        """Close the queue: `get` still returns the chunks that are in it, and then `None`."""
+        """Close the queue: `get` still returns the chunks in the queue, and then `None`."""
         with self._lock:
             self._closed = True
             self._wakeup.set()
@@ -182,7 +182,7 @@ class Teller:
         self._of_user = _given_by_user(config) if readers else {}
 
     def _emit(self, mode: str, payload: Callable[[], object]) -> None:
-        """Send an event to the readers of the stream mode `mode`; `payload` computes its content if there are any."""
+        """Send an event to the readers of a stream mode; `payload` computes the content, only if there is a reader."""
         for modes, namespace, put in self._readers:
             as_debug = "debug" in modes and mode in ("tasks", "checkpoints")
             if mode not in modes and not as_debug:

@@ -97,7 +97,7 @@ class KeptStates:
         self._waiting: list[tuple[str, ActorState]] = []
 
     def add(self, call_id: str | None, state: ActorState) -> None:
-        """Keep a new state until the call that made it, or its step, ends; a call without an id has `call_id=None`."""
+        """Keep a new state until its call, or the call's step, ends; `call_id` is `None` for a call without an id."""
         (task,) = keys_of([ToolCall(name="", args={}, id=call_id)])
         with self._lock:
             self._waiting.append((task, state))

@@ -348,7 +348,7 @@ class Base:
         return cast("Sequence[BaseMessage]", self.checkpoint["channel_values"].get(MESSAGES) or ())
 
     def thinned(self, newer: "Base") -> "Base | None":
-        """Return a copy of the checkpoint without messages, which refers to `newer` for them; `None` if impossible."""
+        """Return a copy of the checkpoint that refers to `newer` for its messages; `None` if that is impossible."""
         count = len(self.messages)
         if not self.is_ours or NEXT in self.notes or not count:
             return None  # LangGraph's, or thin as it was stored, or without messages
@@ -534,7 +534,7 @@ def notes_of(checkpoint: Checkpoint) -> Mapping[str, Any]:
 
 
 def noted_actors(checkpoint: Checkpoint) -> NotedStates:
-    """Return the actor states that callboard stores inside a checkpoint, even if LangGraph copied them from another."""
+    """Return the actor states inside a checkpoint, also if LangGraph copied them from an earlier checkpoint."""
     found: NotedStates = _last_notes(checkpoint).get(ACTORS, ())
     return found
 

@@ -29,8 +29,7 @@ async def ask(store: SharedDocuments, document: Document, rule: Rule[T], request
     if isinstance(answer, Exception):
         raise answer
     if isinstance(answer, Away):
-        # The call must not run without the store.
-        if answer.refuses:
+        if answer.refuses:  # the call must not run without the store
             raise CallRejectedError(request.tool_call["name"], request.tool_call["id"], answer.reason)
         return None
     return answer

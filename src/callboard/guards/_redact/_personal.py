@@ -29,7 +29,7 @@ def _ibans(text: str) -> Iterator[Span]:
 
 @cache
 def _rest(country: str) -> re.Pattern[str] | None:
-    """Return a pattern for a country's IBANs without their first four characters; `None` if it has no IBANs."""
+    """Return a pattern for a country's IBANs without their first four characters; `None` if the country has none."""
     # From an extra; `detectors_of()` has checked that it is installed.
     from schwifty import IBAN
     from schwifty.exceptions import SchwiftyException

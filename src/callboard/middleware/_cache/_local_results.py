@@ -1,4 +1,4 @@
-"""Results that identical calls in one process share; of identical calls at the same time, only one runs.
+"""Results shared by identical calls in one process; of identical calls at the same time, only one runs.
 
 This module knows nothing of tools. All decisions are plain functions under a thread lock, and no `await` happens while
 the lock is held. Calls that wait for one running call may wait in different event loops and threads.
