@@ -73,11 +73,7 @@ class HandlerCall:
         supervised: Supervised,
         told: Callable[[ActorDiedError], ActorDiedError] = lambda died: died,
     ) -> Any:
-        """Ask the actor to run the handler, and return the handler's result.
-
-        If the actor dies, ask again if the call's policy allows it. `told` adds facts to the ActorDiedError that is
-        raised.
-        """
+        """Ask the actor to run the handler, and return the handler's result; `told` completes an ActorDiedError."""
         lost: ActorDiedError | None = None
         runs, attempt = 0, own_attempt(self._name)
         # The arguments before injection and parsing, if they are known.
@@ -121,20 +117,14 @@ class HandlerCall:
                     turn.end()
 
     def _question(self, supervised: SupervisedCall[Any]) -> OutcomeUnknown:
-        """Return the interrupt that asks a person about a call whose actor died.
-
-        It shows the arguments of the call after changes by middleware.
-        """
+        """Return the interrupt that asks a person whether to repeat a call whose actor died."""
+        # The arguments after changes by middleware: these were sent to the actor.
         args = {name: value for name, value in supervised.call["args"].items() if name in self._written}
         return OutcomeUnknown(self._name, args, f"{self._cell.name} died")
 
 
 def by_reference(plan: Plan) -> Plan:
-    """Return the plan of a tool; if the tool calls an actor, the plan applies the call policy when the actor dies.
-
-    This is for tools that call an actor by a reference. Tools made of an actor's handlers do the same. The plan of any
-    other tool is returned unchanged.
-    """
+    """Change the plan of a tool that calls an actor by reference: after the actor's death, the call policy applies."""
     if (asked := asked_by(plan.fn)) is None:
         return plan
     ask = HandlerCall(*asked, plan.tool.name, frozenset(plan.tool.args) - plan.injected.forbidden)
@@ -223,10 +213,7 @@ class LostState:
         self._seen: OrderedDict[tuple[Hashable, str, Hashable], int] = OrderedDict()
 
     def of(self, conversation: Hashable, cell: Cell) -> str:
-        """Return the text that tells the model that an actor was restarted and has lost its state.
-
-        Empty if the conversation has seen the present state, knows of the loss, or has never used the actor.
-        """
+        """Return the notice that an actor has lost its state; empty if the conversation needs no such notice."""
         seen = self._seen.get((conversation, cell.kind.__name__, cell.key))
         if seen is None or seen == _TOLD or cell.state_since <= seen:
             if seen != cell.state_since:
@@ -276,10 +263,7 @@ _TAKES_MANY = (
 
 
 def with_handlers(tools: Iterable[Any], owner: str) -> tuple[list[Any], ActorSet]:
-    """Return the tools with each actor replaced by tools for its handlers, and the set of these actors.
-
-    Raises TypeError for a handler without docstring or annotations.
-    """
+    """Return the tools with each actor replaced by tools for its handlers, and the set of these actors."""
     given = unpacked(tools)
     specs = [spec_of(one) for one in given if isinstance(one, (Actor, ChildSpec))]
     if not specs:
@@ -302,20 +286,14 @@ def with_handlers(tools: Iterable[Any], owner: str) -> tuple[list[Any], ActorSet
 
 
 def check_graces(actors: ActorSet, graces: Mapping[str, float | None]) -> None:
-    """Raise ValueError if the clean-up time of a handler is longer than the lease of the actor's fleet allows.
-
-    `graces` has the seconds of clean-up by tool name.
-    """
+    """Raise ValueError if a handler's clean-up time (`graces`, seconds by tool) is too long for its actor's lease."""
     for spec in actors.specs:
         tools = [f"{spec.prefix}{one.name}" for one in spec.kind._handlers.values()]
         check_grace(spec, {name: graces[name] for name in tools if name in graces})
 
 
 def _tools(actors: ActorSet, number: int) -> list[BaseTool]:
-    """Return a tool for each handler of one actor.
-
-    Control handlers and handlers with a leading underscore become no tools.
-    """
+    """Return a tool for each handler of one actor, except control handlers and private handlers."""
     spec = actors.specs[number]
     handlers = [one for one in spec.kind._handlers.values() if one.group != CONTROL and one.name[0] != "_"]
     if not handlers:
@@ -325,10 +303,7 @@ def _tools(actors: ActorSet, number: int) -> list[BaseTool]:
 
 
 def _tool(actors: ActorSet, number: int, handler: Handler, lost: LostState) -> BaseTool:
-    """Return a tool that calls a handler of an actor.
-
-    A result with a property `artifact` becomes the text `str(result)` and the artifact.
-    """
+    """Return a tool that calls a handler of an actor."""
     if not handler.fn.__doc__:
         raise TypeError(f"the handler {handler.title} has no docstring; a model has to be told what it does")
     signature = handler.signature()
@@ -338,6 +313,7 @@ def _tool(actors: ActorSet, number: int, handler: Handler, lost: LostState) -> B
 
     async def call(**kwargs: Any) -> Any:
         result = await ask(kwargs)
+        # The model reads the text; the artifact is for the program.
         return (str(result), getattr(result, "artifact", None)) if has_artifact else result
 
     parameters = [_typed(one, hints, handler) for one in signature.parameters.values()]
@@ -418,16 +394,13 @@ class _Ask:
         return self._once_open(session, engine, asked)
 
     def _portable(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call without values that only this process can use.
-
-        Such values are LangGraph's entries in a config.
-        """
+        """Return the arguments of a call without LangGraph's entries in a config, which only this process can use."""
         config = portable(kwargs.get(self._config or "") or var_child_runnable_config.get() or {})
         plain = {name: sendable(value, config) for name, value in kwargs.items()}
         return plain if self._config is None or self._config not in plain else {**plain, self._config: config}
 
     async def _once_open(self, session: ActorSession, engine: Engine, asked: Callable[[], Awaitable[Any]]) -> Any:
-        """Start the actor's engine, which then runs until the session ends; ask the actor, and return the result."""
+        """Start the actor's engine, unless it runs already; ask the actor, and return the handler's result."""
         await session.hold(engine, self.name)
         return await asked()
 

@@ -39,11 +39,7 @@ class Refusal(NamedTuple):
 def admission(
     calls: Sequence[ToolCall], reply: Sequence[ToolCall], known: Collection[str], max_calls: int | None
 ) -> Steps[tuple[Sequence[ToolCall], Mapping[int, Refusal]]]:
-    """Return the calls of a batch, and a dict of refusals by call index for the calls that exceed the limits.
-
-    A refused call is replaced by a copy without arguments and with a short name and id. `calls` are the calls to run,
-    `reply` all calls of the model's reply, and `known` the names of the tools.
-    """
+    """Return the calls of a batch, and the refusals of the calls above a limit, by index."""
     surplus: set[int] = set()
     if max_calls is not None and len(reply) > max_calls:
         # By identity: the model may write equal calls, and only the surplus ones are refused. `calls` has the same
@@ -60,6 +56,7 @@ def admission(
             refused[place] = _refusal(call, reason)
     if not refused:
         return calls, refused
+    # A copy without arguments, with a short name and id: a refused call may be too large to be kept.
     return [_harmless(call) if place in refused else call for place, call in enumerate(calls)], refused
 
 
@@ -109,10 +106,8 @@ def _weighed(call: ToolCall, known: Collection[str]) -> Steps[str | None]:
 
 
 def _is_small(call: ToolCall) -> bool:
-    """Return whether a call has only a few short plain values.
-
-    This is true for nearly all calls, and the test is cheaper than measuring their arguments.
-    """
+    """Return whether a call has only a few short plain values."""
+    # True for nearly all calls, and cheaper than measuring their arguments.
     args = call["args"]
     if len(call["name"]) > MAX_NAME or len(call["id"] or "") > MAX_NAME or len(args) > _FEW:
         return False
@@ -126,12 +121,10 @@ def _is_small(call: ToolCall) -> bool:
 
 
 def _offence_in(args: Mapping[str, Any]) -> Steps[str | None]:
-    """Return a text that says which limit a call's arguments exceed and what to do; `None` if they exceed no limit.
-
-    The arguments are walked level by level: deep nesting would overflow a recursive walk.
-    """
+    """Return a text that says which limit a call's arguments exceed and what to do; `None` if they exceed no limit."""
     depth = values = characters = seen = 0
     level: list[Any] = [args]
+    # Level by level: deep nesting would overflow a recursive walk.
     while level:
         depth += 1
         if depth > MAX_DEPTH:
@@ -155,22 +148,20 @@ def _offence_in(args: Mapping[str, Any]) -> Steps[str | None]:
 
 
 def _parts(container: Collection[Any]) -> Sequence[Collection[Any]]:
-    """Return a container's values and text keys in portions, so that other tasks can run between two portions.
-
-    The portions of a large container are copies, because other tasks may change it between two portions.
-    """
+    """Divide the values and text keys of a container into pieces of limited size, and return the pieces."""
     parts: list[Collection[Any]] = []
     if isinstance(container, dict):
         parts.append([key for key in container if isinstance(key, str)])
         container = container.values()
     if len(container) <= PORTION:
         return [*parts, container]
+    # Copies, because other tasks run between two pieces and may change the container.
     whole = [*parts[0], *container] if parts else [*container]
     return [whole[start : start + PORTION] for start in range(0, len(whole), PORTION)]
 
 
 def _weigh(part: Collection[Any], below: list[Any]) -> int:
-    """Return the total text length of a portion of a container's values, and append nested containers to `below`."""
+    """Return the total length of the texts in `part`, and append the containers in `part` to `below`."""
     characters = 0
     for value in part:
         if isinstance(value, str):

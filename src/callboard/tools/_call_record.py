@@ -22,7 +22,7 @@ NOT_YET: Final = object()
 
 
 class CallRecord(NamedTuple):
-    """State of one tool call, stored for a later run: answers of persons, open questions, and the result.
+    """Stored state of one tool call, from which a later run continues: answers of a person, open questions, result.
 
     A named tuple: a frozen dataclass takes five times as long to create.
     """
@@ -56,11 +56,8 @@ class CallRecord(NamedTuple):
         return self.output is not NOT_YET or self.parent is not None
 
     def accepted(self) -> "CallRecord":
-        """Return a copy of the record with only the answers of persons so far, their digests and the observer's text.
-
-        The copy is for a call that runs again from its beginning, and gets the answers again. `mark` is the
-        observer's text.
-        """
+        """Return a copy with only the answers to earlier questions and the observer's mark, such as a trace id."""
+        # For a call that runs again from its beginning, and gets the answers again.
         return CallRecord(answers=self.answers, digests=self.digests, mark=self.mark)
 
     def encode(self) -> dict[str, Any]:
@@ -126,15 +123,12 @@ LangGraph or callboard use."""
 # A model may write any text as an id. Different calls always get different names: otherwise an approval of one call
 # could run another. Usual ids are used unchanged; in other ids, only special characters are escaped.
 def keys_of(calls: Sequence[ToolCall]) -> list[str]:
-    """Return the record keys of a batch's calls, computed without breaks for other tasks; see `naming`."""
+    """Return the record keys of a batch's calls; the function `naming` describes these keys."""
     return at_once(naming(calls))
 
 
 def naming(calls: Sequence[ToolCall]) -> Steps[list[str]]:
-    """Return the record key of each call of a batch: the escaped call id, plus the call's index if the id is repeated.
-
-    A generator computation for `in_portions` or `at_once`.
-    """
+    """Return the record key of each call of a batch: its escaped id, plus its index if other calls have the same id."""
     read: Callable[[ToolCall], Any] = itemgetter("id")
     ids: list[Any] = [*map(read, calls)] if len(calls) <= PORTION else (yield from each(read, calls))
     keys: list[str] = ids if _are_keys(ids) else (yield from each(_key, ids))
@@ -176,10 +170,7 @@ def are_segments(keys: Sequence[str]) -> bool:
 
 
 def segment_of(key: str, number: int) -> str:
-    """Return a call's key, escaped for use in a checkpoint namespace; `number` is appended if it is not 0.
-
-    `number` counts the earlier batches of this run that had the same keys.
-    """
+    """Return a call's key, escaped for a checkpoint namespace; `number` counts earlier batches with the same keys."""
     segment = _IN_SEGMENTS.sub(_escaped, key)
     if len(segment) > _LONGEST:
         segment = _digest(key)
@@ -195,7 +186,7 @@ def _escape(character: str) -> str:
 
 
 def _digest(text: str) -> str:
-    """Return a short replacement for a key that is too long. It begins with `%-`, which no escaped key does."""
+    """Return a hash in place of a key that is too long. It begins with `%-`, unlike every escaped key."""
     return f"%-{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()}"
 
 

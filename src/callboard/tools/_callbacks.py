@@ -56,10 +56,7 @@ def own_span() -> Generator[None]:
 def manager_of_run(
     kind: type[Manager], around: AsyncCallbackManager, run_id: UUID, more: Sequence[BaseCallbackHandler] = ()
 ) -> Manager:
-    """Return a run manager of LangChain, through which the code of a run reports events and starts nested runs.
-
-    `around` is the manager of the code around the run; `more` are further handlers for nested runs.
-    """
+    """Return a LangChain run manager with the handlers of the manager `around`; `more` handle only nested runs."""
     return kind(
         run_id=run_id,
         handlers=around.handlers,
@@ -75,10 +72,7 @@ def manager_of_run(
 async def tell(
     handlers: Sequence[BaseCallbackHandler], event: str, ignored: str, /, *args: object, **kwargs: object
 ) -> None:
-    """Call a method of all callback handlers; `event` is the name of the method.
-
-    Handlers with a true attribute of the name `ignored` are left out.
-    """
+    """Call the method `event` of all callback handlers, except handlers whose attribute `ignored` is true."""
     wanting = [handler for handler in handlers if not getattr(handler, ignored)]
     for handler in wanting:
         if handler.run_inline:
@@ -145,11 +139,9 @@ async def _in_thread_as_here(fn: Callable[[], object]) -> None:
 
 
 def manager_of_tool(tool: BaseTool, config: RunnableConfig) -> AsyncCallbackManager:
-    """Return LangChain's callback manager for the runs of a tool, as `AsyncCallbackManager.configure` makes it.
-
-    `configure` takes a fifth of the time of a batch with one call, mostly to find that nothing is traced. The shortcut
-    asks the same sources, and makes a manager without handlers if none of them has anything to add.
-    """
+    """Return LangChain's callback manager for the runs of a tool, as `AsyncCallbackManager.configure` makes it."""
+    # `configure` takes a fifth of the time of a batch with one call, mostly to find that nothing is traced. The
+    # shortcut asks the same sources.
     callbacks, tags, metadata = config.get("callbacks"), config.get("tags"), config.get("metadata")
     if callbacks or tool.callbacks or tool.verbose or tags or tool.tags or tool.metadata or is_traced():
         return AsyncCallbackManager.configure(
@@ -180,7 +172,7 @@ def may_be_traced(config: RunnableConfig) -> bool:
 
 
 def is_traced() -> bool:
-    """Return whether LangChain may add callback handlers, tags or a parent run to those of the config and the tool."""
+    """Return whether LangChain may trace a run although neither its config nor its tool asks for a trace."""
     if not _is_known or get_debug():
         return True
     is_on, tracer, hooks = _sources()
@@ -209,7 +201,7 @@ _VARIABLES = ("_PARENT_RUN_TREE_REF", "_TAGS", "_METADATA", "_TRACING_ENABLED")
 
 
 def _langsmith() -> Callable[[], bool]:
-    """Return a function that returns whether LangSmith may record the run of a tool, or add a parent or tags to it."""
+    """Return a function that checks whether LangSmith may trace a tool's run, or add a parent run or tags to it."""
     from langsmith.run_helpers import get_tracing_context
     from langsmith.utils import get_env_var, tracing_is_enabled
 

@@ -33,10 +33,7 @@ Rework = Callable[[ToolMessage, Any], Awaitable[ToolMessage]]
 
 
 def middleware_in(option: str, middleware: object) -> tuple[object, ...]:
-    """Return the value of an option that takes a list of middleware, as a tuple.
-
-    Raises TypeError for a value that is no list of middleware, and for a class in place of an instance.
-    """
+    """Return the value of an option that takes a list of middleware, as a tuple; raise TypeError for other values."""
     # Lists and tuples first, as nearly all options are: `isinstance` with an abstract class takes much longer.
     if not isinstance(middleware, (list, tuple)) and (
         isinstance(middleware, (str, bytes, Mapping)) or not isinstance(middleware, Iterable)
@@ -59,10 +56,7 @@ def _as_list(middleware: object) -> str:
 
 
 def wrapper_middleware(wrap: Callable[..., Any] | None, awrap: Callable[..., Any] | None) -> Wrapper | None:
-    """Return a node's `wrap_tool_call` and `awrap_tool_call` functions as one middleware; `None` if both are `None`.
-
-    Sync runs use the first one, async runs the second. If only one is given, all runs use it.
-    """
+    """Return `wrap_tool_call` (for sync runs) and `awrap_tool_call` as one middleware; `None` if both are `None`."""
     for name, value in zip(_WRAPPERS, (wrap, awrap), strict=True):
         if value is not None and not callable(value):
             raise TypeError(f"{name} takes a function of a request and what executes it, got {value!r}")
@@ -79,7 +73,7 @@ def _no_result(kind: str, name: str, output: object, call_id: str | None) -> Typ
 
 
 def chain_of(middleware: Sequence[object], wrapper: Wrapper | None) -> "Chain | None":
-    """Return the chain of all middleware, with LangGraph's wrapper innermost; `None` without middleware and wrapper."""
+    """Return the chain of all middleware, with LangGraph's wrapper function innermost; `None` if there are none."""
     if not middleware and wrapper is None:
         return None
     warn_of_wrong_order(middleware)
@@ -92,10 +86,7 @@ def chain_of(middleware: Sequence[object], wrapper: Wrapper | None) -> "Chain | 
 
 
 def as_middleware(one: object) -> Wrapper:
-    """Return a middleware in any form as an async function `(request, call_next)`.
-
-    A middleware is a sync or async function, or an object with wrapper methods, such as LangChain's AgentMiddleware.
-    """
+    """Return a middleware (a function, or an object with methods) as an async function `(request, call_next)`."""
     if langchain_base(type(one)) is not None:
         return langchain_middleware(one)
     halves = _either(_method(one, "wrap_tool_call"), _method(one, "awrap_tool_call"))
@@ -113,10 +104,7 @@ def as_middleware(one: object) -> Wrapper:
 
 
 def _passing(one: Middleware) -> Wrapper:
-    """Return the default `awrap_tool_call` of a middleware that wraps no calls; it only calls `call_next`.
-
-    Raises TypeError if the class overrides nothing.
-    """
+    """Return the default `awrap_tool_call` of a middleware that wraps no calls; it only calls `call_next`."""
     if not (one.tools or any(hook(one, name) for name in HOOKS)):
         misspelt = misspelt_in(type(one), (*dir(Middleware), *_WRAPPERS))
         remedy = misspelt or "; override awrap_tool_call, for example"
@@ -192,10 +180,7 @@ def _warn_of_none(output: object, call_id: str | None) -> None:
 
 
 def _answers_in(item: Item, call_id: str | None) -> float:
-    """Return the number of messages in an output that answer a call.
-
-    `nan` if the number cannot be known, or if the output needs no answer.
-    """
+    """Return the number of messages in an output that answer a call; `nan` if this number is unknown or irrelevant."""
     if isinstance(item, Command) and (item.graph is not None or not isinstance(item.update, (dict, list))):
         return math.nan  # it leaves for another graph, or its update has an unknown form
     found = list(entries_in(item))
@@ -225,10 +210,7 @@ class Chain:
     async def rework(
         self, message: ToolMessage, request: Any, failed: Callable[[Exception], ToolMessage]
     ) -> ToolMessage:
-        """Return an error message after the `aerror_message` methods of the middleware have changed it.
-
-        If one of these methods fails, `failed` makes a message of its error.
-        """
+        """Return an error message as changed by all `aerror_message` methods; `failed` converts their errors."""
         for name, rework in self._reworks:
             try:
                 message = _message_of(name, await rework(message, request), request.tool_call["id"])
@@ -239,11 +221,7 @@ class Chain:
         return message
 
     async def __call__(self, request: Any, call_next: Next, bounded: Bounded | None = None) -> Any:
-        """Run a call through all middleware of the chain, and return the output of the outermost middleware.
-
-        `call_next` is the step inside of the innermost middleware. `bounded` runs the chain, and may end it with a
-        timeout error; without it, nothing bounds the time of the chain.
-        """
+        """Run a call through all middleware and then `call_next`; `bounded` can limit the time of the middleware."""
         signals: list[Exception] = []
         outermost, check = self._links[0]
         step = partial(self._step, signals, call_next, 1)
@@ -268,10 +246,7 @@ class Chain:
         return output
 
     async def _step(self, signals: list[Exception], call_next: Next, place: int, request: Any) -> Any:
-        """Run the chain from the middleware at position `place` inwards; after the last middleware, run `call_next`.
-
-        An interrupt or another control flow error is added to `signals`. After it, no step starts anything.
-        """
+        """Run the chain from the middleware at position `place` inwards; after the last middleware, run `call_next`."""
         # After an interrupt no body may start: its effect would come before the person's answer.
         if signals:
             raise signals[0]
@@ -289,14 +264,12 @@ class Chain:
             raise
 
     def around_attempts(self, supervised: SupervisedCall[Any], request: Any, attempt: Next) -> Awaitable[Any]:
-        """Run a call through all middleware, and return the output; apply the call's timeout to the middleware.
-
-        The timeout of the middleware does not count the time of an attempt.
-        """
+        """Run a call through all middleware, and return the output; apply the call's timeout to the middleware."""
         if supervised.policy.timeout is None or not supervised.times_middleware:
             return self(request, attempt)
 
         async def call_next(request: Any) -> Any:
+            # The time of an attempt does not count.
             with supervised.outside_timeout():
                 return await attempt(request)
 

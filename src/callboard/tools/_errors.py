@@ -30,10 +30,7 @@ Judge = Callable[[Exception], str | None]
 
 
 def only_invalid_arguments(error: Exception) -> str:
-    """Return the text for the model if a call's arguments were invalid; raise every other error.
-
-    This is the default of `handle_tool_errors`.
-    """
+    """Return the text for the model if a call's arguments were invalid; raise every other error."""
     if isinstance(error, ToolInvocationError):
         return str(error.message)
     raise error
@@ -56,17 +53,12 @@ class ErrorPolicy:
         return self._text(error)
 
     def invalid_arguments(self, error: Exception) -> str | None:
-        """Return the text for the model if an error is about invalid arguments; `None` for any other error.
-
-        Every other error of the tool must reach the middleware.
-        """
+        """Return the text for the model if an error is about invalid arguments; `None` for any other error."""
+        # Every other error of the tool must reach the middleware.
         return self.content(error) if isinstance(error, ToolInvocationError) else None
 
     def without_result(self, error: Exception) -> str | None:
-        """Return the text for the model about a `CallError`, such as a timeout; `None` for any other error.
-
-        With `handle_tool_errors=False` it is `None` for every error, so that all errors are raised.
-        """
+        """Return the text for the model about a `CallError`, such as a timeout; `None` if the error must be raised."""
         if not self._handling or not isinstance(error, CallError):
             return None
         return f"Error: {error}" if self._is_default or not isinstance(error, self._types) else self._text(error)
@@ -76,12 +68,10 @@ class ErrorPolicy:
         return self.content(error) or self.without_result(error)
 
     def after_wrapper(self, error: Exception) -> str | None:
-        """Return the text for the model about an error that leaves LangGraph's wrapper; `None` if it must be raised.
-
-        As in LangGraph, the type of the error does not matter.
-        """
+        """Return the text for the model about an error of a `wrap_tool_call` function; `None` if it must be raised."""
         if self._is_default or isinstance(error, CallError):
             return self.after_middleware(error)
+        # As in LangGraph, the type of the error does not matter.
         return self._text(error) if self._handling and not is_control_flow(error) else None
 
     def _text(self, error: Exception) -> str:
@@ -129,10 +119,7 @@ def unknown_tool(call: ToolCall, known: Any) -> ToolMessage:
 
 
 def raise_invalid_arguments(error: ValidationError, call: ToolCall, injected: frozenset[str]) -> NoReturn:
-    """Raise ToolInvocationError for invalid arguments, but omit injected arguments, which the model does not write.
-
-    An error about a person's answer is raised unchanged.
-    """
+    """Raise ToolInvocationError for invalid arguments, but omit injected arguments, which the model does not write."""
     if is_invalid_resume(error):
         raise error
     # The text goes to the model: injected state and stores are confidential, and the model could not correct them.
@@ -166,10 +153,7 @@ def _handled_types(handling: Any) -> tuple[type[Exception], ...]:
 
 
 def _annotated_types(handler: Callable[..., str]) -> tuple[type[Exception], ...]:
-    """Return the exception types in the annotation of an error handler's parameter.
-
-    Without an annotation, the handler is for all exceptions.
-    """
+    """Return the exception types in the annotation of an error handler's parameter; without one, `Exception`."""
     parameters = list(inspect.signature(handler).parameters)
     if len(parameters) == 2 and parameters[0] in ("self", "cls"):
         parameters = parameters[1:]
@@ -199,7 +183,7 @@ def _annotated_types(handler: Callable[..., str]) -> tuple[type[Exception], ...]
 
 
 class _FinishedNote(str):
-    """Note on an error that was raised after the function of a tool had returned."""
+    """Note on an error that was raised after a tool's function had returned."""
 
     __slots__ = ("told",)
     told: str
@@ -207,7 +191,7 @@ class _FinishedNote(str):
 
 
 def note_without_text(error: Exception, tool: str, call_id: str | None, result: object) -> None:
-    """Add a note to an error: the text of the note says that a tool's result could not be converted to text."""
+    """Add a note to an error that was raised when a tool's result could not be converted to text."""
     kind = type(result).__qualname__
     note = _FinishedNote(
         f"Raised when what the tool {tool!r} returned for the call {call_id!r}, of the type {kind}, was turned into a "
@@ -221,10 +205,7 @@ def note_without_text(error: Exception, tool: str, call_id: str | None, result: 
 
 
 def finished_without_text(error: Exception) -> str | None:
-    """Return a sentence which tells the model that a tool has run, if only the conversion of its result failed.
-
-    `None` for any other error.
-    """
+    """Return a text for the model if a tool has run and only the conversion of its result failed; else `None`."""
     notes = getattr(error, "__notes__", ())
     return next((note.told for note in notes if isinstance(note, _FinishedNote)), None)
 
@@ -250,10 +231,7 @@ class OutcomeUnknown(GraphInterrupt):
 
 
 def question_instead(policy: CallPolicy, name: str, args: dict[str, Any], error: Exception) -> OutcomeUnknown | None:
-    """Return an interrupt to raise in place of a call's error; it asks a person what to do with the call.
-
-    `None` if the policy does not ask a person, or if it is known whether the call had an effect.
-    """
+    """Return an interrupt that asks a person about a failed call; `None` if no question is allowed or needed."""
     # An idempotent call of an actor is not asked about: it has run again as often as it may.
     if policy.on_unknown != "ask" or (policy.idempotent and isinstance(error, ActorDiedError)):
         return None
@@ -276,11 +254,7 @@ def is_lost(error: BaseException) -> bool:
 
 
 def question_about(name: str, args: dict[str, Any], why: str) -> Interrupt:
-    """Return the question to a person about a call with an unknown outcome, in the format of LangGraph's agent inbox.
-
-    Each question has an id of its own, so an answer that arrives twice cannot answer a later question. `why` is a
-    clause about the event that ended the body.
-    """
+    """Return the question to a person about a call with unknown outcome, in the format of LangGraph's agent inbox."""
     allowed = {"allow_accept": True, "allow_respond": True, "allow_ignore": True, "allow_edit": False}
     request = {
         "action_request": {"action": name, "args": args},
@@ -288,14 +262,12 @@ def question_about(name: str, args: dict[str, Any], why: str) -> Interrupt:
         "description": f"This call was begun, and then {why}; whether it had any effect is unknown. "
         "Accept to run it again, respond with its result, or ignore it.",
     }
+    # With an id of its own, so that an answer that arrives twice cannot answer a later question.
     return Interrupt([request], id=uuid4().hex)
 
 
 def unknown_text(key: str, call: ToolCall, answer: Any) -> ToolMessage | None:
-    """Return the tool message that a person chose for a call with an unknown outcome; `None` to run the call again.
-
-    `answer` is the person's answer. Raises ValueError for an answer of an unknown form.
-    """
+    """Return the tool message that a person chose for a call with an unknown outcome; `None` to run the call again."""
     given: Any = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
     kind = given.get("type") if isinstance(given, dict) else None
     if kind == "accept":

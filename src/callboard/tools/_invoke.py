@@ -61,11 +61,7 @@ async def invoke(
     *,
     left: int = 2,
 ) -> object:
-    """Run a tool; return the same result as `tool.ainvoke`, but with large message contents converted to text.
-
-    `config` is modified. A call that is lost with its actor or worker runs again up to `left` times if its policy
-    allows it.
-    """
+    """Run a tool like `tool.ainvoke`, with large contents as text; repeat a lost call up to `left` times if allowed."""
     tool, attempt.scope = plan.tool, scope_of(config)
     if plan.kind == "foreign":
         return await _in_words(await run_on_asyncio(partial(plan.fn, {**call, "type": "tool_call"}, config)))
@@ -156,7 +152,7 @@ def _formatted(content: Any, artifact: Any, call: ToolCall, tool: BaseTool, stat
 
 
 async def _formatted_in_parts(content: Any, artifact: Any, call: ToolCall, tool: BaseTool, status: str) -> object:
-    """Return the ToolMessage for a large result; its text is written in portions, with breaks for other tasks."""
+    """Return the ToolMessage for a large result; other tasks of the event loop run while the text is written."""
     several = isinstance(content, list) and all(isinstance(item, ToolOutputMixin) for item in content)
     if several or isinstance(content, ToolOutputMixin) or call["id"] is None:
         return content
@@ -173,11 +169,7 @@ async def _formatted_in_parts(content: Any, artifact: Any, call: ToolCall, tool:
 
 
 def _outcome_of(error: Exception, plan: Plan, call: ToolCall, left: int) -> tuple[bool, Exception | None]:
-    """Return whether a failed call runs again, and if not, the error to raise instead of the original one.
-
-    A call runs again only if its actor or worker died, its policy allows it, and `left` is not 0. The second value is
-    `None` if the original error is to be raised.
-    """
+    """Return whether a failed call runs again, and the error to raise instead of the original one (or `None`)."""
     if not isinstance(error, CallError) or (supervised := current_call()) is None:
         return False, _of_other_loop(error, plan, call)
     policy = supervised.policy
@@ -188,7 +180,7 @@ def _outcome_of(error: Exception, plan: Plan, call: ToolCall, left: int) -> tupl
 
 
 def _of_other_loop(error: Exception, plan: Plan, call: ToolCall) -> RuntimeError | None:
-    """Return an error which says that the tool failed on trio because it needs asyncio; `None` for any other error."""
+    """Return an error text about a tool that failed on trio because it needs asyncio; `None` for any other error."""
     if plan.kind != "async" or not isinstance(error, (RuntimeError, TypeError)) or current_loop().name != "trio":
         return None
     text = str(error)
@@ -207,15 +199,12 @@ def check_arguments(plan: Plan, call: ToolCall) -> None:
 
 
 def filled_in(plan: Plan, ready: ToolCall, call: ToolCall) -> frozenset[str]:
-    """Return the names of the arguments that callboard, and not the model, has supplied.
-
-    `ready` is the call with all arguments, `call` the call as the model wrote it.
-    """
+    """Return the names of the arguments in `ready` that callboard has supplied, and not the model."""
     return plan.injected.names | (ready["args"].keys() - call["args"].keys())
 
 
 def raise_without_key(error: NoKeyError, plan: Plan, ready: ToolCall, call: ToolCall) -> NoReturn:
-    """Raise the error of a limit's key function, or the validation error if the arguments of the call are invalid."""
+    """Raise the validation error of invalid arguments; if the arguments are valid, raise the key function's error."""
     try:
         # Keys are computed before validation: a key function often fails because the arguments are invalid.
         _arguments(plan, ready)
@@ -225,10 +214,7 @@ def raise_without_key(error: NoKeyError, plan: Plan, ready: ToolCall, call: Tool
 
 
 def _handled_by_tool(tool: BaseTool, error: Exception) -> Any:
-    """Return the tool's own text for an error, from `handle_tool_error` or `handle_validation_error`.
-
-    Raises the error if the tool does not handle it.
-    """
+    """Return the text of `handle_tool_error` or `handle_validation_error`; raise an error that neither handles."""
     if isinstance(error, ToolException):
         if tool.handle_tool_error:
             return _handle_tool_error(error, flag=cast("Any", tool.handle_tool_error))
@@ -240,10 +226,7 @@ def _handled_by_tool(tool: BaseTool, error: Exception) -> Any:
 def _enter_context(
     plan: Plan, config: RunnableConfig, manager: AsyncCallbackManager, run: ToolRun | None, kwargs: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """Set the context variables of a tool function, and add its callback and config arguments to `kwargs`.
-
-    Returns LangSmith's previous tracing context, or `None` if it was not changed.
-    """
+    """Set a tool function's context variables and special arguments; return LangSmith's old context if it changed."""
     sync = plan.kind == "sync"
     if run is not None and (plan.run_manager or plan.callbacks):
         own = run.manager.get_sync() if sync else run.manager

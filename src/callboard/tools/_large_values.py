@@ -56,14 +56,11 @@ def has_many(value: object) -> bool:
 
 
 def left_of(most: int, value: object, *, each: int = _EACH, character: int = 1) -> int:
-    """Return the budget `most` minus the size of a value; 0 or less means that the value is too large.
-
-    Each contained value costs `each`, and each character of a text costs `character`. Counting stops when the budget is
-    spent.
-    """
+    """Return the limit `most` minus the size of a value; 0 or less means that the value is too large."""
     left = most - each
     # An explicit stack: a recursive walk would overflow for deeply nested values.
     values = [value]
+    # Stops early: the size above the limit does not matter.
     while values and left > 0:
         one = values.pop()
         if isinstance(one, (str, bytes)):
@@ -99,15 +96,12 @@ _FEW = 100
 
 
 def takes_long(value: object) -> bool:
-    """Return whether a value is so large that its conversion to text must have breaks for other tasks."""
+    """Return whether the conversion of a value to text would block the event loop for too long."""
     return left_of(_PART, value) <= 0
 
 
 def write_in_portions(value: object) -> Steps[str]:
-    """Write a value as JSON, or else as its `str`, in portions between which other tasks can run; return the text.
-
-    The text equals `json.dumps(value, ensure_ascii=False)`, or `str(value)` if the value has no JSON form.
-    """
+    """Convert a value to JSON, or else by `str`; a generator that yields regularly, so that other tasks can run."""
     try:
         try:
             return (yield from _written(value, _JSON))
@@ -153,11 +147,11 @@ def _is_block(value: object) -> bool:
 
 
 class _ChangedError(Exception):
-    """Raised if a container changed its size while its text was written."""
+    """Raised if the size of a container changed while the container was converted to text."""
 
 
 class _Form(NamedTuple):
-    """Format in which values are written as text: JSON or Python's."""
+    """Format in which values are converted to text: JSON or Python's `repr`."""
 
     at_once: Callable[[object], str]
     slices: Callable[[Any], Iterator[str]]
@@ -244,16 +238,14 @@ def _slices_of_json(text: str) -> Iterator[str]:
 
 
 def _slices_of_str(text: Any) -> Iterator[str]:
-    """Yield `repr(text)` in slices.
-
-    Each slice gets extra quotes before its `repr`, so that all slices choose the same kind of quote.
-    """
+    """Yield `repr(text)` in slices."""
     prefix: str
     single: Any
     double: Any
     prefix, single, double = ("", "'", '"') if isinstance(text, str) else ("b", b"'", b'"')
     quote, given, end = ('"', single, -2) if single in text and double not in text else ("'", single + double, -4)
     yield prefix + quote
+    # With extra quotes before its `repr`, each slice chooses the same kind of quote.
     yield from (repr(part + given)[len(prefix) + 1 : end] for part in _slices(text))
     yield quote
 

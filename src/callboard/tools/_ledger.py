@@ -65,18 +65,12 @@ class AmbiguousAnswerError(UnknownInterruptError, RuntimeError):
 
 
 def is_by_id(resume: object) -> TypeGuard[Answers]:
-    """Return whether a resume value is a dict of answers by interrupt id. Any other value is a single answer.
-
-    An empty dict counts as a dict of answers.
-    """
+    """Return whether a resume value is a dict of answers by interrupt id. Any other value is a single answer."""
     return isinstance(resume, dict) and all(isinstance(key, str) and is_interrupt_id(key) for key in resume)
 
 
 def answers_by_id(resume: object, questions: Sequence[Interrupt]) -> Answers:
-    """Return the answers in a resume value as a mapping from interrupt ids to answers.
-
-    Raises UnknownInterruptError if an answer matches no open question.
-    """
+    """Return the answers in a resume value, by interrupt id; raise UnknownInterruptError for an unknown question."""
     pending = sorted({question.id for question in questions})
     if is_by_id(resume):
         if unknown := sorted(resume.keys() - set(pending)):
@@ -106,10 +100,7 @@ FORMAT = "callboard/1"
 
 
 def digest_in(question: object) -> str | None:
-    """Return the digest that a question to a person contains; `None` if it has no digest, or several requests.
-
-    The answer to such a question is valid only for a question with the same digest.
-    """
+    """Return the digest that a question contains, which limits the validity of its answer; `None` without a digest."""
     if isinstance(question, list) and len(question) == 1 and isinstance(question[0], dict):
         digest = question[0].get("digest")
         return digest if isinstance(digest, str) else None
@@ -117,7 +108,7 @@ def digest_in(question: object) -> str | None:
 
 
 class _Slot(dict[str, Any]):
-    """Ledger of a batch as an entry in LangGraph's list of resume values. Serializers store it as a plain dict."""
+    """Ledger of a batch as an entry of LangGraph's list of resume values. Serializers store it as a plain dict."""
 
     attempt: int
 
@@ -229,10 +220,8 @@ class Ledger:
         self._position, self._in_slot, self.may_be_replayed = position, True, True
 
     def _bare_answers(self, task: GraphTask) -> list[Any]:
-        """Return the answers that LangGraph's own `ToolNode` has left in the graph's task.
-
-        They carry no call id, so they are used only if the batch has a single call.
-        """
+        """Return the answers without a call id that LangGraph's own `ToolNode` has left in the graph's task."""
+        # Without a call id, the answers are clear only if the batch has a single call.
         if not self._is_node or len(self._keys) != 1:
             return []
         answers = list(task.scratchpad.resume)
@@ -297,12 +286,10 @@ class Ledger:
         return self._prefix + segment_of(key, self._number)
 
     def _answers_for(self, record: CallRecord) -> list[Any]:
-        """Return the answers to a call's questions: those already recorded, and the answer that came with this run.
-
-        The new answer is recorded only after `interrupt()` has accepted it.
-        """
+        """Return the answers to a call's questions: the recorded ones, and the answer that came with this run."""
         answers = list(record.answers)
         if record.own and record.pending[0].id in self._answers:
+            # Recorded only after `interrupt()` has accepted it.
             answers.append(self._answers[record.pending[0].id])
         return answers
 
@@ -311,7 +298,7 @@ class Ledger:
         return record.pending[0].value if record.own and record.pending[0].id in self._answers else None
 
     def _digests_for(self, record: CallRecord) -> list[str | None]:
-        """Return, for each answer to a call, the digest of the answered question; `None` if the question has none."""
+        """Return the digest of the question of each answer of a call; `None` for a question without a digest."""
         digests = list(record.digests)
         if record.own and (digest := digest_in(record.pending[0].value)) is not None:
             # Digests are matched to answers by index: questions without a digest must keep their place.
@@ -374,15 +361,13 @@ class Ledger:
         self._task.send([(RESUME, resume)])
 
     async def save(self) -> None:
-        """Store the ledger at once, so that it survives a kill of the process.
-
-        Calls that finish during a write share the next write.
-        """
+        """Store the ledger at once, so that it survives a kill of the process."""
         if self._held is not None:
             self._held.update(self.dump())
         if self._task is None:
             return
         self._unsaved = True
+        # Calls that finish during a write share the next write.
         if self._saving:
             return
         self._saving = True
@@ -435,7 +420,7 @@ def can_ask() -> bool:
 
 
 def answered_question(is_mine: Callable[[object], bool] | None = None) -> object:
-    """Return the question that this call asked in an earlier run if its answer is here and not used yet; else `None`.
+    """Return the question that this call asked in an earlier run if its answer is known and unused; else `None`.
 
     An answered call runs again from its beginning. With its old question, the body can continue where it stopped: state
     that it needs for that can be part of the question, and is stored with it. The next `interrupt()` returns the

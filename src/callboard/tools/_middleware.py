@@ -88,7 +88,7 @@ class Middleware:
         return True
 
     def covers(self, tool: BaseTool) -> bool:
-        """Return whether this middleware can answer a tool's calls even if inner middleware does not offer the tool."""
+        """Return whether this middleware can answer calls of a tool that inner middleware hides from the model."""
         return False
 
     def redact_value(self, value: Any, *, thread_id: str = "") -> Any:
@@ -193,11 +193,9 @@ def tools_of(middleware: Sequence[object]) -> list[Any]:
 
 
 def check_tools(middleware: Iterable[object], tools: Mapping[str, BaseTool]) -> None:
-    """Let each middleware check its options, such as tool names, against the tools of the node.
-
-    A LangGraph wrapper may be a bound method; then the object of the method is asked.
-    """
+    """Let each middleware check its options, such as tool names, against the tools of the node."""
     for given in middleware:
+        # A LangGraph wrapper may be a bound method: then its object is the middleware.
         one: Any = getattr(given, "__self__", given)
         if check := hook(one, "check_tools"):
             check(tools)
@@ -213,14 +211,12 @@ def check_policies(middleware: Iterable[object], policies: Mapping[str, CallPoli
 
 
 def offers_of(middleware: Sequence[object]) -> Callable[[Any], bool] | None:
-    """Return a function that returns whether the model may be offered a tool now; `None` if no middleware decides it.
-
-    It asks the middleware from the outermost to the innermost; the first one that decides wins.
-    """
+    """Return a function that tells whether the model may be offered a tool now; `None` if no middleware decides it."""
     hooks = [(hook(one, "covers"), hook(one, "offers")) for one in middleware]
     asked = [pair for pair in hooks if any(pair)]
 
     def may_offer(tool: Any) -> bool:
+        # From the outermost to the innermost; the first one that decides wins.
         for covers, offers in asked:
             if covers is not None and covers(tool):
                 return True

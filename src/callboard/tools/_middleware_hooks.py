@@ -36,10 +36,7 @@ def check_missing(owner: str, missing: object) -> None:
 
 
 def tool_names(option: str, given: object) -> frozenset[str]:
-    """Return the tool names that a middleware's option contains.
-
-    Raises TypeError for a single name, or for tools in place of names.
-    """
+    """Return the tool names that a middleware's option contains; raise TypeError for any other value."""
     if not isinstance(given, str) and isinstance(given, Collection):
         names = [name for name in given if isinstance(name, str)]
         if len(names) == len(given):
@@ -105,10 +102,7 @@ def langchain_base(cls: type) -> type | None:
 
 
 def langchain_middleware(one: Any) -> Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]:
-    """Return a middleware of LangChain as an async function `(request, call_next)`.
-
-    Raises TypeError or ValueError for a middleware that would have no effect in a node.
-    """
+    """Return a middleware of LangChain as an async function; raise an error if it would have no effect in a node."""
     if _is_human(one) and not _asks_per_call(one):
         raise ValueError(
             f"{type(one).__name__} asks for a whole turn at once, after the model and before any tool; a node's "
@@ -173,10 +167,8 @@ def _own(one: Any, name: str) -> Callable[..., Any] | None:
 
 
 def asked_at_once(one: object) -> Collection[str]:
-    """Return the names of the tools for which a LangChain middleware asks a person about all calls at once.
-
-    Such middleware asks in its hook `after_model`. The result is empty for any other middleware.
-    """
+    """Return the names of the tools for which a LangChain middleware asks a person about all calls at once."""
+    # It asks in its hook `after_model`.
     return getattr(one, "interrupt_on", ()) if _is_human(one) and not _asks_per_call(one) else ()
 
 
@@ -189,10 +181,7 @@ def _is_human(one: object) -> bool:
 
 
 def _redacts_results(one: Any) -> bool:
-    """Return whether a middleware is a PIIMiddleware that redacts tool results.
-
-    It does so in its method `before_model`.
-    """
+    """Return whether a middleware is a PIIMiddleware whose `before_model` hook redacts tool results."""
     return bool(getattr(one, "apply_to_tool_results", False)) and _own(one, "before_model") is not None
 
 
@@ -221,7 +210,7 @@ class _Redacting:
         return with_entries(output, partial(self._message, request.tool_call, request.runtime))
 
     def _message(self, call: ToolCall, runtime: object, item: Any) -> Any:
-        """Return an entry of an output: a message as changed by the `before_model` hook, any other entry unchanged."""
+        """Return a tool message as redacted by the `before_model` hook; return any other item of an output as it is."""
         message = convert_to_messages([item])[0] if isinstance(item, dict) and "tool_call_id" in item else item
         if not isinstance(message, ToolMessage):
             return item

@@ -369,10 +369,7 @@ class ToolNode(ManyInputs, Openable):
         return batch
 
     def _func(self, input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Any:
-        """Run the batch of calls when a subclass's `_func` calls `super()._func(...)`, and return the output.
-
-        Called in the worker thread of the override.
-        """
+        """Run the batch of calls when a subclass's `_func` calls `super()._func(...)`, and return the output."""
         return go_on(self, "_func", self._run_batch, Entry(input, with_runtime(config, runtime), {}))
 
     async def _afunc(self, input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Any:
@@ -380,21 +377,15 @@ class ToolNode(ManyInputs, Openable):
         return await go_on_async(self, "_afunc", self._run_batch, Entry(input, with_runtime(config, runtime), {}))
 
     def _run_one(self, call: ToolCall, input_type: InputKind, tool_runtime: ToolRuntime[Any, Any]) -> Any:
-        """Run one call when a subclass's `_run_one` calls `super()._run_one(...)`, and return its output.
-
-        If no override is running, run the call by itself.
-        """
+        """Run one call when a subclass's `_run_one` calls `super()._run_one(...)`, and return its output."""
         return go_on(self, "_run_one", partial(self._run_alone, input_type), call, tool_runtime)
 
     async def _arun_one(self, call: ToolCall, input_type: InputKind, tool_runtime: ToolRuntime[Any, Any]) -> Any:
-        """Run one call when a subclass's `_arun_one` calls `super()._arun_one(...)`, and return its output.
-
-        If no override is running, run the call by itself.
-        """
+        """Run one call when a subclass's `_arun_one` calls `super()._arun_one(...)`, and return its output."""
         return await go_on_async(self, "_arun_one", partial(self._run_alone, input_type), call, tool_runtime)
 
     async def _run_alone(self, kind: InputKind, call: ToolCall, given: ToolRuntime[Any, Any]) -> Any:
-        """Run one call in a separate batch, with the state of a tool runtime, and without overrides of a subclass."""
+        """Run one call outside of any override: in a separate batch, with the given runtime's state."""
         requested = parse_input([call], self._messages_key)._replace(kind=kind, state=given.state)
         config = with_runtime(ensure_config(given.config), given)
         batch = ToolBatch(replace(self._setup, own_call=None), requested, config, Ledger)
@@ -430,7 +421,8 @@ LangGraphToolNode.register(ToolNode)
 
 
 def _given(**options: Any) -> dict[str, Any]:
-    """Return the options that are not `None`: a subclass's override need not accept options that no caller has set."""
+    """Return the options that are not `None`."""
+    # An override in a subclass need not accept options that no caller has set.
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -484,11 +476,7 @@ class NodeAccess:
         namespaces: Mapping[str, str] | None,
         **reports: Unpack[Reports],
     ) -> ToolBatch:
-        """Return a batch of calls that is ready to run. The caller stores the records of the calls.
-
-        `records`, `answers` and `namespaces` are those of an earlier run; without namespaces, the config determines
-        them. `keys` are the keys of the calls.
-        """
+        """Return a batch of calls, ready to run, that continues with the records and answers of an earlier run."""
         ledger = partial(Ledger, records=records, answers=answers or None, namespaces=namespaces)
         batch = ToolBatch(self._node._setup, requested, config, ledger, keys=keys, **reports)
         await in_portions(batch.preparing())

@@ -109,10 +109,7 @@ class _LocalOnly:
 
 
 def sendable(value: object, config: RunnableConfig) -> object:
-    """Return an argument in a form that can be sent to an engine.
-
-    A `ToolRuntime` is sent without the members that belong to this process; any other value is returned unchanged.
-    """
+    """Return an argument for an engine: a `ToolRuntime` without its process-bound members, another value unchanged."""
     if not isinstance(value, ToolRuntime):
         return value
     store: Any = None if value.store is None else _LocalOnly("store")
@@ -120,7 +117,7 @@ def sendable(value: object, config: RunnableConfig) -> object:
 
 
 def portable(config: Mapping[str, Any]) -> RunnableConfig:
-    """Return the parts of a config that other processes can use: plain data without LangGraph's own entries."""
+    """Return the parts of a config that other processes can use: plain data, without LangGraph's entries."""
     # An allow-list: callbacks and LangGraph's own objects cannot leave this process.
     found: dict[str, Any] = {name: config[name] for name in _OF_CONFIG if name in config}
     for part in ("configurable", "metadata"):

@@ -274,7 +274,7 @@ def _plan(tool: BaseTool, injected: InjectedArgs, door: Door) -> Plan:
 
 
 def _has_own_ways(cls: type) -> bool:
-    """Return whether a tool class overrides LangChain's methods that run a tool, as mocks do."""
+    """Return whether a tool class overrides the methods by which LangChain runs a tool; mocks usually do."""
     ainvoke = getattr(cls, "ainvoke", None)
     return ainvoke not in _INVOKES or any(getattr(cls, name) is not getattr(BaseTool, name) for name in _OWN_WAYS)
 
@@ -293,7 +293,7 @@ def _sync_body(tool: BaseTool) -> tuple[Kind, Callable[..., Any]]:
 
 
 def _has_sync_half(tool: BaseTool) -> bool:
-    """Return whether a tool can run synchronously; a tool of LangChain's own classes may have a coroutine only."""
+    """Return whether a tool can run synchronously, and not only as a coroutine."""
     cls = type(tool)
     if any(getattr(cls, name, None) is not getattr(BaseTool, name) for name in ("run", "invoke")):
         return True
@@ -361,7 +361,7 @@ request."""
 
 
 class _Known(Generic[T]):
-    """Cached facts about a tool, with the functions and the schema from which they were read."""
+    """Cached data about a tool, and the functions and the schema of the tool from which this data was computed."""
 
     __slots__ = ("ainvoke", "arun", "coroutine", "facts", "func", "invoke", "run", "schema", "tool")
 

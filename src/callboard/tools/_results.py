@@ -37,15 +37,12 @@ class Requested(NamedTuple):
 
 
 def parse_input(value: Any, messages_key: str) -> Requested:
-    """Return the tool calls of a node's input, read without breaks for other tasks; see `reading`."""
+    """Return the tool calls of a node's input; raise ValueError for an input that is not valid."""
     return at_once(reading(value, messages_key))
 
 
 def reading(value: Any, messages_key: str) -> Steps[Requested]:
-    """Read the tool calls of a node's input, in portions; `in_portions` or `at_once` runs this generator.
-
-    Raises ValueError if the input contains nothing that can be run.
-    """
+    """Return the tool calls of a node's input; a generator that yields regularly, so that other tasks can run."""
     if isinstance(value, dict) and value.get("__type") == "tool_call_with_context":
         state, call = value["state"], _checked(value["tool_call"])
         open_calls = each_without_answer([call], messages_in(state, messages_key))
@@ -105,24 +102,20 @@ def messages_in(state: Any, key: str) -> Sequence[Any]:
 def left_of(
     requested: Requested, state: Any, messages_key: str, *, is_counted: bool
 ) -> Steps[tuple[Sequence[ToolCall], Sequence[ToolCall]]]:
-    """Return the requested calls that have no answer yet, and all calls of the model's reply that contains them.
-
-    The reply is looked up in the state only if it `is_counted`, as a limit on the calls of a reply requires.
-    """
+    """Return the requested calls that have no answer yet, and all calls of the model's reply that contains them."""
     calls, reply = requested.calls, requested.reply
     if requested.kind == "tool_calls":
         if requested.state is None:
             calls = yield from seeking(calls, messages_in(state, messages_key))
+        # Only a limit on the calls of a reply needs the reply, which must be looked up in the state.
         if is_counted:
             reply = _whole_reply(calls, state, messages_key)
     return calls, reply
 
 
 def _whole_reply(calls: Sequence[ToolCall], state: Any, messages_key: str) -> Sequence[ToolCall]:
-    """Return all calls of the model's reply if LangGraph's `Send` has delivered only one of these calls to the node.
-
-    If there is no such reply, return `calls`.
-    """
+    """Return all calls of the model's reply that contains the only call in `calls`; else return `calls`."""
+    # LangGraph's `Send` delivers one call of a reply to the node.
     messages = messages_in(state, messages_key)
     if len(calls) != 1 or (place := asked_at(calls[0], messages)) is None:
         return calls
@@ -199,10 +192,8 @@ def is_output(value: object) -> bool:
 
 
 def items_in(output: object) -> list[object]:
-    """Return the items of an output as a list. An output that is not a list is its only item.
-
-    An empty list is returned as a single item, which is not valid.
-    """
+    """Return the items of an output as a list. An output that is not a list is its only item."""
+    # An empty list becomes an item, which is not valid.
     return output if isinstance(output, list) and output else [output]
 
 
@@ -280,10 +271,7 @@ class ResultRules(NamedTuple):
     messages_key: str
 
     def checked(self, response: object, call: ToolCall) -> Output:
-        """Check that a tool's response is a valid output of its call, and return the output.
-
-        Raises TypeError or ValueError for a response that is no valid output of this call.
-        """
+        """Return a tool's response if it is a valid output of its call; raise TypeError or ValueError otherwise."""
         if isinstance(response, Command):
             return self._command(response, call, needs_message=True)
         if isinstance(response, ToolMessage):

@@ -62,10 +62,7 @@ class Setup:
     """Maximum number of calls of one reply that run; `None` for all."""
 
     def plan(self, tool: BaseTool) -> Plan:
-        """Return the plan of a tool for this run; the plan depends on whether sync or async code started the run.
-
-        The tool may be one of the node's, or one that a middleware has put into the request.
-        """
+        """Return the plan of a tool of the node or of a middleware, in the form for a sync or for an async run."""
         # A tool that a middleware makes for one call is not cached: its plan would keep it alive.
         plan = self.plans.of(tool) if self.tools.get(tool.name) is tool else by_reference(plan_for(tool))
         if plan.from_sync is not None and is_sync_entry():
@@ -77,11 +74,7 @@ class Setup:
         return getattr(self.tools.get(name), "description", None)
 
     def overrides(self, kind: str, entries: Link | None) -> Chain | None:
-        """Return the overridden methods of a node's subclass that wrap each call, as a chain; `None` if there are none.
-
-        The outermost method is first. `kind` is the form of the input; `entries` is an override of `invoke` or
-        `ainvoke` that an agent runs around each call.
-        """
+        """Return a subclass's overrides that wrap each call, as a chain, outermost first; `None` without overrides."""
         if entries is None and self.own_call is None:
             return None
         own = None if self.own_call is None else self.own_call(kind)
@@ -115,10 +108,7 @@ class Options:
 
 
 def setup_of(given: Options, *, own_call: Callable[[str], Link] | None) -> Setup:
-    """Return the setup of a new node, with its own limits and threads.
-
-    Raises the errors that `ToolNode` documents.
-    """
+    """Return the setup of a new node, with its own limits and threads."""
     _check_options(given)
     name, middleware = given.name, given.middleware
     supervision = Supervision(
@@ -176,10 +166,7 @@ def _check_options(given: Options) -> None:
 
 
 def _check_supervised(tools: Mapping[str, BaseTool], supervision: Supervision) -> None:
-    """Raise an error for a policy of an unknown tool, and for a tool that cannot run under its policy.
-
-    Tools that are marked as safe to repeat are recorded as idempotent.
-    """
+    """Raise an error for a policy that fits no tool; record tools that are marked as safe to repeat."""
     supervision.check_tools(tools)
     for tool in tools.values():
         injected_args(tool)  # raises for wrong markers now; the rest of a plan is made at the first call
@@ -204,7 +191,7 @@ def _by_name(
 
 
 def _tool_of(function: Callable[..., Any]) -> BaseTool:
-    """Return a tool made of a function. If the docstring is missing, a note on LangChain's error names the function."""
+    """Return a LangChain tool made of a function; if the function has no docstring, the error names the function."""
     try:
         return create_tool(function)
     except ValueError as error:

@@ -157,7 +157,7 @@ def _running_of(node: object, pair: tuple[str, str]) -> _Running | None:
 
 
 async def _beyond(inner: Callable[[Any], Awaitable[Any]], given: Any) -> Any:
-    """Await `inner(given)` as if no override were running: a tool that calls the node there starts a new run."""
+    """Await `inner(given)` outside of the running override, so that a tool may start a new run of the node."""
     token = _running.set(None)
     try:
         return await inner(given)
@@ -260,10 +260,7 @@ def _invokes(node: object) -> _Override:
 
 
 def own_run(node: object, inner: Callable[[Entry], Awaitable[Any]]) -> Callable[[Entry], Awaitable[Any]]:
-    """Return a function that runs the node's override of `_func` or `_afunc`, whose `super()` call then runs `inner`.
-
-    Without such an override, return `inner` itself, the function that runs a batch of calls.
-    """
+    """Return a function that runs the node's override of `_func` or `_afunc` around `inner`; without one, `inner`."""
 
     def arguments(given: Entry) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         return (given.input,), {"config": given.config, "runtime": runtime_of(given.config)}
@@ -275,7 +272,7 @@ def own_run(node: object, inner: Callable[[Entry], Awaitable[Any]]) -> Callable[
 
 
 def _with_runtime(entry: Entry) -> Entry:
-    """Return a copy of a node's arguments with a complete config, into which the option `runtime` was moved."""
+    """Return a copy of a node's arguments whose config is complete and contains the option `runtime`."""
     config = ensure_config(entry.config)
     options = dict(entry.options)
     runtime = options.pop("runtime", None)
@@ -283,7 +280,7 @@ def _with_runtime(entry: Entry) -> Entry:
 
 
 def mark_entries(cls: type) -> None:
-    """Wrap a subclass's `invoke` and `ainvoke`, so that a run through one override does not also enter the other."""
+    """Wrap a subclass's `invoke` and `ainvoke`, so that one run never passes through both overrides."""
     for name in INVOKES:
         if inspect.isfunction(own := vars(cls).get(name)):
             setattr(cls, name, _noted(own, name))
@@ -342,7 +339,7 @@ class Entries:
         self.name = f"{type(node).__qualname__}.{own}"
 
     async def __call__(self, entry: Entry, inner: Callable[[Entry], Awaitable[Any]]) -> Any:
-        """Run the sync override in a sync run, else the async one, if both exist; its `super()` call runs `inner`."""
+        """Run `inner` within the node's overrides; if a sync and an async one exist, the kind of the run decides."""
         inner = own_run(self._node, inner)
         return await (self._invokes(entry, inner) if self._invokes else _beyond(inner, entry))
 
@@ -360,11 +357,9 @@ def entries_of(node: object) -> Entries | None:
 
 
 def one_call_middleware(node: object) -> Callable[[str], Link] | None:
-    """Return a function that makes middleware of a node's override of `_run_one` or `_arun_one`; `None` without one.
+    """Return a function that returns the override of `_run_one` or `_arun_one` as middleware; `None` without one."""
 
-    The function takes the form of the input (LangGraph's `input_type`), which it passes to the override.
-    """
-
+    # `kind` is the form of the input, LangGraph's `input_type`, which the override receives.
     def of_kind(kind: str) -> Link:
         def arguments(request: ToolCallRequest) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
             return (request.tool_call, kind, request.runtime), {}
@@ -376,7 +371,7 @@ def one_call_middleware(node: object) -> Callable[[str], Link] | None:
 
 
 def _changed(request: ToolCallRequest, call: ToolCall, runtime: ToolRuntime[Any, Any]) -> ToolCallRequest:
-    """Return a copy of a request with the call and the runtime that an override has passed to its `super()` call."""
+    """Return a copy of a request with the call and the runtime that an override has passed to `super()`."""
     if not isinstance(runtime, ToolRuntime):
         raise TypeError(f"_run_one and _arun_one take a ToolRuntime as their third argument, got {runtime!r}")
     return ToolCallRequest(tool_call=call, tool=request.tool, state=runtime.state, runtime=runtime)

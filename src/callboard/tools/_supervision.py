@@ -131,10 +131,7 @@ class Supervision:
         wider: Sequence[AnyLimiter] = (),
         context: Callable[[], CallContext] = CallContext,
     ) -> CallOptions:
-        """Return the policy and the limits of a call; `wider` are more limits, such as one for the whole run.
-
-        `context` makes the context for the key functions of the limits.
-        """
+        """Return the policy and the limits of a call; `wider` are more limits, such as one for the whole run."""
         name = call["name"]
         known = self.limiters.get(name, self.shared)
         limiters: Sequence[AnyLimiter] = [one.seeing(context) for one in known] if self.takes_context else known
@@ -144,10 +141,7 @@ class Supervision:
         return self.policies.get(name, self.default)
 
     def rooms(self, name: str) -> dict[str, float]:
-        """Return how many calls of a tool can start immediately under each of its limits, by the name of the limit.
-
-        Keys of limits are ignored.
-        """
+        """Return how many calls of a tool can start immediately under each of its limits, by the name of the limit."""
         rooms = {} if self._limit is None else {"node": _permits_of(self._limit)}
         if (own := self.policy(name).limit) is not None:
             rooms[f"tool:{name}"] = _permits_of(own)
@@ -180,7 +174,7 @@ class Supervision:
 async def run_judged(
     supervised: SupervisedCall[Any], inner: Callable[[], Awaitable[R]], judge: Judge, rework: Rework
 ) -> R | ToolMessage:
-    """Run a call within its time budget, and return its output or an error message; see `message_for`."""
+    """Run a call within its time budget, and return its output, or the message for its error."""
     try:
         if supervised.policy.budget is None:
             running = inner()
@@ -196,10 +190,7 @@ async def run_judged(
 async def message_for(
     supervised: SupervisedCall[Any], exc: BaseException, judge: Judge, rework: Rework
 ) -> ToolMessage | None:
-    """Return the message for the error that a call has ended with; `None` if the caller must raise the error.
-
-    `judge` decides which errors become messages. `rework` lets the middleware change such a message.
-    """
+    """Return the message for the error that a call has ended with; `None` if the caller must raise the error."""
     # Never raised here: this frame, which refers to the error, would be in its traceback, a reference cycle.
     if (error := supervised.as_error(exc)) is None:
         return None
@@ -218,10 +209,7 @@ def _message_of(supervised: SupervisedCall[Any], error: Exception, judge: Judge)
 
 
 async def _reworked(supervised: SupervisedCall[Any], message: ToolMessage, judge: Judge, rework: Rework) -> ToolMessage:
-    """Return the error message of a call after the middleware has changed it.
-
-    The middleware has at least the call's grace for that, even if the budget is spent.
-    """
+    """Return the error message of a call after the middleware has changed it."""
 
     def failed(error: Exception) -> ToolMessage:
         if (told := _message_of(supervised, error, judge)) is None:
@@ -238,7 +226,7 @@ async def _reworked(supervised: SupervisedCall[Any], message: ToolMessage, judge
 
 
 async def untouched(message: ToolMessage, _: object) -> ToolMessage:
-    """Return the error message unchanged. Used where no middleware may change it."""
+    """Return the error message unchanged; takes the place of `_reworked` where no middleware may change it."""
     return message
 
 
@@ -257,7 +245,7 @@ def _by_tool(option: str, label: str, policies: object) -> Mapping[str, CallPoli
 
 
 def _permits_of(limit: Limit) -> float:
-    """Return the number of calls that can start immediately under an unused limit."""
+    """Return the number of calls that a limit lets start immediately while no other call uses it."""
     return min(limit.concurrency or math.inf, math.inf if limit.rate is None else limit.rate.calls)
 
 

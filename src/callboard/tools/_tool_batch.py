@@ -157,10 +157,7 @@ class ToolBatch:
             self.threads = self.threads.at_least(concurrency)
 
     def preparing(self) -> Steps[None]:
-        """Compute the keys of the calls, refuse calls above the limits, and load the ledger. Must be run first.
-
-        A generator computation for `in_portions`.
-        """
+        """Compute the keys of the calls, refuse calls above the limits, and load the ledger. Must be run first."""
         setup, calls, reply = self.setup, self._requested.calls, self._requested.reply
         if self._requested.kind == "tool_calls" and self.state:
             is_counted = setup.max_calls is not None
@@ -175,13 +172,10 @@ class ToolBatch:
         self.keeps = self._on_finish is not None or self.ledger.is_kept
 
     async def claims(self) -> list[str]:
-        """Return the keys of calls to store as started (claims): new calls that must not run twice and need not wait.
-
-        Called before any tool function starts, so that the caller can store all these claims together. Calls that must
-        wait for a permit are claimed later.
-        """
+        """Return the keys of the calls to be stored as started: new calls that must not run twice and need not wait."""
         # A call that must wait for a permit is claimed when it gets one. If the process is killed before that, the call
         # has not started, and may run. Calls with answers are claimed at that moment too, together with their answers.
+        # The caller stores all these claims together, before any tool function starts.
         started: Counter[str] = Counter()
         claims: list[str] = []
         supervision, at_once = self.setup.supervision, self.config.get("max_concurrency")
@@ -205,10 +199,7 @@ class ToolBatch:
         return claims
 
     async def run(self) -> Any:
-        """Run the calls that have no result yet, and return the output of the whole batch.
-
-        Raises GraphInterrupt for open questions, DrainingError, or the unhandled error of a call.
-        """
+        """Run the calls that have no result yet, and return the output of the whole batch."""
         setup, thread_id = self.setup, self.config["configurable"].get("thread_id")
         around = batch_context(None if self._runtime is NO_RUNTIME else ProgressChunks(self._runtime))
         if around.observers.calls:
@@ -245,13 +236,11 @@ class ToolBatch:
         return self._outcome(supervised)
 
     async def _supervise(self, supervised: list[SupervisedCall[Output]], around: BatchContext) -> None:
-        """Append to `supervised` a supervised call for each call of the batch that has no result yet and must run now.
-
-        In portions, because there may be very many calls.
-        """
+        """Append to `supervised` each call of the batch that has no result and no unanswered question."""
         ledger, supervision = self.ledger, self.setup.supervision
         kind = _BatchCall if self.around is None else _WrappedCall
         is_plain = not self._wide and not supervision.takes_context
+        # With pauses for other tasks, because there may be very many calls.
         for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
             if index and index % STARTED_TOGETHER == 0:
                 await checkpoint()
@@ -276,7 +265,7 @@ class ToolBatch:
             supervised.append(one)
 
     def _named(self, around: BatchContext) -> BatchContext:
-        """Return the batch's context with data for observers: tool descriptions, redaction function, and run ids."""
+        """Return a copy of the batch's context with data for observers: tool descriptions, redaction and run ids."""
         run, conf = around.run, self.config["configurable"]
         if run is None and "thread_id" in conf:
             found = self.config["metadata"].get("run_id") or self.config.get("run_id") or ""
@@ -325,10 +314,7 @@ class ToolBatch:
             signals.clear()  # the traceback refers to this list: break the reference cycle
 
     def _note(self, supervised: Sequence[SupervisedCall[Output]]) -> None:
-        """Copy results and open questions of ended calls into the ledger, and remove the error objects from the calls.
-
-        The tracebacks of the errors refer to this batch.
-        """
+        """Copy results and open questions of ended calls into the ledger, and remove error objects from the calls."""
         for key, call in zip(self._due, supervised, strict=False):
             if isinstance(call.error, GraphInterrupt):
                 self.ledger.asked(key, call.error)
@@ -336,6 +322,7 @@ class ToolBatch:
                 self.ledger.left_for_parent(key, call.error.args[0])
             elif call.result is not None:
                 self.ledger.finished(key, call.result)
+            # Its traceback refers to this batch.
             call.error = None
 
     def runtime_for(self, call: ToolCall, config: RunnableConfig) -> ToolRuntime[Any, Any]:
@@ -353,10 +340,7 @@ class ToolBatch:
         )
 
     def ready(self, tool: BaseTool, config: RunnableConfig) -> "ReadyTool":
-        """Return the `ReadyTool` of a tool, which all calls of the tool in this batch share.
-
-        It is made once, unless a call has callbacks of its own.
-        """
+        """Return the `ReadyTool` of a tool, which all calls without callbacks of their own share in this batch."""
         own = self.overrides is not None or config.get("callbacks") is not self.callbacks
         # At each attempt: middleware runs users' code between two, and may replace the tool's methods, as mocks do.
         plan = self.setup.plan(tool)
@@ -425,10 +409,7 @@ class _BatchCall(SupervisedCall[Output]):
     _config: RunnableConfig
 
     async def run(self, config: RunnableConfig | None = None) -> Output:
-        """Run the call, with the given config or else the config of the batch, and return the output.
-
-        A handled error becomes a message.
-        """
+        """Run the call under `config`, by default the batch's config; return its output or an error message."""
         batch, setup = self.of, self.of.setup
         if batch.refused and self.index in batch.refused:
             return await self._refused()
@@ -478,10 +459,7 @@ class _BatchCall(SupervisedCall[Output]):
         return cast("Output", await run_judged(self, around, setup.at_override, untouched))
 
     async def _given(self, request: ToolCallRequest) -> Output:
-        """Run the call with the request that a `ToolNode` subclass's override has passed on; return its output.
-
-        Errors become messages at the same places as in LangGraph.
-        """
+        """Run the call with the request that a `ToolNode` subclass's override has passed on; return its output."""
         setup, call = self.of.setup, request.tool_call
         runtime = request.runtime
         request = ToolCallRequest(call, setup.tools.get(call["name"]), runtime.state, runtime)
@@ -508,10 +486,7 @@ class _BatchCall(SupervisedCall[Output]):
         return request
 
     async def _execute(self, request: ToolCallRequest | None = None) -> Output:
-        """Make one attempt at the call, and return its output.
-
-        Without a request, the call runs as the model wrote it.
-        """
+        """Make one attempt at the call, or at the changed call in `request`, and return its output."""
         # Few local names: this frame lives as long as the call, and thousands may wait.
         batch, setup = self.of, self.of.setup
         if request is None:
@@ -562,10 +537,7 @@ class _BatchCall(SupervisedCall[Output]):
             return error_message(content, call, error)
 
     def _without_tool(self, call: ToolCall) -> ToolMessage:
-        """Return the error message for a call of an unknown tool.
-
-        Raises TypeError if the node has the tool, and a middleware has removed it from the request.
-        """
+        """Return the error message for an unknown tool; raise TypeError if only a middleware has removed the tool."""
         tools = self.of.setup.tools
         if call["name"] in tools:
             raise TypeError(f"Tool {call['name']} is not registered with ToolNode")

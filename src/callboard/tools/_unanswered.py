@@ -34,30 +34,24 @@ def unanswered(messages: Sequence[Any]) -> list[ToolCall]:
 
 
 def without_answer(calls: Sequence[ToolCall], answers: Sequence[Any]) -> list[ToolCall]:
-    """Return the calls of a reply that have no answer, computed without breaks for other tasks; see `matching`."""
+    """Return the calls of a reply that have no answer among the messages after the reply."""
     return at_once(matching(calls, answers))
 
 
 def matching(calls: Sequence[ToolCall], answers: Sequence[Any]) -> Steps[list[ToolCall]]:
-    """Return the calls of a model's reply that have no answer among the messages after the reply.
-
-    Each message answers one call. A generator computation for `in_portions` or `at_once`.
-    """
+    """Return the calls of a reply that have no answer; a generator, between whose steps other tasks can run."""
     given = Counter(message.tool_call_id for message in answers if isinstance(message, ToolMessage))
+    # Each message answers one call.
     return _left(calls, given)
 
 
 def each_without_answer(calls: Sequence[ToolCall], messages: Sequence[Any]) -> list[ToolCall]:
-    """Return the calls that a conversation does not answer, computed without breaks for other tasks; see `seeking`."""
+    """Return the given calls that have no answer in a conversation; the calls may be of different replies."""
     return at_once(seeking(calls, messages))
 
 
 def seeking(calls: Sequence[ToolCall], messages: Sequence[Any]) -> Steps[list[ToolCall]]:
-    """Return the calls that have no answer in a conversation.
-
-    The calls may be of different replies. Only answers after the last reply that contains the call count. A generator
-    computation for `in_portions` or `at_once`.
-    """
+    """Return the calls that have no answer in a conversation; a generator that yields regularly."""
     if not messages:
         return [*calls]
     sought = {*(yield from each(id_of, calls))}
@@ -79,14 +73,12 @@ def seeking(calls: Sequence[ToolCall], messages: Sequence[Any]) -> Steps[list[To
 
 
 def _left(calls: Sequence[ToolCall], given: Counter[str]) -> Steps[list[ToolCall]]:
-    """Return the calls without an answer; `given` has the number of answers by call id.
-
-    Each answer counts for one call with its id.
-    """
+    """Return the calls without an answer; `given` has the number of answers by call id."""
     if not given:
         return [*calls]
 
     def is_left(call: ToolCall) -> bool:
+        # Each answer counts for one call with its id.
         given[id_of(call)] -= 1
         return given[id_of(call)] < 0
 
@@ -103,10 +95,7 @@ def asked_at(call: ToolCall, messages: Sequence[Any]) -> int | None:
 
 
 def answer_of(call: ToolCall, messages: Sequence[Any]) -> ToolMessage | None:
-    """Return the last message that answers a call, after the last reply with this call; `None` if there is none.
-
-    If no reply contains the call, return the last answer in all messages.
-    """
+    """Return the last answer to a call after the last reply with the call; `None` if there is none."""
     for message in reversed(messages):
         if isinstance(message, ToolMessage) and message.tool_call_id == id_of(call):
             return message
@@ -171,14 +160,12 @@ class Exchange:
 
 
 def exchanges_in(messages: Sequence[BaseMessage]) -> list[Exchange]:
-    """Return the messages of a conversation, each with the answers to its calls.
-
-    As models reuse ids, an answer belongs to the last message before it that contains a call with its id.
-    """
+    """Return the messages of a conversation, each with the answers to its calls."""
     exchanges: list[Exchange] = []
     asking: dict[str, list[Exchange]] = {}
     for message in messages:
         if isinstance(message, ToolMessage) and asking.get(message.tool_call_id):
+            # As models reuse ids, an answer belongs to the last message before it that contains a call with its id.
             exchange = asking[message.tool_call_id].pop()
             exchange.answers.append(message)
             exchange.is_in_order &= exchange is exchanges[-1]
