@@ -51,18 +51,12 @@ class Batch(Generic[T]):
 
     @property
     def closed(self) -> bool:
-        """True if the batch has ended or was cancelled, so that it starts no further call or attempt.
-
-        Also true in a shielded block, which does not notice the cancellation.
-        """
+        """True if the batch has ended or was cancelled, so that it starts no further call or attempt."""
+        # Also true in a shielded block, which does not notice the cancellation.
         return self._has_ended or (self._nursery is not None and self._nursery.cancel_called)
 
     async def run(self) -> None:
-        """Run every call to its end; raise the error of a failed call after all calls have ended.
-
-        With several failed calls, "cancel" raises the first error with the others in its notes, and "finish" raises an
-        exception group.
-        """
+        """Run every call to its end; raise the error of a failed call after all calls have ended."""
         count = len(self.calls)
         loop = self.calls[0].loop if count else current_loop()
         # A cancelled caller starts no call. Its deadline was read when the calls were made, just before; a cancellation
@@ -106,16 +100,13 @@ class Batch(Generic[T]):
             _warn_about_left_tasks(left)
 
     def _refuse_rest(self) -> None:
-        """Record a `CallCancelledError` for each call that never began, because other code cancelled its task."""
+        """Record an error for each call that never began because other code cancelled the call's task."""
         for call in self._next:
             call.error, call.ended = CallCancelledError(call.name, call.id), True
             self._failed.append(call)
 
     def start_beside(self, child: ChildFn, grace: float) -> None:
-        """Start a task beside the calls; the batch also waits for this task. Do nothing if the batch is closed.
-
-        `grace` is the task's time for clean-up, in seconds.
-        """
+        """Start a task beside the calls, unless the batch is closed; the batch also waits for this task."""
         if self._nursery is not None and not self.closed:
             self._nursery.start(child, grace)
 
@@ -165,11 +156,9 @@ class Batch(Generic[T]):
 
 
 def _note(error: Exception, call: SupervisedCall[Any]) -> None:
-    """Add a note that names the tool and the call to an error, unless the error has this note already.
-
-    A tool may raise the same error object twice.
-    """
+    """Add a note that names the tool and the call to an error, unless the error has this note already."""
     name, call_id = repr(call.name), repr(call.id)
+    # A tool may raise the same error object twice.
     if not any(name in note and call_id in note for note in getattr(error, "__notes__", ())):
         error.add_note(f"In tool {name} (call {call_id}).")
 

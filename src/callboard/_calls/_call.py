@@ -120,7 +120,7 @@ class Attempt:
         return LoopHolder(self.tool, f"tool {self.title}")
 
     def end(self) -> None:
-        """Record that the tool body has ended."""
+        """Record that the tool's function has ended."""
         self.number = 0  # from now on `report` ignores a thread or a task that the body has left behind
         reporter.set(self.owner)
         if self.owner.throttle is not None:
@@ -129,12 +129,12 @@ class Attempt:
             report_activity()
 
     def report(self, progress: Progress) -> None:
-        """Report progress of the tool body; do nothing after the body has ended. May be called from any thread."""
+        """Report progress of the tool's function; do nothing after its end. May be called from any thread."""
         if number := self.number:  # read once: the loop may set it to 0 meanwhile
             self.owner.report(progress, number)
 
     async def in_time(self, running: Coroutine[Any, Any, T], policy: CallPolicy) -> T:
-        """Run the tool body; raise `CallTimeoutError` if it exceeds the timeout or the idle timeout of the policy."""
+        """Run the tool's function; raise `CallTimeoutError` if it exceeds the timeout or idle timeout of the policy."""
         owner = self.owner
         clock = self.clock = AttemptClock(
             owner.loop, timeout=policy.timeout, idle=policy.idle_timeout, until=owner.until, grace=owner.grace
@@ -155,14 +155,11 @@ class Attempt:
         raise CallTimeoutError(self._call["name"], owner.id, seconds, held=held, idle=is_idle) from cause
 
     def suspend_timeouts(self) -> Turn | None:
-        """Suspend the attempt's timeouts until an engine starts the tool body; return the `Turn` that restarts them.
-
-        Returns `None` if the body has no timeouts.
-        """
+        """Suspend the timeouts, if any, until an engine starts the tool's function; return a `Turn` to restart them."""
         return None if self.clock is None else Turn(self.clock)
 
     async def run_in_thread(self, fn: Callable[[], T]) -> T:
-        """Run a sync tool body in a worker thread; the attempt's permits are held until the thread has really ended."""
+        """Run a tool's sync function in a worker thread; the permits are held until the thread has really ended."""
         name = f"tool {self._call['name']!r} (call {self._call.get('id')!r})"
         if self._threads is None:
             return await run_in_thread(self.owner.loop, fn, name, self)
@@ -205,7 +202,7 @@ class Attempt:
                 one = getattr(one, "outer", None)  # a call, if its middleware runs this attempt's call
 
     async def _place_at(self, gate: AnyGate, around: "tuple[Attempt, ...]", loop: EventLoop) -> AnyGate | Loan:
-        """Take a permit of a gate, or borrow it from an outer attempt; raise `DeadlockError` in a deadlock."""
+        """Acquire a permit at a limit, or borrow one from an outer attempt; raise `DeadlockError` in a deadlock."""
         # Only for nested attempts, and for attempts that hold a permit already: only these can be part of a deadlock.
         lent = (one.lend(gate.identity) for one in around) if around and gate.is_lendable else ()
         loan = next((one for one in lent if one is not None), None)
@@ -231,7 +228,7 @@ class Attempt:
             return self._holding(gate)
 
     def _holding(self, gate: AnyGate) -> AnyGate:
-        """Register the attempt as a holder of a permit of `gate`, for deadlock detection; return `gate`."""
+        """Register the attempt as a holder of a permit of the limit `gate`, for deadlock detection; return `gate`."""
         if isinstance(gate, SharedPermit):
             gate.note_holder(self, has=True)
         elif gate.concurrency is not None:
@@ -247,7 +244,7 @@ class Attempt:
         gate.leave()
 
     def lend(self, identity: Hashable) -> Loan | None:
-        """Return a `Loan` of the permit with this identity; `None` if the attempt does not hold it, or lost it."""
+        """Return a `Loan` of the permit with this identity; `None` if the attempt does not hold such a permit now."""
         with _lending:  # a permit that is being released must not be lent any more
             loan = None if self._loans is None else self._loans.get(identity)
             if loan is not None:
@@ -277,7 +274,7 @@ class Attempt:
             raise NoPlaceError(lost)
 
     def leave(self) -> None:
-        """Release the attempt's permits, unless its abandoned worker thread keeps them until the thread ends."""
+        """Release the attempt's permits, unless its abandoned worker thread holds them until the end of the thread."""
         if not self._handed_over:
             self._leave_places()
 
@@ -294,7 +291,7 @@ class Attempt:
                 self._give_back(place)
 
     def thread_abandoned(self) -> None:
-        """Let the abandoned thread keep the permits; reject all queued calls if no usable worker thread is left."""
+        """Let the abandoned thread hold the permits; reject all queued calls if no worker thread is usable any more."""
         self._handed_over = True  # before `leave`, which the call reaches right after this
         self.owner.note("abandoned", {})
         threads, limiter = self._threads, self._thread_limiter
@@ -314,7 +311,7 @@ class Attempt:
 
 
 class CallOptions(NamedTuple):
-    """Tool call, policy and limiters of one attempt, used in place of those of the attempt's `SupervisedCall`."""
+    """Changed tool call, policy and limiters for one attempt, in place of the original ones of the call."""
 
     call: ToolCallLike
     policy: CallPolicy
@@ -402,13 +399,11 @@ class SupervisedCall(Timed, Generic[T]):
         return LoopHolder(f"around {self.name}", f"the middleware around tool {self.name!r} (call {self.id!r})")
 
     async def within_budget(self, run: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
-        """Await `run()`; raise `DeadlineExceededError` if the call, including its waits, takes longer than its budget.
-
-        A call whose budget ran out in the queue still gets `at_least` seconds.
-        """
+        """Await `run()`; raise `DeadlineExceededError` if the call, including its waits, exceeds its time budget."""
         budget = self.policy.budget
         if budget is None:
             return await run()
+        # `at_least` is for a call whose budget was spent in the queue.
         deadline = max(self._around.now + budget, self.loop.now() + at_least)
         with (limit := TimeLimit(self.loop.scope(deadline, self.grace))):
             return await run()
@@ -427,10 +422,7 @@ class SupervisedCall(Timed, Generic[T]):
         return self.policy.timeout is not None and self.policy.budget is None
 
     async def within_timeout(self, middleware: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
-        """Run the call's middleware; raise `CallTimeoutError` if the middleware's own code exceeds the timeout.
-
-        Attempts and deliberate waits do not count. The first timeout is at least `at_least` seconds.
-        """
+        """Run the call's middleware; raise `CallTimeoutError` if the middleware's own code exceeds the timeout."""
         timeout = self.policy.timeout
         if timeout is None or not self.times_middleware:
             return await middleware()
@@ -488,13 +480,13 @@ class SupervisedCall(Timed, Generic[T]):
         self.handled = None  # its traceback refers to the frames of this call: a reference cycle
 
     def as_error(self, exc: BaseException) -> Exception | None:
-        """Return `exc`, or a `CallCancelledError` for an unrequested cancellation; `None` if `exc` must propagate."""
+        """Return `exc`, or a `CallCancelledError` if a tool raised a cancellation; `None` for a real cancellation."""
         if isinstance(exc, Exception):
             return exc
         return CallCancelledError(self.name, self.id) if self.loop.uncancel_foreign(exc) else None
 
     def end_with(self, error: BaseException) -> bool:
-        """Record the error that ended the call; return `False` for a requested cancellation, which must propagate."""
+        """Record the error that ended the call; return `False` for a real cancellation, which must propagate."""
         by_itself = self.as_error(error)
         if by_itself is None and isinstance(error, self.loop.cancelled_class):
             # `ended` stays False: a drain reports a cancelled call that has begun as unknown.
@@ -513,7 +505,7 @@ class SupervisedCall(Timed, Generic[T]):
         *args: *Args,
         terms: "CallOptions | None" = None,
     ) -> R:
-        """Make one attempt: wait for the call's permits, run the tool body, and cancel it when its timeout is over."""
+        """Make one attempt: wait for the call's permits, and run the tool's function within its timeouts."""
         # `_is_over` without its frame: it is asked for each call.
         batch = self._batch
         if (batch is not None and batch.closed) or self.loop.is_cancelled() or cleaning_up.get():
@@ -559,7 +551,7 @@ class SupervisedCall(Timed, Generic[T]):
         return (batch is not None and batch.closed) or self.loop.is_cancelled() or cleaning_up.get()
 
     async def _raise_over(self) -> None:
-        """Raise the call's pending cancellation, or `CallCancelledError` if a shield holds this cancellation back."""
+        """Raise the call's pending cancellation, or `CallCancelledError` if the code is shielded from cancellation."""
         closed = self._batch is not None and self._batch.closed
         if closed or self.loop.is_cancelled():
             await self.loop.raise_cancelled()
@@ -567,7 +559,7 @@ class SupervisedCall(Timed, Generic[T]):
             raise CallCancelledError(self.name, self.id)  # behind a shield, the loop raises no cancellation
 
     async def _enter(self, attempt: Attempt, tool: str, limiters: Sequence[AnyLimiter]) -> float:
-        """Wait for the attempt's permits at all limiters; return the seconds of the wait."""
+        """Wait for the attempt's permits at all limits; return the duration of the wait in seconds."""
         since = self.loop.now()
         self.waiting += 1
         self._tell("queued", tool)
@@ -648,7 +640,7 @@ class SupervisedCall(Timed, Generic[T]):
 
 
 def _end(policy: CallPolicy, around: BatchContext) -> float:
-    """Return the deadline of a call in loop time: the end of its budget, or the deadline of its batch if earlier."""
+    """Return the deadline of a call in loop time: the end of its budget, or its batch's deadline if that is earlier."""
     return around.until if policy.budget is None else min(around.until, around.now + policy.budget)
 
 
@@ -668,7 +660,7 @@ def _tell_of(report: _Report) -> None:
 
 @contextmanager
 def waiting() -> Generator[None]:
-    """Suspend the timeout of the running call's middleware during a `with` block that waits on purpose."""
+    """Suspend the middleware's timeout during a `with` block in which a middleware waits deliberately."""
     call = current_call()
     with nullcontext() if call is None else call.outside_timeout():
         yield

@@ -104,7 +104,7 @@ def attached_context(given: Carried, tell: Tell, *, logs: bool = True) -> Abstra
 
 
 class _AttachedContext:
-    """Context manager of `attached_context()`; a class, because a generator would take twice as long in every call."""
+    """Context manager that `attached_context()` returns; a generator would take twice as long in every call."""
 
     __slots__ = ("_around", "_given", "_logs", "_relay", "_reporter", "_sender", "_tell", "_timed")
 
@@ -148,7 +148,7 @@ class NonsenseError(ValueError):
 
 
 def dispatch_event(told: Told) -> None:
-    """Report the progress, or log the record, that a worker has sent; call this in the task that waits for the worker.
+    """Report the progress, or log the record, that a worker sent; called by the task that waits for the worker.
 
     Args:
         told: the event, as a worker sent it; it is validated.
@@ -234,7 +234,7 @@ _MONOTONIC: Final = cast("EventLoop", _Monotonic())
 
 
 class _Reports:
-    """Progress reporter of the call that a worker runs; also has the idempotency key of the call."""
+    """Progress reporter of the call that a worker runs, with the idempotency key of the call."""
 
     def __init__(self, tell: Tell, key: str | None) -> None:
         self._tell = tell
@@ -344,7 +344,7 @@ def _nearest_logger(name: str) -> logging.Logger:
 
 
 class BodyRaisedError(Exception):
-    """Wrapper that distinguishes a `CallError` of the called function from the engine's; users get the `CallError`."""
+    """Wrapper of a `CallError` that the called function raised, to distinguish it from errors of the engine."""
 
     def __init__(self, error: CallError) -> None:
         self.error = error
@@ -353,7 +353,7 @@ class BodyRaisedError(Exception):
 
 @contextmanager
 def marked() -> Generator[None]:
-    """Wrap a `CallError` that a function raises in the `with` block, so that it is not taken for the engine's own."""
+    """Wrap each `CallError` that is raised in the `with` block, to distinguish it from errors of the engine."""
     # For example, a body that uses an engine of its own may raise that engine's `EngineError`.
     try:
         yield

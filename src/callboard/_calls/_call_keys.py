@@ -1,4 +1,4 @@
-"""Keys that a tool sends to services: `idempotency_key` identifies repeated requests, `fencing_token` outdated ones."""
+"""Keys by which a service detects repeated requests (`idempotency_key`) and outdated ones (`fencing_token`)."""
 
 from contextvars import ContextVar
 from typing import Protocol
@@ -9,7 +9,7 @@ from callboard._util._canonical import digest
 
 
 class KeyScope(Protocol):
-    """Protocol of an object that has the unique name of a call."""
+    """Protocol of an object that knows the unique name of a call."""
 
     @property
     def name(self) -> object:
@@ -56,7 +56,7 @@ _owned: ContextVar[tuple[int, object] | None] = ContextVar("callboard_owned", de
 
 
 def fenced_by(token: int) -> None:
-    """Set the fencing token of the running actor's lease; tool calls that the actor starts do not use the token."""
+    """Set the fencing token of the running actor's lease, except for tool calls that the actor starts."""
     _owned.set((token, reporter.get()))
 
 

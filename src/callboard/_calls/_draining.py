@@ -84,11 +84,11 @@ class Operation:
         return was_ended
 
     def ended_by_drain(self) -> DrainingError:
-        """Return the error to raise after the `with` block, in code that runs only if a drain cancelled the block."""
+        """Return the error to raise after a `with` block that a drain has cancelled."""
         return DrainingError(self.whole.what, begun=True)
 
     def begin(self, tool: str, call_id: str | None) -> None:
-        """Record that the operation's function begins; if a drain cancels it later, its outcome is "unknown"."""
+        """Record that the operation's function begins: a later cancellation leaves its outcome unknown."""
         self._body = UnknownCall(tool=tool, call_id=call_id, thread_id=self._thread_id)
 
     @property
@@ -97,7 +97,7 @@ class Operation:
         return self._body is not None
 
     def end(self) -> None:
-        """Cancel the operation, with its grace for clean-up; call this in the thread of the operation's event loop."""
+        """Cancel the operation, with its time for clean-up; call this in the thread of the operation's event loop."""
         if not self.is_over:
             # Collected before the cancellation: afterwards the batches no longer list their calls. An idempotent call
             # is not at stake, because it can be repeated.
@@ -113,7 +113,7 @@ class Operation:
 
 
 class _Round:
-    """State of one drain: the operations still to wait for, and the report. Guarded by the lock of `InFlight`."""
+    """State of one drain: the operations that have not ended, and the report. Guarded by the lock of `InFlight`."""
 
     def __init__(self, left: set[Operation]) -> None:
         self.left = left
@@ -131,7 +131,7 @@ class _Round:
 
 
 class InFlight:
-    """Registry of one object's running operations, in all event loops, for its drain; may be used from any thread.
+    """Thread-safe registry of the running operations of one object, in all event loops, for the object's drain.
 
     An operation that begins within a running operation of the same object belongs to that one. It is admitted during a
     drain, too: otherwise the outer operation could not finish.
@@ -152,11 +152,8 @@ class InFlight:
         return InFlight, (self.what,)
 
     def admit(self, one: Operation, around: tuple[Operation, ...]) -> None:
-        """Register an operation, so that a drain waits for it; raise `DrainingError` during a drain.
-
-        `around` are the enclosing operations. An operation within a running operation of the same object is always
-        admitted, and needs no registration.
-        """
+        """Register an operation, so that a drain waits for it; raise `DrainingError` during a drain."""
+        # An operation within a running operation of the same object is always admitted, and needs no registration.
         inside = False
         for outer in around:
             inside |= outer.whole is self and not outer.is_over
@@ -176,11 +173,7 @@ class InFlight:
                 drain.account_for(one, was_ended=was_ended)
 
     async def drain(self, timeout: float) -> Drained:
-        """Refuse new operations until `reopen()`; wait for running ones, and cancel them after `timeout` seconds.
-
-        Cancelled operations have their grace in addition. If the caller is cancelled, running operations are cancelled
-        at once. The operations that the caller itself runs in are not waited for.
-        """
+        """Refuse new operations until `reopen()`; wait for running ones, and cancel them after `timeout` seconds."""
         check_duration("drain(timeout=...)", timeout)
         loop = current_loop()
         drain = self._begun()
@@ -206,7 +199,7 @@ class InFlight:
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """Run a `with` block that may drain the object; afterwards accept or refuse operations as before the block."""
+        """Run a `with` block in which the object may be drained; after it, undo the refusal of new operations."""
         was_draining = self.is_draining
         try:
             yield

@@ -48,7 +48,7 @@ class NoKeyError(Exception):
 
 
 def without_key(error: Exception, title: str, call: ToolCallLike, option: str = "key") -> NoKeyError:
-    """Add a note about the limit and the call to a key function's error; return the `NoKeyError` to raise from it."""
+    """Add a note to an error of a limit's key function, and return the `NoKeyError` to raise from this error."""
     error.add_note(
         f"Raised by Limit({option}=...) of {title.removeprefix('the queue of ')}, asked for the key of the tool call "
         f"{call['name']!r} (call {call.get('id')!r}). Return a key for every call, whatever its arguments are."
@@ -60,7 +60,7 @@ def without_key(error: Exception, title: str, call: ToolCallLike, option: str = 
 
 
 class Holder(Protocol):
-    """Protocol of an attempt for deadlock detection: an attempt holds permits, and may wait for a further permit."""
+    """Protocol of an attempt that holds permits and may wait for a further permit; used by deadlock detection."""
 
     waits_for: "Wait | None"
     """Current wait for a permit; `None` while the attempt does not wait."""
@@ -118,7 +118,7 @@ class Loan:
 
     @property
     def starts(self) -> "Gate | None":
-        """Gate that has to count the borrower's start for a rate limit; `None` if no gate of this process counts it."""
+        """Limit in this process that must count the borrower's start (for a rate); `None` if there is no such limit."""
         return self._permit.starts
 
     @property
@@ -201,7 +201,7 @@ class Wait:
         self.loan = loan
 
     def may_end_by(self) -> tuple[Collection[Holder], Holder | None]:
-        """Return all attempts that hold a permit of the gate, and the current borrower of the loan, or `None`."""
+        """Return the attempts that can end this wait: holders of the limit's permits, and the loan's borrower."""
         return list(self.crowd.holders), None if self.loan is None else self.loan.borrower
 
 
@@ -209,7 +209,7 @@ class Wait:
 
 
 class Window:
-    """Sliding window of a rate: the times of the last `rate.calls` starts."""
+    """Sliding window of a rate limit: the times of the last `rate.calls` starts."""
 
     __slots__ = ("_per", "_starts")
 
@@ -219,7 +219,7 @@ class Window:
         self._starts: deque[float] = deque([-math.inf] * rate.calls, maxlen=rate.calls)
 
     def opens_at(self) -> float:
-        """Return the earliest time at which the rate allows the next start."""
+        """Return the earliest time at which the rate limit allows the next start."""
         return self._starts[0] + self._per
 
     def stamp(self, now: float) -> None:
@@ -230,7 +230,7 @@ class Window:
 
 
 class _Waiter:
-    """Call in the queue of a gate; `refused` is the reason if the queue rejects the call."""
+    """Call in the queue of a limit; `refused` is the reason if the queue rejects the call."""
 
     __slots__ = ("awake", "refused", "wakeup")
 
@@ -265,21 +265,21 @@ class Gate:
 
     @property
     def identity(self) -> Hashable:
-        """Key by which a loan of a permit is found: the gate itself, because its permits are interchangeable."""
+        """Key by which a loan of a permit is found: this object itself, because its permits are interchangeable."""
         return self
 
     @property
     def concurrency(self) -> int | None:
-        """Number of permits of the gate; `None` if it is unlimited."""
+        """Number of permits; `None` if it is unlimited."""
         return self._limit.concurrency
 
     @property
     def is_lendable(self) -> bool:
-        """True if an attempt may lend its permit to a nested call; false for a gate that limits only the rate."""
+        """True if a permit may be lent to a nested call; false if only the rate of starts is limited."""
         return self._limit.concurrency is not None
 
     def idle(self, loop: EventLoop) -> bool:
-        """Return whether the gate has no taken permits, no queue and no recent starts, so that it can be removed."""
+        """Return whether the limit has no taken permits, no queue and no recent starts, so that it can be removed."""
         concurrency = self._limit.concurrency
         if self._queue or self._free != (math.inf if concurrency is None else concurrency):
             return False
@@ -293,7 +293,7 @@ class Gate:
             return not self._queue and self._take(loop)
 
     async def enter(self, loop: EventLoop, turn: LoanTurn | None = None) -> bool:
-        """Wait in FIFO order for a permit and return `True`; return `False` if a requested loan is granted first."""
+        """Wait in FIFO order for a permit, and return `True`; return `False` if a loan (`turn`) is granted first."""
         waiter = self._join_queue(loop)
         if waiter is None:
             return True
@@ -391,12 +391,13 @@ class Gate:
 
 
 def _common_time(loop: EventLoop) -> float:
-    """Return the time on the clock that all loops share, because loops with different clocks may share a gate."""
+    """Return the time on the clock that all event loops of the process share."""
+    # Loops with different clocks may share a limit.
     return loop.now() + loop.offset
 
 
 class Limiter:
-    """Limit within this process; it has one gate (permits and a queue), or one gate for each key in use."""
+    """Limit within this process: permits and a queue (a `Gate`), or one `Gate` for each key in use."""
 
     __slots__ = ("_by_key", "_gate", "_key", "_limit", "_lock", "_name", "_prune_at")
 
@@ -456,10 +457,7 @@ class Limiter:
 
 
 def limiter_of(limit: Limit, name: str, title: str) -> "Limiter | SharedLimiter":
-    """Return a `Limiter` for a limit of this process, or a `SharedLimiter` if `limit.shared` is a store.
-
-    `name` must be equal in all processes that share the limit; `title` names the queue in rejections.
-    """
+    """Return a `Limiter` for a limit of this process, or a `SharedLimiter` if `limit.shared` is a store."""
     return Limiter(limit, title) if limit.shared is None else SharedLimiter(limit, limit.shared, name, title)
 
 
@@ -531,20 +529,18 @@ class SharedPermit:
 
     @property
     def concurrency(self) -> int | None:
-        """Number of permits of all processes together; `None` for no limit."""
+        """Number of permits that all processes together may hold; `None` if it is unlimited."""
         return self._wanted.limit.concurrency
 
     @property
     def is_lendable(self) -> bool:
-        """True if the permit may be lent to nested calls: if the limit has a concurrency and no rate.
-
-        The store does not count the starts of nested calls, so a rate limit would be exceeded.
-        """
+        """True if the permit may be lent to nested calls: if the limit has a concurrency and no rate."""
+        # The store does not count the starts of nested calls, so a rate limit would be exceeded.
         return self.concurrency is not None and self._wanted.limit.rate is None
 
     @property
     def holders(self) -> set[Holder]:
-        """Attempts of this process that hold a permit with the same identity, as a new set."""
+        """Attempts of this process that hold an interchangeable permit, as a new set."""
         return set(_holders.get(self.identity, ()))
 
     @property
@@ -553,7 +549,7 @@ class SharedPermit:
         return self._wanted.title
 
     def note_holder(self, holder: Holder, *, has: bool) -> None:
-        """Register (`has=True`) or unregister `holder` as an attempt that holds a permit equal to this one."""
+        """Register (`has=True`) or unregister `holder` as an attempt that holds an interchangeable permit."""
         identity = self.identity
         with _holders_lock:
             holders = _holders.setdefault(identity, set())
@@ -563,7 +559,7 @@ class SharedPermit:
 
     @property
     def starts(self) -> None:
-        """Always `None`: no gate of this process counts the starts, because the store counts them; see `begin`."""
+        """Always `None`: the store counts the starts, and no limit of this process does."""
         return
 
     @property
@@ -576,7 +572,7 @@ class SharedPermit:
         return False
 
     async def enter(self, loop: EventLoop, turn: LoanTurn | None = None) -> bool:
-        """Request a permit and wait for it; return `True`, or `False` if a requested loan is granted first."""
+        """Request a permit and wait for it; return `True`, or `False` if a loan (`turn`) is granted first."""
         # Stored at once: `leave` must withdraw the request even if this wait is cancelled.
         wakeup = loop.wakeup()
         stay = self._stay = self._shared.ask(self._wanted, wakeup.set)
@@ -621,7 +617,7 @@ AnyGate = Gate | SharedPermit
 
 
 class Seeing:
-    """Limiter together with the function that creates the `CallContext` for its key functions."""
+    """Limiter with the function that creates the `CallContext` (state, config) for its key functions."""
 
     __slots__ = ("_context", "_limiter")
 

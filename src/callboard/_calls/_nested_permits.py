@@ -15,11 +15,9 @@ from callboard.exceptions import DeadlockError
 
 @contextmanager
 def waiting(attempt: Holder, wait: Wait, around: Collection[Holder], tool: str, call_id: str | None) -> Generator[None]:
-    """Register the wait of an attempt during a `with` block; raise `DeadlockError` if the wait completes a cycle.
-
-    `around` are the enclosing attempts, which all wait for this one; `tool` and `call_id` are for the error.
-    """
+    """Register the wait of an attempt during a `with` block; raise `DeadlockError` if the wait completes a cycle."""
     attempt.waits_for = wait
+    # The enclosing attempts all wait for this one.
     for one in around:
         if one.stalled is None:
             one.stalled = {}
@@ -53,7 +51,7 @@ def _circle(attempt: Holder, around: Collection[Holder]) -> list[Holder] | None:
 
 
 def _all_wait(attempt: Holder) -> bool:
-    """Return whether every attempt that could free a permit for `attempt` is waiting itself; true in each deadlock."""
+    """Return whether every attempt that could free a permit for `attempt` is waiting too, as in each deadlock."""
     return attempt.waits_for is not None and _is_stuck(
         attempt.waits_for, lambda one: bool(one.stalled) or one.waits_for is not None
     )
@@ -73,14 +71,14 @@ def _is_stuck(wait: Wait, is_stuck: Callable[[Holder], bool]) -> bool:
 
 
 def _waits_of(one: Holder) -> Iterator[Holder]:
-    """Yield the attempts that must get a permit before attempt `one` can end: nested ones, and `one` if it waits."""
+    """Yield the waiting attempts on which the end of attempt `one` depends: nested attempts, and `one` itself."""
     yield from [] if one.stalled is None else list(one.stalled)
     if one.waits_for is not None:
         yield one
 
 
 def _stuck(attempt: Holder) -> set[Holder]:
-    """Find all waiting attempts on which this attempt depends; return the ones that can never get a permit."""
+    """Return the waiting attempts that `attempt` depends on and that can never get a permit."""
     # First all that this attempt depends on, then remove those whose wait can end, until no more can be removed. What
     # remains is the largest set of attempts that wait only for each other.
     stuck: set[Holder] = set()
@@ -103,7 +101,7 @@ def _stuck(attempt: Holder) -> set[Holder]:
 
 
 def _chain(attempt: Holder, around: Collection[Holder], stuck: Collection[Holder]) -> list[Holder]:
-    """Return a cycle of attempts, each waiting for the next, that begins and ends with `attempt`; for an error."""
+    """Return a cycle of attempts for an error text, each waiting for the next; it begins and ends with `attempt`."""
     chain, here = [attempt], attempt
     while here.waits_for is not None:
         holders, _ = here.waits_for.may_end_by()

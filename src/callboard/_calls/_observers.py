@@ -143,10 +143,7 @@ def observe_by_default(find: Callable[[frozenset[str]], Observers] = _nobody) ->
 
 
 def current_observers() -> Observers:
-    """Return the observers of all calls, runs and actors that start in the current context.
-
-    Of several observers with the same kind, only the innermost is included.
-    """
+    """Return the observers of all calls, runs and actors that start in the current context."""
     here = _here.get()
     if not here and not _everywhere:
         return _unasked(_NOBODY.kinds)
@@ -242,7 +239,7 @@ class CarefulObserver(Generic[E]):
         return self._paused_until is not None
 
     def _is_to_blame(self, looks_before: int | None) -> bool:
-        """Return whether the observer was slow, and not the whole process; found by the number of watchdog checks."""
+        """Return whether the observer itself was slow, and not the whole process, by the watchdog's count of checks."""
         looks = self._looks()
         return looks_before is None or looks is None or looks - looks_before >= _LOOKS
 

@@ -102,10 +102,7 @@ class Host(Protocol):
         ...
 
     def start_beside(self, child: ChildFn, grace: float) -> None:
-        """Start a task beside the calls; the batch also waits for this task. Do nothing if the batch is closed.
-
-        `grace` is the task's time for clean-up, in seconds.
-        """
+        """Start a task beside the calls, unless the batch is closed; the batch also waits for this task."""
         ...
 
 

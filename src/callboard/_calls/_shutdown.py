@@ -189,11 +189,7 @@ def _stage(given: object) -> list[CanDrain]:
 
 @contextmanager
 def _heard(on_signal: Callable[[], object]) -> Generator[bool]:
-    """Call `on_signal` at each SIGTERM or Ctrl-C during a `with` block, then the handler of a server such as uvicorn.
-
-    Yields `True` if there is no such handler of SIGTERM. Yields `False` outside of the main thread, too, where no
-    signal is received.
-    """
+    """Call `on_signal` at each SIGTERM or Ctrl-C during a `with` block; yield `True` if no server handles SIGTERM."""
     if threading.current_thread() is not threading.main_thread():
         _log.info("drain_on_signal: this is not the main thread, which alone hears signals")
         yield False

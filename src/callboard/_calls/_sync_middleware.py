@@ -127,10 +127,7 @@ async def _settle(future: "Future[A]", awaitable: Awaitable[A]) -> None:
 
 
 async def _answer_while(run: Callable[[_Inbox[Q, A]], Awaitable[A]], call_next: Callable[[Q], Awaitable[A]]) -> A:
-    """Run a middleware in another thread, and the rest of the call in this event loop when the middleware requests it.
-
-    Returns the answer of the middleware.
-    """
+    """Run a middleware in another thread and, at its request, the rest of the call here; return its answer."""
     loop = current_loop()
     inbox: _Inbox[Q, A] = _Inbox(loop)
     outcome: Future[A] = Future()
