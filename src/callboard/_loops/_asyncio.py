@@ -1,4 +1,4 @@
-"""asyncio backend: a task is cancelled once, has a grace for clean-up, then is cancelled repeatedly until it ends.
+"""asyncio backend: a cancelled task first gets time for clean-up, and is then cancelled repeatedly until it ends.
 
 Children are native tasks. anyio's own task group would repeat the cancellation at every turn of the loop,
 and a plain `finally: await client.aclose()`, which is what tools contain, would never complete.
@@ -172,7 +172,7 @@ class AsyncioWakeup:
 
 
 class AsyncioSpawned:
-    """Native asyncio task that no nursery owns."""
+    """Native asyncio task that does not belong to a nursery."""
 
     __slots__ = ("_ended", "_scope", "_task")
 

@@ -1,4 +1,4 @@
-"""Cancel scope for asyncio with a deadline and a grace: one cancellation first, repeated ones after the grace.
+"""Cancel scope for asyncio: its first cancellation leaves time for clean-up (grace), then it cancels repeatedly.
 
 anyio's scopes would repeat the cancellation at every turn of the loop. `asyncio.timeout` sends it once and then waits
 without limit. A cancellation that a library swallowed is sent again after the grace.
@@ -18,7 +18,7 @@ AGAIN = 0.05
 
 
 class SwallowedCancellation:
-    """Context manager that cancels the running task again if code in the block has swallowed a cancellation.
+    """Context manager that cancels the running task again if code in the block caught and dropped a cancellation.
 
     Returned by `EventLoop.enforce_cancellation`.
 
@@ -151,7 +151,7 @@ class AsyncioScope:
         return swallowed
 
     def _swallows(self, exc_type: type[BaseException] | None) -> bool:
-        """Undo the cancellations that this scope sent; return whether one of them is the error of the block."""
+        """Undo the cancellations that this scope sent; return whether one of them ended the block."""
         root = self._root()
         if root._held and self in root._held:
             root._held.remove(self)
@@ -169,7 +169,7 @@ class AsyncioScope:
         )
 
     def cancel(self) -> None:
-        """Cancel the block once now, and repeatedly after the grace until it ends."""
+        """Cancel the block now, and repeatedly after its time for clean-up until it ends."""
         if self.cancel_called or not self._entered:
             return
         self.cancel_called = True
@@ -183,7 +183,7 @@ class AsyncioScope:
         self._timer = self._loop.call_later(self._grace, self._enforce)
 
     def move(self, deadline: float, *, grace: float | None = None) -> None:
-        """Change the deadline of the scope, and its grace if a new grace is given."""
+        """Change the deadline of the scope, and the time for clean-up (`grace`) if it is given."""
         if self.cancel_called or not self._entered:
             return
         if grace is not None:
@@ -258,7 +258,7 @@ innermost: ContextVar[AsyncioScope | None] = ContextVar("callboard_asyncio_scope
 
 
 def is_enforced() -> bool:
-    """Return whether an enclosing scope of the calling task was cancelled and its grace is over."""
+    """Return whether an enclosing scope of the calling task was cancelled and the time for its clean-up is over."""
     scope = innermost.get()
     while scope is not None and scope._sent < 2:
         scope = scope._outer
@@ -266,7 +266,7 @@ def is_enforced() -> bool:
 
 
 def unasked(exc: BaseException) -> "tuple[AsyncioScope, asyncio.Task[object]] | None":
-    """Return the innermost scope and its task if no scope of the task requested the cancellation `exc`; else `None`."""
+    """Return the innermost scope and its task if `exc` is a cancellation that no scope requested; else `None`."""
     scope, task = innermost.get(), asyncio.current_task()
     if not isinstance(exc, asyncio.CancelledError) or task is None or scope is None or scope.task is not task:
         return None

@@ -115,8 +115,9 @@ _shared: _BackgroundLoop | None = None
 
 
 def _forget() -> None:
-    """Forget the loop of the parent in a forked child, where its thread does not run and `_lock` may be held."""
+    """Discard the parent's background loop in a forked child process."""
     global _lock, _shared
+    # The thread of the loop does not run in the child, and `_lock` may be held.
     _lock, _shared = threading.RLock(), None
 
 
@@ -133,7 +134,7 @@ def _background() -> _BackgroundLoop:
 
 
 class _BridgedCall(Generic[T]):
-    """Call of an async function on a background loop; a cancelled call has a grace for clean-up, like all calls."""
+    """Call of an async function on a background loop; a cancelled call gets time for clean-up, like all calls."""
 
     # Until `on_end`, only the thread of the background loop writes the fields. Afterwards the caller reads the result.
 
@@ -186,7 +187,7 @@ class _BridgedCall(Generic[T]):
             self.lose()  # before its first step, by code that cancels all tasks of the loop
 
     def lose(self) -> None:
-        """Fail an unfinished call that the background event loop will not run; call this in the loop's thread."""
+        """Fail an unfinished call that the background loop will not run; call this in the loop's thread."""
         if not self._is_told:
             self._error = RuntimeError(_LOST)
             self._tell()
@@ -224,10 +225,8 @@ class _BridgedCall(Generic[T]):
 
 
 def run_from_sync(fn: Callable[[], Awaitable[T]]) -> T:
-    """Run an async function on an asyncio loop in another thread, with the caller's context variables.
-
-    A running event loop in the calling thread is blocked meanwhile. Ctrl-C cancels the call and waits for its end.
-    """
+    """Run an async function on an asyncio loop in another thread, with the caller's context variables."""
+    # A running event loop in the calling thread is blocked meanwhile.
     standing = _standing.set((*_standing.get(), *_loops_here()))
     try:
         shared = None if _background_blocked.get() else _background()
@@ -264,15 +263,12 @@ _standing: ContextVar[tuple[object, ...]] = ContextVar("callboard_standing", def
 
 
 def stands_still(loop: object) -> bool:
-    """Return whether a loop is blocked by sync code that waits for the running code to end.
-
-    `loop` is asyncio's or callboard's object for the loop.
-    """
+    """Return whether a loop (asyncio's or callboard's object) is blocked until the running code ends."""
     return loop in _standing.get()
 
 
 def _loops_here() -> list[object]:
-    """Return asyncio's and callboard's object for the event loop of this thread; an empty list if no loop runs here."""
+    """Return the running event loop of this thread, as asyncio's and as callboard's object; empty without a loop."""
     found: list[object] = []
     for which in (asyncio.get_running_loop, current_loop):
         with suppress(RuntimeError):

@@ -12,7 +12,7 @@ _current: RunVar[EventLoop] = RunVar("callboard_event_loop")
 
 
 class _Last(threading.local):
-    """Event loop that the last look-up in a thread has found."""
+    """Event loop that was found by the last look-up in a thread."""
 
     loop: EventLoop | None = None
 
@@ -67,7 +67,7 @@ def _nothing() -> None: ...
 
 
 def _runs(loop: EventLoop) -> bool:
-    """Return whether a loop is the running loop of this thread, and not an earlier loop that has ended."""
+    """Return whether a loop runs in this thread now; false for an earlier loop that has ended."""
     try:
         return current_loop() is loop
     except RuntimeError:

@@ -25,7 +25,7 @@ INSTANT = 1e-6
 
 
 class Timed:
-    """Deadline (loop time) and grace (seconds) of a block of code."""
+    """Deadline (loop time) of a block of code, and seconds for clean-up after a cancellation (grace)."""
 
     __slots__ = ("_cleanup_until", "grace", "loop", "until")
 
@@ -47,7 +47,7 @@ class Timed:
 
 
 class TimeLimit:
-    """Cancel scope for a `with` block that ends with `return`, so that code after the block runs only after a timeout.
+    """Cancel scope whose `with` block always ends by `return`: code after the block runs only after a timeout.
 
     The caller puts `return` into the block and raises its timeout error after it. An error that the clean-up raised
     after the timeout is stored in `cause` instead of hiding the timeout.
@@ -80,7 +80,7 @@ class TimeLimit:
         return True
 
     def _takes(self, error: Exception) -> bool:
-        """Return whether a clean-up after the timeout raised this error, so that it is stored instead of raised."""
+        """Return whether this error comes from a clean-up after the timeout, and must be stored instead of raised."""
         return self._scope.cancel_called and not (self._passes is not None and self._passes(error))
 
 
@@ -98,7 +98,7 @@ class OutOfTime(NamedTuple):
 
 
 class AttemptClock(Timed):
-    """Timeout and idle timeout of one tool body, with methods that suspend and restart both."""
+    """Timeout and idle timeout of one execution of a tool's function, with methods that suspend and restart both."""
 
     __slots__ = ("_around", "_began", "_idle", "_timeout", "scope")
 
@@ -119,7 +119,7 @@ class AttemptClock(Timed):
         """Scope that cancels the body when one of the timeouts is over."""
 
     def out_of_time(self) -> OutOfTime:
-        """Return the details of the timeout that has ended the tool body."""
+        """Return the details of the timeout that has ended the tool's function."""
         idle, pulse = self._idle, self.loop.pulse
         if idle is not None and idle.was_idle:
             return OutOfTime(idle.seconds, True, pulse.held_since(idle.since))
@@ -127,7 +127,7 @@ class AttemptClock(Timed):
         return OutOfTime(self._timeout, False, pulse.held_since(self._began))
 
     def hold(self) -> None:
-        """Suspend both timeouts until the engine starts the tool body; call this only in the event loop's thread."""
+        """Suspend both timeouts until the engine starts the tool's function; call this in the event loop's thread."""
         self.until = self._around
         if self._idle is not None:
             self._idle.hold()
@@ -135,7 +135,7 @@ class AttemptClock(Timed):
             self.scope.move(math.inf)
 
     def go_on(self) -> None:
-        """Restart both timeouts from zero, because the tool body begins; may be called from any thread."""
+        """Restart both timeouts from zero, because the tool's function begins; may be called from any thread."""
         run_there(self.loop, self._begin_anew)
 
     def _begin_anew(self) -> None:
@@ -149,7 +149,7 @@ class AttemptClock(Timed):
 
 
 class Turn:
-    """Suspension of a tool body's timeouts until an engine starts the body."""
+    """Suspension of an attempt's timeouts until an engine starts the tool's function."""
 
     __slots__ = ("_clock", "_is_over")
 
@@ -159,12 +159,12 @@ class Turn:
         clock.hold()
 
     def begin(self) -> None:
-        """Restart the timeouts, because the tool body begins; call this once, from any thread."""
+        """Restart the timeouts, because the tool's function begins; call this once, from any thread."""
         self._is_over = True  # before `go_on`: `end` in the event loop must not restart the timeouts a second time
         self._clock.go_on()
 
     def end(self) -> None:
-        """Restart the timeouts if the tool body never began."""
+        """Restart the timeouts if the tool's function never began."""
         if not self._is_over:
             self._clock.go_on()
 
@@ -206,7 +206,7 @@ def current_time_limits(loop: EventLoop) -> Timed:
 
 
 def cap_grace(loop: EventLoop, seconds: float) -> None:
-    """Limit the grace of clean-up in this context to `seconds`."""
+    """Limit the time for clean-up after a cancellation, in this context, to `seconds`."""
     timed = current_timed.get()
     if timed is None:
         timed = Timed(loop, math.inf, DEFAULT_GRACE)

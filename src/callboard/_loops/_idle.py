@@ -18,7 +18,7 @@ _OFTEN = 0.05
 
 
 class IdleScope:
-    """Cancel scope with two deadlines: an idle deadline, which each report of activity postpones, and a fixed one.
+    """Cancel scope with two deadlines: a fixed one, and an idle deadline, which each report of activity postpones.
 
     Invariant: the block is never cancelled as idle earlier than `seconds` after a report. With frequent reports, or
     reports from other threads, it may go on `_OFTEN` longer: each move of the deadline adds that much in advance.
@@ -71,7 +71,7 @@ class IdleScope:
 
     @property
     def around(self) -> "IdleScope | None":
-        """Next enclosing idle scope, perhaps in another event loop; `None` without one."""
+        """Next enclosing idle scope, perhaps in another event loop; `None` if there is none."""
         return self._around
 
     def left(self) -> float:
@@ -83,7 +83,7 @@ class IdleScope:
         return self._open and self._until == deadline  # exact: the deadline of another scope has other last digits
 
     def move(self, deadline: float, *, grace: float | None = None) -> None:
-        """Change the fixed deadline, which reports of activity do not postpone, and the grace if one is given."""
+        """Change the fixed deadline, and the time for clean-up (`grace`) if given; the idle deadline stays."""
         self._deadline = deadline
         if not self._is_held:
             self._scope.move(min(self._until, deadline), grace=grace)

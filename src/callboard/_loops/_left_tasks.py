@@ -72,7 +72,7 @@ def unmarked(context: Context) -> Context:
 
 
 def _is_owned(task: "asyncio.Task[object]") -> bool:
-    """Return whether a task group of anyio or asyncio waits for the task."""
+    """Return whether the task belongs to a task group of anyio or asyncio, which waits for the task."""
     # No public API tells. anyio wraps the coroutine in one of its own; `asyncio.TaskGroup` adds a done callback.
     frame = getattr(task.get_coro(), "cr_frame", None)
     if frame is not None and str(frame.f_globals.get("__name__", "")).startswith("anyio."):

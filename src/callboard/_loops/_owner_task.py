@@ -99,7 +99,7 @@ class OwnerTask:
             self._over.set()
 
     def forgotten(self) -> str:
-        """Return the warning for a program that ends while the block is open."""
+        """Return the text of the warning for a program that ends while the block is still open."""
         return f"{self._block!r} was open when the program ended; end it with `await ....aclose()`"
 
     def _raise_error(self) -> None:

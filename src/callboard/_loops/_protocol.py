@@ -25,7 +25,7 @@ It must enter the scope that it receives before it does anything else, and await
 
 
 class Scope(Protocol):
-    """Cancel scope with a deadline; at its end, it swallows a cancellation that it caused itself."""
+    """Cancel scope with a deadline. At the end of its block, it swallows a cancellation that it caused itself."""
 
     @property
     def cancel_called(self) -> bool:
@@ -33,7 +33,7 @@ class Scope(Protocol):
         ...
 
     def move(self, deadline: float, *, grace: float | None = None) -> None:
-        """Change the block's deadline (loop time), and the grace if given; call this only in the loop's thread."""
+        """Change the block's deadline (loop time), and the time for clean-up if given; call it in the loop's thread."""
         ...
 
     def cancel(self) -> None:
@@ -110,10 +110,7 @@ class EventLoop(Protocol):
         ...
 
     def is_current(self) -> bool:
-        """Return whether the caller runs in a task of this loop.
-
-        It is false for an asyncio loop in whose thread trio runs as a guest, while the caller is a task of trio.
-        """
+        """Return whether the caller runs in a task of this loop, and not in one of trio as a guest of the loop."""
         ...
 
     def deadline(self) -> float:
@@ -129,10 +126,8 @@ class EventLoop(Protocol):
         ...
 
     def adopt(self, context: Context) -> None:
-        """Store the cancel scopes of the calling task in `context`, which was copied from another task.
-
-        Without this, clean-up code that runs in `context` would shield the other task instead of this one.
-        """
+        """Store the cancel scopes of the calling task in `context`, a copy of another task's context."""
+        # Without this, clean-up code that runs in `context` would shield the other task instead of this one.
         ...
 
     def nursery(self) -> Nursery: ...
@@ -146,21 +141,13 @@ class EventLoop(Protocol):
     def wakeup(self) -> Wakeup: ...
 
     def spawn(self, child: ChildFn, grace: float) -> Spawned:
-        """Start a task outside of any nursery; the caller has to wait for the end of the task, which must not raise.
-
-        Async generators need this for their background tasks: on trio a generator must not yield inside a nursery.
-        """
+        """Start a task outside of any nursery; the caller waits for the end of the task, which must not raise."""
+        # For async generators: on trio, a generator must not yield inside a nursery.
         ...
 
     async def run_in_daemon(self, fn: Callable[[], T], scope: CancelScope) -> T:
-        """Run `fn` in a daemon thread with the caller's context variables; the number of threads is not bounded.
-
-        A cancelled caller returns at once, and the result of `fn` is dropped. `anyio.from_thread` works inside `fn`.
-
-        Args:
-            fn: the sync function.
-            scope: the enclosing anyio scope; asyncio's `anyio.from_thread.check_cancelled()` raises if it is cancelled.
-        """
+        """Run `fn` in a daemon thread with the caller's context variables; a cancelled caller returns at once."""
+        # `anyio.from_thread` works inside `fn`; on asyncio, its `check_cancelled()` raises if `scope` is cancelled.
         ...
 
     def is_cancelled(self) -> bool:
@@ -168,13 +155,8 @@ class EventLoop(Protocol):
         ...
 
     def enforce_cancellation(self, grace: float) -> AbstractContextManager[object]:
-        """Return a context manager that enforces a cancellation of the task even if the code in the block swallows it.
-
-        `asyncio.wait_for` may swallow one before Python 3.12, and so may HTTP clients with a timeout per chunk.
-
-        Args:
-            grace: seconds that the block may go on after a cancellation; then it is cancelled again until it ends.
-        """
+        """Return a context manager that repeats a swallowed cancellation of its block after `grace` seconds."""
+        # `asyncio.wait_for` may swallow one before Python 3.12, and so may HTTP clients with a timeout per chunk.
         ...
 
     async def raise_cancelled(self) -> None:
@@ -182,12 +164,10 @@ class EventLoop(Protocol):
         ...
 
     def cancelled_itself(self, exc: BaseException) -> bool:
-        """Return whether a tool body raised the cancellation `exc` although nothing had cancelled its task."""
+        """Return whether a tool's function raised the cancellation `exc` although nothing had cancelled its task."""
         ...
 
     def uncancel_foreign(self, exc: BaseException) -> bool:
-        """Return whether `exc` is a cancellation that callboard did not request; if so, uncancel the task.
-
-        Call it only at the end of a call: inside, a middleware's own scope or timeout may have requested it.
-        """
+        """Return whether `exc` is a cancellation that callboard did not request; if so, uncancel the task."""
+        # Only at the end of a call: inside, a middleware's own scope or timeout may have requested it.
         ...

@@ -51,7 +51,7 @@ async def beside(work: Callable[[], Awaitable[object]] | None) -> AsyncGenerator
 
 
 class CutOffError(Exception):
-    """Raised if the caller was cancelled, and the shielded function did not end within its grace."""
+    """Raised if the caller was cancelled, and the shielded function did not end within the time for clean-up."""
 
 
 async def shielded(work: Callable[[], Awaitable[T]]) -> T:
@@ -91,10 +91,7 @@ async def shielded(work: Callable[[], Awaitable[T]]) -> T:
 
 
 async def shielded_thread(fn: Callable[[], T]) -> T:
-    """Run the function `fn` in a daemon thread, otherwise like `shielded`; after `CutOffError`, the thread goes on.
-
-    It takes a third of the time of a task that awaits a thread. `anyio.from_thread` does not work inside `fn`.
-    """
+    """Run the function `fn` in a daemon thread, otherwise like `shielded`; after `CutOffError`, the thread goes on."""
     loop, ended = current_loop(), Event()
     results: list[T] = []
     errors: list[BaseException] = []
@@ -108,6 +105,7 @@ async def shielded_thread(fn: Callable[[], T]) -> T:
             errors.append(error)
         return partial(loop.post, ended.set)
 
+    # A third of the time of a task that awaits a thread. `anyio.from_thread` does not work inside `fn`.
     give_to_worker(job)
     return _outcome(results, errors, await _waited(ended, loop))
 
@@ -123,7 +121,7 @@ def _outcome(results: list[T], errors: list[BaseException], cancellation: BaseEx
 
 
 async def _waited(ended: Event, loop: EventLoop) -> BaseException | None:
-    """Wait until the function has ended or its grace is over; return the caller's pending cancellation or `None`."""
+    """Wait for the function, or for the end of a cancelled caller's time; return the cancellation or `None`."""
     limits = current_time_limits(loop)
     cancellation: BaseException | None = None
     until = _until(limits)
@@ -139,7 +137,7 @@ async def _waited(ended: Event, loop: EventLoop) -> BaseException | None:
 
 
 def _until(limits: Timed) -> float:
-    """Return the loop time at which the grace of a cancelled caller ends; `math.inf` if the caller is not cancelled."""
+    """Return the loop time at which a cancelled caller stops waiting; `math.inf` if the caller is not cancelled."""
     loop = limits.loop
     if current_effective_deadline() > loop.now() and not loop.is_cancelled():
         return math.inf

@@ -91,11 +91,7 @@ class OwnThread:
         self._token: EventLoopToken | None = None
 
     async def run(self, fn: Callable[[], T], scope: CancelScope) -> T:
-        """Run `fn` in the thread after all earlier jobs, with the caller's context variables.
-
-        A cancelled caller returns at once, and the result is dropped. `anyio.from_thread` works inside `fn`; on
-        asyncio, its `check_cancelled()` raises if `scope` is cancelled.
-        """
+        """Run `fn` in the thread after all earlier jobs; a cancelled caller returns at once, and drops the result."""
         if not self._is_started:
             self._is_started = True
             threading.Thread(target=self._work, name=self._name, daemon=True).start()
@@ -107,6 +103,7 @@ class OwnThread:
 
         def job() -> None:
             _here.cancelled = cancelled
+            # `anyio.from_thread` works inside `fn`; on asyncio, `check_cancelled()` raises if `scope` is cancelled.
             outcome.append(outcome_in_thread(lambda: context.run(fn), token, scope))
             wakeup.set()
 
@@ -162,7 +159,7 @@ _here = _Here()
 
 
 def _leading_back(token: EventLoopToken) -> EventLoopToken:
-    """Return a token for `anyio.from_thread` in threads of callboard; trio's token works only in trio's threads."""
+    """Return a token with which `anyio.from_thread` works in callboard's threads; trio's own token does not."""
     backend, native = cast("Any", token.backend_class), token.native_token
 
     class Backend(backend):  # type: ignore[misc, valid-type]  # the backend is known when it runs
@@ -263,13 +260,9 @@ async def run_in_thread(
     patience: float = _BEAT,
     order: StartOrder | None = None,
 ) -> T:
-    """Run `fn` in a worker thread, with the caller's context variables.
-
-    A cancelled caller waits up to `patience` seconds for the thread; then it returns, and the result is dropped. Then
-    `owner` is told, and again at the end of the thread. Functions with the same `order` begin in the order of their
-    submission. `name` is for the warning about the abandoned thread.
-    """
+    """Run `fn` in a worker thread; after a cancellation, wait `patience` seconds for the thread, then abandon it."""
     run = loop.run_in_daemon if thread is None else thread.run
+    # Functions with the same `order` begin in the order of their submission.
     ticket = None if order is None else order.ticket()
     job = _Job(fn, name, ticket)
     scope = CancelScope()

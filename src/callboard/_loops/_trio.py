@@ -34,7 +34,7 @@ def _no_limit() -> CapacityLimiter:
 
 
 class TrioScope:
-    """Scope that wraps a `trio.CancelScope`; it ignores the grace, which applies only inside shielded blocks."""
+    """Scope that wraps a `trio.CancelScope`; it ignores the time for clean-up, which only shielded blocks have."""
 
     __slots__ = ("_scope",)
 
@@ -87,7 +87,7 @@ _NO_SCOPE = _NoScope()
 
 
 class _SharedScope(_NoScope):
-    """Scope that all children of a nursery enter; counts them, and wakes the nursery's task when the last one leaves.
+    """Scope that all children of a nursery enter: the last child that leaves it wakes the nursery's task.
 
     It is shared by all children, because a counting coroutine around each child would cost 0.2 KB per child.
     """
@@ -133,7 +133,7 @@ class TrioNursery:
         self._nursery.cancel_scope.cancel()
 
     async def _wait_until_empty(self) -> KeyboardInterrupt | None:
-        """Wait until all children have ended or this task is cancelled; return a `KeyboardInterrupt`."""
+        """Wait until all children have ended or this task is cancelled; return a Ctrl-C during the wait, or `None`."""
         # trio's nursery waits for the remaining children afterwards. So this wait may end early, and a child may leave
         # uncounted: a Ctrl-C before it entered its scope is an error that cancels the nursery, and so ends this wait.
         # Ctrl-C is returned, because the nursery has to end the children before it is raised.

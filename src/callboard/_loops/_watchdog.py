@@ -110,10 +110,8 @@ class Pulse:
             _watchdog.pulses.pop(self, None)
 
     def held_since(self, since: float) -> str | None:
-        """Return a description of the longest blocking of the loop that ended after the time `since`, or `None`.
-
-        `since` is a time of `time.monotonic()`. A block that still lasts counts, too.
-        """
+        """Return a description of the longest blocking of the loop since the time `since`; `None` if there was none."""
+        # `since` is a time of `time.monotonic()`. A blocking that still lasts counts, too.
         found = [hold for hold in list(self._recent) if hold.until is None or hold.until > since]
         longest = max(found, key=lambda hold: (hold.until or math.inf) - hold.since, default=None)
         return None if longest is None else str(longest)
@@ -192,7 +190,7 @@ def _location(frame: FrameType) -> str:
 
 
 def _frames_without_collection() -> dict[int, FrameType]:
-    """Return `sys._current_frames()`, with the garbage collector disabled meanwhile."""
+    """Return `sys._current_frames()`, called while the garbage collector is disabled."""
     is_enabled = gc.isenabled()
     gc.disable()
     try:
