@@ -227,7 +227,7 @@ _loggers = (logging.getLogger("callboard"), logging.getLogger(_observers.LOGGER)
 
 
 def _default_observers(kinds: frozenset[str]) -> _observers.Observers:
-    """Return the default observers of a process in which `observe` was not called."""
+    """Return the observers of a process that has not called `observe`."""
     # Telemetry is above this layer, so it is imported only here, late, and only if the application uses it: it has
     # imported OpenTelemetry, or has set a log level on one of callboard's loggers.
     if "opentelemetry.trace" not in sys.modules and not any(logger.level for logger in _loggers):

@@ -1,4 +1,4 @@
-"""Helpers for distributions that add commands to `callboard`: loading of `module:name` from a command line.
+"""Helpers for packages that add commands to `callboard`: import of an object that the command line names.
 
 A command is a function of the arguments behind its name. A distribution registers it as an entry point in the group
 `callboard.commands`.

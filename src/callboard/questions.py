@@ -115,10 +115,7 @@ def _is_batch(value: object) -> bool:
 
 
 def _batch(value: Mapping[str, Any]) -> Approval:
-    """Return a question of LangChain's `HumanInTheLoopMiddleware` as an `Approval`.
-
-    This format asks about all actions of a reply in one question.
-    """
+    """Return a question of `HumanInTheLoopMiddleware` about all actions of a reply as an `Approval`."""
     allowed = {config["action_name"]: config["allowed_decisions"] for config in value["review_configs"]}
     actions = [
         Action(
@@ -141,7 +138,7 @@ def _is_call(value: object) -> bool:
 
 
 def _call(value: Mapping[str, Any], schema: object) -> Approval:
-    """Return a question of LangChain's `HumanInTheLoopMiddleware` about a single call as an `Approval`."""
+    """Return a question of `HumanInTheLoopMiddleware` about a single call as an `Approval`."""
     decisions = _decisions_in(schema) if isinstance(schema, Mapping) else _DECISIONS.values()
     action = Action(
         name=value["name"],
@@ -153,7 +150,7 @@ def _call(value: Mapping[str, Any], schema: object) -> Approval:
 
 
 def _decisions_in(schema: Mapping[str, Any]) -> set[str]:
-    """Return the constants that the JSON schema of an answer, or of a part of it, allows for the field `type`."""
+    """Return the decisions, such as "approve", that the JSON schema of an answer allows."""
     found: set[str] = set()
     for part in (schema, *schema.get("$defs", {}).values()):
         match part:

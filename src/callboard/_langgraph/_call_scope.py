@@ -37,10 +37,8 @@ PLACEHOLDER_ID = Interrupt(value=None).id
 
 
 def call_namespace(conf: Mapping[str, Any], key: str) -> str:
-    """Return LangGraph's checkpoint namespace for one tool call.
-
-    LangGraph derives the ids of the call's interrupts from this namespace.
-    """
+    """Return LangGraph's checkpoint namespace for one tool call."""
+    # LangGraph derives the ids of the call's interrupts from this namespace.
     around = conf.get(CONFIG_KEY_CHECKPOINT_NS)
     return f"{around}{NS_SEP}call:{key}" if around else f"call:{key}"
 
@@ -50,10 +48,7 @@ _RUN_NAME: Final = "callboard_run"
 
 
 def name_of_run(conf: Mapping[str, Any], *, is_named: bool) -> str:
-    """Return the name of a run, which makes the namespaces of its calls unique among all runs.
-
-    `conf` is the `configurable` around the calls; `is_named` tells that their namespaces are unique already.
-    """
+    """Return the name of a run, which makes the namespaces of the run's calls unique among all runs."""
     around = conf.get(CONFIG_KEY_SCRATCHPAD)
     if isinstance(around, CallScratchpad):
         return around.run
@@ -76,7 +71,7 @@ def is_interrupt_id(key: str) -> bool:
 
 
 class GraphNames:
-    """Mapping from the namespaces of graphs inside calls to the namespaces that LangGraph would use.
+    """Mapping from namespaces of graphs that run inside calls to the namespaces that LangGraph gives to them.
 
     LangGraph knows only the task, not its calls: the first graph in a task has the task's namespace, further graphs
     have numbers. callboard stores graphs in namespaces below those of their calls. `task` is the task's namespace.
@@ -88,10 +83,7 @@ class GraphNames:
         self._names: dict[str, str] = {}
 
     def started(self, call: str, number: int) -> None:
-        """Register a graph that starts inside a call.
-
-        `call` is the namespace of the call; `number` is the number of graphs that the call has started before.
-        """
+        """Register the graph number `number` that a call has started; `call` is the namespace of the call."""
         if (graph := _numbered(call, number)) not in self._names:
             self._names[graph] = name = _numbered(self._task, next(self._started))
             # A graph that continues one conversation has no task ids in its namespace, so several calls share the name.
@@ -99,10 +91,7 @@ class GraphNames:
             self._names.setdefault(lasting, without_ids(self._task) + name.removeprefix(self._task))
 
     def of(self, namespace: str) -> str:
-        """Convert the namespace of a graph inside a call to LangGraph's namespace of the same graph.
-
-        A namespace below a registered graph is translated too. Any other namespace is returned unchanged.
-        """
+        """Convert the namespace of a graph inside a call to LangGraph's namespace; return any other one unchanged."""
         graph = namespace
         while graph:
             if graph in self._names:
@@ -116,7 +105,7 @@ def _numbered(namespace: str, number: int) -> str:
 
 
 def without_ids(namespace: str) -> str:
-    """Return a namespace without task ids, as used by graphs that continue one conversation in every task."""
+    """Return a namespace without task ids: a graph with this namespace continues one conversation in all tasks."""
     return NS_SEP.join(part.partition(NS_END)[0] for part in namespace.split(NS_SEP))
 
 
@@ -125,7 +114,7 @@ Write = tuple[str, Any]
 
 
 def with_writes(output: Any, writes: Sequence[Write]) -> Any:
-    """Return the output of a task, preceded by the writes that the task sent directly to the state."""
+    """Return the output of a task, preceded by the state changes that the task has sent while it ran."""
     if not writes:
         return output
     rest = output if isinstance(output, (list, tuple)) else [output]
@@ -133,7 +122,7 @@ def with_writes(output: Any, writes: Sequence[Write]) -> Any:
 
 
 class CallOwner(Protocol):
-    """Protocol of a batch of calls: the attributes that the scratchpads of its calls use."""
+    """Protocol of a batch of calls, as the scratchpads of the calls use it."""
 
     @property
     def around(self) -> PregelScratchpad | None:
@@ -142,10 +131,7 @@ class CallOwner(Protocol):
 
     @property
     def forward(self) -> Send | None:
-        """Function that passes writes of the calls on to the outer task; `None` outside of a graph.
-
-        It does not get answers that a call has accepted: these go to `accepted`.
-        """
+        """Function that passes writes of calls to the outer task, except accepted answers; `None` without a task."""
         ...
 
     @property
@@ -153,7 +139,7 @@ class CallOwner(Protocol):
 
     @property
     def writes(self) -> "dict[str, list[Write]]":
-        """Writes that the calls have sent directly to the state, by key; empty if `forward` receives these writes."""
+        """State changes that the calls have sent while they ran, by key; empty if `forward` passes them on."""
         ...
 
     @property
@@ -162,7 +148,7 @@ class CallOwner(Protocol):
         ...
 
     def accepted(self, key: str, answers: list[Any]) -> None:
-        """Receive the list of all answers that a call has accepted so far; called after each accepted answer."""
+        """Receive all answers that a call has accepted so far; called after each accepted answer."""
 
 
 class CallScratchpad(PregelScratchpad):
@@ -256,14 +242,11 @@ class CallScratchpad(PregelScratchpad):
         return max(0, len(self.resume) - self._asked)
 
     def answered_question(self) -> object:
-        """Return the question that the last answer belongs to; `None` once the call has taken this answer.
-
-        For an unknown question, return `None`, too.
-        """
+        """Return the question of the last answer; `None` if it is unknown, or the call has taken the answer."""
         return self._question if self.answers_left() else None
 
     def __call__(self, writes: Writes) -> None:
-        """Store the answers that the call has accepted; pass all other writes on to the outer task, or collect them."""
+        """Store the call's accepted answers; pass all other writes on to the outer task, or collect them."""
         for channel, value in writes:
             if channel == RESUME:
                 self._owner.accepted(self._key, list(value))
@@ -274,29 +257,23 @@ class CallScratchpad(PregelScratchpad):
 
     @property
     def writes(self) -> Sequence[Write]:
-        """Writes that this call has sent directly to the state.
-
-        If the agent of this call runs inside a call of an outer agent: all such writes of the outer call.
-        """
+        """State changes that this call (or the outer call around its agent) has sent while it ran."""
         forward = self._owner.forward
         return forward.writes if isinstance(forward, CallScratchpad) else self._owner.writes.get(self._key, ())
 
     def taken_writes(self) -> Sequence[Write]:
-        """Return the writes of this call and remove them, so that a later step does not apply them again."""
+        """Return and remove the state changes of this call, so that a later step does not apply them again."""
         return self._owner.writes.pop(self._key, ())
 
 
 def scope_of(config: RunnableConfig) -> CallScratchpad | None:
-    """Return the scratchpad of the call that a config belongs to.
-
-    `None` outside of callboard's `ToolNode`, or if a tool has removed or replaced the scratchpad.
-    """
+    """Return the scratchpad of the call that a config belongs to; `None` without a call of callboard's `ToolNode`."""
     found = config.get(CONF, {}).get(CONFIG_KEY_SCRATCHPAD)
     return found if isinstance(found, CallScratchpad) else None
 
 
 def with_sent_writes(output: Any, config: RunnableConfig) -> Any:
-    """Return the output of a node together with the writes that the node sent directly to the state."""
+    """Return the output of a node, together with the state changes that the node has sent while it ran."""
     scope = config[CONF].get(CONFIG_KEY_SCRATCHPAD)
     # Tested here, without another call: most nodes send no writes.
     return with_writes(output, scope.taken_writes()) if scope is not None and scope._owner.writes else output
@@ -317,32 +294,26 @@ def scope_in_task(config: RunnableConfig, call_id: str | None) -> TaskScope | No
 
 
 def answer_is_for(digest: str, config: RunnableConfig) -> bool:
-    """Return whether the latest answer that `interrupt()` returned belongs to a question with this digest.
-
-    Always `True` outside of callboard's `ToolNode`, which alone records questions.
-    """
+    """Return whether the latest answer of `interrupt()` was given to a question with this digest."""
     scope = scope_of(config)
     # Only callboard's `ToolNode` records questions. In another node, LangGraph's assignment of answers is trusted.
     return scope is None or scope.last_answer_is_for(digest)
 
 
 def bound_answer_waits(config: RunnableConfig) -> bool:
-    """Return whether the answer to the next `interrupt()` is valid for one question only, which a digest identifies."""
+    """Return whether the next `interrupt()` has an answer that is valid for one particular question only."""
     scope = scope_of(config)
     return scope is not None and scope.next_answer_is_bound()
 
 
 def next_is_asked(config: RunnableConfig) -> bool:
-    """Return whether the next `interrupt()` has no answer yet, so that it asks a person.
-
-    Always `False` outside of callboard's `ToolNode`.
-    """
+    """Return whether the next `interrupt()` has no answer yet, so that it asks a person."""
     scope = scope_of(config)
     return scope is not None and scope.next_is_asked()
 
 
 def with_answers(conf: Mapping[str, Any], answers: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a copy of a `configurable` with people's answers, by interrupt id, for graphs that run inside of calls."""
+    """Return a copy of a `configurable` with people's answers by interrupt id; graphs inside of calls read them."""
     return {**conf, CONFIG_KEY_RESUME_MAP: answers}
 
 
@@ -366,11 +337,7 @@ Put = Callable[[Any], None]
 
 
 def config_for_calls(config: RunnableConfig) -> tuple[RunnableConfig, GraphNames | None]:
-    """Return the config for the calls of a batch, and the mapping of graphs inside the calls to LangGraph's namespaces.
-
-    In the config, the outer graph's stream, writer and callback handlers receive LangGraph's namespaces. Each graph
-    that a call starts must be registered in the mapping. The mapping is `None` outside of a graph.
-    """
+    """Return the config for a batch's calls, and the `GraphNames` of graphs inside the calls, or `None`."""
     conf = config.get(CONF, {})
     if CONFIG_KEY_CHECKPOINT_NS not in conf and CONFIG_KEY_SCRATCHPAD not in conf:
         return config, None  # outside of a graph
@@ -382,7 +349,7 @@ def config_for_calls(config: RunnableConfig) -> tuple[RunnableConfig, GraphNames
 
 
 def _graphs_of(config: RunnableConfig) -> tuple[GraphNames | None, bool]:
-    """Return the `GraphNames` of the outer task, and `True` if they are new; `(None, False)` without an outer task."""
+    """Return the `GraphNames` of the outer task (`None` without a task), and whether this function has created them."""
     conf = config.get(CONF, {})
     around = conf.get(CONFIG_KEY_SCRATCHPAD)
     if isinstance(around, CallScratchpad) and around.graphs is not None:
@@ -454,7 +421,7 @@ _NAMESPACES = ("langgraph_checkpoint_ns", CONFIG_KEY_CHECKPOINT_NS)
 
 
 def _with_writer(config: RunnableConfig, graphs: GraphNames | None) -> RunnableConfig:
-    """Return a config whose stream writer writes the chunks of calls under LangGraph's namespaces."""
+    """Return a config whose stream writer uses LangGraph's namespaces for the chunks that calls write."""
     # LangGraph's writer drops the last segment of the namespace to get the graph. Within a call there is one segment
     # more, so the writer would name the task as the graph.
     runtime = runtime_in(config.get(CONF, {}))

@@ -54,24 +54,18 @@ _extra_of = attrgetter("__pydantic_extra__")
 
 
 def dumped(value: Any, theirs: Dumps, pack: Callable[[Any], bytes] | None = None) -> tuple[str, bytes]:
-    """Return the format name and the bytes with which LangGraph would store a value.
-
-    `pack`, by default `packed`, makes the bytes. `theirs`, LangGraph's own function, handles the values that `pack`
-    refuses.
-    """
+    """Return the format and the bytes with which LangGraph stores a value; `theirs` is LangGraph's function."""
     if value is None or isinstance(value, (bytes, bytearray)):
         return theirs(value)
     try:
         return "msgpack", (pack or packed)(value)
     except ormsgpack.MsgpackEncodeError:
+        # For values that `pack` refuses.
         return theirs(value)  # it may have a fallback, or raises a better error
 
 
 def packed(value: Any) -> bytes:
-    """Serialize a value to msgpack; return the same bytes that LangGraph's serializer would make.
-
-    Raises `ormsgpack.MsgpackEncodeError` if the value cannot be packed.
-    """
+    """Serialize a value to msgpack; return the same bytes that LangGraph's serializer would make."""
     return ormsgpack.packb(value, default=_default, option=_option)
 
 
@@ -88,19 +82,13 @@ def _default(value: Any) -> Any:
 
 
 def has_fields_only(value: Any) -> bool:
-    """Return whether a value is a message whose fields alone determine its packed bytes.
-
-    Its type must be in `KINDS`, and it must have no extra fields.
-    """
+    """Return whether a value is a message of a known type without extra data: its fields alone give its bytes."""
     known = _KNOWN.get(type(value))
     return known is not None and not value.__pydantic_extra__ and _fields_of(value).keys() <= known[1]
 
 
 def fields_of_all(messages: Sequence[Any]) -> bytes | None:
-    """Return the packed fields of all messages as one byte string, without an array header.
-
-    `None` if a message has a type that is not in `KINDS`, extra fields, or content that is no plain data.
-    """
+    """Return the packed fields of all messages, without an array header; `None` if a message is not plain."""
     if not _KNOWN.keys() >= {*map(type, messages)} or any(map(_extra_of, messages)):
         return None
     fields = [*map(_fields_of, messages)]
@@ -111,10 +99,7 @@ def fields_of_all(messages: Sequence[Any]) -> bytes | None:
 
 
 def kind_and_fields(content: bytes) -> tuple[type[BaseMessage], bytes] | None:
-    """Return the type of a packed message, and its packed fields; `None` for a type that is not in `KINDS`.
-
-    The fields are packed as by `fields_of_all`.
-    """
+    """Return the type of a packed message, and its packed fields; `None` for a type that is not in `KINDS`."""
     for kind, (before, behind) in _AROUND.items():
         if content.startswith(before) and content.endswith(behind):
             return kind, content[len(before) : -len(behind)]
@@ -190,10 +175,7 @@ class MessageMemory:
         self._lock = threading.Lock()
 
     def read(self, code: int, data: bytes, make: Callable[[int, bytes], Any]) -> Any:
-        """Return the object that a msgpack extension contains, from its code and its bytes.
-
-        `make` parses the object if it is not cached.
-        """
+        """Return the object in a msgpack extension, given by code and bytes; `make` parses it if it is not cached."""
         if code != EXT_PYDANTIC_V2:
             return make(code, data)
         with self._lock:
@@ -209,7 +191,7 @@ class MessageMemory:
         return made
 
     def knows(self, code: int, data: bytes) -> bool:
-        """Return whether a msgpack extension is a cached message; the type of such a message is allowed everywhere."""
+        """Return whether a msgpack extension is a cached message, which needs no check of its type."""
         return code == EXT_PYDANTIC_V2 and data in self._found
 
     def remembered(self, data: bytes) -> Remembered | None:
@@ -312,7 +294,7 @@ class _Stored:
         return [*map(type, old)] == self.kinds and fields_of_all(old) == self.fields
 
     def behind(self, old: "_Stored") -> "_Stored":
-        """Return a copy with the types and fields of more messages: first those of `old`, then those of this value."""
+        """Return a copy for a longer conversation: the messages of `old`, followed by the messages of this value."""
         return replace(self, kinds=old.kinds + self.kinds, fields=old.fields + self.fields, known=old.known)
 
     def value(self, messages: list[Any], loads: Loads) -> Any:
@@ -371,10 +353,7 @@ class StoredConversation:
         self._place = place
 
     def packed(self, value: Any, check: Callable[[bytes], object] = lambda _data: None) -> bytes:
-        """Serialize a value to the msgpack bytes that LangGraph would make; bytes of old messages come from the cache.
-
-        `check` is called with the bytes that were not stored before.
-        """
+        """Serialize a value to LangGraph's msgpack bytes, old messages from the cache; `check` gets the new bytes."""
         channel, messages = _conversation_in(value)
         if not messages:
             data = packed(value)
@@ -422,10 +401,7 @@ class StoredConversation:
         return messages
 
     def _further(self, known: _Known, unread: bytes) -> _Known:
-        """Return a copy of `known`, the messages that are parsed already, with the newly parsed messages added.
-
-        The extension ends before the first message that is not in the cache of messages.
-        """
+        """Return a copy of `known` (parsed messages) with the further messages that the cache of messages has."""
         messages, end, size = [*known.messages], known.end, known.size
         for content in contents_in(unread):
             if content is None or (one := self._kept.memory.remembered(content)) is None:
@@ -437,10 +413,7 @@ class StoredConversation:
 
 
 def _conversation_in(value: Any) -> tuple[str | None, list[Any]]:
-    """Return the channel name and the messages of the longest conversation in a value.
-
-    The name is `None` if the value itself is the conversation. Without a conversation the list is empty.
-    """
+    """Return the longest list of messages in a value (may be empty), and its channel (`None` for the whole value)."""
     channels = value.get(_CHANNELS) if type(value) is dict else None
     lists = channels.items() if type(channels) is dict else [(None, value)]
     long = [(name, found) for name, found in lists if type(found) is list and len(found) >= SHORTEST]
@@ -450,7 +423,7 @@ def _conversation_in(value: Any) -> tuple[str | None, list[Any]]:
 
 
 def _plain(messages: list[Any], packed_so: bytes) -> tuple[list[type], bytes] | None:
-    """Return the types and the packed fields of messages; `None` if one message has more than its fields."""
+    """Return the types and the packed fields of messages; `None` if one message has more data than its fields."""
     # Read from the packed bytes, not from the messages: users' code in another thread may change a message meanwhile.
     found = [None if content is None else kind_and_fields(content) for content in contents_in(packed_so)]
     plain = [one for one in found if one is not None]

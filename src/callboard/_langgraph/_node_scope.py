@@ -48,10 +48,7 @@ from callboard._langgraph._outer_task import with_key
 
 
 def graph_runnable(fn: Any, name: str, *, traced: bool = False) -> Runnable[Any, Any]:
-    """Return a LangGraph node that calls a function, and injects config, store, writer and runtime as its arguments.
-
-    With `traced`, each execution of the node is a run of its own for tracers.
-    """
+    """Return a LangGraph node that calls `fn` and injects its arguments; `traced` makes each execution a run."""
     return coerce_to_runnable(fn, name=name, trace=traced)
 
 
@@ -106,17 +103,12 @@ class Outer:
 
     @property
     def for_all_visits(self) -> "Outer":
-        """Copy of this outer task for an agent that continues one conversation in every task of the outer graph.
-
-        Its namespace has no task ids, so it is equal in all these tasks.
-        """
+        """Copy of this outer task for an agent that continues one conversation in every task of the outer graph."""
+        # Without task ids, the namespace is equal in all these tasks.
         return replace(self, namespace=without_ids(self.namespace))
 
     def answers(self, pending: Sequence[str]) -> dict[str, Any]:
-        """Return the answers to the agent's open questions, by question id; `pending` has the ids of these questions.
-
-        An answer that was given without an id counts only if exactly one question is open.
-        """
+        """Return the answers to the agent's open questions, by question id; `pending` has the ids of the questions."""
         given: Mapping[str, Any] = self.conf.get(CONFIG_KEY_RESUME_MAP) or {}
         found = {name: given[name] for name in pending if name in given}
         # An answer without an id is unambiguous only if exactly one question is pending.
@@ -156,16 +148,14 @@ def is_nested(config: RunnableConfig) -> bool:
 
 
 def outer_of(config: RunnableConfig) -> Outer | None:
-    """Return the task of another graph in which the agent runs, or `None` if the agent does not run inside a graph.
-
-    Call it once per run only, because it increments the task's counter of inner graphs.
-    """
+    """Return the task of another graph in which the agent runs; `None` without one. Call this once for each run."""
     conf = config.get(CONF, {})
     if not is_nested(config):
         return None
     namespace = str(conf.get(CONFIG_KEY_CHECKPOINT_NS, ""))
     scratchpad = conf.get(CONFIG_KEY_SCRATCHPAD)
     # The second graph that one task runs gets a numbered namespace, as in LangGraph.
+    # This call increments a counter.
     number = 0 if scratchpad is None else scratchpad.subgraph_counter()
     return Outer(conf, f"{namespace}{NS_SEP}{number}" if number else namespace)
 
@@ -199,10 +189,7 @@ class NodeConfigs:
         self._runtime: Callable[..., Runtime[Any]] = partial(Runtime, **shared)
 
     def at(self, place: NodePlace, *, resuming: bool, scope: CallScratchpad | None = None) -> RunnableConfig:
-        """Return the config that LangGraph would give to a node, with the scratchpad `scope` of the node, if given.
-
-        `resuming` is for graphs inside of the node.
-        """
+        """Return the config that LangGraph would give to the node at `place`; `scope` is the scratchpad of the node."""
         info = ExecutionInfo(
             checkpoint_id=place.checkpoint_id,
             checkpoint_ns=place.namespace,
@@ -240,11 +227,7 @@ _OF_THE_TASK_AROUND = (CONFIG_KEY_SCRATCHPAD, CONFIG_KEY_SEND, CONFIG_KEY_RESUME
 
 
 def _read_channels(_: object, channels: Any, select: Any, fresh: bool = False) -> Any:
-    """Return the values of channels, like LangGraph's `local_read`.
-
-    A single name returns its value; several names return a dict. With `fresh`, the values include the writes that the
-    running task has sent itself. The parameters have the positions that `read_state` expects.
-    """
+    """Return one channel's value, or a dict of several; with `fresh`, after the running task's own writes."""
     config = var_child_runnable_config.get() if fresh else None
     if config is not None and (writes := _sent_to(channels, config)):
         channels = {name: _updated(channel, name, writes) for name, channel in channels.items()}
@@ -254,7 +237,7 @@ def _read_channels(_: object, channels: Any, select: Any, fresh: bool = False) -
 
 
 def _sent_to(channels: Any, config: RunnableConfig) -> Sequence[Write]:
-    """Return the writes that the running task sent directly to the state; none if `channels` are another agent's."""
+    """Return the running task's writes to the agent with these `channels`; none if the task runs in another agent."""
     scope, read = scope_of(config), config.get(CONF, {}).get(CONFIG_KEY_READ)
     # The running task may be a call of another agent, around the one whose channels are read.
     return scope.writes if scope is not None and read is not None and read.args[1] is channels else ()
@@ -268,10 +251,7 @@ def _updated(channel: Any, name: str, writes: Sequence[Write]) -> Any:
 
 
 def task_id_of(checkpoint_id: str, graph_ns: str, step: int, node: str, *path: str) -> str:
-    """Return the task id that LangGraph would compute for a node in a step.
-
-    `path` is `PULL` and the node's triggers, or `PUSH` and the number of the LangGraph `Send` that runs the node.
-    """
+    """Return the task id that LangGraph computes for a node in a step; `path` says what has triggered the node."""
     namespace = f"{graph_ns}{NS_SEP}{node}" if graph_ns else node
     # LangGraph hashes the parts one after the other, so it may get them as one.
     return _xxhash_str(bytes.fromhex(checkpoint_id.replace("-", "")), f"{namespace}{step}{node}{''.join(path)}")
@@ -288,10 +268,7 @@ def write_nothing(_: Any) -> None:
 
 
 def writer_of_run(put: Callable[[tuple[tuple[str, ...], str, Any]], None]) -> StreamWriter:
-    """Return the stream writer of an agent's run.
-
-    `put` receives each chunk with the namespace of the graph that has written it.
-    """
+    """Return the stream writer of an agent's run; `put` gets each chunk with its graph's namespace."""
 
     def write(chunk: Any) -> None:
         config = var_child_runnable_config.get() or {}

@@ -59,10 +59,7 @@ def runtime_of(config: RunnableConfig) -> Runtime[Any]:
 
 
 def runtime_in(conf: Mapping[str, Any]) -> Runtime[Any] | None:
-    """Return LangGraph's runtime in a config's `configurable`, or `None` if there is none.
-
-    An object of another class, as in tests, is converted by its attributes; TypeError if it has none of them.
-    """
+    """Return LangGraph's runtime in a config's `configurable`, or `None`; a test's replacement is converted."""
     runtime = conf.get(CONFIG_KEY_RUNTIME)
     if runtime is None or isinstance(runtime, Runtime):
         return runtime
@@ -78,10 +75,7 @@ def with_key(config: RunnableConfig, key: str, value: object) -> RunnableConfig:
 
 
 def with_runtime(config: RunnableConfig, runtime: object) -> RunnableConfig:
-    """Return a copy of a config with a runtime, stored where a graph stores the runtime for its nodes.
-
-    The runtime may be that of a graph or of a tool.
-    """
+    """Return a copy of a config with a runtime, stored where a graph stores the runtime for its nodes."""
     return with_key(config, CONFIG_KEY_RUNTIME, runtime)
 
 
@@ -97,7 +91,7 @@ def read_state(config: RunnableConfig) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class GraphTask:
-    """Outer LangGraph task, or call of an outer callboard node, with the entries of its config that interrupts need."""
+    """Outer LangGraph task, or call of an outer callboard node, with the config entries that interrupts need."""
 
     conf: Mapping[str, Any]
 
@@ -143,10 +137,7 @@ class GraphTask:
         )
 
     async def save(self, resume: list[Any]) -> None:
-        """Write the task's resume list to the checkpointer at once, so that the list survives if the process is killed.
-
-        Call it within `shielded`. It does nothing if the task is not `durable`.
-        """
+        """Write the task's resume list to the checkpointer at once, so that it survives a kill of the process."""
         # LangGraph itself writes the slot only when the task ends. The slot has a fixed index among the task's writes,
         # so this write replaces the previous one.
         if not self.durable:
@@ -162,10 +153,7 @@ class GraphTask:
         )
 
     async def shielded(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run a function that writes to the checkpointer, shielded from cancellation.
-
-        Raises StorageError if the run is cancelled and its grace ends before the function does.
-        """
+        """Run a function that writes to the checkpointer; a cancellation waits for it, up to the time for clean-up."""
         await stored(self.conf.get(CONFIG_KEY_CHECKPOINTER), work)
 
 
@@ -188,10 +176,7 @@ def is_graph_node(config: RunnableConfig, name: str) -> bool:
 
 
 def arguments_of(node: ToolNode, default_errors: object) -> dict[str, Any]:
-    """Return the constructor arguments that recreate a LangGraph `ToolNode`.
-
-    `default_errors` replaces LangGraph's default error handler. Raises TypeError for a subclass with overrides.
-    """
+    """Return the constructor arguments that recreate a LangGraph `ToolNode`; raise TypeError if it has overrides."""
     kind = type(node)
     known = set(dir(ToolNode))
     own = [name for name in known if not name.startswith("__") and getattr(kind, name) is not getattr(ToolNode, name)]
@@ -213,5 +198,5 @@ def arguments_of(node: ToolNode, default_errors: object) -> dict[str, Any]:
 
 
 def injected_args_by_name(tools: Mapping[str, BaseTool]) -> dict[str, Any]:
-    """Return LangGraph's record of the injected arguments of each tool, for code that reads this record from a node."""
+    """Return the injected arguments of each tool in LangGraph's form, for code that reads them from a node."""
     return {name: _get_all_injected_args(tool) for name, tool in tools.items()}

@@ -42,10 +42,7 @@ class AwaitedSaver:
         self._from_sync = is_sync_entry() and getattr(saver, "loop", None) is None
 
     async def call(self, name: str, work: Callable[[Any], T], awork: Callable[[Any], Awaitable[T]]) -> T:
-        """Call a method of the checkpointer in its sync or its async version, and return the result.
-
-        `name` is the name of the sync method. `work` calls the sync version, `awork` awaits the async one.
-        """
+        """Call a checkpointer's method by its sync version (`work`) or async version (`awork`); return the result."""
         saver = self._saver
         if type(saver) is InMemorySaver:
             return work(saver)
@@ -65,10 +62,7 @@ class AwaitedSaver:
         return await to_thread.run_sync(work, saver)
 
     async def store(self, name: str, work: Callable[[Any], T], awork: Callable[[Any], Awaitable[T]]) -> T:
-        """Call a method that stores something, shielded from cancellation. The arguments are those of `call`.
-
-        Raises StorageError if the run is cancelled and its grace ends before the method does.
-        """
+        """Call a method that stores something, like `call`, but shielded from cancellation."""
         # A result of a call that has happened must be stored even if the run is cancelled.
         saver = self._saver
         if type(saver) is InMemorySaver:
@@ -84,7 +78,7 @@ class AwaitedSaver:
 
 
 async def stored(saver: object, work: Callable[[], Awaitable[T]]) -> T:
-    """Run a function that stores something in a checkpointer, shielded from cancellation; see `AwaitedSaver.store`."""
+    """Run a function that stores something in a checkpointer, shielded from cancellation."""
     return await _whole(saver, shielded(work))
 
 
@@ -100,10 +94,7 @@ async def _whole(saver: object, work: Awaitable[T]) -> T:
 
 
 def is_known(saver: object) -> bool:
-    """Return whether a saver may be copied: its class is one of LangGraph's or callboard's.
-
-    A user's class may not support copies.
-    """
+    """Return whether a saver may be copied: its class is one of LangGraph's or callboard's."""
     return type(saver).__module__.partition(".")[0] in ("langgraph", "callboard")
 
 
@@ -138,18 +129,16 @@ def _on_loop(home: asyncio.AbstractEventLoop, awork: Callable[[Any], Awaitable[T
 
 
 def create_tables(saver: Any) -> None:
-    """Create the tables of a LangGraph `SqliteSaver`, unless the saver has created them; ignore other savers.
-
-    Each copy of a saver without tables would create them again, with each change.
-    """
+    """Create the tables of a LangGraph `SqliteSaver`, unless the saver has created them; ignore other savers."""
     module = sys.modules.get("langgraph.checkpoint.sqlite")
     if module is not None and type(saver) is module.SqliteSaver and not saver.is_setup:
+        # Each copy of a saver without tables would create them again, with each change.
         with saver.lock:
             saver.setup()
 
 
 async def acreate_tables(saver: Any) -> None:
-    """Create the tables of LangGraph's `AsyncSqliteSaver`, if it has not done so; does nothing for other savers."""
+    """Create the tables of an `AsyncSqliteSaver`, unless the saver has created them; ignore other savers."""
     module = sys.modules.get("langgraph.checkpoint.sqlite.aio")
     if module is not None and type(saver) is module.AsyncSqliteSaver and not saver.is_setup:
         await saver.setup()
@@ -176,17 +165,14 @@ Value = tuple[str, str, str, str]
 
 
 def keeps_values(saver: object) -> bool:
-    """Return whether a saver is one of LangGraph's PostgreSQL savers, which do not delete old versions of values.
-
-    They keep each version of a value as long as its thread, unless callboard deletes it.
-    """
+    """Return whether a saver is one of LangGraph's PostgreSQL savers, which do not delete old versions of values."""
     # Looked up in `sys.modules`, not imported: the packages are optional, and an existing saver has loaded its module.
     loaded = [getattr(sys.modules[module], name) for module, name in _CLASSES if module in sys.modules]
     return isinstance(saver, tuple(loaded))
 
 
 def gone_values(thread_id: str, namespace: str, checkpoint: Checkpoint, versions: ChannelVersions) -> list[Value]:
-    """Return the database keys of values to delete: channels with a new version but no value in the checkpoint."""
+    """Return the database keys of the values to delete, of channels that have a new version without a value."""
     gone = [name for name in versions if name not in checkpoint["channel_values"]]
     return [(thread_id, namespace, name, str(checkpoint["channel_versions"][name])) for name in gone]
 
@@ -216,10 +202,7 @@ _MESSAGE = AIMessage("")
 
 
 def with_serde(saver: Any, serde: Any) -> Any:
-    """Return a saver that uses the serializer `serde`: the given saver, or a copy of it.
-
-    The copy is made as LangGraph makes such copies.
-    """
+    """Return a saver that uses the serializer `serde`: the given saver, or a copy of it."""
     if saver.serde is serde:
         return saver
     copied = copy.copy(saver)
@@ -228,11 +211,9 @@ def with_serde(saver: Any, serde: Any) -> Any:
 
 
 def reading_objects(saver: Any) -> Any:
-    """Return a checkpointer that parses stored values into objects instead of dicts.
-
-    LangGraph's server uses one that returns dicts, because it only displays threads. An agent needs message objects, to
-    tell which calls are open.
-    """
+    """Return a checkpointer that parses stored values into objects instead of dicts."""
+    # LangGraph's server uses one that returns dicts, because it only displays threads. An agent needs message objects,
+    # to tell which calls are open.
     serde = getattr(saver, "serde", None)
     if not isinstance(serde, JsonPlusSerializer) or not serde._custom_unpack_ext_hook:
         return saver

@@ -1,4 +1,4 @@
-"""Serializers for untrusted databases: only values of allowed types are created, and no other code is called."""
+"""Serializers for untrusted databases: they create only values of allowed types, and call no other code."""
 
 import copy
 import importlib
@@ -42,7 +42,7 @@ _TRIED_AGAIN = {EXT_PYDANTIC_V1: "construct", EXT_PYDANTIC_V2: "model_construct"
 
 
 class StrictSerializer(JsonPlusSerializer):
-    """Serializer with LangGraph's format that refuses unknown types, for data that other programs may have written.
+    """Serializer in LangGraph's format that refuses unknown types; for databases that other programs may change.
 
     LangGraph's own serializer imports and calls whatever the stored bytes name, or silently returns something else for
     a forbidden type. This one raises an error when it reads a forbidden type, and already when it writes one, unless
@@ -120,10 +120,7 @@ class StrictSerializer(JsonPlusSerializer):
         return _imported(name) if name in SAFE_MSGPACK_TYPES else self._types.get(name)
 
     def refuse(self, name: Name, content: Any = None, *, writes: bool = False) -> Any:
-        """Return the replacement for a value of a forbidden type; raise `StorageError` if there is none.
-
-        `writes` tells that the value is being stored, not read; it changes the error text only.
-        """
+        """Return the replacement for a value of a forbidden type; raise `StorageError` if there is none."""
         if self._unknown is not None:
             return self._unknown(name, content)
         why = (
@@ -139,10 +136,7 @@ class StrictSerializer(JsonPlusSerializer):
         )
 
     def _revived(self, value: dict[str, Any]) -> Any:
-        """Return the object that a dict describes in the JSON format which LangGraph used before msgpack.
-
-        LangChain uses the same format.
-        """
+        """Return the object that a dict describes in LangChain's JSON format, which LangGraph used before msgpack."""
         if value.get("type") != "constructor" or value.get("lc") not in (1, 2) or not value.get("id"):
             return _messages_only()(value)
         *module, last = map(str, value["id"])
@@ -195,10 +189,7 @@ class _Reading:
 
 
 def _made(code: int, make: Any, content: Any) -> Any:
-    """Return the object that a msgpack extension describes, for an allowed type.
-
-    `code` is the kind of the extension, `make` the type, and `content` its argument or arguments.
-    """
+    """Return the object of the type `make` that a msgpack extension describes by its `code` and `content`."""
     if code == EXT_METHOD_SINGLE_ARG:
         return make.fromisoformat(content)
     if code == EXT_CONSTRUCTOR_SINGLE_ARG:
@@ -240,10 +231,7 @@ def can_be_outlined(serde: object) -> bool:
 
 
 def remembering(serde: Any, memory: MessageMemory, conversation: StoredConversation | None = None) -> Any:
-    """Return a copy of a serializer that uses the caches of messages and of conversations.
-
-    A user's own serializer is returned unchanged.
-    """
+    """Return a copy of a serializer that uses the caches; a user's own serializer is returned unchanged."""
     if isinstance(serde, StrictSerializer):
         other = copy.copy(serde)
         other.memory, other.conversation = memory, conversation
@@ -264,7 +252,7 @@ def remembering(serde: Any, memory: MessageMemory, conversation: StoredConversat
 
 
 def _loaded(read: Callable[[bytes, Loads], Any], serde: JsonPlusSerializer, data: tuple[str, bytes]) -> Any:
-    """Return the value of stored data: cached parts come from `read`, LangGraph's serializer parses the rest."""
+    """Return the value of stored data; `read` takes cached parts from a cache, `serde` parses the rest."""
     if data[0] != "msgpack":
         return serde.loads_typed(data)
     return read(data[1], lambda part: serde.loads_typed(("msgpack", part)))
@@ -281,13 +269,11 @@ def described(error: BaseException) -> str:
 
 
 def _by_name(types: Iterable[type]) -> dict[Name, type]:
-    """Return types as a dict by module and name.
-
-    If several types share a name, the dict has only the one that an import of the name would find, if any.
-    """
+    """Return a dict of types by module and name."""
     found: dict[Name, set[type]] = {}
     for one in types:
         found.setdefault((one.__module__, one.__name__), set()).add(one)
+    # If several types share a name, only the one that an import of the name would find, if any.
     return {name: one for name, same in found.items() for one in same if len(same) == 1 or _at(name) is one}
 
 

@@ -1,1 +1,1 @@
-"""Records and protocols for policies, limits, engines, events, reports, fleets of actors and shared documents."""
+"""Data classes and protocols: policies, limits, engines, events, reports, fleets of actors, shared documents."""

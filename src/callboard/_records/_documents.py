@@ -30,7 +30,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Current state of a shared document, and values of the requested marks (counters); passed to a `Rule` function.
+    """Current state of a shared document and of the requested marks (counters); argument of a `Rule` function.
 
     Args:
         text: content; `None` if there is no document, or none that this version of callboard could have written.
@@ -71,7 +71,7 @@ wait, and must have no side effects.
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[V_co]):
-    """Answer of a document store that has applied a `Rule` function, with the value that the function returned.
+    """Answer of a document store that has made a change, with the value that the `Rule` function returned.
 
     Args:
         value: the value that the `Rule` returned.

@@ -1,4 +1,4 @@
-"""Protocols of a fleet, a group of processes that share keyed actors. Each key is owned by one process.
+"""Protocols of a fleet: several processes that share keyed actors, so that each key has one owner process.
 
 This module imports no other module of the package.
 """
@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 
 class KeyMovedError(Exception):
-    """Raised for an ask that did not start because another process owns its key now. It never reaches user code."""
+    """Raised for an ask (actor request) that did not start because its key has moved to another process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class FleetAsk:
 
 
 class Ownership(Protocol):
-    """Right of this process to run the keyed actor with one key. The attributes may be read from any thread."""
+    """Exclusive right of this process to run the actor with one key. The attributes may be read from any thread."""
 
     token: int
     """Fencing token: each later owner of the key has a higher one."""
@@ -53,7 +53,7 @@ class Delivery(Protocol):
     """Handle of one ask (a request to a keyed actor) while the fleet sends it to the process that owns the key."""
 
     async def is_here(self) -> bool:
-        """Wait until it is known which process runs the ask; return `True` if this process must run the ask.
+        """Wait until it is known which process runs the ask; return `True` if it is this process.
 
         `True`: this process owns the key, and must run the ask. `False`: another process has run it; see `outcome`.
 
@@ -67,7 +67,7 @@ class Delivery(Protocol):
         ...
 
     def taken(self) -> None:
-        """Confirm that the ask is in the actor's mailbox, or was given up.
+        """Confirm that the ask (actor request) has entered the actor's mailbox, or was abandoned.
 
         The fleet sends the next ask of the key only after this.
         """
@@ -84,13 +84,13 @@ class Delivery(Protocol):
 
 
 class FleetHost(Protocol):
-    """Interface through which a fleet uses the actors of one name in this process. May be called from any thread."""
+    """Actors of one name in this process, as a fleet uses them. The methods may be called from any thread."""
 
     name: str
     """Name of the actor, the same in all processes."""
 
     def serve(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object] | None:
-        """Start a task that runs `work` to answer an ask, and return a function that cancels the task.
+        """Start a task for `work`, and return a function that cancels the task; `None` if the host has stopped.
 
         Asks of one key enter the mailbox in the order of these calls.
 
@@ -104,7 +104,7 @@ class FleetHost(Protocol):
         ...
 
     async def answer(self, ask: FleetAsk, begin: Callable[[], Awaitable[bool]]) -> Any:
-        """Run an ask that another process sent, and return the handler's result. Called in a task started by `serve`.
+        """Run an ask that another process sent, and return the handler's result; called in a task of `serve`.
 
         Args:
             ask: the ask to run.
@@ -117,7 +117,7 @@ class FleetHost(Protocol):
         ...
 
     def lost(self, key: Hashable, reason: str) -> None:
-        """End the actor of a key at once, because another process may own the key soon.
+        """Stop the actor of a key at once, because another process may own the key soon.
 
         Args:
             key: key of the actor.
@@ -151,7 +151,7 @@ class Membership(Protocol):
         ...
 
     def post(self, ask: FleetAsk) -> Delivery:
-        """Send an ask to the process that owns its key, and return a `Delivery` for the ask.
+        """Send an ask (actor request) to the process that owns its key; return a `Delivery` to follow the ask.
 
         If the key has no owner, this process becomes the owner.
 
@@ -164,7 +164,7 @@ class Membership(Protocol):
         ...
 
     async def leave(self) -> None:
-        """Leave the fleet: release all keys, and send no more asks."""
+        """Leave the fleet: release all keys, and send no further requests to actors."""
         ...
 
 
@@ -179,7 +179,7 @@ class Fleet(Protocol):
 
     @property
     def clean_up(self) -> float:
-        """Seconds that a process has to end running handlers after it gives up its ownership of a key.
+        """Seconds that running handlers have to end after their process has lost or released a key.
 
         Only then may another process own the key.
         """

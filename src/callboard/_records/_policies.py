@@ -1,4 +1,4 @@
-"""Records and protocols of supervised calls: limits, permits, engines, call policies, key functions.
+"""Data classes and protocols of supervised calls: limits, permits, engines, call policies, key functions.
 
 Imports no sibling and knows neither LangChain nor LangGraph: a call is a mapping with a `name`, `args` and an `id`.
 """
@@ -124,7 +124,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PermitRequest:
-    """Request of an attempt for a permit of a shared limit.
+    """Request for a permit of a limit that many processes share; made for one attempt of a call.
 
     Args:
         limit: the limit's numbers.
@@ -142,7 +142,7 @@ class PermitRequest:
 
 
 class Permit(Protocol):
-    """Permission for one attempt under a shared limit, from the request to the release. The methods never wait."""
+    """Permission of a shared limit for one attempt, from request to release. The methods never wait."""
 
     failure: str | Exception | None
     """Reason for a refused permit, as a text or as an error to raise; `None` if the permit was granted. Set by the
@@ -159,7 +159,7 @@ class Permit(Protocol):
         ...
 
     def begin(self) -> None:
-        """Record that the attempt starts now; a rate limit counts the start at this moment."""
+        """Tell the limit that the attempt starts now; a rate limit counts the start at this moment."""
         ...
 
     def leave(self) -> None:
@@ -211,7 +211,7 @@ class Body:
 
 
 class Seat(Protocol):
-    """Dedicated worker of one owner, such as an actor. Modules in the worker keep their state between calls."""
+    """Worker that is reserved for one owner, such as an actor. Its modules keep their state between calls."""
 
     async def run_body(self, body: Body, /) -> Any:
         """Run an async function in the worker, concurrently with other calls; return its result or raise its error.
@@ -360,7 +360,7 @@ _POLICY = "__callboard_policy__"
 
 
 def _functions_of(tool: Any) -> list[Any]:
-    """Return the functions that a LangChain tool calls, or the function itself; an empty list for any other object."""
+    """Return the functions of a LangChain tool; for a function, itself; an empty list for any other object."""
     if isinstance(tool, partial) or not hasattr(tool, "args_schema"):
         return [tool] if callable(tool) else []
     return [function for name in ("func", "coroutine") if (function := getattr(tool, name, None)) is not None]
@@ -407,7 +407,7 @@ def check_count(name: str, value: object, *, least: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class KeyFunction:
-    """Function of a user that computes a key from a call, or from a call and the context of the call."""
+    """User's function that computes a key from a call, and optionally from the call's context."""
 
     function: Callable[..., Hashable]
     takes_context: bool
@@ -416,11 +416,8 @@ class KeyFunction:
     """Name of the option whose value is the function, for errors."""
 
     def of(self, call: object, context: Callable[[], CallContext]) -> Hashable:
-        """Return the key of a call; raise TypeError if the key cannot be hashed.
-
-        `context` makes the context. It is called only if the function takes one, because making it costs time for each
-        call.
-        """
+        """Return the key of a call; raise TypeError if the key cannot be hashed."""
+        # Only here: making a context takes time for each call.
         key = self.function(call, context()) if self.takes_context else self.function(call)
         try:
             hash(key)
@@ -431,7 +428,7 @@ class KeyFunction:
 
 
 class ToolActor(NamedTuple):
-    """Actor whose handler a tool calls: the actor's name, and the function that computes the key of a keyed actor."""
+    """Name of the actor that a tool calls, and the function that computes the actor's key."""
 
     name: str
     key: KeyFunction | None
@@ -442,7 +439,7 @@ _ACTOR = "__callboard_actor__"
 
 
 def mark_as_actors(function: object, actor: ToolActor) -> None:
-    """Store in a tool's function the actor whose handler it calls, so that `actor_behind` finds the actor."""
+    """Store in a tool's function the actor that the tool calls; `actor_behind` returns this actor."""
     setattr(function, _ACTOR, actor)
 
 
@@ -464,10 +461,7 @@ def unhashable(where: str, key: object) -> TypeError:
 
 
 def key_function(name: str, key: object, call: str = "the tool call") -> KeyFunction:
-    """Check a user's key function, and return it as a `KeyFunction`, which says whether it takes one argument or two.
-
-    `name` is the option and `call` describes the function's first argument, for the TypeError that wrong forms raise.
-    """
+    """Check a user's key function, and return it as a `KeyFunction`; `call` describes its argument in errors."""
     if not callable(key) or any(inspect.iscoroutinefunction(one) for one in (key, type(key).__call__)):
         raise TypeError(f"{name} takes a plain function of {call}, or of {call} and a CallContext, got {key!r}")
     try:

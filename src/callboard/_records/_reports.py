@@ -9,7 +9,7 @@ ALL_FINISHED, SOME_ENDED, SOME_UNKNOWN = 0, 3, 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownCall:
-    """Call that was ended after its function had started, so that it is unknown whether the call had its effect.
+    """Call that was cut off after its function had started; it is unknown whether the function had its effect.
 
     Args:
         tool: name of the tool, or title of the body.
@@ -28,7 +28,7 @@ class UnknownCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
-    """Counts of the work that finished by itself during a drain, and of the work that the drain ended.
+    """Result of a drain: counts of the work that finished by itself, and of the work that the drain cancelled.
 
     The unit is a run of an agent or a node, a message of an actor, or a body of an engine. Two results can be added.
 

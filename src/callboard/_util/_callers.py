@@ -1,4 +1,4 @@
-"""Facts about users' code: the line that a warning should point to, and whether a function is async."""
+"""Helpers for users' code: the line that a warning should point to, and whether a function is async."""
 
 import inspect
 import sys
@@ -8,7 +8,7 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 def user_stacklevel() -> int:
-    """Return the `stacklevel` with which `warnings.warn` in the caller points to the nearest line of user code."""
+    """Return the `stacklevel` that makes a warning of the caller point to the nearest line of a user's code."""
     frame: FrameType | None = sys._getframe(1)
     level = 1
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:

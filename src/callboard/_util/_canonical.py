@@ -23,7 +23,7 @@ def digest(value: Any) -> str:
 
 
 def place_of(one: object) -> str:
-    """Return the dotted name, with the module, of a class or function, or of the class of any other object."""
+    """Return the dotted name of a class or function; for any other object, the dotted name of its class."""
     named = one if hasattr(one, "__qualname__") else type(one)
     return f"{getattr(named, '__module__', '')}.{getattr(named, '__qualname__', '')}"
 

@@ -1,4 +1,4 @@
-"""Long computations in the event loop, in portions between which other tasks run.
+"""Long computations in the event loop, which pause regularly to let other tasks run.
 
 A computation is a generator that yields after each portion. Its caller decides whether other tasks run there.
 """
@@ -28,7 +28,7 @@ async def in_portions(steps: Steps[R]) -> R:
 
 
 def at_once(steps: Steps[R]) -> R:
-    """Run a generator to its end without a break, and return its result. For callers that cannot await."""
+    """Run a generator to its end without a pause, and return its result. For callers that cannot await."""
     while True:
         try:
             next(steps)

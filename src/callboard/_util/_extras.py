@@ -4,10 +4,7 @@ from importlib import import_module
 
 
 def require(whose: str, *packages: str, extra: str, instead: str = "") -> None:
-    """Import optional packages; raise an ImportError that names the missing packages and the extra to install.
-
-    `whose` names the feature as the user wrote it, and `instead` is an alternative that follows "or" in the text.
-    """
+    """Import optional packages for the feature `whose`; raise an ImportError that names the extra to install."""
     missing = [package for package in packages if not is_installed(package)]
     if missing:
         other = f", or {instead}" if instead else ""
@@ -15,7 +12,7 @@ def require(whose: str, *packages: str, extra: str, instead: str = "") -> None:
 
 
 def is_installed(package: str) -> bool:
-    """Import a package, and return whether it is installed. The first use of the package then needs no import."""
+    """Import a package, and return whether this succeeded, so that the package is installed."""
     try:
         import_module(package)
     except ModuleNotFoundError as error:

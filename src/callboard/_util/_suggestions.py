@@ -16,7 +16,7 @@ _NEARLY = 0.9
 
 
 def no_such(kind: str, name: str, known: Iterable[str]) -> str:
-    """Return a clause for an error about an unknown name, with the known names and the most similar of these names."""
+    """Return a clause for an error about an unknown name; the clause lists known names and suggests a similar one."""
     names = sorted(known)
     if not names:
         return f"there is no {kind} {name!r}, and no other"
@@ -25,17 +25,14 @@ def no_such(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a clause for the end of an error that suggests the most similar known name; empty if none is similar."""
+    """Return a clause for an error that suggests the known name most similar to `name`; empty without one."""
     by_folded = {one.casefold(): one for one in known}
     near = difflib.get_close_matches(name.casefold(), by_folded, n=1)
     return f"; did you mean {by_folded[near[0]]!r}?" if near else ""
 
 
 def misspelt_in(cls: type, known: Collection[str]) -> str:
-    """Return a "did you mean" clause for an error if a public name of a class is almost equal to a name in `known`.
-
-    The text is empty if no name is similar enough.
-    """
+    """Return a "did you mean" clause if a public name of a class is almost a known name; empty otherwise."""
     for name in dir(cls):
         if not name.startswith("_") and name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=_NEARLY)
