@@ -311,7 +311,7 @@ class Attempt:
 
 
 class CallOptions(NamedTuple):
-    """Changed tool call, policy and limiters for one attempt, in place of the original ones of the call."""
+    """Tool call, policy and limiters of one attempt, which may differ from the original ones of the call."""
 
     call: ToolCallLike
     policy: CallPolicy
@@ -480,13 +480,13 @@ class SupervisedCall(Timed, Generic[T]):
         self.handled = None  # its traceback refers to the frames of this call: a reference cycle
 
     def as_error(self, exc: BaseException) -> Exception | None:
-        """Return `exc`, or a `CallCancelledError` if a tool raised a cancellation; `None` for a real cancellation."""
+        """Return `exc`, or `CallCancelledError` for an unrequested cancellation; `None` if `exc` must propagate."""
         if isinstance(exc, Exception):
             return exc
         return CallCancelledError(self.name, self.id) if self.loop.uncancel_foreign(exc) else None
 
     def end_with(self, error: BaseException) -> bool:
-        """Record the error that ended the call; return `False` for a real cancellation, which must propagate."""
+        """Record the error that ended the call; return `False` for a requested cancellation, which must propagate."""
         by_itself = self.as_error(error)
         if by_itself is None and isinstance(error, self.loop.cancelled_class):
             # `ended` stays False: a drain reports a cancelled call that has begun as unknown.

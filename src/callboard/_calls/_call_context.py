@@ -148,7 +148,7 @@ class NonsenseError(ValueError):
 
 
 def dispatch_event(told: Told) -> None:
-    """Report the progress, or log the record, that a worker sent; called by the task that waits for the worker.
+    """Report the progress or the log record that a worker has sent; call this in the task that waits for the worker.
 
     Args:
         told: the event, as a worker sent it; it is validated.

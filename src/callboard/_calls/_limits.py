@@ -118,7 +118,7 @@ class Loan:
 
     @property
     def starts(self) -> "Gate | None":
-        """Limit in this process that must count the borrower's start (for a rate); `None` if there is no such limit."""
+        """Limit in this process that must count the borrower's start for a rate; `None` if there is none."""
         return self._permit.starts
 
     @property
@@ -540,7 +540,7 @@ class SharedPermit:
 
     @property
     def holders(self) -> set[Holder]:
-        """Attempts of this process that hold an interchangeable permit, as a new set."""
+        """Attempts of this process that hold a permit of the same limit and key, as a new set."""
         return set(_holders.get(self.identity, ()))
 
     @property
@@ -549,7 +549,7 @@ class SharedPermit:
         return self._wanted.title
 
     def note_holder(self, holder: Holder, *, has: bool) -> None:
-        """Register (`has=True`) or unregister `holder` as an attempt that holds an interchangeable permit."""
+        """Register (`has=True`) or unregister an attempt of this process as a holder of this limit and key."""
         identity = self.identity
         with _holders_lock:
             holders = _holders.setdefault(identity, set())

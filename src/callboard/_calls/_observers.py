@@ -239,7 +239,7 @@ class CarefulObserver(Generic[E]):
         return self._paused_until is not None
 
     def _is_to_blame(self, looks_before: int | None) -> bool:
-        """Return whether the observer itself was slow, and not the whole process, by the watchdog's count of checks."""
+        """Return whether the observer itself was slow, and not the whole process; the watchdog's checks show this."""
         looks = self._looks()
         return looks_before is None or looks is None or looks - looks_before >= _LOOKS
 

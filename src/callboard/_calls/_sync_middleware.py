@@ -127,7 +127,7 @@ async def _settle(future: "Future[A]", awaitable: Awaitable[A]) -> None:
 
 
 async def _answer_while(run: Callable[[_Inbox[Q, A]], Awaitable[A]], call_next: Callable[[Q], Awaitable[A]]) -> A:
-    """Run a middleware in another thread and, at its request, the rest of the call here; return its answer."""
+    """Run a middleware in another thread, and the rest of the call here; return the middleware's answer."""
     loop = current_loop()
     inbox: _Inbox[Q, A] = _Inbox(loop)
     outcome: Future[A] = Future()

@@ -83,7 +83,7 @@ class GraphNames:
         self._names: dict[str, str] = {}
 
     def started(self, call: str, number: int) -> None:
-        """Register the graph number `number` that a call has started; `call` is the namespace of the call."""
+        """Register a graph that a call has started; `number` is the number of earlier graphs of the call."""
         if (graph := _numbered(call, number)) not in self._names:
             self._names[graph] = name = _numbered(self._task, next(self._started))
             # A graph that continues one conversation has no task ids in its namespace, so several calls share the name.
@@ -91,7 +91,7 @@ class GraphNames:
             self._names.setdefault(lasting, without_ids(self._task) + name.removeprefix(self._task))
 
     def of(self, namespace: str) -> str:
-        """Convert the namespace of a graph inside a call to LangGraph's namespace; return any other one unchanged."""
+        """Convert the namespace of a graph inside a call to LangGraph's namespace; return another one unchanged."""
         graph = namespace
         while graph:
             if graph in self._names:
@@ -105,7 +105,7 @@ def _numbered(namespace: str, number: int) -> str:
 
 
 def without_ids(namespace: str) -> str:
-    """Return a namespace without task ids: a graph with this namespace continues one conversation in all tasks."""
+    """Return a namespace without its task ids, for a graph that continues one conversation in all tasks."""
     return NS_SEP.join(part.partition(NS_END)[0] for part in namespace.split(NS_SEP))
 
 
@@ -122,7 +122,7 @@ def with_writes(output: Any, writes: Sequence[Write]) -> Any:
 
 
 class CallOwner(Protocol):
-    """Protocol of a batch of calls, as the scratchpads of the calls use it."""
+    """Protocol of a batch of calls, as the LangGraph scratchpads of the calls use it."""
 
     @property
     def around(self) -> PregelScratchpad | None:
@@ -242,7 +242,7 @@ class CallScratchpad(PregelScratchpad):
         return max(0, len(self.resume) - self._asked)
 
     def answered_question(self) -> object:
-        """Return the question of the last answer; `None` if it is unknown, or the call has taken the answer."""
+        """Return the question of the last answer; `None` if the question is unknown or the answer was taken."""
         return self._question if self.answers_left() else None
 
     def __call__(self, writes: Writes) -> None:
@@ -337,7 +337,7 @@ Put = Callable[[Any], None]
 
 
 def config_for_calls(config: RunnableConfig) -> tuple[RunnableConfig, GraphNames | None]:
-    """Return the config for a batch's calls, and the `GraphNames` of graphs inside the calls, or `None`."""
+    """Return the config for a batch's calls, and the `GraphNames` of its graphs (`None` outside of a graph)."""
     conf = config.get(CONF, {})
     if CONFIG_KEY_CHECKPOINT_NS not in conf and CONFIG_KEY_SCRATCHPAD not in conf:
         return config, None  # outside of a graph

@@ -54,7 +54,7 @@ _extra_of = attrgetter("__pydantic_extra__")
 
 
 def dumped(value: Any, theirs: Dumps, pack: Callable[[Any], bytes] | None = None) -> tuple[str, bytes]:
-    """Return the format and the bytes with which LangGraph stores a value; `theirs` is LangGraph's function."""
+    """Return the format and the bytes with which LangGraph stores a value; LangGraph's `theirs` is the fallback."""
     if value is None or isinstance(value, (bytes, bytearray)):
         return theirs(value)
     try:
@@ -82,13 +82,13 @@ def _default(value: Any) -> Any:
 
 
 def has_fields_only(value: Any) -> bool:
-    """Return whether a value is a message of a known type without extra data: its fields alone give its bytes."""
+    """Return whether a value is a message of a known type without extra data: its bytes depend on its fields only."""
     known = _KNOWN.get(type(value))
     return known is not None and not value.__pydantic_extra__ and _fields_of(value).keys() <= known[1]
 
 
 def fields_of_all(messages: Sequence[Any]) -> bytes | None:
-    """Return the packed fields of all messages, without an array header; `None` if a message is not plain."""
+    """Return the packed fields of all messages, without an array header; `None` if one is of no known, plain form."""
     if not _KNOWN.keys() >= {*map(type, messages)} or any(map(_extra_of, messages)):
         return None
     fields = [*map(_fields_of, messages)]
@@ -353,7 +353,7 @@ class StoredConversation:
         self._place = place
 
     def packed(self, value: Any, check: Callable[[bytes], object] = lambda _data: None) -> bytes:
-        """Serialize a value to LangGraph's msgpack bytes, old messages from the cache; `check` gets the new bytes."""
+        """Serialize a value as LangGraph does, with cached bytes of old messages; `check` gets the new bytes."""
         channel, messages = _conversation_in(value)
         if not messages:
             data = packed(value)
@@ -401,7 +401,7 @@ class StoredConversation:
         return messages
 
     def _further(self, known: _Known, unread: bytes) -> _Known:
-        """Return a copy of `known` (parsed messages) with the further messages that the cache of messages has."""
+        """Return a copy of `known` (parsed messages), extended by messages in `unread` that are in the cache."""
         messages, end, size = [*known.messages], known.end, known.size
         for content in contents_in(unread):
             if content is None or (one := self._kept.memory.remembered(content)) is None:
@@ -413,7 +413,7 @@ class StoredConversation:
 
 
 def _conversation_in(value: Any) -> tuple[str | None, list[Any]]:
-    """Return the longest list of messages in a value (may be empty), and its channel (`None` for the whole value)."""
+    """Return the channel (`None`: the value itself) and the messages of the longest conversation in a value."""
     channels = value.get(_CHANNELS) if type(value) is dict else None
     lists = channels.items() if type(channels) is dict else [(None, value)]
     long = [(name, found) for name, found in lists if type(found) is list and len(found) >= SHORTEST]

@@ -48,7 +48,7 @@ from callboard._langgraph._outer_task import with_key
 
 
 def graph_runnable(fn: Any, name: str, *, traced: bool = False) -> Runnable[Any, Any]:
-    """Return a LangGraph node that calls `fn` and injects its arguments; `traced` makes each execution a run."""
+    """Return a LangGraph node that calls `fn` with injected arguments; `traced` records each execution as a run."""
     return coerce_to_runnable(fn, name=name, trace=traced)
 
 
@@ -227,7 +227,7 @@ _OF_THE_TASK_AROUND = (CONFIG_KEY_SCRATCHPAD, CONFIG_KEY_SEND, CONFIG_KEY_RESUME
 
 
 def _read_channels(_: object, channels: Any, select: Any, fresh: bool = False) -> Any:
-    """Return one channel's value, or a dict of several; with `fresh`, after the running task's own writes."""
+    """Return the value of one channel, or a dict for several; `fresh` includes the running task's own writes."""
     config = var_child_runnable_config.get() if fresh else None
     if config is not None and (writes := _sent_to(channels, config)):
         channels = {name: _updated(channel, name, writes) for name, channel in channels.items()}
@@ -237,7 +237,7 @@ def _read_channels(_: object, channels: Any, select: Any, fresh: bool = False) -
 
 
 def _sent_to(channels: Any, config: RunnableConfig) -> Sequence[Write]:
-    """Return the running task's writes to the agent with these `channels`; none if the task runs in another agent."""
+    """Return the state changes that the running task has sent, if `channels` belong to its agent; else none."""
     scope, read = scope_of(config), config.get(CONF, {}).get(CONFIG_KEY_READ)
     # The running task may be a call of another agent, around the one whose channels are read.
     return scope.writes if scope is not None and read is not None and read.args[1] is channels else ()

@@ -1,4 +1,4 @@
-"""Runtime, state and task of the outer LangGraph graph that runs callboard; configs, and arguments of a `ToolNode`."""
+"""Access to the outer LangGraph graph that runs callboard (runtime, state, task), to configs, and to a `ToolNode`."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -137,7 +137,7 @@ class GraphTask:
         )
 
     async def save(self, resume: list[Any]) -> None:
-        """Write the task's resume list to the checkpointer at once, so that it survives a kill of the process."""
+        """Write the task's resume list to the checkpointer at once, so that the list survives a kill of the process."""
         # LangGraph itself writes the slot only when the task ends. The slot has a fixed index among the task's writes,
         # so this write replaces the previous one.
         if not self.durable:
@@ -153,7 +153,7 @@ class GraphTask:
         )
 
     async def shielded(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run a function that writes to the checkpointer; a cancellation waits for it, up to the time for clean-up."""
+        """Run a function that writes to the checkpointer, shielded from cancellation."""
         await stored(self.conf.get(CONFIG_KEY_CHECKPOINTER), work)
 
 

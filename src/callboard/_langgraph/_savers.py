@@ -172,7 +172,7 @@ def keeps_values(saver: object) -> bool:
 
 
 def gone_values(thread_id: str, namespace: str, checkpoint: Checkpoint, versions: ChannelVersions) -> list[Value]:
-    """Return the database keys of the values to delete, of channels that have a new version without a value."""
+    """Return the database keys of outdated values: of channels whose new version has no value in the checkpoint."""
     gone = [name for name in versions if name not in checkpoint["channel_values"]]
     return [(thread_id, namespace, name, str(checkpoint["channel_versions"][name])) for name in gone]
 

@@ -231,7 +231,7 @@ def can_be_outlined(serde: object) -> bool:
 
 
 def remembering(serde: Any, memory: MessageMemory, conversation: StoredConversation | None = None) -> Any:
-    """Return a copy of a serializer that uses the caches; a user's own serializer is returned unchanged."""
+    """Return a copy of a serializer with caches of messages and conversations; return a user's own one unchanged."""
     if isinstance(serde, StrictSerializer):
         other = copy.copy(serde)
         other.memory, other.conversation = memory, conversation

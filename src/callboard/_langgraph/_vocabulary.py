@@ -71,13 +71,13 @@ class HumanResponse(TypedDict):
 
 
 def context_of(request: ToolCallRequest) -> CallContext:
-    """Return the `CallContext` of a request, with changes by middleware, for functions that compute a call's key."""
+    """Return the `CallContext` of a request, as key functions get it; it contains changes by middleware."""
     runtime = request.runtime
     return call_context(runtime.config, runtime.state, runtime.context)
 
 
 def call_context(config: object, state: object, context: object) -> CallContext:
-    """Return the `CallContext` for functions that compute a call's key; an empty dict as state becomes `None`."""
+    """Return the `CallContext` of a call, as key functions get it; its state is `None` if `state` is an empty dict."""
     return CallContext(
         cast("Mapping[str, Any]", config), None if isinstance(state, dict) and not state else state, context
     )

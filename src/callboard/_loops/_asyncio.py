@@ -37,7 +37,7 @@ _spawned: set[asyncio.Task[None]] = set()
 
 
 class AsyncioNursery:
-    """Group of native asyncio tasks; its block ends after all tasks, even if the owning task is cancelled."""
+    """Group of native asyncio tasks. Its block ends after all tasks have ended, even if its owner is cancelled."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -263,12 +263,13 @@ _standing: ContextVar[tuple[object, ...]] = ContextVar("callboard_standing", def
 
 
 def stands_still(loop: object) -> bool:
-    """Return whether a loop (asyncio's or callboard's object) is blocked until the running code ends."""
+    """Return whether an event loop is blocked by sync code that waits for the running code to end."""
+    # `loop` is asyncio's or callboard's object for the loop.
     return loop in _standing.get()
 
 
 def _loops_here() -> list[object]:
-    """Return the running event loop of this thread, as asyncio's and as callboard's object; empty without a loop."""
+    """Return a list with asyncio's and callboard's object for the running loop of this thread; empty without a loop."""
     found: list[object] = []
     for which in (asyncio.get_running_loop, current_loop):
         with suppress(RuntimeError):

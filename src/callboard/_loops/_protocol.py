@@ -110,7 +110,7 @@ class EventLoop(Protocol):
         ...
 
     def is_current(self) -> bool:
-        """Return whether the caller runs in a task of this loop, and not in one of trio as a guest of the loop."""
+        """Return whether the caller runs in a task of this loop; false if trio runs the task in the loop's thread."""
         ...
 
     def deadline(self) -> float:
@@ -155,7 +155,7 @@ class EventLoop(Protocol):
         ...
 
     def enforce_cancellation(self, grace: float) -> AbstractContextManager[object]:
-        """Return a context manager that repeats a swallowed cancellation of its block after `grace` seconds."""
+        """Return a context manager that cancels its block again after `grace` seconds if code drops a cancellation."""
         # `asyncio.wait_for` may swallow one before Python 3.12, and so may HTTP clients with a timeout per chunk.
         ...
 

@@ -121,7 +121,7 @@ def _outcome(results: list[T], errors: list[BaseException], cancellation: BaseEx
 
 
 async def _waited(ended: Event, loop: EventLoop) -> BaseException | None:
-    """Wait for the function, or for the end of a cancelled caller's time; return the cancellation or `None`."""
+    """Wait until the function has ended or a cancelled caller must go on; return the cancellation or `None`."""
     limits = current_time_limits(loop)
     cancellation: BaseException | None = None
     until = _until(limits)

@@ -159,7 +159,7 @@ class Permit(Protocol):
         ...
 
     def begin(self) -> None:
-        """Tell the limit that the attempt starts now; a rate limit counts the start at this moment."""
+        """Record that the attempt starts now; a rate limit counts the start at this moment."""
         ...
 
     def leave(self) -> None:
@@ -211,7 +211,7 @@ class Body:
 
 
 class Seat(Protocol):
-    """Worker that is reserved for one owner, such as an actor. Its modules keep their state between calls."""
+    """Worker that is reserved for one owner, such as an actor. Modules in the worker keep their state between calls."""
 
     async def run_body(self, body: Body, /) -> Any:
         """Run an async function in the worker, concurrently with other calls; return its result or raise its error.
@@ -360,7 +360,7 @@ _POLICY = "__callboard_policy__"
 
 
 def _functions_of(tool: Any) -> list[Any]:
-    """Return the functions of a LangChain tool; for a function, itself; an empty list for any other object."""
+    """Return the functions that a LangChain tool calls; for a function, the function itself; else an empty list."""
     if isinstance(tool, partial) or not hasattr(tool, "args_schema"):
         return [tool] if callable(tool) else []
     return [function for name in ("func", "coroutine") if (function := getattr(tool, name, None)) is not None]

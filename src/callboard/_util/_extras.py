@@ -12,7 +12,7 @@ def require(whose: str, *packages: str, extra: str, instead: str = "") -> None:
 
 
 def is_installed(package: str) -> bool:
-    """Import a package, and return whether this succeeded, so that the package is installed."""
+    """Import a package, and return whether it is installed. The first use of the package then needs no import."""
     try:
         import_module(package)
     except ModuleNotFoundError as error:

@@ -25,7 +25,7 @@ def no_such(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a clause for an error that suggests the known name most similar to `name`; empty without one."""
+    """Return a clause for the end of an error that suggests the most similar known name; empty if none is similar."""
     by_folded = {one.casefold(): one for one in known}
     near = difflib.get_close_matches(name.casefold(), by_folded, n=1)
     return f"; did you mean {by_folded[near[0]]!r}?" if near else ""

@@ -73,7 +73,7 @@ class HandlerCall:
         supervised: Supervised,
         told: Callable[[ActorDiedError], ActorDiedError] = lambda died: died,
     ) -> Any:
-        """Ask the actor to run the handler, and return the handler's result; `told` completes an ActorDiedError."""
+        """Ask the actor to run the handler, and return the handler's result; `told` adds facts to an ActorDiedError."""
         lost: ActorDiedError | None = None
         runs, attempt = 0, own_attempt(self._name)
         # The arguments before injection and parsing, if they are known.
@@ -124,7 +124,7 @@ class HandlerCall:
 
 
 def by_reference(plan: Plan) -> Plan:
-    """Change the plan of a tool that calls an actor by reference: after the actor's death, the call policy applies."""
+    """Return a tool's plan, changed if the tool calls an actor: after the actor's death, the call policy decides."""
     if (asked := asked_by(plan.fn)) is None:
         return plan
     ask = HandlerCall(*asked, plan.tool.name, frozenset(plan.tool.args) - plan.injected.forbidden)

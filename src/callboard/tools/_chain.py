@@ -73,7 +73,7 @@ def _no_result(kind: str, name: str, output: object, call_id: str | None) -> Typ
 
 
 def chain_of(middleware: Sequence[object], wrapper: Wrapper | None) -> "Chain | None":
-    """Return the chain of all middleware, with LangGraph's wrapper function innermost; `None` if there are none."""
+    """Return the chain of all middleware, with LangGraph's wrapper function innermost; `None` for an empty chain."""
     if not middleware and wrapper is None:
         return None
     warn_of_wrong_order(middleware)
@@ -210,7 +210,7 @@ class Chain:
     async def rework(
         self, message: ToolMessage, request: Any, failed: Callable[[Exception], ToolMessage]
     ) -> ToolMessage:
-        """Return an error message as changed by all `aerror_message` methods; `failed` converts their errors."""
+        """Return an error message after all `aerror_message` methods; `failed` makes messages of their errors."""
         for name, rework in self._reworks:
             try:
                 message = _message_of(name, await rework(message, request), request.tool_call["id"])

@@ -1,4 +1,4 @@
-"""Execution of one LangChain tool call: the behaviour of `BaseTool.arun`, native on asyncio and on trio.
+"""Execution of one LangChain tool call, with the behaviour of `BaseTool.arun`, but on trio as well as on asyncio.
 
 The order of events, the config in the body's context, and the treatment of errors and results are langchain-core's.
 `tests/tools/test_invocation_matches_langchain.py` compares them. Private helpers of langchain-core are used where they
@@ -61,7 +61,7 @@ async def invoke(
     *,
     left: int = 2,
 ) -> object:
-    """Run a tool like `tool.ainvoke`, with large contents as text; repeat a lost call up to `left` times if allowed."""
+    """Run a tool; return the same result as `tool.ainvoke`, but with large message contents converted to text."""
     tool, attempt.scope = plan.tool, scope_of(config)
     if plan.kind == "foreign":
         return await _in_words(await run_on_asyncio(partial(plan.fn, {**call, "type": "tool_call"}, config)))
@@ -105,6 +105,7 @@ async def invoke(
             raise told from error
         if not again:
             raise
+        # The call was lost with its actor or worker.
         note("rerun")
         return await invoke(attempt, plan, call, config, manager, left=left - 1)
     except current_loop().cancelled_class as error:
@@ -180,7 +181,7 @@ def _outcome_of(error: Exception, plan: Plan, call: ToolCall, left: int) -> tupl
 
 
 def _of_other_loop(error: Exception, plan: Plan, call: ToolCall) -> RuntimeError | None:
-    """Return an error text about a tool that failed on trio because it needs asyncio; `None` for any other error."""
+    """Return an error about a tool that failed on trio because it needs asyncio; `None` for any other error."""
     if plan.kind != "async" or not isinstance(error, (RuntimeError, TypeError)) or current_loop().name != "trio":
         return None
     text = str(error)

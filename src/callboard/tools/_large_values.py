@@ -101,7 +101,7 @@ def takes_long(value: object) -> bool:
 
 
 def write_in_portions(value: object) -> Steps[str]:
-    """Convert a value to JSON, or else by `str`; a generator that yields regularly, so that other tasks can run."""
+    """Return a value as JSON text, or else as `str(value)`; a generator that yields regularly for other tasks."""
     try:
         try:
             return (yield from _written(value, _JSON))

@@ -100,7 +100,7 @@ FORMAT = "callboard/1"
 
 
 def digest_in(question: object) -> str | None:
-    """Return the digest that a question contains, which limits the validity of its answer; `None` without a digest."""
+    """Return the digest that a question contains; its answer is valid only for this digest. `None` without a digest."""
     if isinstance(question, list) and len(question) == 1 and isinstance(question[0], dict):
         digest = question[0].get("digest")
         return digest if isinstance(digest, str) else None
@@ -298,7 +298,7 @@ class Ledger:
         return record.pending[0].value if record.own and record.pending[0].id in self._answers else None
 
     def _digests_for(self, record: CallRecord) -> list[str | None]:
-        """Return the digest of the question of each answer of a call; `None` for a question without a digest."""
+        """Return, for each answer to a call, the digest of its question, or `None` if the question has none."""
         digests = list(record.digests)
         if record.own and (digest := digest_in(record.pending[0].value)) is not None:
             # Digests are matched to answers by index: questions without a digest must keep their place.

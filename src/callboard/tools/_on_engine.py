@@ -109,7 +109,7 @@ class _LocalOnly:
 
 
 def sendable(value: object, config: RunnableConfig) -> object:
-    """Return an argument for an engine: a `ToolRuntime` without its process-bound members, another value unchanged."""
+    """Return an argument as an engine can receive it: a `ToolRuntime` without the members of this process."""
     if not isinstance(value, ToolRuntime):
         return value
     store: Any = None if value.store is None else _LocalOnly("store")

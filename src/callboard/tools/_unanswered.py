@@ -95,7 +95,7 @@ def asked_at(call: ToolCall, messages: Sequence[Any]) -> int | None:
 
 
 def answer_of(call: ToolCall, messages: Sequence[Any]) -> ToolMessage | None:
-    """Return the last answer to a call after the last reply with the call; `None` if there is none."""
+    """Return the last message that answers a call, if it follows the last reply with this call; else `None`."""
     for message in reversed(messages):
         if isinstance(message, ToolMessage) and message.tool_call_id == id_of(call):
             return message
