@@ -1,4 +1,4 @@
-"""Extension points: protocols and records for engines, fleets, shared limits, shared documents and web access.
+"""Extension points: protocols and data classes for engines, fleets of actors, shared limits, documents, web access.
 
 Middleware that waits, computes or shares state finds functions for that here, too.
 

@@ -118,7 +118,7 @@ class Loan:
 
     @property
     def starts(self) -> "Gate | None":
-        """Limit in this process that must count the borrower's start for a rate; `None` if there is none."""
+        """Rate limit of this process that must count the borrower's start; `None` if there is none."""
         return self._permit.starts
 
     @property
@@ -164,7 +164,7 @@ class Loan:
             self.leave()
 
     def leave(self) -> None:
-        """Pass the borrowed permit to the next waiting borrower, or give it back to the lender or its gate."""
+        """Pass the borrowed permit to the next waiting borrower, or return it to the lender or to the limit."""
         with self._lock:
             turn = next(iter(self._waiting), None)
             if turn is not None:
@@ -549,7 +549,7 @@ class SharedPermit:
         return self._wanted.title
 
     def note_holder(self, holder: Holder, *, has: bool) -> None:
-        """Register (`has=True`) or unregister an attempt of this process as a holder of this limit and key."""
+        """Add `holder` (an attempt) to the holders of permits of this limit and key, or remove it (`has=False`)."""
         identity = self.identity
         with _holders_lock:
             holders = _holders.setdefault(identity, set())

@@ -54,7 +54,7 @@ _extra_of = attrgetter("__pydantic_extra__")
 
 
 def dumped(value: Any, theirs: Dumps, pack: Callable[[Any], bytes] | None = None) -> tuple[str, bytes]:
-    """Return the format and the bytes with which LangGraph stores a value; LangGraph's `theirs` is the fallback."""
+    """Return the format and the bytes with which LangGraph stores a value; its function `theirs` is the fallback."""
     if value is None or isinstance(value, (bytes, bytearray)):
         return theirs(value)
     try:
@@ -88,7 +88,7 @@ def has_fields_only(value: Any) -> bool:
 
 
 def fields_of_all(messages: Sequence[Any]) -> bytes | None:
-    """Return the packed fields of all messages, without an array header; `None` if one is of no known, plain form."""
+    """Return the packed fields of all messages, without an array header; `None` for unknown types or extra data."""
     if not _KNOWN.keys() >= {*map(type, messages)} or any(map(_extra_of, messages)):
         return None
     fields = [*map(_fields_of, messages)]
@@ -208,7 +208,7 @@ class MessageMemory:
 
 
 def _remembered(made: Any, data: bytes) -> Remembered | None:
-    """Return a template for copies of a parsed message; `None` if its bytes alone do not determine the message."""
+    """Return a template for copies of a parsed message; `None` if `data` alone does not determine the message."""
     if type(made) is not _kind(data) or made.__pydantic_extra__ != {} or made.__pydantic_private__ is not None:
         return None
     try:

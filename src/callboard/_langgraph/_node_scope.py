@@ -155,7 +155,7 @@ def outer_of(config: RunnableConfig) -> Outer | None:
     namespace = str(conf.get(CONFIG_KEY_CHECKPOINT_NS, ""))
     scratchpad = conf.get(CONFIG_KEY_SCRATCHPAD)
     # The second graph that one task runs gets a numbered namespace, as in LangGraph.
-    # This call increments a counter.
+    # Once for each run only: the counter counts the inner graphs of the task.
     number = 0 if scratchpad is None else scratchpad.subgraph_counter()
     return Outer(conf, f"{namespace}{NS_SEP}{number}" if number else namespace)
 

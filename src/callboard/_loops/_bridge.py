@@ -63,7 +63,7 @@ class _BackgroundLoop:
 
     @property
     def is_usable(self) -> bool:
-        """False from the end of the loop on."""
+        """False after the loop has ended."""
         return not self._is_ending and self.thread.is_alive()
 
     def register(self, crossing: "_BridgedCall[Any]") -> None:

@@ -1,4 +1,4 @@
-"""Entry mode of a run: started by sync code or awaited.
+"""Entry mode of a run: whether sync code or async code has started the run.
 
 Users' code may have a sync and an async version, each with its own client, connection or lock. A run that sync code
 started uses the sync version in a worker thread; an awaited run uses the async version. A single version serves both.

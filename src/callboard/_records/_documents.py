@@ -15,7 +15,7 @@ V_co = TypeVar("V_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Address of a shared document, with the names of the marks (counters of its collection) that are read with it.
+    """Address of a shared document, and names of the marks (counters of the document's collection) to read with it.
 
     Args:
         shelf: collection of the document, such as a cache; printable ASCII, up to 200 characters.
@@ -124,7 +124,7 @@ class SharedDocuments(Protocol):
         ...
 
     def mark(self, shelf: str, name: str, /) -> None:
-        """Increase a mark (counter) of a document collection, now or after an outage of the store, for all processes.
+        """Increase a mark (counter) of a document collection, for all processes; during an outage, do this later.
 
         Args:
             shelf: name of the collection.

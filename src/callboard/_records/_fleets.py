@@ -53,7 +53,7 @@ class Delivery(Protocol):
     """Handle of one ask (a request to a keyed actor) while the fleet sends it to the process that owns the key."""
 
     async def is_here(self) -> bool:
-        """Wait until it is known which process runs the ask; return `True` if it is this process.
+        """Wait until it is known which process runs the actor request; return `True` if it is this process.
 
         `True`: this process owns the key, and must run the ask. `False`: another process has run it; see `outcome`.
 
@@ -104,7 +104,7 @@ class FleetHost(Protocol):
         ...
 
     async def answer(self, ask: FleetAsk, begin: Callable[[], Awaitable[bool]]) -> Any:
-        """Run an ask that another process sent, and return the handler's result; called in a task of `serve`.
+        """Run an actor request of another process, and return the handler's result; called in a task of `serve`.
 
         Args:
             ask: the ask to run.

@@ -124,7 +124,7 @@ class HandlerCall:
 
 
 def by_reference(plan: Plan) -> Plan:
-    """Return a tool's plan, changed if the tool calls an actor: after the actor's death, the call policy decides."""
+    """Return a tool's plan (data for running it), in which the call policy applies after the death of an actor."""
     if (asked := asked_by(plan.fn)) is None:
         return plan
     ask = HandlerCall(*asked, plan.tool.name, frozenset(plan.tool.args) - plan.injected.forbidden)

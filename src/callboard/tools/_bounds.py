@@ -39,7 +39,7 @@ class Refusal(NamedTuple):
 def admission(
     calls: Sequence[ToolCall], reply: Sequence[ToolCall], known: Collection[str], max_calls: int | None
 ) -> Steps[tuple[Sequence[ToolCall], Mapping[int, Refusal]]]:
-    """Return the calls of a batch, and a dict of refusals, by index, of the calls that exceed a limit."""
+    """Return a batch's calls, and a dict that maps the index of each call above a limit to its refusal."""
     surplus: set[int] = set()
     if max_calls is not None and len(reply) > max_calls:
         # By identity: the model may write equal calls, and only the surplus ones are refused. `calls` has the same

@@ -150,7 +150,7 @@ class Link(NamedTuple):
 
 
 def named(name: str, middleware: Wrapper) -> Link:
-    """Return a link that checks the output of a middleware; the error for an invalid output names the middleware."""
+    """Return a link of a chain: a middleware, and a check of its output; the check's error names the middleware."""
     return Link(middleware, partial(_check, name))
 
 

@@ -224,7 +224,7 @@ REPEATS = "__callboard_repeats__"
 
 
 class OutcomeUnknown(GraphInterrupt):
-    """Interrupt that asks a person what to do with a call that started and never ended; see `question_about`."""
+    """Interrupt that asks a person what to do with a call that started and never ended."""
 
     def __init__(self, name: str, args: dict[str, Any], why: str) -> None:
         super().__init__((question_about(name, args, why),))

@@ -22,7 +22,7 @@ def run_with_config(fn: Callable[..., Any], config: Mapping[str, Any], /, *args:
 async def await_with_config(
     fn: Callable[..., Awaitable[Any]], config: Mapping[str, Any], /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Run an async function under a LangChain config and return its result; see `run_with_config`."""
+    """Run an async function under a LangChain config and return its result; `interrupt()` in it raises RuntimeError."""
     with marked(), _config(config):
         return await fn(*args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""Ledger of a batch of calls: answers of persons, open questions and results, from which a later run continues.
+"""Ledger of a batch of calls: answers of people, open questions and results, from which a later run continues.
 
 In a LangGraph task, the ledger is one element of the task's resume list, the list that `interrupt()` uses. LangGraph
 stores this list when a task is interrupted; callboard also stores it after each finished call. Outside of a graph, the

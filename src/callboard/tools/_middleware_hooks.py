@@ -168,7 +168,7 @@ def _own(one: Any, name: str) -> Callable[..., Any] | None:
 
 def asked_at_once(one: object) -> Collection[str]:
     """Return the names of the tools for which a LangChain middleware asks a person about all calls at once."""
-    # It asks in its hook `after_model`.
+    # Such middleware asks in its hook `after_model`.
     return getattr(one, "interrupt_on", ()) if _is_human(one) and not _asks_per_call(one) else ()
 
 

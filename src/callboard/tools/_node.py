@@ -450,7 +450,7 @@ class NodeAccess:
 
     @property
     def needs_checkpointer(self) -> list[str]:
-        """Names of the middleware whose questions to persons would be lost without a checkpointer."""
+        """Names of the middleware whose questions to people would be lost without a checkpointer."""
         given = self._node._options.middleware
         return [type(one).__name__ for one in given if getattr(one, "needs_checkpointer", False) is True]
 

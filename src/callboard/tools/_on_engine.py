@@ -22,7 +22,7 @@ _PLAIN = (str, int, float, bool, type(None))
 
 
 def on_engine(plan: Plan, engine: Engine, actors: ActorSet) -> Plan:
-    """Return the plan of a tool, changed so that the tool's function runs on an engine."""
+    """Return a changed plan (data for running a tool), by which the tool's function runs on an engine."""
     return replace(plan, kind="async", fn=EngineBody(plan, engine, actors), callbacks=False, run_manager=False)
 
 

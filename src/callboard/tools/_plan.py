@@ -244,7 +244,7 @@ class Plan:
 
 
 def plan_for(tool: BaseTool) -> Plan:
-    """Return the plan of a tool, read from its class and signatures."""
+    """Return the plan of a tool (data for running the tool), read from the tool's class and signatures."""
     plan = _plan(tool, injected_args(tool), "async")
     if plan.kind == "sync" or not _has_sync_half(tool):
         return plan

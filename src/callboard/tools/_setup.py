@@ -62,7 +62,7 @@ class Setup:
     """Maximum number of calls of one reply that run; `None` for all."""
 
     def plan(self, tool: BaseTool) -> Plan:
-        """Return the plan of a tool, as it applies to this run: a sync run may use another function of the tool."""
+        """Return the data for running a tool (its plan); a sync run may use another function of the tool."""
         # A tool that a middleware makes for one call is not cached: its plan would keep it alive.
         plan = self.plans.of(tool) if self.tools.get(tool.name) is tool else by_reference(plan_for(tool))
         if plan.from_sync is not None and is_sync_entry():
@@ -166,7 +166,7 @@ def _check_options(given: Options) -> None:
 
 
 def _check_supervised(tools: Mapping[str, BaseTool], supervision: Supervision) -> None:
-    """Raise an error for a policy that is for an unknown tool or that the tool cannot follow; note idempotent tools."""
+    """Raise an error for a policy of an unknown tool, or of a tool that cannot follow it; record idempotent tools."""
     supervision.check_tools(tools)
     for tool in tools.values():
         injected_args(tool)  # raises for wrong markers now; the rest of a plan is made at the first call
