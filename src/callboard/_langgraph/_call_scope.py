@@ -294,7 +294,7 @@ def scope_in_task(config: RunnableConfig, call_id: str | None) -> TaskScope | No
 
 
 def answer_is_for(digest: str, config: RunnableConfig) -> bool:
-    """Return whether the latest answer of `interrupt()` was given to a question with this digest."""
+    """Return whether the latest answer of `interrupt()` was given to the question about a call with this digest."""
     scope = scope_of(config)
     # Only callboard's `ToolNode` records questions. In another node, LangGraph's assignment of answers is trusted.
     return scope is None or scope.last_answer_is_for(digest)

@@ -117,8 +117,7 @@ class HandlerCall:
                     turn.end()
 
     def _question(self, supervised: SupervisedCall[Any]) -> OutcomeUnknown:
-        """Return the interrupt that asks a person whether to repeat a call whose actor died."""
-        # The arguments after changes by middleware: these were sent to the actor.
+        """Return the interrupt that asks a person what to do with a call whose actor died."""
         args = {name: value for name, value in supervised.call["args"].items() if name in self._written}
         return OutcomeUnknown(self._name, args, f"{self._cell.name} died")
 
