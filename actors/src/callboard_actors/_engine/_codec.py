@@ -71,10 +71,7 @@ def packed(
     where: str = _THERE,
     function: str = _FUNCTION,
 ) -> bytes:
-    """Pickle a call with its context variables; raise `TypeError` that names the part that cannot be pickled.
-
-    Errors name the place `where` the call runs, and the kind of `function` that is needed there.
-    """
+    """Pickle a call with its context variables; raise `TypeError` that names the part that cannot be pickled."""
     try:
         return dumps((body.fn, body.args, dict(body.kwargs), variables))
     except Exception as error:
@@ -127,10 +124,7 @@ def _shown(value: object) -> str:
 
 
 def opened(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> Any:
-    """Decode the reply of a trusted worker: return the result of the call, or raise its exception.
-
-    Raise `ResultLostError` if the reply has neither, or cannot be decoded.
-    """
+    """Decode the reply of a trusted worker: return the result of the call, or raise its exception."""
     if kind is Kind.LOST:
         reason, details = reason_and_details(reply)
         lost = ResultLostError(body.title, reason, call_id=body.call_id, output=output)

@@ -53,7 +53,7 @@ class WorkerDiedError(EngineError):
 
 
 class ResultLostError(EngineError):
-    """Raised if a call finished in its worker with all its effects, but its result or exception could not be sent back.
+    """Raised if the function of a call has finished in its worker, but its result or exception could not be sent back.
 
     `ended` is "finished".
     """
@@ -91,10 +91,7 @@ def is_own_doing(exitcode: int | None) -> bool:
 
 
 def end_of(exitcode: int | None, cpu: int | None) -> str:
-    """Return the part of an error text that explains how a worker process ended.
-
-    `cpu` is the worker's limit of processor time in seconds.
-    """
+    """Return the part of an error text that explains how a worker process ended."""
     if exitcode is None:
         return "its worker process was lost with the zygote, its parent"
     if exitcode >= 0:

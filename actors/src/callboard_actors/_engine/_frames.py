@@ -158,11 +158,8 @@ calls with smaller numbers have begun, too.
 
 
 def receive_frame(sock: socket, files: list[int] | None = None) -> tuple[int, bytes | bytearray] | None:
-    """Block until a frame has arrived; return its call number and payload, or `None` if the other end has closed.
-
-    The peer must not send another frame before this one is answered: surplus bytes would be lost. A file sent with the
-    frame is appended to `files`; without such a list it is dropped.
-    """
+    """Block until a frame has arrived; return its call number and payload, or `None` if the other end has closed."""
+    # The peer must not send another frame before this one is answered: surplus bytes would be lost.
     if files is None:
         data = sock.recv(64 * 1024)
     else:

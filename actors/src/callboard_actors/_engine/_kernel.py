@@ -45,10 +45,7 @@ def adopt_orphans() -> None:
 
 
 def shared_number(size: int) -> int:
-    """Create an unnamed file that shares a number of `size` bytes with a worker; return the file's descriptor.
-
-    On Linux, the size of the file is sealed.
-    """
+    """Create an unnamed file with one integer of `size` bytes, to be shared with a worker; return its descriptor."""
     with ExitStack() as opened:
         if sys.platform == "linux":
             fd = os.memfd_create("callboard-begun", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -68,10 +65,7 @@ def shared_number(size: int) -> int:
 
 
 def receive_with_files(sock: socket, size: int, most: int) -> tuple[bytes, list[int]]:
-    """Receive at most `size` bytes and `most` file descriptors from a socket, and return both.
-
-    Child processes will not inherit the descriptors.
-    """
+    """Receive at most `size` bytes and `most` file descriptors from a socket, and return both."""
     flags = 0
     if sys.platform == "linux":
         from socket import MSG_CMSG_CLOEXEC
@@ -89,10 +83,8 @@ def receive_with_files(sock: socket, size: int, most: int) -> tuple[bytes, list[
 
 
 def signal_group(leader: int, number: Signals) -> None:
-    """Signal a process and the process group that it leads; ignore processes that are gone.
-
-    The caller must not have reaped the process before, or its id may be that of another process.
-    """
+    """Send a signal to a process and to the process group that it leads; ignore processes that are gone."""
+    # The caller has not reaped the process, or its id might be that of another process by now.
     # Also the process alone: a new worker may not have created its group yet.
     for send in (os.killpg, os.kill):
         # It leads no group yet, because it was just forked, or the remaining members belong to another user.
@@ -101,23 +93,19 @@ def signal_group(leader: int, number: Signals) -> None:
 
 
 def reap(among: Iterable[int], first: Callable[[int], None]) -> tuple[int, int] | None:
-    """Reap one ended child without waiting; return its process id and wait status, or `None` if no child has ended.
-
-    On Linux any child is reaped, on other systems only one of `among`.
-
-    `first` is called with the id just before the id becomes free, so that the child's process group can still be
-    killed. On other systems than Linux the id is already free then. It may be reused if the group is empty and a
-    process starts in the same instant.
-    """
+    """Reap one ended child without waiting; return its process id and wait status, or `None` if no child has ended."""
     with suppress(ChildProcessError):
         if sys.platform == "linux":
-            # WNOWAIT leaves the child a zombie, which keeps its id reserved until `waitpid`.
+            # WNOWAIT leaves the child a zombie, which keeps its id reserved until `waitpid`: `first` can still kill its
+            # process group.
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if found is None:
                 return None
             first(found.si_pid)
             return found.si_pid, os.waitpid(found.si_pid, 0)[1]
         else:
+            # Here the id is free before `first` is called. It may be reused if the group is empty and a process starts
+            # in the same instant.
             for pid in among:
                 ended, status = os.waitpid(pid, os.WNOHANG)
                 if ended:
@@ -127,18 +115,12 @@ def reap(among: Iterable[int], first: Callable[[int], None]) -> tuple[int, int] 
 
 
 def children() -> set[int]:
-    """Return the process ids of this single-threaded process's children, zombies included.
-
-    The set is empty if the system cannot tell.
-    """
+    """Return the process ids of this single-threaded process's children, zombies included; empty if unknown."""
     return children_of(os.getpid()) if sys.platform == "linux" else set()
 
 
 def children_of(parent: int) -> set[int]:
-    """Return the process ids of a single-threaded process's children, zombies included. Linux only.
-
-    The set is empty if the process has ended.
-    """
+    """Return the process ids of a single-threaded process's children, zombies included. Linux only."""
     try:
         return {int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()}
     except ProcessLookupError:
@@ -182,10 +164,8 @@ def _parent_of(process: Path, *, zombies: bool = True) -> int | None:
 
 
 def limit_process(*, memory: int | None, files: int | None, for_good: bool) -> None:
-    """Limit address space (in bytes) and open files of this process, and disable its core dumps.
-
-    With `for_good`, its code cannot enable core dumps again.
-    """
+    """Limit address space (in bytes) and open files of this process, and disable its core dumps."""
+    # With a hard limit of 0, the process cannot enable core dumps again.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0 if for_good else resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if memory is not None:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))  # POSIX has it, but not each system
@@ -194,10 +174,7 @@ def limit_process(*, memory: int | None, files: int | None, for_good: bool) -> N
 
 
 def limit_processor_time(seconds: int, *, for_good: bool) -> None:
-    """Let the kernel send this process SIGXCPU after `seconds` more of processor time, rounded up.
-
-    With `for_good`, SIGKILL follows a second later, and the process cannot raise the limit again.
-    """
+    """Let the kernel send this process SIGXCPU after `seconds` more of processor time, rounded up."""
     # Code that is not trusted could ignore the signal or raise the limit: SIGKILL follows a second later.
     # The limit counts from the start of the process; earlier calls of this worker have used a part.
     used = resource.getrusage(resource.RUSAGE_SELF)

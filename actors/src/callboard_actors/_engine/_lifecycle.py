@@ -1,4 +1,4 @@
-"""Start and end of an engine's resources in each event loop, queue of idle workers, and pauses between attempts.
+"""Resources of an engine in each event loop: their start and end, a queue of idle workers, and pauses before restarts.
 
 Each engine has its own class of `LoopResources`, of which it creates one object for each event loop.
 """
@@ -131,10 +131,7 @@ class OpenedEngine(Generic[S]):
                     opening.resources.abandon()
 
     def _here(self, title: str, call_id: str | None = None) -> S:
-        """Return the engine's resources in the current event loop; raise an error if the engine is not open there.
-
-        `title` and `call_id` describe the function call in the error.
-        """
+        """Return the engine's resources in the current event loop; raise an error if the engine is not open there."""
         opening = self._by_loop.get(current_token())
         if opening is not None:
             return opening.resources

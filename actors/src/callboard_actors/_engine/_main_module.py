@@ -27,10 +27,7 @@ class MainModule:
 
 
 def main_module() -> MainModule | None:
-    """Return the path and name of this program's main module.
-
-    `None` if other processes cannot load it, as in a REPL.
-    """
+    """Return the path and name of this program's main module; `None` if workers cannot load it, as in a REPL."""
     # A worker that opens a pool itself: its workers load the same file.
     if _copy is not None:
         return _copy.source
@@ -102,16 +99,13 @@ _copy: _Copy | None = None
 
 
 def expect(source: MainModule | None) -> None:
-    """Register the program's main module, which this process then loads on demand.
-
-    Called in zygotes and spawned interpreters; `None` if the main module cannot be loaded.
-    """
+    """Register the program's main module, which this process then loads on demand; `None` if it cannot be loaded."""
     global _copy
     _copy = None if source is None else _Copy(source)
 
 
 def why_no_pool() -> str | None:
-    """Return an error text while this process loads the main module, when no pool may be opened; otherwise `None`."""
+    """Return an error text if this process is loading the main module now, which must not open a pool; else `None`."""
     # A pool that the main module opens at that time would load it again, without end. The attempt is recorded.
     if _copy is None or not _copy.is_loading:
         return None
@@ -125,10 +119,7 @@ def is_unguarded() -> bool:
 
 
 def module_named(name: str) -> ModuleType:
-    """Return the module with this name, and load it if necessary.
-
-    `__main__` and `__mp_main__` both mean the program's main module.
-    """
+    """Return the module with this name, loaded if necessary; `__main__` means the main module of the program."""
     if name in NAMES:
         return sys.modules[HERE] if _copy is None else _copy.module()
     return sys.modules.get(name) or importlib.import_module(name)

@@ -47,10 +47,7 @@ _DEEPEST = 8
 
 
 def way_to(fn: FunctionType) -> tuple[str, ...]:
-    """Return the attributes, such as `__wrapped__`, that lead from a decorator's result to the original function `fn`.
-
-    Return no attributes if the name of `fn` leads to `fn` itself, or if `fn` is not found.
-    """
+    """Return the attribute names, such as `__wrapped__`, that lead from a decorated function to the original `fn`."""
     try:
         found = named(fn.__module__, fn.__qualname__)
     except (ImportError, AttributeError):

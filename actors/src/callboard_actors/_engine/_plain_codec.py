@@ -48,10 +48,7 @@ class _Raised(BaseModel):
 
 
 async def opened_reply(kind: Kind, reply: bytes | bytearray, body: Body, *, is_plain: bool, output: str = "") -> Any:
-    """Decode the reply of any worker, confined or trusted: return the result of the call, or raise its exception.
-
-    `is_plain` is for workers that are not trusted, and reply in JSON instead of pickles.
-    """
+    """Decode the reply of any worker, confined or trusted: return the result of the call, or raise its exception."""
     if not is_plain:
         return opened(kind, reply, body, output=output)
     work = partial(opened_plain, kind, reply, body, output=output)
@@ -122,7 +119,7 @@ def without_escapes(reply: bytes) -> Iterator[bytes]:
 
 
 def _told(error: Exception) -> tuple[str, Exception | None]:
-    """Return a short text of an error, and the error; if its full text may be huge, return `None` as the error."""
+    """Return a short text of an error, and the error (`None` instead of the error if its full text may be huge)."""
     if isinstance(error, ValidationError) and error.error_count() > _MOST_ERRORS:
         return f"{error.error_count()} validation errors for {error.title}"[:TEXT_BOUND], None
     return str(error)[:TEXT_BOUND], error
@@ -144,7 +141,7 @@ def _plain_function(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 @lru_cache(maxsize=256)
 def _adapter_of(fn: Callable[..., Any]) -> TypeAdapter[Any] | None:
-    """Return a pydantic validator for a function's return annotation; `None` if it is missing, `Any` or unusable."""
+    """Return a pydantic validator for a function's return type; `None` if no type is annotated, or it is unusable."""
     try:
         annotation = get_type_hints(fn, include_extras=True).get("return", Any)
         if get_origin(annotation) in (Coroutine, Awaitable):

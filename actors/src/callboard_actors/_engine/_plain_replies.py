@@ -20,7 +20,7 @@ _REMEDY = (
 
 
 def returned(value: Any) -> tuple[Kind, bytes]:
-    """Encode a result as a VALUE reply in JSON; return a LOST reply if it cannot be encoded."""
+    """Encode the result of a call as a reply in JSON; if this fails, return a LOST reply with an error text."""
     try:
         return Kind.VALUE, to_json(value)
     except Exception as error:
@@ -29,7 +29,7 @@ def returned(value: Any) -> tuple[Kind, bytes]:
 
 
 def raised(error: Exception) -> tuple[Kind, bytes]:
-    """Encode an exception as a RAISED reply in JSON; the caller has removed callboard's frame from the traceback."""
+    """Encode the exception of a call as a reply in JSON: its type, its text and its traceback."""
     told = {
         "module": type(error).__module__,
         "type": type(error).__qualname__,

@@ -37,10 +37,7 @@ def replies(*, is_plain: bool) -> Replies:
 def called(
     pickled: memoryview | bytes, encode: Replies, check: Callable[[Any], None] | None = None
 ) -> Reply | Coroutine[Any, Any, Reply]:
-    """Unpickle a call and run its function; return the encoded reply, or a coroutine that returns it.
-
-    `check` may raise an error for a function that must not run.
-    """
+    """Unpickle a call and run its function; return the encoded reply, or a coroutine that returns it."""
     try:
         fn, args, kwargs, variables = loads(pickled)
         if check is not None:
@@ -68,7 +65,7 @@ def _without_own_frame(error: Exception) -> Exception:
 
 
 def bounded(kind: Kind, body: bytes, most: int) -> Reply:
-    """Return the reply unchanged, or a LOST reply if its payload is longer than `most` bytes."""
+    """Return a reply unchanged, or a LOST reply with an error text if the payload is longer than `most` bytes."""
     if len(body) <= most:
         return kind, body
     if kind is Kind.LOST:
@@ -78,7 +75,7 @@ def bounded(kind: Kind, body: bytes, most: int) -> Reply:
 
 
 def returned(value: object, dumps: Callable[[object], bytes] = dumps) -> Reply:
-    """Pickle a result as a VALUE reply; return a LOST reply if it cannot be pickled."""
+    """Pickle the result of a call as a reply; if this fails, return a LOST reply with an error text."""
     try:
         return Kind.VALUE, dumps(value)
     except Exception as error:
@@ -87,10 +84,7 @@ def returned(value: object, dumps: Callable[[object], bytes] = dumps) -> Reply:
 
 
 def raised(error: Exception, where: str = "worker process", dumps: Callable[[object], bytes] | None = None) -> Reply:
-    """Pickle an exception as a RAISED reply, with its traceback as a note; return a LOST reply if it cannot be pickled.
-
-    `where` names the process in the note.
-    """
+    """Pickle a call's exception as a reply, with its traceback as a note; if this fails, return a LOST reply."""
     told = "".join(traceback.format_exception(error))[-_TRACEBACK_BOUND:]
     note = f"In {where} {os.getpid()}:\n{told}"
     try:

@@ -140,10 +140,7 @@ class OpenCalls:
 
 
 async def outcome(one: OpenCall, body: Body, *, is_plain: bool) -> Any:
-    """Return the result of a call that is over, or raise its exception.
-
-    Raise `EngineError` if the call has neither, for example after its connection was lost.
-    """
+    """Return the result of a call that is over, or raise its exception."""
     if one.reply is None:
         # The decision on retries: unsent is safe to repeat, sent may have had side effects.
         raise _error(body, "unknown" if one.is_sent else "unavailable", one.lost or "it was cancelled")
@@ -270,7 +267,7 @@ class Connection:
             self.close("its connection was lost")
 
     async def _refuse(self, reason: str) -> None:
-        """Send the reason to the other side if this is an agent or a remote worker, then close the connection."""
+        """Close the connection; if an agent or a remote worker is on the other side, send it the reason before."""
         if not self._is_own:
             self.send(frame(Kind.REFUSE, 0, reason.encode()[:1000]))
             with anyio.move_on_after(0.5):

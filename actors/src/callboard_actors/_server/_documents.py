@@ -81,7 +81,7 @@ class DocumentsTransport(Connection, Protocol):
 
 @dataclass(slots=True, eq=False)
 class PendingChange:
-    """Requested change of a document: a function (rule) that computes the new text, and a callback for its answer."""
+    """Requested change of a document: a rule (function that computes the new text), and a callback for the result."""
 
     document: Document
     rule: Rule[Any]
@@ -108,10 +108,7 @@ class ChangeGroup:
         self._says: list[tuple[PendingChange, Done[Any] | Exception]] = []
 
     def follow(self, stored: StoredDocument) -> Written | None:
-        """Apply the rules (functions) in order, each to the result of the previous rule; return the text to write.
-
-        `None` means that nothing is to be written.
-        """
+        """Apply the rules (functions) one after the other; return the text to write, or `None` if nothing changes."""
         # Each rule sees only the marks that it has asked for.
         numbers = dict(zip(self.document.marks, stored.marks, strict=True))
         text, left, written = stored.text, stored.left, None
@@ -133,7 +130,7 @@ class ChangeGroup:
         return written if is_change else None
 
     def answer(self) -> None:
-        """Pass the answer of each rule to its caller; called when the server has stored the resulting text, if any."""
+        """Report the result of each rule (function) to its caller, after the server has stored a changed text."""
         for change, says in self._says:
             change.answer(says)
 
@@ -243,7 +240,7 @@ class DocumentsClient(BackgroundClient[DocumentsTransport]):
             self._changes.extendleft(reversed([one for one in undone if not one.is_over]))
 
     async def _round(self, line: DocumentsTransport, wanted: list[ChangeGroup]) -> list[PendingChange]:
-        """Apply changes to documents; return those to repeat, because another process has changed the document."""
+        """Apply changes to documents; return the changes to repeat, as another process has changed their documents."""
         found = await line.read([group.document for group in wanted])
         swaps: dict[ChangeGroup, Swap] = {}
         for group, stored in zip(wanted, found, strict=True):
@@ -332,10 +329,7 @@ class DocumentStore(ClientStore[DocumentsClient]):
         on_answer: Callable[[Done[T] | Away | Exception], object] | None = None,
         /,
     ) -> None:
-        """Queue a rule (a function) to be applied to a document, and return at once; may be called from any thread.
-
-        `on_answer` is called with the answer of the rule, with an outage, or with an error.
-        """
+        """Queue a rule (a function) to be applied to a document, and return at once; may be called from any thread."""
         self._client().change(PendingChange(document, rule, on_answer))
 
     def mark(self, shelf: str, name: str, /) -> None:

@@ -343,10 +343,7 @@ class Gate:
         return None
 
     def forget_line(self) -> None:
-        """Prepare to report all permits of this limit again, because the connection to the server was lost.
-
-        The server may not have received the last changes.
-        """
+        """Prepare to report all permits of this limit again, because the connection to the server was lost."""
         self._epoch = ""
         unheard = [*self._unheard, *self._ops]
         # Only starts must survive. The full report replaces all other changes, releases by omission.
@@ -653,10 +650,7 @@ class LimitStore(ClientStore[LimitsClient]):
             self._share.check(limit)
 
     def ask(self, wanted: PermitRequest, on_answer: Callable[[], object], /) -> LocalPermit:
-        """Request a permit, and return it at once, before the server grants it; may be called from any thread.
-
-        `on_answer` is called when the permit was granted or refused.
-        """
+        """Request a permit, and return it at once, before the server grants it; may be called from any thread."""
         name = self._name or _storable(wanted.name)
         return self._client().ask(f"{name}/{wanted.key}" if wanted.key else name, wanted, on_answer)
 

@@ -6,10 +6,7 @@ from typing import Any
 
 
 def on_demand(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a `__getattr__` function for `package`, which imports each attribute of the package at its first use.
-
-    `homes` maps the name of each attribute to the module that has it.
-    """
+    """Return a `__getattr__` function for `package`, which imports each attribute of the package at its first use."""
 
     def get(name: str) -> Any:
         if name not in homes:

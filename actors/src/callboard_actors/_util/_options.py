@@ -10,20 +10,14 @@ LONGEST: Final = 30 * 86_400.0
 
 
 def check_counts(whose: str, options: Iterable[tuple[str, object, int]]) -> None:
-    """Raise ValueError for an option that is not a whole number, or is less than its minimum.
-
-    Each option is given as its name, its value and its minimum.
-    """
+    """Raise ValueError for an option (name, value, minimum) that is not a whole number, or is below its minimum."""
     for option, number, least in options:
         if isinstance(number, bool) or not isinstance(number, int) or number < least:
             raise ValueError(f"{whose}({option}={number!r}) is a whole number, at least {least}")
 
 
 def check_durations(whose: str, *, may_be_zero: bool = False, **options: object) -> None:
-    """Raise ValueError or TypeError for an option that is not a positive, finite number of seconds.
-
-    With `may_be_zero`, zero is allowed, too.
-    """
+    """Raise ValueError or TypeError for an option that is not a positive, finite number of seconds."""
     least = "at least 0" if may_be_zero else "more than 0"
     for option, seconds in options.items():
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
@@ -33,10 +27,7 @@ def check_durations(whose: str, *, may_be_zero: bool = False, **options: object)
 
 
 def check_seconds(whose: str, options: Iterable[tuple[str, object, float]], longest: float = LONGEST) -> None:
-    """Raise TypeError or ValueError for an option that is not a number of seconds from its minimum to `longest`.
-
-    Each option is given as its name, its value and its minimum.
-    """
+    """Raise an error for an option (name, value, minimum) that is not a number of seconds from minimum to `longest`."""
     for option, value, least in options:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"{whose}({option}=...) is a number of seconds, got {value!r}")
@@ -45,10 +36,7 @@ def check_seconds(whose: str, options: Iterable[tuple[str, object, float]], long
 
 
 def variables(where: str, given: object) -> dict[str, str]:
-    """Check and return environment variables that a user gives; raise TypeError or ValueError if they are invalid.
-
-    `where` names the user's option in errors.
-    """
+    """Check and return environment variables that a user gives; raise TypeError or ValueError if they are invalid."""
     if not isinstance(given, Mapping):
         # The errors show names and types only: values may be secret keys.
         raise TypeError(f"{where} is a mapping of names to texts, got one of type {type(given).__name__}")
@@ -65,13 +53,7 @@ def variables(where: str, given: object) -> dict[str, str]:
 
 
 def needs(whose: str, package: str, *, extra: str) -> None:
-    """Import a package that an extra installs; raise ImportError with the command that installs it.
-
-    Args:
-        whose: the user's expression that needs it, such as "RedisLimits(...)".
-        package: name of the module.
-        extra: name of the extra of `callboard-actors`.
-    """
+    """Import a package that an extra installs; raise ImportError with the command that installs it."""
     try:
         import_module(package)
     except ModuleNotFoundError as error:

@@ -13,10 +13,7 @@ _tasks: set[asyncio.Task[None]] = set()
 
 
 def spawn(work: Callable[[], Coroutine[Any, Any, None]], name: str, context: Context | None = None) -> None:
-    """Start `work` as a background task of the running event loop; `work` must not raise.
-
-    The task runs in `context`, or in an empty context if that is `None`.
-    """
+    """Start `work` as a background task of the running event loop; `work` must not raise."""
     context = Context() if context is None else context
     if sniffio.current_async_library() == "trio":
         import trio
@@ -29,11 +26,7 @@ def spawn(work: Callable[[], Coroutine[Any, Any, None]], name: str, context: Con
 
 
 async def finish(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-    """Run `work` to its end even if the caller is cancelled; `work` must not raise.
-
-    On asyncio a call whose grace is over is cancelled again, and no shield of anyio withstands that. The work then goes
-    on without its caller.
-    """
+    """Run `work` to its end even if the caller is cancelled; `work` must not raise."""
     over = anyio.Event()
 
     async def run() -> None:
@@ -43,5 +36,7 @@ async def finish(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> No
             over.set()
 
     spawn(run, name)
+    # On asyncio, a call whose grace is over is cancelled again, and no shield of anyio withstands that: the work then
+    # goes on without its caller.
     with anyio.CancelScope(shield=True):
         await over.wait()

@@ -1,4 +1,4 @@
-"""Shared secret of agents and workers, and HMAC proofs of having it."""
+"""Shared secret of agents and workers, and HMACs by which one side proves that it has the secret."""
 
 import hashlib
 import hmac
@@ -13,11 +13,7 @@ _REMEDY = "`python -c 'import secrets; print(secrets.token_hex())'` makes one"
 
 
 def secret_from(file: str | os.PathLike[str] | None, *, forget: bool = False) -> bytes:
-    """Return the shared secret from a file, or else from the environment, without surrounding white space.
-
-    With `forget`, remove the variable from the environment, so that child processes do not inherit it. Raise
-    `ValueError` if there is no secret or it is too short.
-    """
+    """Return the shared secret from a file, or else from the environment, without surrounding white space."""
     # Removed even if a file is given: a variable that is set by mistake would be inherited, too.
     found = (os.environ.pop(VARIABLE, "") if forget else os.environ.get(VARIABLE, "")).strip()
     if file is not None:

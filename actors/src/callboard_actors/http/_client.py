@@ -114,11 +114,7 @@ def check_parts(*, bounds: object, backoff: object, resolver: object, tls: objec
 def own_headers(
     given: Mapping[str, Mapping[str, str]] | None, check: Callable[[str], str]
 ) -> dict[Origin, dict[str, str]]:
-    """Return the option `headers` as a dict from origin to headers, with header names in lower case.
-
-    A key without a scheme ("example.org") stands for the https origin of that host. Raise TypeError or ValueError
-    for an invalid entry.
-    """
+    """Return the option `headers` as a dict from origin to headers, with header names in lower case."""
     found: dict[Origin, dict[str, str]] = {}
     for where, headers in (given or {}).items():
         if not isinstance(headers, Mapping):
@@ -135,10 +131,7 @@ def own_headers(
 
 
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return headers with names in lower case; raise ValueError for an invalid header, or one that the client sets.
-
-    Raise TypeError if a name or a value is not a string.
-    """
+    """Return headers with names in lower case; raise an error for headers that are invalid, or set by the client."""
     lower = {name.lower(): value for name, value in headers.items()}
     for name, value in lower.items():
         if not isinstance(cast("object", value), str):
@@ -166,18 +159,14 @@ def _host(written: str) -> str:
 
 
 def with_key(request: Request) -> Request:
-    """Add an Idempotency-Key header to a tool call's request, if its method (such as POST) is not idempotent.
-
-    A request that has a key already, or is not made by a tool call, is returned unchanged.
-
-    The key is the same each time that the call makes this request, also after a crash. Another request has another key.
-    """
+    """Add an Idempotency-Key header to a tool call's request, if its method (such as POST) is not idempotent."""
     if request.method in IDEMPOTENT or request.has_key:
         return request
     try:
         call = idempotency_key()
     except (RuntimeError, ValueError):  # outside of a call, or in a call for which no key can be made
         return request
+    # Equal each time that the call makes this request, also after a crash. Another request has another key.
     parts = (call, request.method, request.url)
     digest = sha256(b"\0".join([*(part.encode() for part in parts), request.content or b""])).hexdigest()
     return replace(request, headers={**request.headers, KEY_HEADER: digest})
@@ -416,10 +405,7 @@ def _per_host(limit: Limit) -> Limit:
 
 
 def request_of(method: str, url: str, content: str | bytes | None, json: Any, headers: Mapping[str, str]) -> Request:
-    """Return a `Request` made from the arguments of `HttpClient.request`.
-
-    Raise TypeError or ValueError for an invalid argument. The URL is not checked here, except for its type.
-    """
+    """Return a `Request` made from the arguments of `HttpClient.request`."""
     if not isinstance(cast("object", url), str):
         raise TypeError(f"HttpClient.request(url={url!r}) is a text, such as 'https://example.org/'")
     if method not in _METHODS:

@@ -54,10 +54,7 @@ def is_text(media_type: str, data: bytes) -> bool:
 
 
 def decoded(data: bytes, charset: str | None) -> str:
-    """Return a response body as text; undecodable bytes become replacement characters.
-
-    `charset` is the one that the server names, if any.
-    """
+    """Return a response body as text; undecodable bytes become replacement characters."""
     mark = next((name for mark, name in _MARKS if data.startswith(mark)), None)
     declared = _DECLARED.search(data[:_LOOKED_AT])
     for name in (mark, charset, "utf-8", None if declared is None else declared[1].decode("ascii")):
@@ -106,11 +103,7 @@ _HIDDEN = '[hidden], [aria-hidden="true"], [style*="display:none"], [style*="dis
 
 
 def as_markdown(html: str, base: str) -> str:
-    """Return an HTML page as Markdown, with the title of the page as the first heading.
-
-    `base` is the URL of the page; relative links are resolved against it. A page that is too large or too deeply
-    nested is returned as plain text.
-    """
+    """Return an HTML page as Markdown with its title as heading; a page that is too large becomes plain text."""
     from bs4 import BeautifulSoup
 
     from callboard_actors.http._converter import Converter, TooLongError

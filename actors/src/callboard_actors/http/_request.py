@@ -106,10 +106,7 @@ class Request:
         return self.method in _SAFE and self.content is None
 
     def at(self, url: str, status: int) -> "Request":
-        """Return the request to send after a redirect to `url`; `status` is the HTTP status of the redirect.
-
-        If `url` has another origin, the headers are dropped.
-        """
+        """Return the request to send after a redirect to `url`; `status` is the HTTP status of the redirect."""
         headers = dict(self.headers) if origin_of(url) == origin_of(self.url) else {}
         if status == 303 or (status in (301, 302) and self.method == "POST"):
             kept = {name: value for name, value in headers.items() if not name.startswith("content-")}
@@ -157,10 +154,7 @@ class Repeats:
     chance: Callable[[], float] = field(default=random.random)
 
     def pause(self, request: Request, attempt: int, end: Page | HttpError) -> float | None:
-        """Return the seconds to wait before the next attempt of a request; `None` if the request is not retried.
-
-        `attempt` is the number of the attempt that has ended; the first one is 1. `end` is its response or error.
-        """
+        """Return the seconds to wait after attempt number `attempt`; `None` if the request is not to be repeated."""
         if attempt > self.retries or not self._is_worth_another(request, end):
             return None
         asked = wait_asked_by(end) if isinstance(end, Page) else 0.0

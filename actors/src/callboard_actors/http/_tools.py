@@ -36,10 +36,7 @@ _ADVICE = {
 
 
 def told(page: Page, text: str | None, *, start: int, most: int) -> str:
-    """Return a text for a model about a page: status, URL, and up to `most` characters of its text from `start` on.
-
-    `text` is the text of the page, or `None` if its body is not text.
-    """
+    """Return a text for a model about a page: status, URL, and up to `most` characters of its text from `start` on."""
     head = f"HTTP {page.status} {_reason_of(page)}".rstrip() + f", {shown(page.url)}"
     kind = kind_of(page) or "of no media type"
     if not page.ok:

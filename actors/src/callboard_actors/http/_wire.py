@@ -74,7 +74,7 @@ class Rules:
     """Sentence that tells a model which hosts are allowed."""
 
     def check(self, url: str) -> str:
-        """Return the URL in its normal form; raise ValueError if it is not allowed."""
+        """Return the URL in its normal form; raise ValueError if the client may not request this URL."""
         # The error quotes no part of the URL.
         written = self.form.check(url)
         assert written is not None
@@ -92,10 +92,7 @@ class Rules:
 
 
 def rules_of(allow: Sequence[str] | None, *, private: bool, ports: Collection[int] | None) -> Rules:
-    """Return the rules for the options `allow`, `allow_private` and `ports` of `HttpClient`.
-
-    Raise an error if an entry of `allow` is neither a host nor a network.
-    """
+    """Return the rules for the options `allow`, `allow_private` and `ports` of `HttpClient`."""
     if isinstance(allow, str):
         raise TypeError(f"HttpClient(allow={allow!r}) is one text; give a list of hosts: allow=[{allow!r}]")
     if allow is not None and not allow:
@@ -238,15 +235,13 @@ class PoolOptions:
 
 
 def pool_of(backend: AsyncNetworkBackend, options: PoolOptions) -> httpcore2.AsyncConnectionPool:
-    """Return a connection pool that opens its connections through `backend`.
-
-    With a proxy, all connections go to the proxy, whatever its address is.
-    """
+    """Return a connection pool that opens its connections through `backend`."""
     context = options.tls or httpx2.create_ssl_context(trust_env=False)
     if options.proxy is None:
         return httpcore2.AsyncConnectionPool(
             context, max_connections=options.connections, keepalive_expiry=5.0, network_backend=backend
         )
+    # All connections go to the proxy, whatever its address is.
     there = httpx2.Proxy(options.proxy)
     return httpcore2.AsyncHTTPProxy(
         str(there.url),
@@ -296,7 +291,7 @@ class Allowance(anyio.ContextManagerMixin):
         return self._scope.deadline - self._begin
 
     def renew(self) -> None:
-        """Compute the deadline again from the remaining time of the tool call; received data may have extended it."""
+        """Compute the deadline again from the remaining time of the tool call, which each received piece may extend."""
         if self._reserve is not None:
             self._scope.deadline = math.inf  # otherwise `remaining()` would see this scope's own deadline
             self._scope.deadline = self._end()
@@ -465,10 +460,7 @@ _FAILED = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.Protoco
 def client_of(
     rules: Rules, resolver: Resolver, timeouts: httpx2.Timeout, *, pool: PoolOptions, cookies: bool
 ) -> httpx2.AsyncClient:
-    """Return an `httpx2` client that connects only to permitted addresses. It has its own connection pool.
-
-    The pool is closed with the client.
-    """
+    """Return an `httpx2` client that connects only to permitted addresses. It has its own connection pool."""
     if pool.proxy is None and (found := next((name for name in _PROXY_VARIABLES if os.environ.get(name)), None)):
         _log.warning("HttpClient does not go by %s; HttpClient(trusted_proxy=...) uses a proxy", found)
     return httpx2.AsyncClient(

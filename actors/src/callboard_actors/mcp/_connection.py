@@ -83,10 +83,7 @@ Target = Command | Url | Given
 def target_of(
     target: object, *, env: Mapping[str, str] | None, cwd: str | PathLike[str] | None, http: Mapping[str, object]
 ) -> Target:
-    """Return the argument `target` of `McpServer` as a `Command`, `Url` or `Given`.
-
-    Raise `TypeError` or `ValueError` for a wrong target, or for options that do not fit it.
-    """
+    """Return the argument `target` of `McpServer` as a `Command`, `Url` or `Given`."""
     given = {"env": env, "cwd": cwd, **http}
     if isinstance(target, str):
         _check_options("a URL", given, ("env", "cwd"))
@@ -327,10 +324,7 @@ class Connection(Actor):
         """Reasons why tools were left out of the last list of tools, by tool name; each reason is logged once."""
 
     async def start(self) -> None:
-        """Connect to the server, and list its tools.
-
-        Raise `ActorStartError` with the reason if the server cannot be used.
-        """
+        """Connect to the server, and list its tools."""
         # Entered before the client: `_end_when_late()` must run while the client connects.
         self._watchers: TaskGroup = await self.enter(anyio.create_task_group())
         self._watchers.start_soon(self._end_when_late)
@@ -393,10 +387,7 @@ class Connection(Actor):
 
     @handler(group="calls")
     async def call(self, tool: str, arguments: Mapping[str, object], sending: Sending) -> Answer:
-        """Call a tool of the server.
-
-        Raise `EngineError` if only this HTTP request failed, and `McpToolError` if the server refused the call.
-        """
+        """Call a tool; raise `EngineError` if only this HTTP request failed, `McpToolError` if the call was refused."""
         async with self._places:
             # Set before anything is sent: from here the server may see the request, so it must not be sent again.
             sending.has_begun = True
@@ -436,10 +427,7 @@ class Connection(Actor):
 
     @handler(group="calls")
     async def use(self, what: str, work: Callable[[Client], Awaitable[T]]) -> T:
-        """Run the read-only operation `work` with the MCP client, and return its result.
-
-        Errors name the operation `what`, and are the same as those of `call`.
-        """
+        """Run the read-only operation `work` with the MCP client, and return its result; errors name it `what`."""
         async with self._places:
             try:
                 return await work(self._client)

@@ -22,11 +22,7 @@ _UNAUTHORIZED = (401, 403)
 
 
 def auth_of_requests(auth: httpx2.Auth | None) -> httpx2.Auth | None:
-    """Return the authentication for HTTP requests to a server, in a form that allows several requests at a time.
-
-    An OAuth client of the SDK is wrapped, so that several requests may run at a time; any other one is returned
-    unchanged.
-    """
+    """Return the authentication for HTTP requests to a server, in a form that allows several requests at a time."""
     return _SideBySide(auth) if isinstance(auth, OAuthClientProvider) else auth
 
 
@@ -69,11 +65,7 @@ _SHOWN = 200
 
 
 def stray(request: bytes, answer: bytes) -> str | None:
-    """Return a description of a response that does not answer its request.
-
-    Return `None` if the response answers the request, is too long to check, or is no JSON-RPC message, which the
-    SDK reports.
-    """
+    """Return a description of a response that does not answer its request; `None` for any other response."""
     if len(answer) > _LOOKED_AT:
         return None
     sent, came = _parsed(request), _parsed(answer)
@@ -231,7 +223,7 @@ def _headers(response: httpx2.Response) -> list[tuple[bytes, bytes]]:
 
 
 async def _in_words(response: httpx2.Response) -> httpx2.Response:
-    """Return a copy of an HTTP error response that has an MCP error message as its body."""
+    """Return an HTTP error response with the same status and headers, and with an MCP error message as its body."""
     # Status and headers stay, because the authentication reads them.
     await response.aclose()
     status = f"HTTP status {response.status_code} {response.reason_phrase}".rstrip()

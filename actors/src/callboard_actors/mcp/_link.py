@@ -42,10 +42,7 @@ class InvalidTools:
         self.reasons: dict[str, str] = {}
 
     def sift(self, message: object) -> object:
-        """Return a received message without the invalid tools in it.
-
-        A response with too many items is replaced by an error response. Other messages are returned unchanged.
-        """
+        """Return a received message without invalid tools; a response with too many items becomes an error response."""
         if not isinstance(message, SessionMessage) or not isinstance(message.message, types.JSONRPCResponse):
             return message
         answer = message.message
@@ -136,7 +133,7 @@ _PAUSE = 0.05
 
 
 class ConnectionLostError(EngineError):
-    """Raised in the connection's actor when the connection ends; the actor fails with it."""
+    """Raised in the actor of a connection when the connection ends; this error ends the actor."""
 
     def __init__(self, server: str, reason: str) -> None:
         super().__init__(server, None, reason, ended="unknown")
@@ -189,7 +186,7 @@ async def watched(transport: AbstractAsyncContextManager[Any], link: Link) -> As
 
 
 class _Asked:
-    """Counter of a server's requests that the SDK has not yet answered; too many of them pause reading.
+    """Counter of a server's requests without an answer of the SDK; while it is too high, no messages are read.
 
     A server may send requests faster than they are answered, so reading pauses. The pause is bounded, because a request
     may wait for a person, or never be answered because the server has withdrawn it.

@@ -76,10 +76,7 @@ class Sampler:
     async def __call__(
         self, params: types.CreateMessageRequestParams, own: BaseChatModel | None = None
     ) -> types.CreateMessageResult:
-        """Return the reply of the model to a server's messages; `own` is the model of the calling agent.
-
-        Raise `SamplingRefusedError` for a use that is not allowed.
-        """
+        """Return the reply of the model to a server's messages; `own` is the model of the calling agent."""
         if params.tools:
             raise SamplingRefusedError(self.server, "a model that calls its tools")
         model = self.model or own
@@ -109,10 +106,7 @@ class Sampler:
 
 
 def sampler_of(model: object, server: str) -> Sampler | None:
-    """Return the sampler for the option `sampling` of `McpServer`, or `None` if sampling is off.
-
-    Raise `TypeError` for a value that is neither a model nor a bool.
-    """
+    """Return the sampler for the option `sampling` of `McpServer`, or `None` if sampling is off."""
     if model is None or model is False:
         return None
     if model is not True and not isinstance(model, BaseChatModel):
@@ -170,10 +164,7 @@ class McpAnswer(TypedDict):
 
 
 def question_of(params: types.ElicitRequestParams, server: str, tool: str, continuation: dict[str, Any]) -> McpQuestion:
-    """Convert a server's question to a person to the value of a LangGraph interrupt.
-
-    Raise `McpToolError` for an invalid form, or for a URL that is not a web page.
-    """
+    """Convert a server's question into the value of a LangGraph interrupt, which passes the question to a person."""
     if isinstance(params, types.ElicitRequestFormParams):
         # The form was written by the server, so it is checked before a client shows it.
         check_form(params.requested_schema, server)
@@ -204,10 +195,7 @@ def request_in(value: object) -> types.ElicitRequest | None:
 
 
 def answer_shape(question: McpQuestion) -> Any:
-    """Return a type with which pydantic validates the answer to a question.
-
-    The content of an accepted form must satisfy the server's schema.
-    """
+    """Return a type with which pydantic validates the answer to a question."""
     params = _PARAMS.validate_python(question["request"])
     if not isinstance(params, types.ElicitRequestFormParams):
         return McpAnswer
@@ -270,10 +258,7 @@ class Round:
         return cls(_REQUESTS.validate_python(continuation["requests"]), continuation["state"], responses)
 
     def continuation(self, asking: str) -> dict[str, Any]:
-        """Return the requests and answers as plain data for a checkpoint; `resumed()` restores the `Round` from it.
-
-        `asking` is the key of the request that a person must answer.
-        """
+        """Return the requests and answers as plain data for a checkpoint; `resumed()` restores the `Round` from it."""
         dumped: dict[str, Any] = {"by_alias": True, "mode": "json", "exclude_none": True}
         return {
             "state": self.state,
@@ -283,10 +268,7 @@ class Round:
         }
 
     async def complete(self, respond: Respond) -> types.InputResponses | None:
-        """Answer each open request by a call of the function `respond`.
-
-        Return the answers by request key, or `None` if the server made no request.
-        """
+        """Answer each open request by `respond`; return the answers by key, or `None` if the server made no request."""
         for key, request in self.requests.items():
             if key not in self.responses:
                 self.responses[key] = await respond(request, self.continuation(key))
@@ -447,11 +429,7 @@ class Questions:
         return {"elicitation_callback": self._on_request, **sampling}
 
     async def call(self, tool: str, arguments: Mapping[str, Any], send: Send, *, modern: bool) -> types.CallToolResult:
-        """Call a tool, answer the requests that the server sends for this call, and return the result.
-
-        `modern` is true for a server of 2026 or later. Raise `GraphInterrupt` to ask a person. Raise
-        `ActorDiedError` if the call was held open for an answer, and its connection is gone.
-        """
+        """Call a tool, answer the requests that the server sends for this call, and return the result."""
         name = name_of_call(self.server, tool, arguments) if can_ask() else ""
         asked = cast("McpQuestion | None", answered_question(partial(is_question_of, name)))
         if modern:
@@ -587,10 +565,7 @@ class Questions:
         return left[0] if len({call.conversation for call in left}) == 1 else None
 
     async def _narrowed(self, suffice: Callable[[list[HeldCall]], bool]) -> list[HeldCall]:
-        """Return the running calls that may have caused a server's request.
-
-        Wait until no more calls than open requests are left, or `suffice` returns true for the calls that are left.
-        """
+        """Return the running calls that may have caused a server's request."""
         # Over stdio the protocol does not name the call. But the call that asks cannot end before the answer, while
         # others do, so waiting narrows the choice.
         candidates = list(self._under_way.values())

@@ -55,10 +55,7 @@ def _first_of(words: frozenset[str], value: object) -> str | None:
 
 
 def pattern_in_one_pass(_: object, pattern: str, text: object, __: object) -> Iterator[ValidationError]:
-    """Yield an error if a text does not match a regex; implementation of the schema keyword `pattern` in linear time.
-
-    Patterns that the regex engine rejects are ignored.
-    """
+    """Yield an error if a text does not match a regex; implements the schema keyword `pattern` in linear time."""
     if not isinstance(text, str):
         return
     try:
@@ -137,11 +134,7 @@ class Judge:
             self._flaw = str(error)
 
     def misfit(self, value: object, steps: int | None = None) -> str | None:
-        """Return the text of a validation error in a value, or `None` without an error. Slow keywords are not checked.
-
-        `steps` limits the validation; by default the limit grows with the value's size. Raise `OverBudgetError` if it
-        takes more.
-        """
+        """Return the text of a validation error in a value, or `None` if the value is valid; `steps` limits the work."""
         if self._flaw is not None:
             return self._flaw
         try:
@@ -247,7 +240,7 @@ class OutputSchemas:
         self._threads: anyio.CapacityLimiter | None = None
 
     def learn(self, tools: Iterable[types.Tool]) -> None:
-        """Replace the output schemas by those of a new list of tools; validators of unchanged schemas are kept."""
+        """Replace all schemas by the schemas in a new list of tools; keep the validators of unchanged schemas."""
         before = self._schemas
         self._schemas = {tool.name: tool.output_schema for tool in tools if tool.output_schema is not None}
         self._judges = {name: one for name, one in self._judges.items() if self._schemas.get(name) == before[name]}

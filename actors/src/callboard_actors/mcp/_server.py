@@ -39,10 +39,8 @@ class SeenSessions:
         self._seen: OrderedDict[Hashable, int | None] = OrderedDict()
 
     def is_news(self, conversation: Hashable, session: int) -> bool:
-        """Record the session of a conversation; return whether the model must be told that an earlier session is lost.
-
-        `session` is 0 for a server without state, where nothing can be lost.
-        """
+        """Record the session of a conversation; return whether the model must be told that the last session is lost."""
+        # A server without state: nothing can be lost.
         if not session:
             return False
         before = self._seen.get(conversation)
@@ -50,10 +48,7 @@ class SeenSessions:
         return before is not None and before != session
 
     def note(self, conversation: Hashable, session: int | None) -> None:
-        """Record the session that a conversation uses now.
-
-        `None` means that the conversation was told of a loss already, so that its next session is no news.
-        """
+        """Record the session that a conversation uses now; `None` if the model was told already of a lost session."""
         self._seen[conversation] = session
         self._seen.move_to_end(conversation)
         if len(self._seen) > _KEPT:

@@ -50,11 +50,7 @@ Outgoing = MemoryObjectSendStream[SessionMessage]
 async def stdio_transport(
     argv: Sequence[str], link: Link, *, env: Mapping[str, str], cwd: str | None, max_message: int, grace: float
 ) -> AsyncGenerator[tuple[Incoming, Outgoing]]:
-    """Run the process of an MCP server during an `async with` block; then end it and all processes that it has started.
-
-    `max_message` is the maximum size of a message in bytes. `grace` is the time in seconds to end after stdin is
-    closed, and again after SIGTERM. Raise `OSError` if the command cannot be started.
-    """
+    """Run an MCP server's process during an `async with` block; then end it and all processes that it has started."""
     # A new session makes the process a group leader, so that its whole group can be killed.
     process = await anyio.open_process(argv, cwd=cwd, env=get_default_environment() | dict(env), start_new_session=True)
     child = _Child(process, link, max_message)

@@ -45,10 +45,7 @@ class McpToolError(ToolException):
 
 
 def content_and_artifact(result: types.CallToolResult) -> tuple[list[Block], McpArtifact | None]:
-    """Return two values for a tool's result: content for the model, and an artifact for programs (`None` without one).
-
-    Raise `McpToolError` if the server reports a failure.
-    """
+    """Return a tool's result as content for the model, and an artifact for programs (`None` if there is none)."""
     content = [as_block(part) for part in result.content]
     if result.is_error:
         raise McpToolError(content)
@@ -62,10 +59,7 @@ def content_and_artifact(result: types.CallToolResult) -> tuple[list[Block], Mcp
 
 
 def content_of_error(error: ToolException) -> list[str | dict[str, Any]]:
-    """Return the error of a tool call as content for the model; passed to LangChain tools as `handle_tool_error`.
-
-    An error that is not a `McpToolError` is raised again.
-    """
+    """Return the error of a tool call as content for the model; passed to LangChain tools as `handle_tool_error`."""
     if not isinstance(error, McpToolError):
         raise error
     return [*map(dict, error.content or [as_text(str(error))])]
@@ -95,11 +89,9 @@ def resource_block(resource: types.TextResourceContents | types.BlobResourceCont
 
 
 def metadata_of(tool: types.Tool) -> dict[str, Any] | None:
-    """Return the metadata of a LangChain tool from the hints and `_meta` of a server's tool; `None` if it has neither.
-
-    A read-only or idempotent tool is marked as `idempotent`, so that its calls may be retried.
-    """
+    """Return a LangChain tool's metadata from the hints and `_meta` of a server's tool; `None` if both are missing."""
     hints = {} if tool.annotations is None else tool.annotations.model_dump(by_alias=True)
+    # Such a tool's calls may be retried.
     if hints.get("readOnlyHint") or hints.get("idempotentHint"):
         hints["idempotent"] = True
     return {**hints, **({} if tool.meta is None else {"_meta": tool.meta})} or None
@@ -153,10 +145,7 @@ def repeated_names(tools: Iterable[types.Tool]) -> list[str]:
 
 
 async def all_of(what: str, ask: Callable[..., Awaitable[_P]], items: Callable[[_P], Sequence[_T]]) -> list[_T]:
-    """Return all items of a list that a server sends page by page, without the SDK's cache.
-
-    Raise `EndlessListError` for too many items or pages.
-    """
+    """Return all items of a list that a server sends page by page, without the SDK's cache."""
     found: list[_T] = []
     cursor: str | None = None
     # Bounded, because a faulty or hostile server may return a next page for ever.
@@ -191,7 +180,7 @@ class Choice:
                     raise ValueError(f"McpServer({option}=[{name!r}, ...]): {no_tool(server, name, known, unfit)}")
 
     def of(self, tools: Iterable[types.Tool]) -> list[types.Tool]:
-        """Return the tools of a list that the selection allows."""
+        """Return the tools in a list that `allow` and `deny` permit."""
         allowed = [tool for tool in tools if self._allow is None or tool.name in self._allow]
         return [tool for tool in allowed if tool.name not in self._deny]
 

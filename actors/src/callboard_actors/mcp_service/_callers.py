@@ -64,10 +64,7 @@ class Caller:
 
     @property
     def owner(self) -> tuple[str, str]:
-        """Identity of the client for the limits on the number of waiting calls.
-
-        It is the principal or, without one, the address and port of the connection.
-        """
+        """Identity of the client, for limits on waiting calls: its principal, or else the address of its connection."""
         return self.connection if self.principal is None else ("principal", self.principal)
 
     def own_name(self, name: str) -> str:

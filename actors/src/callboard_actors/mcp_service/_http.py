@@ -183,12 +183,7 @@ def is_loopback(host: str) -> bool:
 async def serve_http(
     app: McpApp, host: str, port: int, *, drain: float, listening: Callable[[str, int], object]
 ) -> Drained:
-    """Serve the application by uvicorn until SIGTERM or SIGINT, and return the report of the drain.
-
-    Raise OSError if the address cannot be used.
-
-    `drain` is in seconds. `listening` is called with address and port when clients can connect; port 0 is any free one.
-    """
+    """Serve the application by uvicorn until SIGTERM or SIGINT, and return the report of the drain."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, port), family=family) as listener:
         server = _Server(uvicorn.Config(app, lifespan="off", log_config=None, access_log=False))

@@ -60,10 +60,7 @@ _HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorld
 
 
 def listed(tool: BaseTool, output_schema: dict[str, Any] | None) -> types.Tool:
-    """Return the entry for a tool in the protocol's list of tools.
-
-    `output_schema` is given only for tools that always return structured content.
-    """
+    """Return the entry for a tool in the protocol's list of tools."""
     # `title` and the hints of the protocol (`readOnlyHint`, ...) come from the tool's `metadata`.
     function = convert_to_openai_tool(tool)["function"]
     metadata = tool.metadata or {}
@@ -74,6 +71,7 @@ def listed(tool: BaseTool, output_schema: dict[str, Any] | None) -> types.Tool:
         title=title if isinstance(title, str) else None,
         description=function.get("description") or None,
         input_schema={"type": "object", "properties": {}, **function.get("parameters", {})},
+        # Only for a tool that always returns structured content.
         output_schema=output_schema,
         annotations=types.ToolAnnotations.model_validate(hints) if hints else None,
     )
@@ -142,10 +140,7 @@ class NodeOffer:
         return [listed(tool, found.schema if found and self._promises_schemas else None) for tool, found in tools]
 
     def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> Begun:
-        """Prepare a client's call of a tool, and return it without starting it.
-
-        Return an error result if the call cannot run, and `None` for an unknown tool.
-        """
+        """Prepare a client's call of a tool, without starting it; return `None` for an unknown tool."""
         if name not in self._results:
             return None
         # Each call of a client without an identity has a new thread, so the state of a conversation would be lost.
@@ -235,10 +230,7 @@ class AgentOffer:
         return [self._tool]
 
     def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> Begun:
-        """Prepare a run of the agent for a client's call, and return it without starting it.
-
-        Return an error result for invalid arguments, and `None` if `name` is not the name of the agent's tool.
-        """
+        """Prepare a run of the agent for a client's call, without starting it; return `None` for an unknown tool."""
         if name != self._tool.name:
             return None
         if mistake := _mistake_in(arguments, keeps=self._keeps) or _unnamed_thread(arguments, caller):

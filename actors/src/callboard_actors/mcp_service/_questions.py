@@ -57,10 +57,7 @@ class FormQuestion:
         return [_form(_described(action), _schema_for(action)) for action in self.approval.actions]
 
     def answer(self, filled: Sequence[types.ElicitResult]) -> object:
-        """Return the value that resumes the interrupted run, made from the filled-in forms.
-
-        Raise DeclinedError if the user declined, and InvalidAnswerError for an invalid answer.
-        """
+        """Return the value that resumes the interrupted run, made from the filled-in forms."""
         if self.passed_on is not None:
             return McpAnswer(action=filled[0].action, content=cast("dict[str, Any] | None", filled[0].content))
         if self.approval is None:
@@ -270,10 +267,7 @@ class Dialogue:
             return await self._failed(error)
 
     async def fill_in(self, asking: NeedsAnswers, filled: Filled, tell: Tell) -> Outcome:
-        """Continue the call with the filled-in forms; return its result, or further questions to the client's user.
-
-        After an invalid answer, the same questions are returned with a complaint.
-        """
+        """Continue the call with the filled-in forms; return its result, or further questions to the client's user."""
         try:
             answers = {
                 one.question.id: one.answer([filled.get(_key(n, place), _LEFT) for place in range(len(one.forms))])
@@ -351,10 +345,7 @@ class OpenQuestions:
         return state
 
     def take(self, state: str, caller: Caller, name: str, arguments: dict[str, Any]) -> WaitingCall | None:
-        """Remove and return the waiting call with the secret token `state`.
-
-        Return `None` if the token is unknown or expired, or belongs to another client or another request.
-        """
+        """Remove and return the waiting call with the token `state`; `None` if the client may not continue the call."""
         found = self._waiting.get(state)
         # The state is not enough: it must not continue a call of another client, or with other arguments.
         if found is None or (found.caller.principal, found.name, found.arguments) != (
@@ -436,11 +427,7 @@ class ProgressCounter:
 async def progress_sender(
     report: Callable[[float, float | None, str | None], Awaitable[None]],
 ) -> AsyncGenerator[Callable[[object], None]]:
-    """Send progress reports to the client during the `async with` block.
-
-    Yield a function that takes the chunks of a stream. It sends the progress reports among them, and ignores other
-    chunks.
-    """
+    """Yield a function that takes chunks of a stream, and sends the progress reports among them to the client."""
     # `waiting` holds at most one report, the newest: a call never waits for a slow client.
     rising = ProgressCounter()
     waiting: list[Report] = []

@@ -29,17 +29,14 @@ _ANYTHING: TypeAdapter[object] = TypeAdapter(object)
 
 
 def result_of(outcome: object, *, structured: bool, of_server: bool = False) -> types.CallToolResult:
-    """Return the outcome of a tool call as an MCP result.
-
-    With `structured`, the tool returns an object, and the text of its message is JSON. With `of_server`, the tool
-    belongs to another MCP server; its structured content and `_meta` are passed on.
-    """
+    """Return the outcome of a tool call as an MCP result."""
     message = _message_in(outcome)
     if message is None:
         return failed("The tool has answered with a command for the graph around it, and here is none.")
     content = list(_blocks(message.content))
     if message.status == "error":
         return types.CallToolResult(content=content, is_error=True)
+    # The tool belongs to another MCP server: its structured content and `_meta` are passed on.
     if of_server and isinstance(message.artifact, Mapping):
         given = cast("McpArtifact", message.artifact)
         return types.CallToolResult(
@@ -147,10 +144,7 @@ class ResultType:
     schema: dict[str, Any]
 
     def as_json(self, name: str, result: object) -> object:
-        """Validate a result of the tool `name`, and return it converted to JSON types.
-
-        Raise TypeError if the result does not fit the annotated type.
-        """
+        """Validate a result of the tool `name`, and return it converted to JSON types."""
         try:
             return self.adapter.dump_python(self.adapter.validate_python(result), mode="json")
         except ValidationError as error:
@@ -159,10 +153,7 @@ class ResultType:
 
 
 def result_type(tool: BaseTool) -> ResultType | None:
-    """Return the annotated return type of a tool's function.
-
-    Return `None` if the type is not an object with a schema, or the tool returns content and artifact.
-    """
+    """Return the annotated return type of a tool's function; `None` if its results are not JSON objects."""
     function = next((one for attribute in _FUNCTIONS if (one := getattr(tool, attribute, None)) is not None), None)
     if function is None or tool.response_format != "content":
         return None

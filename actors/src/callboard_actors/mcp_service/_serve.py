@@ -89,10 +89,7 @@ def http_app(
     allowed_hosts: Sequence[str],
     token: Token | None,
 ) -> McpApp:
-    """Return the ASGI application to run at the address `host`.
-
-    Raise the errors of `serve_mcp`. Log a warning if other machines can reach it without a token.
-    """
+    """Return the ASGI application for tools, to run at `host`; warn if other machines can reach it without a token."""
     if host in _ANYWHERE and not allowed_hosts:
         raise ValueError(
             f"clients come to {host} by some other name, and nobody is let in by a name that was not said: give "

@@ -126,10 +126,7 @@ class Service:
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:
-        """Open the object that has the served tools, such as a client of an MCP server, for the `async with` block.
-
-        Raise the errors of the object, and those of `serve_mcp`.
-        """
+        """Open the object that has the served tools, such as a client of an MCP server, for the `async with` block."""
         self._is_closing = False
         async with AsyncExitStack() as stack:
             found, offer = cast("Any", self._served), self._own_offer
@@ -145,10 +142,7 @@ class Service:
                 self._offer = self._own_offer
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Drop open questions, refuse new calls, and wait for running calls; return the report of the drain.
-
-        `timeout` is the maximum time in seconds.
-        """
+        """Drop open questions, refuse new calls, and wait for running calls; return the report of the drain."""
         # Questions first: an answer that arrives during the drain could not continue its call.
         self._is_closing = True
         for scope in list(self._asking):

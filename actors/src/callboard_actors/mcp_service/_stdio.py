@@ -108,10 +108,7 @@ def claimed_stdio() -> Generator[StdioConnection]:
 
 
 async def serve_stdio(service: Service, wire: StdioConnection, drain: float) -> Drained:
-    """Serve the connected client until the client leaves, or until SIGTERM or SIGINT; return the report of the drain.
-
-    `drain` is the time in seconds for calls to finish after a signal.
-    """
+    """Serve the connected client until it leaves, or until SIGTERM or SIGINT; return the report of the drain."""
     answers = _Answers(wire)
     # The connection is drained after the calls.
     async with service.opened(), drain_on_signal(service, answers, timeout=drain) as shutdown:

@@ -23,11 +23,8 @@ def check_token(token: Token | None) -> None:
 
 
 def take_token(variables: Sequence[str] | None) -> Token | None:
-    """Return the token in an environment variable, or the tokens of named clients, and remove the variables.
-
-    Each entry is VARIABLE or NAME=VARIABLE; without entries, the variable is `TOKEN`. Return `None` without a
-    token. The variables are removed because subprocesses must not inherit them.
-    """
+    """Return the token in an environment variable, or the tokens of named clients; remove the variables."""
+    # Each entry is VARIABLE or NAME=VARIABLE. They are removed, because subprocesses must not inherit the tokens.
     if not variables:
         return os.environ.pop(TOKEN, "").strip() or None
     named = [one.rpartition("=") for one in variables]

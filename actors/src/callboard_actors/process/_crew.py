@@ -97,7 +97,7 @@ class ZygoteProxy:
         self._ready = True
 
     async def fork(self, worker: WorkerProxy, what: Command = Command.FORK) -> None:
-        """Let the zygote start a worker of the kind `what`, and wait for that; raise `OSError` if the start fails."""
+        """Let the zygote start a worker of kind `what`, and wait until it has started; raise `OSError` on failure."""
         # Before the command: its report may arrive while this task waits to be resumed.
         self._workers[worker.number] = worker
         try:
@@ -115,10 +115,7 @@ class ZygoteProxy:
             raise OSError(worker.unforked, os.strerror(worker.unforked))
 
     async def end(self, worker: WorkerProxy, grace: float) -> None:
-        """Ask the zygote to end a worker and its child processes, unless this was already requested.
-
-        `grace` is the time in seconds between SIGTERM and SIGKILL.
-        """
+        """Ask the zygote to end a worker and its child processes, unless this was already requested."""
         if not worker.asked_to_end and not worker.ended.is_set():
             # Before the await, so that a second task sends no second command and no call is given to this worker.
             worker.asked_to_end = True
@@ -248,7 +245,7 @@ def _run(command: list[str], control: socket.socket, confine: Confine | None) ->
 
 
 def _above_standard(end: socket.socket) -> socket.socket:
-    """Return the socket under a descriptor above 2, because the zygote uses 0 to 2 for stdin, stdout and stderr."""
+    """Return the socket with a descriptor above 2, because the zygote uses 0, 1 and 2 for stdin, stdout and stderr."""
     if end.fileno() > _STDERR:
         return end
     with end:
@@ -326,10 +323,7 @@ class Crew:
         return self._dismissed.is_set()
 
     async def until_ready(self) -> None:
-        """Wait until all workers of the pool have started, or the start has failed; `failure` is then set.
-
-        Raise `ActorStartError` after `start_timeout`.
-        """
+        """Wait until all workers of the pool have started, or the start has failed; `failure` is then set."""
         await self._started.wait()
         with anyio.move_on_after(self._terms.start_timeout):
             await self._full.wait()
@@ -498,10 +492,7 @@ class Crew:
         worker.is_ready = True
 
     async def hire(self, title: str) -> WorkerProxy:
-        """Start and return a dedicated worker, for example for an actor; raise `WorkerDiedError` if the start fails.
-
-        The caller must pass the worker to `let_go` when it is no longer needed.
-        """
+        """Start and return a dedicated worker, to be ended by `let_go`; raise `WorkerDiedError` if the start fails."""
         while self._zygote is None and self._trouble is None and not self.is_dismissed:
             await anyio.sleep(_PAUSE / 10)  # the next zygote is being started
         try:
@@ -546,10 +537,7 @@ class Crew:
         return sorted(worker.pid for worker in self._members if worker.is_alive and worker.pid is not None)
 
     async def take(self, body: Body) -> WorkerProxy:
-        """Wait for an idle worker and return it; `body` is the function call that needs the worker.
-
-        Raise `ActorGoneError` if the pool is closed, and `WorkerDiedError` if no zygote can be started.
-        """
+        """Wait for an idle worker and return it; `body` is the function call that needs the worker."""
         while True:
             if self._trouble is not None or self.is_dismissed:
                 raise self._gone(body)
@@ -580,10 +568,7 @@ class Crew:
             self._idle.put(worker)
 
     async def ask_to_end(self, worker: WorkerProxy, grace: float | None = None) -> None:
-        """Ask the zygote to end a worker and its child processes, unless this was already requested.
-
-        `grace` is in seconds, and at most the pool's; `None` means the pool's.
-        """
+        """Ask the zygote to end a worker and its child processes; `grace` cannot be longer than the pool's grace."""
         if self._zygote is not None:
             longest = self._terms.grace
             await self._zygote.end(worker, longest if grace is None else min(grace, longest))
@@ -607,14 +592,12 @@ class Crew:
             self._zygote.break_off()
 
     async def dismiss(self) -> None:
-        """End all workers, then the zygote; calls that wait for a worker fail.
-
-        This takes at most the grace plus `_UNHEARD` seconds. If the caller is cancelled, the bound shrinks to the grace
-        plus `_HURRIED`. At the bound, everything is killed.
-        """
+        """End all workers, then the zygote; calls that wait for a worker fail."""
         self._dismissed.set()
         self._idle.turn_away()
         try:
+            # Lasts at most the grace plus `_UNHEARD` seconds, and after a cancellation the grace plus `_HURRIED`. Then
+            # everything is killed.
             await self._over.wait()
         except BaseException:
             # Even when cancelled, return only after all processes have ended.

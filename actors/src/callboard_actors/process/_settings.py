@@ -75,7 +75,7 @@ class PoolOptions:
 
     @property
     def most_files(self) -> int | None:
-        """Maximum number of open files of a worker; `None` if this process's limit applies (never with `confine`)."""
+        """Maximum number of open files of a worker; `None` if an unconfined worker keeps this process's limit."""
         # Each file may be a socket with a full buffer: kernel memory that `memory` does not count.
         if self.files is not None or self.confine is None:
             return self.files

@@ -46,11 +46,7 @@ def received_settings(sock: socket) -> Settings:
 
 
 def load(settings: Settings, report: socket) -> None:
-    """Load the modules of `preload`, and the optional modules of `settings.wanted`.
-
-    Raise `FatalError` if a module of `preload` cannot be loaded. An optional module that starts a thread or exits ends
-    this process; before it is loaded, its index is reported.
-    """
+    """Import the modules of the option `preload`, which must load, then the optional modules of `settings.wanted`."""
     forks = settings.terms.start == "fork"
     # Only registered: the main module is loaded when a name of it is needed.
     _main_module.expect(settings.main)
@@ -113,16 +109,14 @@ def is_worker() -> bool:
 
 
 def serve(sock: socket, begun_counter: int, settings: Settings, *, is_seat: bool) -> None:
-    """Serve the calls that arrive on the socket, until the pool closes the socket.
-
-    Then, a worker returns from this function; a dedicated worker (`is_seat`) ends its process.
-    """
+    """Serve the calls that arrive on the socket, until the pool closes the socket."""
     global _serves
     _serves = True
     _prepare(settings)
     if is_seat:
         import anyio
 
+        # This never returns: a dedicated worker ends its process.
         anyio.run(_Seat(sock, begun_counter, settings).live, backend=settings.backend)
     else:
         _serve(sock, begun_counter, settings)
@@ -391,7 +385,7 @@ def end_after(work: Callable[[], None]) -> NoReturn:
 
 
 def _exit_code(end: SystemExit) -> int:
-    """Return the exit code of the interpreter for a `SystemExit`; print its text to stderr, as the interpreter does."""
+    """Return the exit code that the interpreter uses for a `SystemExit`; if it has a text, print the text to stderr."""
     if end.code is None:
         return 0
     if isinstance(end.code, int):

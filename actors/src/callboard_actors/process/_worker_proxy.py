@@ -60,10 +60,7 @@ class UnloadableError(Exception):
 
 
 async def until_loaded(reader: FrameReader, settings: Settings) -> None:
-    """Wait until a zygote or a new interpreter has loaded its modules; raise `ConnectionError` if it ended before.
-
-    Raise `UnloadableError` if an optional module has ended it, and `ActorStartError` if it cannot start.
-    """
+    """Wait until a zygote or a new interpreter has loaded its modules; raise `ConnectionError` if it ended before."""
     loading = None
     try:
         while (found := await reader.next())[0].kind is Kind.TOLD:
@@ -189,7 +186,7 @@ class WorkerProxy:
         return self._begun
 
     async def until_loaded(self, settings: Settings) -> None:
-        """Send the settings to a worker's new interpreter, and wait until this has loaded its modules."""
+        """Send the settings to a worker's new interpreter, and wait until the interpreter has loaded its modules."""
         try:
             await self.send(frame(Kind.CALL, 0, pickle.dumps(settings)))
             # Trusted here: no call has run in it.
@@ -200,10 +197,7 @@ class WorkerProxy:
     async def exchange(
         self, number: int, body: bytes, max_result: int, deliver: Callable[[Any], None], file: int | None = None
     ) -> tuple[Kind, bytes | bytearray]:
-        """Send a call to the worker, and an open file if `file` is not `None`; return the reply's kind and payload.
-
-        Events of the call are passed to `deliver`. Raise `BrokenError` if no valid reply arrives.
-        """
+        """Send a call to the worker, and an open file if `file` is not `None`; return the reply's kind and payload."""
         # Drops output that was printed between two calls, so that errors show only this call's.
         self._take_output()
         self._kept.clear()
@@ -226,18 +220,12 @@ class WorkerProxy:
         return header.kind, said
 
     def reader(self, max_result: int, only: int | None = None) -> FrameReader:
-        """Return a reader of the frames that the worker sends; a frame's payload has at most `max_result` bytes.
-
-        `only` is the number of the only call whose frames are accepted; `None` accepts all calls.
-        """
+        """Return a reader of the worker's frames: of all calls, or only of the call with the number `only`."""
         kinds = OUTCOMES | {Kind.TOLD}
         return FrameReader(self._incoming.receive, max_result, bound="max_result is {}", only=only, kinds=kinds)
 
     async def send(self, data: bytes, number: int = 0, file: int | None = None) -> None:
-        """Write bytes of the call `number` to the worker; only one task may do this at a time.
-
-        `file` is a file descriptor that is sent together with the first bytes.
-        """
+        """Write bytes of the call `number`, and an open file, to the worker; only one task may do this at a time."""
         view = memoryview(data)
         while view:
             try:

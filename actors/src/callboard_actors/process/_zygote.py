@@ -102,7 +102,7 @@ class _Child:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """Worker that has ended and was reaped. The pool is notified when its children have ended, too, or at `tell_at`."""
+    """Ended worker, which is reported to the pool when its child processes have ended, too, or at `tell_at`."""
 
     number: int
     exitcode: int

@@ -58,13 +58,11 @@ def name_of(number: int) -> str:
 
 
 def again(parsing: Callable[[], T]) -> T:
-    """Call a parser, and call it again after a SystemError, which a garbage collection during the parsing may cause.
-
-    CPython 3.11 raises "AST constructor recursion depth mismatch" then (python/cpython#106905).
-    """
+    """Call a parser, and call it again after a SystemError, which a garbage collection during the parsing may cause."""
     try:
         return parsing()
     except SystemError:
+        # In CPython 3.11: "AST constructor recursion depth mismatch" (python/cpython#106905).
         return parsing()
 
 
@@ -91,10 +89,7 @@ _LARGEST = 1_000_000
 
 
 def taken(most: int) -> tuple[list[str], list[str]]:
-    """Return the open figures of matplotlib as PNG in base64, and notes about figures that are not shown.
-
-    All figures are closed.
-    """
+    """Close matplotlib's open figures; return them as PNG in base64, and notes about figures that are not shown."""
     pyplot: Any = sys.modules.get("matplotlib.pyplot")
     if pyplot is None or not most:
         return [], []
@@ -490,10 +485,7 @@ class Interpreter:
             self._limit.interrupt(KeyboardInterrupt)
 
     def run(self, code: str, timeout: float | None = None) -> Record:
-        """Run the code of a cell and return a record of its result, which includes the error that the code has raised.
-
-        Raise `BrokenInterpreterError` if no further cell can run after this one.
-        """
+        """Run the code of a cell, and return a record of its result, including an error that the code has raised."""
         self._number += 1
         record = self._captured(code, self._number, timeout)
         # Checked now, so that the error belongs to the cell that caused it and not to the next one.

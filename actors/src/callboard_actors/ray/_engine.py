@@ -153,10 +153,7 @@ class Crew:
         wait.cancel()
 
     async def take(self, body: Body) -> HostProxy:
-        """Wait for an idle Ray actor and return it; `body` is the function call that needs the Ray actor.
-
-        Raise `ActorGoneError` if the engine is closed, and `EngineError` if no Ray actor lives.
-        """
+        """Wait for an idle Ray actor and return it; `body` is the function call that needs the Ray actor."""
         while not self.is_dismissed:
             if not self._idle and self._terms.workers + self._more < self._terms.most_workers:
                 assert self._group is not None

@@ -126,12 +126,13 @@ def _begin(address: str | None, options: Mapping[str, Any]) -> None:
 
 
 def disconnect() -> None:
-    """Release one engine's use of the Ray connection; after the last use, close it if an engine opened it. Blocks."""
+    """End one engine's use of the Ray connection; the last user closes a connection that an engine opened."""
     global _users, _is_ours
     with _lock:
         _users -= 1
         if not _users and _is_ours:
             _is_ours = False
+            # Blocks the thread.
             ray.shutdown()
 
 
@@ -235,10 +236,7 @@ class HostProxy:
         """Time of the event loop since which the Ray actor is idle; infinite while it is not idle."""
 
     async def start(self, patience: float | None = None) -> None:
-        """Let Ray start the Ray actor, and wait until it answers.
-
-        Raise `NoRoomError` if the cluster has no room for it during `patience` seconds.
-        """
+        """Let Ray start the Ray actor, and wait until it answers; raise `NoRoomError` if the cluster has no room."""
         # Without Ray's retries: it cannot know whether a body may run twice.
         make = ray.remote(Host).options(
             max_restarts=0, max_task_retries=0, max_concurrency=_AT_ONCE, **self._terms.ray_options()

@@ -63,10 +63,7 @@ class RemoteWorkers:
             self._over.set()
 
     async def until_ready(self) -> None:
-        """Wait until one worker is connected, and then briefly for the other workers.
-
-        Raise `ActorStartError` if no worker is connected after `start_timeout`.
-        """
+        """Wait until one worker is connected, and then briefly for the other workers."""
         with anyio.move_on_after(self._terms.start_timeout):
             while not (any(link.is_up for link in self.links) or all(link.is_refused for link in self.links)):
                 await anyio.sleep(0.005)
@@ -121,7 +118,7 @@ class RemoteWorkers:
         return one.link
 
     def _patience_left(self, subject: str, since: float) -> float:
-        """Return for how many more seconds a call may wait for a worker; it has waited since the time `since`."""
+        """Return how many more seconds a call may wait for a worker, if it has waited since the time `since`."""
         # Busy but connected: wait on, and check again later.
         if any(link.is_up and link.serves(subject) for link in self.links):
             return max(self._terms.patience, _LOOK)
@@ -149,10 +146,7 @@ class RemoteWorkers:
                 one.told.set()
 
     def seats_from(self) -> list[Link]:
-        """Return the links of the connected workers, in the order in which to ask them for a dedicated worker process.
-
-        The least loaded worker comes first.
-        """
+        """Return the links of the connected workers, least loaded first, to ask them for a dedicated process."""
         return sorted((link for link in self.links if link.is_up), key=lambda link: (link.load, random.random()))  # noqa: S311
 
     async def dismiss(self) -> None:

@@ -4,15 +4,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+# The pool reads this return annotation: it validates a confined worker's JSON against the type.
 _OUTCOME = tuple[int, bytes]
 
 
 def run_in_worker(subject: str, is_plain: bool, pickled: bytes) -> _OUTCOME:
-    """Run a call of a served function in a worker process; return its encoded reply, which the server only forwards.
-
-    For an async function, return a coroutine, which the pool awaits. The pool reads the return annotation: it validates
-    a confined worker's JSON against this type. `is_plain` is for workers that are not trusted.
-    """
+    """Run a call of a served function in a worker process; return its encoded reply, which the server only forwards."""
     from callboard_actors._engine._replies import Replies, called, replies
 
     encode = replies(is_plain=is_plain)

@@ -295,10 +295,7 @@ class Link:
             self._changed()
 
     async def run_body(self, body: Body, pickled: bytes, seat: int | None = None) -> Any:
-        """Run a function call on the worker; return its result or raise its exception.
-
-        `seat` is the number of the dedicated worker that runs it; `None` for any process of the worker.
-        """
+        """Run a call on the worker, or in dedicated worker number `seat`; return its result or raise its exception."""
         offer, connection = self.offer, self._connection
         if connection is None or connection.reason is not None or offer is None:
             # Nothing was sent: `outcome` raises NotBegunError, and the engine tries another worker.
@@ -352,10 +349,7 @@ class Link:
             _logger.warning("%r was cancelled, and its worker at %s has not ended it yet", body.title, self.address)
 
     async def have_seat(self, title: str) -> RemoteSeat | None:
-        """Request a dedicated process on the worker and return its proxy; return `None` if there is no connection.
-
-        If the worker refuses, the returned seat has ended already.
-        """
+        """Request a dedicated process on the worker, and return its proxy; return `None` if there is no connection."""
         if self._connection is None:
             return None
         number = next(self._numbers)
@@ -367,6 +361,7 @@ class Link:
             # The request may already have been granted: its process must not run without an owner.
             await self.leave_seat(seat)
             raise
+        # If the worker has refused, this proxy has ended already.
         return seat
 
     async def leave_seat(self, seat: RemoteSeat) -> None:

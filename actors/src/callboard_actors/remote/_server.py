@@ -63,10 +63,7 @@ _REASON: Final = 10_000
 
 
 def ended(known: str, reason: str, *, recurs: bool = False) -> Reply:
-    """Return the ENDED reply for a call without result or exception, for example a refused or cancelled call.
-
-    `known` is "unavailable" if the function certainly has not begun, and "unknown" if it may have had effects.
-    """
+    """Return the reply for a call that ended without result or exception; `known` says whether its function began."""
     return Kind.ENDED, as_json({"ended": known, "reason": reason[:_REASON], "recurs": recurs})
 
 
@@ -306,7 +303,7 @@ class Admission:
 
 
 class Server:
-    """Server that accepts agents and runs their calls in an engine; the caller has opened the engine."""
+    """Server that accepts agents and runs their calls in an engine, which must be open already."""
 
     def __init__(self, door: Admission, engine: Engine, offer: Offer, *, grace: float) -> None:
         self._door = door
@@ -412,10 +409,7 @@ class Server:
             _logger.info("%s has gone: %s", whence, reason)
 
     async def drain(self, timeout: float) -> Drained:
-        """Refuse new calls, wait up to `timeout` seconds for running calls, and end the calls that are left.
-
-        Return how many calls have finished, how many were ended, and which of these have an unknown outcome.
-        """
+        """Refuse new calls, wait up to `timeout` seconds for running calls, and end the calls that are left."""
         # Before accepting stops: a handshake that is in progress sees it when it finishes.
         self._is_draining = True
         self._listening.cancel()
@@ -461,10 +455,7 @@ _OWN_OF_A_TOOL = ("_run", "_arun")
 
 
 def served(name: str, app_dir: Path) -> dict[str, Callable[..., Any]]:
-    """Load the object called `name`; return a mapping from names to the functions and actor classes in it.
-
-    Raise `ValueError` if it contains nothing to serve.
-    """
+    """Load the object called `name`; return a mapping from names to the functions and actor classes in it."""
     _, found = load_named(name, app_dir, example="tools")
     things = {name_of(one): one for one in _things(found, name)}
     if not things:

@@ -227,7 +227,7 @@ class _Course(ContextManagerMixin):
 
     @contextmanager
     def __contextmanager__(self) -> Generator[Self]:
-        """In the `with` block, wake `poll` when a child process ends or SIGTERM arrives. SIGTERM ends the command."""
+        """Let the end of a child process, or SIGTERM, wake `poll` in the `with` block; SIGTERM ends the command."""
         # The pool kills the worker after the grace.
         former = signal.signal(signal.SIGTERM, self._ask)
         # A handler, because an ignored signal writes no byte.

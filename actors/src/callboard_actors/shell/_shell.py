@@ -184,10 +184,7 @@ def found_programs(allow: Sequence[str], env: Mapping[str, str]) -> dict[str, st
 
 
 def argv_of(command: str, programs: Mapping[str, str]) -> list[str]:
-    """Split a command line into the path of an allowed program and its arguments.
-
-    Raise RefusedError for shell syntax, and for a program that is not allowed.
-    """
+    """Split a command line into the path of an allowed program and its arguments."""
     allowed = f"Allowed: {', '.join(programs)}, one of them in a call, with its arguments and without a shell."
     if (sign := _first_of_shell(command)) is not None:
         raise RefusedError(

@@ -26,10 +26,7 @@ _REMEDY = "give it one such as 'sqlite:///shop.db' or 'postgresql://reader@local
 
 
 def parsed(whose: str, url: object) -> "sqlalchemy.URL":
-    """Return a parsed URL of SQLite or PostgreSQL; raise ValueError or TypeError for any other URL.
-
-    Raise ImportError if SQLAlchemy or the driver is missing. `whose` is the class that errors name.
-    """
+    """Return a parsed URL of SQLite or PostgreSQL; raise ValueError or TypeError for any other URL."""
     for package in ("sqlalchemy", "psycopg"):
         needs(whose, package, extra="sql")
     import sqlalchemy

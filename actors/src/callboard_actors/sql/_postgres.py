@@ -1,4 +1,4 @@
-"""PostgreSQL backend: a reading statement runs as the query of a cursor, in a transaction that only reads.
+"""PostgreSQL backend: runs statements within limits, and statements that read in transactions that only read.
 
 A cursor's query is a SELECT, VALUES or TABLE without data-modifying parts. PostgreSQL refuses everything else before
 it runs anything: SET, COMMIT, DO, COPY, CALL. A Parse message carries one statement only. The effects of functions
@@ -54,10 +54,7 @@ class Column:
         return self.type not in _SHORT and self.type != _NUMERIC
 
     def cut(self, name: str, most: int) -> str:
-        """Return an SQL expression for the value of the column `name`, cut to `most` characters or bytes.
-
-        If the type can be cut, a second expression gives the length of the whole value.
-        """
+        """Return SQL for the column `name`; if it can be cut, its first `most` characters or bytes, and its length."""
         if not self.is_cut:
             return name
         if self.type == BYTES:
@@ -109,13 +106,11 @@ class Query:
         return _SENT.sub(numbered, self.text)
 
     def within(self, columns: Sequence[Column], caps: Caps) -> "Query":
-        """Return a query that gives the same rows, with long values cut by the server.
-
-        The statement must have been parsed alone before, because this query contains its text.
-        """
+        """Return a query that gives the same rows, with long values cut by the server."""
         names = ", ".join(f"c{number}" for number in range(len(columns)))
         items = ", ".join(column.cut(f"c{number}", caps.value) for number, column in enumerate(columns))
         inner = self.text.rstrip().rstrip(";")
+        # The statement must have been parsed alone before. Otherwise a part of its text could leave the parentheses.
         text = f"SELECT {items} FROM (\n{inner}\n) AS answer ({names}) LIMIT {caps.rows + 1}"  # noqa: S608 (see above)
         return replace(self, text=text, is_wrapped=True)
 
@@ -470,7 +465,7 @@ def _begin(driver: psycopg.Connection[Any], mode: str, job: Job) -> None:
 
 
 def _reset(driver: psycopg.Connection[Any]) -> None:
-    """Roll back, and reset everything else that a session keeps: settings, locks, temporary tables."""
+    """Roll back a connection's transaction, and reset its session: settings, locks, temporary tables and the rest."""
     driver.execute("ROLLBACK")
     driver.execute("DISCARD ALL")
 
@@ -535,7 +530,8 @@ def _errors(driver: psycopg.Connection[Any], query: Query, job: Job) -> Generato
 
 
 def _make_table(driver: psycopg.Connection[Any], table: str) -> None:
-    """Create the table for the keys of executed calls, unless it exists (not every role may create tables)."""
+    """Create the table for idempotency keys of executed statements, unless it exists."""
+    # Looked up first: CREATE TABLE IF NOT EXISTS fails for a role that may not create tables, even if the table exists.
     found = driver.execute("SELECT to_regclass(quote_ident(%s)) IS NOT NULL", [table]).fetchone()
     if not found or not found[0]:
         columns = "(key text PRIMARY KEY, changed bigint, at timestamptz NOT NULL DEFAULT now())"

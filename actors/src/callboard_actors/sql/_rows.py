@@ -1,4 +1,4 @@
-"""Results of SQL statements: rows within limits, forms of single values, and errors for a model."""
+"""Results of SQL statements: rows within limits, conversion of single values to text, and errors for a model."""
 
 import difflib
 import re
@@ -19,10 +19,7 @@ class SqlError(ToolException):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error sentence about an unknown name, with up to three similar names.
-
-    It is empty if none of the existing names is similar.
-    """
+    """Return the end of an error sentence, with up to three names similar to an unknown name; "" if none is similar."""
     plain = name.rpartition(".")[2].strip('"').casefold()
     by_folded = {one.casefold(): one for one in known}
     near = difflib.get_close_matches(plain, by_folded, n=3)
@@ -30,10 +27,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def pointed(statement: str, position: int) -> str:
-    """Return the line of a statement that contains an error, and a second line with a mark below the error's position.
-
-    `position` counts characters from 1.
-    """
+    """Return the line of a statement that has an error, and a second line with a mark below the error's position."""
     before = statement[: position - 1]
     start = before.rfind("\n") + 1
     line = statement[start:].partition("\n")[0]
@@ -58,10 +52,7 @@ class Cut:
 
 
 def kept(value: object, most: int) -> object:
-    """Return a value of a query result; cut it if it is longer than `most`, and add a note with its full length.
-
-    A value that is cut becomes a text. The limit `most` counts characters or bytes, without the note.
-    """
+    """Return a value of a query result; cut it if it is longer than `most`, and add a note with its full length."""
     if isinstance(value, memoryview):
         value = bytes(value)
     if isinstance(value, (str, bytes)) and len(value) > most:

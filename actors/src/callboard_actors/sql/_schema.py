@@ -12,10 +12,7 @@ from callboard_actors.sql._work import Backend, Job
 
 
 def outline(backend: Backend, most: int, job: Job) -> str:
-    """Return one line for each table and view of the current schema, with columns, types and keys.
-
-    The text has up to `most` bytes; tables beyond that are listed by name only.
-    """
+    """Return one line for each table and view, with columns, types and keys; beyond `most` bytes, list only names."""
     with backend.reading(job) as connection:
         inspector = sqlalchemy.inspect(connection)
         tables = _tables(inspector)

@@ -157,10 +157,7 @@ _REMEDIES = (
 
 
 def explained(error: BaseException | None, job: Job, names: Sequence[str]) -> SqlError:
-    """Return an SqlError that explains to a model why a statement failed in SQLite, or was stopped.
-
-    `names` are the existing tables and columns, for suggestions.
-    """
+    """Return an SqlError that explains to a model why a statement failed in SQLite, or was stopped."""
     said = str(error)
     if job.is_over and isinstance(error, (sqlite3.OperationalError, InterruptedError)):
         return SqlError(f"It was stopped after {job.seconds:g} s. Ask for less, or for a part of it.")

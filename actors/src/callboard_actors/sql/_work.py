@@ -50,15 +50,12 @@ class Job:
 
     @contextmanager
     def stoppable(self, cancel: Callable[[], object], cut: Callable[[], object] | None = None) -> Generator[None]:
-        """During the `with` block, let other threads stop the block's database statement by `stop()` or `cut()`.
-
-        `cancel` asks the database to stop the statement. `cut` stops it without the database, which may be
-        unreachable. Later statements of the connection are not affected. Raise InterruptedError if the job was stopped
-        before.
-        """
+        """During the `with` block, let other threads stop the block's database statement by `stop()` or `cut()`."""
         with self._lock:
             if self.stopped is not None:
                 raise InterruptedError("it was stopped before it began")
+            # `cancel` asks the database to stop the statement. `cut` needs no answer of the database, which may be
+            # unreachable.
             self._cancel, self._cut = cancel, cut
         try:
             yield
@@ -81,10 +78,7 @@ class Job:
 
 
 async def run(work: Callable[[Job], T], seconds: float) -> T:
-    """Run `work` in a worker thread and return its result. This function ends only after the thread has ended.
-
-    After `seconds`, or when the caller is cancelled, the database is told to stop.
-    """
+    """Run database work in a thread, and stop it after `seconds`; return its result when the thread has ended."""
     job, ended = Job(seconds), anyio.Event()
     found: list[T] = []
     errors: list[Exception] = []
@@ -140,18 +134,14 @@ class Once:
     key: str
 
     def begin(self, execute: Callable[..., Any], mark: str) -> Rows | None:
-        """Store the idempotency key in the statement's transaction; if it is stored already, return the former result.
-
-        Return `None` for a new key. If a former result is returned, the statement must not run.
-
-        `execute` runs a statement, and `mark` stands for a parameter.
-        """
+        """Store a statement's idempotency key; return `None`, or the former result if the key was stored before."""
         # Before the statement: another process with the same key waits at this insert until this transaction has ended.
         insert = f'INSERT INTO "{self.table}" (key, at) VALUES ({mark}, CURRENT_TIMESTAMP) ON CONFLICT DO NOTHING'  # noqa: S608
         if execute(insert, [self.key]).rowcount:
             return None
         select = f'SELECT changed FROM "{self.table}" WHERE key = {mark}'  # noqa: S608 (the name was checked)
         found = execute(select, [self.key]).fetchone()
+        # The caller must not run the statement now.
         return Rows((), (), changed=found and found[0], note="It had been executed before, by this call.")
 
     def end(self, execute: Callable[..., Any], mark: str, changed: int | None) -> None:

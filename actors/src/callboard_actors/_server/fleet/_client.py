@@ -78,10 +78,7 @@ class FleetTransport(Connection, Protocol):
     """
 
     async def beat(self) -> bool:
-        """Send a heartbeat, which makes this process a member of the fleet for one more lease.
-
-        Returns False if it was not a member before, or no longer, and has become one now.
-        """
+        """Send a heartbeat, which renews the membership of this process; return False if it was no member before."""
         ...
 
     async def own(self, gate: str) -> Owned:
@@ -95,19 +92,12 @@ class FleetTransport(Connection, Protocol):
     async def send(self, to: Address, number: int, ask: str, frame: bytes) -> bool:
         """Send an ask (actor call) to the member `to` through the server; return False if `to` does not own the key.
 
-        Args:
-            to: the owner.
-            number: count of this member's asks to that owner; an ask with a number that has arrived is not put again.
-            ask: id of the ask.
-            frame: the signed ask.
+        `number` counts this member's asks to that owner: an ask with a number that has arrived is not stored again.
         """
         ...
 
     async def begin(self, gate: str, token: int, ask: str) -> bool:
-        """Record at the server that this member begins to run an ask (actor call).
-
-        Return False if its sender has recalled it, or if the key has another owner.
-        """
+        """Record at the server that this member begins an ask (actor call); return False if it must not begin."""
         ...
 
     async def recall(self, owner: str, ask: str, marker: bytes) -> bool:
@@ -120,8 +110,7 @@ class FleetTransport(Connection, Protocol):
     async def tell(self, messages: Sequence[tuple[str, bytes, str]]) -> None:
         """Put messages into the mailboxes of their receivers at the server.
 
-        Args:
-            messages: for each message the receiver, the signed frame, and the id of the ask that it ends, or "".
+        Each message is its receiver, its signed frame, and the id of the ask that it ends, or "".
         """
         ...
 
@@ -221,10 +210,7 @@ class FleetClient(BackgroundClient[FleetTransport]):
             _logger.error("%s: a bug of callboard", self.where, exc_info=error)
 
     async def in_thread(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run an async function in the client's thread, and return its result; raise StorageError if the client ends.
-
-        May be called by a task of any event loop.
-        """
+        """Run an async function in the client's thread, from any event loop; raise StorageError if the client ends."""
         done = wakeup()
         ended: list[asyncio.Task[T]] = []
 
@@ -242,13 +228,9 @@ class FleetClient(BackgroundClient[FleetTransport]):
         return task.result()
 
     async def on_transport(self, work: Callable[[FleetTransport], Awaitable[T]]) -> T:
-        """Send a request, repeat it until the server answers, and return the answer. Client's thread only.
-
-        Raise StorageError if the server refuses the request.
-
-        A request may therefore arrive more than once: each operation of `FleetTransport` tolerates that.
-        """
+        """Send a request, repeat it until the server answers, and return the answer; called in the client's thread."""
         while True:
+            # A repeated request may arrive more than once: each operation of `FleetTransport` tolerates that.
             await self._up.wait()
             line = None
             try:
@@ -326,11 +308,8 @@ class FleetClient(BackgroundClient[FleetTransport]):
         self._line = self._broken = None
 
     async def hang_up(self, line: FleetTransport) -> None:
-        """Close the connection after its running requests have ended.
-
-        A request on a closed Redis client would open a new connection.
-        """
-        # All slots acquired means that no request is running.
+        """Close the connection after its running requests have ended."""
+        # All slots acquired means that no request is running: on a closed Redis client, it would open a new connection.
         for _ in range(_AT_ONCE):
             await self._room.acquire()
         for _ in range(_AT_ONCE):

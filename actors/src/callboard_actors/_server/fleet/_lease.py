@@ -1,4 +1,4 @@
-"""Lease of one fleet member, and the reasons why two owners of a key never both write.
+"""Lease of one fleet member, and the proof that two owners of a key never both write for it.
 
 Let L be the lease, S = SAFE * L and C = CLEAN_UP * L. `t` is the owner's clock when it sends a heartbeat.
 
@@ -82,12 +82,9 @@ class Lease:
         self._is_member = False
 
     def is_safe(self, era: int) -> bool:
-        """Return whether this member certainly still owns the keys that it acquired while `self.era` was `era`.
-
-        An era is the time between two losses of all keys; see `self.era`. May be called from any thread.
-        """
-        # Three reads without a lock. The era is read last: a late answer to a heartbeat loses all keys and then renews
-        # the lease for a new era, and an old era that was compared before that would be taken for safe.
+        """Return whether this member certainly still owns the keys that it acquired after `era` losses of all keys."""
+        # Three reads without a lock, in any thread. The era is read last: a late answer to a heartbeat loses all keys
+        # and then renews the lease for a new era, and an old era that was compared before that would be taken for safe.
         return self._is_member and self.safe_for() > 0 and era == self.era
 
     def safe_for(self) -> float:
@@ -104,12 +101,7 @@ class Lease:
         self.era += 1
 
     def renew(self, said_at: float, *, was_member: bool) -> bool:
-        """Renew the lease when a heartbeat is answered; return whether this member has kept its keys.
-
-        Args:
-            said_at: time at which the heartbeat was sent, on this clock.
-            was_member: whether the server counted this process as a member before the heartbeat.
-        """
+        """Renew the lease after the answer to a heartbeat; return whether this member has kept its keys."""
         # A first heartbeat has no keys to lose. Later, both sides must agree that the lease never ended.
         keeps = not self._is_member or (was_member and self.safe_for() > 0)
         if not keeps:

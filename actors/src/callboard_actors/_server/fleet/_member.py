@@ -234,10 +234,7 @@ class KeptStates:
         return None if found is None else self._signer.opened(gate, found)
 
     async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
-        """Save the state of an actor in place of the former state.
-
-        Raise StorageError if this process no longer owns the key.
-        """
+        """Save the state of an actor in place of the former state."""
         gate, held = gate_of(actor, key), self._router.held(key)
         if held is None:
             raise self._not_kept(actor, key, "this process owns its key no more")

@@ -72,12 +72,7 @@ def fingerprint(secret: bytes) -> str:
 
 
 def gate_of(actor: str, key: Hashable) -> str:
-    """Return the name of a key at the server: a digest that does not reveal the key.
-
-    Raise ValueError for a key that has no JSON form.
-
-    Raise ValueError for a key that is not the same value in every process.
-    """
+    """Return the name of a key at the server: a digest that hides the key; raise ValueError if it has no JSON form."""
     return f"{actor}/{digest(key)[:32]}"
 
 

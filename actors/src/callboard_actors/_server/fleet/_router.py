@@ -79,10 +79,7 @@ class RoutedAsk:
         self._news.set()
 
     async def is_here(self) -> bool:
-        """Wait until the ask may run in this process, or has an outcome; return whether it may run in this process.
-
-        See `Delivery`.
-        """
+        """Wait until the ask may run in this process, or has an outcome; return whether it may run in this process."""
         try:
             await self._until_settled()
         except BaseException:
@@ -228,10 +225,7 @@ class Router:
         self.is_left = False
 
     def post(self, ask: FleetAsk) -> RoutedAsk:
-        """Queue an ask for the owner of its key, and return the ask as a `RoutedAsk`.
-
-        Called from any thread, in the task that waits for the ask.
-        """
+        """Queue an ask for the owner of its key, and return the ask as a `RoutedAsk`."""
         posted = RoutedAsk(ask, self._withdraw, self._note_taken)
         with self._lock:
             if self.is_left:
@@ -556,7 +550,7 @@ class Router:
             self.tell(one.sent_to.owner, "cancel", one.id)
 
     def tell(self, to: str, what: What, ask: str, said: object = None, *, ends: bool = False) -> None:
-        """Queue a message to another member; queued messages are sent in FIFO order. Client's thread only."""
+        """Queue a message to another member; queued messages are sent in FIFO order. Called in the client's thread."""
         self._outbox.append((to, self.frame(to, what, ask, said), ask if ends else ""))
         self._written += 1
         if not self._is_posting:

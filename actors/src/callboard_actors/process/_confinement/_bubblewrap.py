@@ -78,7 +78,7 @@ def followed(path: str) -> tuple[str, dict[str, str]]:
 
 
 def _uncovered(kinds: dict[str, str]) -> dict[str, str]:
-    """Return the mounts in `kinds`, without those that lie inside a mounted folder with the same or more rights."""
+    """Return the mounts in `kinds`, except paths inside a folder that is mounted with the same or more rights."""
     # Keys are paths, parents first; values are "--ro-bind" or "--bind".
     made: dict[str, str] = {}
     for path in sorted(kinds, key=lambda one: Path(one).parts):
@@ -111,10 +111,7 @@ _ALONE = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "
 
 
 def wrapped(command: Sequence[str], confine: Confine) -> list[str]:
-    """Return the `bwrap` command line that runs `command` in a sandbox with the permissions of `confine`.
-
-    Raise `CannotConfineError` if `bwrap` is not installed, or if a path cannot be mounted.
-    """
+    """Return the `bwrap` command line that runs `command` in a sandbox with the permissions of `confine`."""
     program = shutil.which("bwrap")
     if program is None:
         raise CannotConfineError(

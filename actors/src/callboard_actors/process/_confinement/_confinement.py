@@ -1,4 +1,6 @@
-"""Enforcement of `Confine`: the parent process opens all paths; each worker restricts itself before its first call."""
+"""Enforcement of `Confine`, the permissions of workers: the zygote (their parent process) opens all permitted paths,
+and each worker restricts itself before its first call.
+"""
 
 import os
 import resource
@@ -26,7 +28,7 @@ The kernel does not enforce this limit for root.
 
 
 class Confinement:
-    """Restrictions of all workers of a zygote, prepared once and applied by each worker to itself.
+    """Restrictions of all workers of a zygote (parent process): prepared once, and applied by each worker to itself.
 
     Paths are opened here, before any worker runs: a worker with write access could later replace a path by a link.
     """
@@ -61,7 +63,7 @@ class Confinement:
             raise CannotConfineError(f"{name} has {path!r}, which cannot be had: {error}") from error
 
     def rehearse(self) -> None:
-        """Confine a forked test process; raise `CannotConfineError` if the kernel refuses any part of this."""
+        """Confine a forked test process; raise `CannotConfineError` if the kernel refuses any of the restrictions."""
         heard, told = os.pipe()
         pid = os.fork()
         if not pid:

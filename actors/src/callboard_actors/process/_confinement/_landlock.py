@@ -66,10 +66,7 @@ def version() -> int:
 
 
 def rule(path: str, rights: int) -> Rule:
-    """Open a path, and return the rule that grants the access rights `rights` to the path.
-
-    Raise `OSError` if the path cannot be opened, or if a part of it has been replaced by a link.
-    """
+    """Open a path, and return the rule that grants the access rights `rights` to the path."""
     flags = os.O_CLOEXEC
     if sys.platform == "linux":  # for type checkers; this module is used on Linux only
         flags |= os.O_PATH
@@ -83,7 +80,7 @@ def rule(path: str, rights: int) -> Rule:
 
 
 def restrict(rules: Iterable[Rule], at_version: int, *, network: bool) -> None:
-    """Permanently bar this process and its descendants from files without a rule, and, without `network`, from TCP."""
+    """Permanently refuse this process and its descendants all files without a rule, and TCP without `network`."""
     ruleset = _attributes(at_version, network=network)
     fd = syscall(_NAME, _CREATE_RULESET, ruleset, ctypes.c_size_t(len(ruleset)), ctypes.c_uint(0))
     try:

@@ -28,19 +28,14 @@ _RESOLVER: Final = ("/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/et
 
 
 def always_readable(modules: Iterable[str | os.PathLike[str]], *, network: bool) -> set[str]:
-    """Return the existing paths that every confined worker may read, including `modules`, with links resolved.
-
-    `modules` are additional folders of modules. `network` adds files that TLS and the resolution of names need.
-    """
+    """Return the existing paths that every confined worker may read, and the folders `modules`; links are resolved."""
     return {os.path.realpath(path) for path in ways_to_readable(modules, network=network)}
 
 
 def ways_to_readable(modules: Iterable[str | os.PathLike[str]], *, network: bool) -> list[str]:
-    """Return the existing paths that every confined worker may read, as programs open them: links are not resolved.
-
-    Entries of `sys.path` are not included. The script's folder, `PYTHONPATH` and editable installations contain a
-    program's own files, which may be secrets.
-    """
+    """Return the existing paths that every confined worker may read, as programs open them: links are not resolved."""
+    # Without `sys.path`: the script's folder, `PYTHONPATH` and editable installations contain a program's own files,
+    # which may be secrets.
     found = [*_SYSTEM, *_of_the_interpreter(), *_site_packages(), *_loaded_libraries(), *_own_packages()]
     found += [os.fspath(path) for path in modules]
     if network:

@@ -82,10 +82,7 @@ def always(machine: str) -> dict[str, int]:
 
 
 def conditional(machine: str) -> dict[str, int]:
-    """Return the system calls that the filter allows only under conditions, as a mapping from name to number.
-
-    The conditions concern the arguments of the call, or the permissions of `Confine`.
-    """
+    """Return the system calls that the filter allows only under conditions, as a mapping from name to number."""
     return _parsed(_CONDITIONAL, machine)
 
 
@@ -273,5 +270,5 @@ def take_no_new_privileges() -> None:
 
 
 def install(code: bytes) -> None:
-    """Install an encoded filter permanently for this process and its descendants."""
+    """Install an encoded seccomp filter for this process and its descendants; it cannot be removed again."""
     prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(_Program(len(code) // 8, code)))

@@ -22,11 +22,9 @@ Row = tuple[str, str, str, str]
 
 
 def checks() -> list[Row]:
-    """Check whether this system can confine workers; return one row per check for the table of `callboard doctor`.
-
-    `callboard doctor` finds this function as an entry point in the group `callboard.doctor`.
-    """
-    # In a process of its own: a check forks, which is safe only in a process with one thread.
+    """Check whether this system can confine workers; return one row per check for the table of `callboard doctor`."""
+    # Found by `callboard doctor` as an entry point in the group `callboard.doctor`. In a process of its own: a check
+    # forks, which is safe only in a process with one thread.
     try:
         command = [sys.executable, "-m", __name__]
         done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT, check=True)  # noqa: S603 (our own module)
