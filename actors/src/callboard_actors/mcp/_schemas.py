@@ -134,7 +134,7 @@ class Judge:
             self._flaw = str(error)
 
     def misfit(self, value: object, steps: int | None = None) -> str | None:
-        """Return the text of a validation error in a value, or `None` if the value is valid; `steps` limits the work."""
+        """Return the text of a validation error in a value, or `None` if it is valid; `steps` limits the work."""
         if self._flaw is not None:
             return self._flaw
         try:
