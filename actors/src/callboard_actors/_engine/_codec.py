@@ -150,7 +150,7 @@ def opened(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> 
 
 
 def _warn_of_lost_cleanup(fn: Callable[..., Any], title: str) -> None:
-    """Warn about an async function that uses `callboard.cleanup()`: a worker that is killed runs no clean-up."""
+    """Warn about an async function that uses `callboard.cleanup()`: if a worker is killed, no clean-up runs."""
     function = inspect.unwrap(fn)
     if not inspect.iscoroutinefunction(function) or not _shields(function.__code__, function.__globals__):
         return

@@ -241,7 +241,7 @@ class Idle(Generic[_Worker]):
         self._pair()
 
     def turn_away(self) -> None:
-        """End the wait of all calls, which get no worker and fail, and remove the idle workers from this queue."""
+        """Let all waiting calls fail, because they get no worker, and remove the idle workers from this queue."""
         self._workers.clear()
         self._taken.clear()
         while self._calls:

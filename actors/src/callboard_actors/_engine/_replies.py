@@ -58,7 +58,7 @@ async def _awaited(coroutine: Coroutine[Any, Any, Any], encode: Replies) -> Repl
 
 
 def _without_own_frame(error: Exception) -> Exception:
-    """Drop the first frame of an exception's traceback, which is callboard's; return the exception."""
+    """Remove the first frame, which is callboard's, from an exception's traceback; return the exception."""
     if error.__traceback__ is not None:
         error.__traceback__ = error.__traceback__.tb_next
     return error

@@ -237,7 +237,7 @@ class Connection:
             await anyio.sleep(0.002)
 
     async def run(self, on_frame: Callable[[Header, bytes | bytearray], None]) -> str:
-        """Read and write until the connection ends; return the reason."""
+        """Read and write frames until the connection ends; return the reason of its end."""
         try:
             # Around reading, writing and the heartbeat, so that `close` ends all three at their next await.
             with self._scope:

@@ -42,7 +42,7 @@ class StoredDocument:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """New text for a document, written only if the document's version at the server is still the one that was read."""
+    """New text for a document; it is written only if no other process has changed the document since the read."""
 
     document: Document
     version: str
@@ -68,7 +68,7 @@ class DocumentsTransport(Connection, Protocol):
         ...
 
     async def write(self, swaps: Sequence[Swap]) -> Sequence[bool]:
-        """Write those documents that have not changed since they were read; return for each whether it was written."""
+        """Write each document that has not changed since it was read; return for each whether it was written."""
         ...
 
     async def mark(self, documents: Sequence[Document]) -> None:

@@ -13,7 +13,7 @@ _REMEDY = "`python -c 'import secrets; print(secrets.token_hex())'` makes one"
 
 
 def secret_from(file: str | os.PathLike[str] | None, *, forget: bool = False) -> bytes:
-    """Return the shared secret from a file, or else from the environment, without surrounding white space."""
+    """Return the shared secret from a file or, without a file, from an environment variable; strip white space."""
     # Removed even if a file is given: a variable that is set by mistake would be inherited, too.
     found = (os.environ.pop(VARIABLE, "") if forget else os.environ.get(VARIABLE, "")).strip()
     if file is not None:

@@ -244,7 +244,7 @@ async def told_progress(context: Context, progress: float, total: float | None, 
 
 
 def _amount(value: float | None) -> float | None:
-    """Return a number of the server's progress notification; `None` if it is negative, not finite or missing."""
+    """Return a number of a progress notification; `None` if the number is negative, not finite or missing."""
     return value if value is not None and 0 <= value < math.inf else None
 
 

@@ -217,7 +217,7 @@ class _Asked:
 
 
 class AnswerStream(ObjectSendStream[Any]):
-    """Stream of outgoing messages that calls `answered` with the id of each request whose answer it has sent."""
+    """Stream for outgoing messages; after it has sent an answer, it calls `answered` with the id of the request."""
 
     def __init__(self, stream: Any, answered: Callable[[Any], object]) -> None:
         self._stream = stream

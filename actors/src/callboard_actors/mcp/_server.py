@@ -233,7 +233,7 @@ class McpServer(Openable):
         return self.tools
 
     async def list_tools(self) -> list[types.Tool]:
-        """List all tools of the server again, and return them as objects of the MCP SDK.
+        """Request the list of all tools from the server, and return the tools as objects of the MCP SDK.
 
         Raises:
             ActorStartError: with the reason, if the server cannot be used.

@@ -134,7 +134,7 @@ class EndlessListError(Exception):
 
 
 async def list_tools(client: Any) -> list[types.Tool]:
-    """Return all tools of a server, without the SDK's cache; raise `EndlessListError` for too many."""
+    """Return all tools of a server, without the SDK's cache; raise `EndlessListError` for a list that is too long."""
     return await all_of("tools", client.list_tools, lambda page: page.tools)
 
 

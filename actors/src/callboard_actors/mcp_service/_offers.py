@@ -36,7 +36,7 @@ _NO_KEY: Final = object()
 
 
 def depends_on_thread(tool: BaseTool, arguments: Mapping[str, Any]) -> bool:
-    """Return whether the actor that a tool call reaches depends on the conversation (thread id)."""
+    """Return whether the choice of the actor for a tool call depends on the thread of conversation (thread id)."""
     actor = actor_behind(getattr(tool, "coroutine", None))
     if actor is None or actor.key is None or not actor.key.takes_context:
         return False
@@ -159,7 +159,7 @@ _NO_CONVERSATION: Final = (
 
 
 def _place(caller: Caller) -> RunnableConfig:
-    """Return the LangChain config of a client's call: the thread id and, for idempotency keys, the call's name."""
+    """Return the LangChain config for a client's call: the thread id and, with an idempotency key, the call's name."""
     # A client without an identity gets a random thread id per call, so that it finds no state of other clients.
     place: dict[str, Any] = {"thread_id": caller.thread_id or uuid4().hex}
     if caller.call_name is not None:

@@ -178,7 +178,7 @@ def _adapter(returned: Any) -> TypeAdapter[Any]:
 
 
 def _is_langchains_own(returned: object) -> bool:
-    """Return whether a return type is a LangChain message or command, which only contains the tool's result."""
+    """Return whether a return type is a LangChain message or command: a container of the tool's result."""
     kind = get_origin(returned) or returned
     return isinstance(kind, type) and issubclass(kind, ToolOutputMixin | BaseMessage)
 

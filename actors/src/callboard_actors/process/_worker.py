@@ -369,7 +369,7 @@ def _encoded(told: dict[str, Any]) -> bytes:
 
 
 def end_after(work: Callable[[], None]) -> NoReturn:
-    """Run `work`, and exit with the code that the interpreter would use, but without the interpreter's finalization."""
+    """Run `work`, then exit with the interpreter's usual exit code, but without the interpreter's finalization."""
     code = 1
     try:
         work()

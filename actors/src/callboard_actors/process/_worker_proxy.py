@@ -225,7 +225,7 @@ class WorkerProxy:
         return FrameReader(self._incoming.receive, max_result, bound="max_result is {}", only=only, kinds=kinds)
 
     async def send(self, data: bytes, number: int = 0, file: int | None = None) -> None:
-        """Write bytes of the call `number`, and an open file, to the worker; only one task may do this at a time."""
+        """Write bytes of the call `number`, and a file if given, to the worker; only one task may write at a time."""
         view = memoryview(data)
         while view:
             try:

@@ -193,7 +193,7 @@ class TimeLimit:
 
 
 class _NothingError(BaseException):
-    """Error that replaces an interruption which arrives too late; it is raised and caught at once."""
+    """Error that replaces an interruption which arrives after the interrupted code; it is raised and caught at once."""
 
 
 def _raise_in(thread: int, error: type[BaseException]) -> None:

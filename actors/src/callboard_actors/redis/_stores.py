@@ -62,7 +62,7 @@ class RedisDocuments(_OnRedis, DocumentStore):
 
 
 class RedisFleet(_OnRedis, FleetStore):
-    """Fleet of processes that share one server: each key has one actor, which lives in one of the processes.
+    """Fleet of processes that share one Redis server: each key has one actor, which lives in one of the processes.
 
     The first asker owns the key until its actor goes or its process ends. Asks of other processes, and their replies,
     go through the server, pickled and signed with the secret. A process without a heartbeat for `lease` seconds counts

@@ -209,7 +209,7 @@ class ClientSession:
             self._reply(number, *reply)
 
     def _count(self, body: Body, *, is_ended: bool, has_begun: bool) -> None:
-        """Count a call that is over as finished or as ended by force, if this session is being drained."""
+        """Count a call that has ended, if this session is being drained: as finished, or as ended by force."""
         if not is_ended:
             self.drained += Drained(finished=int(self._is_draining))
         elif has_begun:
@@ -455,7 +455,7 @@ _OWN_OF_A_TOOL = ("_run", "_arun")
 
 
 def served(name: str, app_dir: Path) -> dict[str, Callable[..., Any]]:
-    """Load the object called `name`; return a mapping from names to the functions and actor classes in it."""
+    """Load the object with the import name `name`; return the functions and actor classes in it by their names."""
     _, found = load_named(name, app_dir, example="tools")
     things = {name_of(one): one for one in _things(found, name)}
     if not things:

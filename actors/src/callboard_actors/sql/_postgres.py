@@ -1,4 +1,4 @@
-"""PostgreSQL backend: runs statements within limits, and statements that read in transactions that only read.
+"""PostgreSQL backend: runs statements within limits; a statement that reads runs in a read-only transaction.
 
 A cursor's query is a SELECT, VALUES or TABLE without data-modifying parts. PostgreSQL refuses everything else before
 it runs anything: SET, COMMIT, DO, COPY, CALL. A Parse message carries one statement only. The effects of functions

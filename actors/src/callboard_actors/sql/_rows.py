@@ -67,7 +67,7 @@ def kept(value: object, most: int) -> object:
 
 
 def shown(value: object) -> str:
-    """Return a value as text for a model, with escapes for characters that would end its line or column."""
+    """Return a value as text for a model; characters that would end the value's line or column are escaped."""
     if value is None:
         return "NULL"
     if isinstance(value, bool):
@@ -160,7 +160,7 @@ def _count(number: int) -> str:
 
 
 def gather(columns: Sequence[str], rows: Iterable[Sequence[Any]], caps: Caps) -> Rows:
-    """Return the rows of a result up to the limits. At most one row beyond them is fetched."""
+    """Return the rows of a result up to the limits; fetch at most one row more, to know whether there are more."""
     taken: list[tuple[Any, ...]] = []
     left = caps.bytes
     for row in rows:

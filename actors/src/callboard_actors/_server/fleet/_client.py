@@ -71,7 +71,7 @@ class Common:
 
 
 class FleetTransport(Connection, Protocol):
-    """Connections of one member of a fleet to a server.
+    """Connections of one member of a fleet to a Redis or PostgreSQL server.
 
     Every operation may be repeated if its answer was lost, and does no harm when it arrives twice.
     All operations raise `AwayError` if the server cannot be reached, and `StorageError` if it refuses.

@@ -126,7 +126,7 @@ def _machine() -> str:
 
 
 def why_not(confine: Confine, version: int) -> str | None:
-    """Return the reason why a kernel with this Landlock version cannot enforce `confine`; `None` if the kernel can."""
+    """Return the reason why a kernel with Landlock `version` cannot enforce `confine`; `None` if the kernel can."""
     if not version:
         return (
             "confine= needs Landlock, which this kernel lacks, or was not told to use (since Linux 5.13; lsm=landlock)"

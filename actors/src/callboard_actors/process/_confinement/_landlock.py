@@ -1,4 +1,5 @@
-"""Bindings to the kernel's Landlock, which permanently restricts the files, sockets and signals of this process.
+"""Bindings to Landlock, a feature of the Linux kernel that permanently restricts files, sockets and signals of a
+process.
 
 Landlock does not restrict `stat`, such as existence, size and times of a file, nor changes of mode, owner and times.
 The system call filter refuses these changes.
