@@ -253,7 +253,7 @@ class Share:
                 )
 
     def allows(self, gate: str, numbers: Numbers, held: int, now: float) -> bool:
-        """Return whether one more call may start with `held` permits in use; if so, count the call for the rate limit."""
+        """Return whether one more call may start with `held` permits in use; if so, count it for the rate limit."""
         if numbers.concurrency is not None and held >= numbers.concurrency // self._processes:
             return False
         if numbers.calls is None:

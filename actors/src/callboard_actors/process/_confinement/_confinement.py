@@ -1,6 +1,4 @@
-"""Enforcement of `Confine`, the permissions of workers: the zygote (their parent process) opens all permitted paths,
-and each worker restricts itself before its first call.
-"""
+"""Enforcement of `Confine` (permissions of workers): the parent process opens paths, each worker restricts itself."""
 
 import os
 import resource

@@ -1,5 +1,4 @@
-"""Bindings to Landlock, a feature of the Linux kernel that permanently restricts files, sockets and signals of a
-process.
+"""Bindings to Landlock, a Linux feature by which a process permanently restricts its use of files, sockets and signals.
 
 Landlock does not restrict `stat`, such as existence, size and times of a file, nor changes of mode, owner and times.
 The system call filter refuses these changes.
