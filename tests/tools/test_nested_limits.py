@@ -5,6 +5,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import ToolMessage
@@ -39,6 +40,7 @@ class Nest:
         async def run(plan: list[Any]) -> str:
             """Run a plan: a list of plans that run as a batch, one after the other if it begins with "each"."""
             self.begun += 1
+            await checkpoint()  # all calls of a batch begin, also where tasks run up to their first wait at once
             if not plan:
                 self.running += 1
                 self.peak = max(self.peak, self.running)
