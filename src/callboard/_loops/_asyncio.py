@@ -44,8 +44,8 @@ class AsyncioNursery:
         loop = self._loop = asyncio.get_running_loop()
         self._new_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]] = loop.create_task
         if sys.version_info >= (3, 12) and loop.get_task_factory() is None:
-            # A child runs up to its first wait within `start`. One that never waits costs no turn of the loop. The order
-            # is the same: a child that has not begun when a child before it fails does not begin either.
+            # A child runs up to its first wait within `start`; one that never waits costs no turn of the loop. The
+            # order is the same: a child that has not begun when a child before it fails does not begin either.
             self._new_task = partial(asyncio.Task, loop=loop, eager_start=True)
         # One bound method of each for all children: a batch may have thousands.
         self._on_exit, self._on_end = self._left, self._ended
