@@ -74,7 +74,7 @@ class Holder(Protocol):
 
 
 class LoanTurn:
-    """Request of one attempt to borrow a permit from an enclosing attempt, and whether the request was granted."""
+    """Request to borrow a permit from an enclosing call, made by one attempt of a call; and whether it was granted."""
 
     __slots__ = ("borrower", "is_granted", "wake")
 

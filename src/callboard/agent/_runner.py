@@ -68,7 +68,7 @@ async def apply_input(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, 
 
 
 async def _ask_again_in_fork(thread: Thread, flow: Flow) -> None:
-    """Make a new branch ask a person again about its calls: an approval is valid only in the branch that asked."""
+    """Ask a person again about the calls of a new branch: an approval is valid only in the branch that asked."""
     if not isinstance(thread, SavedThread):
         return
     await thread.prepare()

@@ -91,7 +91,7 @@ def _call_tasks(thread: Thread) -> list[tuple[int, list[str]]]:
 
 
 def read_next_nodes(thread: Thread, found: CheckpointTuple) -> None:
-    """Set a thread's next nodes, LangGraph sends and records of tasks from a checkpoint of callboard or LangGraph."""
+    """Read a thread's next nodes, `Send` objects and task records from a checkpoint of callboard or LangGraph."""
     values = found.checkpoint["channel_values"]
     due = [name.removeprefix(BRANCH) for name in values if name.startswith(BRANCH) and _is_due(found, name)]
     branches = [node for name in due if (node := _node_here(thread, name))]

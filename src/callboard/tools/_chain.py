@@ -180,7 +180,7 @@ def _warn_of_none(output: object, call_id: str | None) -> None:
 
 
 def _answers_in(item: Item, call_id: str | None) -> float:
-    """Return the number of messages in an output that answer a call; `nan` if this number is unknown or irrelevant."""
+    """Return the number of messages in an output that answer a call; `nan` if it is unknown or not to be checked."""
     if isinstance(item, Command) and (item.graph is not None or not isinstance(item.update, (dict, list))):
         return math.nan  # it leaves for another graph, or its update has an unknown form
     found = list(entries_in(item))

@@ -1,4 +1,4 @@
-"""Pickles, the names by which workers find functions, and the context variables that are sent with calls.
+"""Pickling of calls and results; names by which workers find functions; context variables sent with calls.
 
 Names of the main module are found in whichever process reads a pickle. The name of a decorated function leads to the
 decorator's result. The function is found in an attribute of the result: LangChain's `@tool` keeps it as `func` or

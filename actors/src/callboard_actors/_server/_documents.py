@@ -50,7 +50,7 @@ class Swap:
 
     @property
     def lives(self) -> int:
-        """Milliseconds until the document expires, at least 1; 0 for never."""
+        """Milliseconds until the document expires; 0 if it never expires."""
         seconds = self.written.lives
         return 0 if math.isinf(seconds) else max(1, round(seconds * 1000))
 

@@ -367,7 +367,7 @@ class Gate:
         return min(self._look_at, self._beat_at if self.stays else max(self._over_at, now))
 
     def step(self, now: float) -> Step:
-        """Take the next changes from the queue of unsent changes, and return them as a message to the server."""
+        """Take the gate's next changes from the queue of unsent changes, and return them as a message to the server."""
         if not self.is_safe():
             self._lose()
         # Before sending: the lease must end here before it ends at the server.

@@ -295,7 +295,7 @@ class WorkerProxy:
             self._close()
 
     def abandon(self) -> None:
-        """Close the connection to the worker process at once, even if it is in use, after the event loop was closed."""
+        """Close the connection to the worker process at once, even if in use. For a pool whose event loop is closed."""
         self._hand_over()
         self._close()
 

@@ -125,7 +125,7 @@ def _is_arabic(char: str) -> bool:
 
 
 def shortened(text: str, max_chars: int, more: int = 0) -> str:
-    """Cut a text to `max_chars`, including a note with the number of omitted characters, to which `more` is added."""
+    """Cut a text to `max_chars` and note the number of omitted characters, plus `more` that were omitted before."""
     if len(text) <= max_chars and not more:
         return text
     whole = len(text) + more
