@@ -145,7 +145,7 @@ class Loan:
             return True
 
     def wait_for(self, turn: LoanTurn) -> None:
-        """Add a request to the queue of the loan, or grant the request at once if the permit is available."""
+        """Queue a request to borrow the lender's permit, or grant it at once if nobody else borrows the permit."""
         with self._lock:
             if self._lender_has_left:  # the attempt waits in the queue of the gate, too
                 return
@@ -156,7 +156,7 @@ class Loan:
         self._grant(turn)
 
     def withdraw(self, turn: LoanTurn) -> None:
-        """Remove a request from the queue of the loan; if the request was granted, give the permit back."""
+        """Remove a request from the queue of borrowers; if the request was granted, give the permit back."""
         with self._lock:
             self._waiting.pop(turn, None)
             is_mine = self.borrower is turn.borrower

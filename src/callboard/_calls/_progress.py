@@ -94,7 +94,7 @@ _lock = threading.Lock()
 
 
 class Host(Protocol):
-    """Protocol of the members of a batch that calls and `Throttle` use: `closed` and `start_beside`."""
+    """Protocol of a batch, as its calls and `Throttle` see it: `closed` and `start_beside`."""
 
     @property
     def closed(self) -> bool:

@@ -342,7 +342,7 @@ def _checked_model(model: object) -> BaseChatModel:
 
 
 class _AgentNode(ToolNode):
-    """Tools node of an agent made by `create_agent`; its error messages name `create_agent` as the owner of options."""
+    """Tools node of an agent made by `create_agent`; its error messages name options as arguments of `create_agent`."""
 
     _owner = "create_agent"
 

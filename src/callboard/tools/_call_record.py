@@ -170,7 +170,8 @@ def are_segments(keys: Sequence[str]) -> bool:
 
 
 def segment_of(key: str, number: int) -> str:
-    """Return a call's key, escaped for a checkpoint namespace; `number` counts earlier batches with the same keys."""
+    """Return a call's key, escaped for a checkpoint namespace, with `number` appended if it is not 0."""
+    # `number` counts the earlier batches with the same keys.
     segment = _IN_SEGMENTS.sub(_escaped, key)
     if len(segment) > _LONGEST:
         segment = _digest(key)

@@ -600,7 +600,7 @@ class Questions:
         return self.sampler is not None and self.sampler.is_of_agents
 
     async def _model_of_asker(self) -> BaseChatModel | None:
-        """Return the model of the agent whose call made the server ask for a model."""
+        """Return the model for a sampling request of the server: that of the agent whose call led to the request."""
         # Return `None` if it cannot be told which agent that is: another agent's model is never used.
         call = asks.get()
         if call is not None and call.token in self._under_way:

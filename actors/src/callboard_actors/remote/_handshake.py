@@ -135,7 +135,7 @@ async def as_client(stream: SocketStream, context: ssl.SSLContext, host: str) ->
 
 
 async def as_server(stream: SocketStream, context: ssl.SSLContext) -> ByteStream:
-    """Start TLS with an agent; return the encrypted stream."""
+    """Start TLS as the worker, which is the server; return the encrypted stream."""
     return await TLSStream.wrap(_InTurn(stream), server_side=True, ssl_context=context, standard_compatible=False)
 
 
