@@ -86,72 +86,26 @@ class _NoScope:
 _NO_SCOPE = _NoScope()
 
 
-class _SharedScope(_NoScope):
-    """Scope that all children of a nursery enter: the last child that leaves it wakes the nursery's task.
-
-    It is shared by all children, because a counting coroutine around each child would cost 0.2 KB per child.
-    """
-
-    __slots__ = ("children", "owner")
-
-    def __init__(self) -> None:
-        self.children = 0
-        """Number of children that were started and have not left the scope."""
-        self.owner: trio.lowlevel.Task | None = None
-        """Task that waits for the children to end; `None` if no task waits."""
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> Literal[False]:
-        self.children -= 1
-        if not self.children and self.owner is not None:
-            owner, self.owner = self.owner, None  # a task must be rescheduled exactly once
-            trio.lowlevel.reschedule(owner)
-        return False
-
-
 class TrioNursery:
     """Nursery of trio that raises a single exception as it is, instead of an exception group with one member."""
 
-    __slots__ = ("_manager", "_nursery", "_shared", "_was_cancelled")
+    __slots__ = ("_manager", "_nursery")
 
     def __init__(self) -> None:
         self._manager = trio.open_nursery()
-        self._shared = _SharedScope()
-        self._was_cancelled = False
 
     @property
     def cancel_called(self) -> bool:
-        return self._was_cancelled or self._nursery.cancel_scope.cancel_called
+        # `cancel_scope.cancel_called` says nothing of a cancellation of the owner, and `trio.current_effective_deadline`
+        # nothing of the nursery in a shielded block of a child. trio has no public name for this attribute.
+        return self._nursery._cancel_status.effectively_cancelled
 
     def start(self, child: ChildFn, grace: float) -> None:
-        self._shared.children += 1
         # A fixed name: otherwise trio would build a name string for each child.
-        self._nursery.start_soon(child, self._shared, name="callboard child")
+        self._nursery.start_soon(child, _NO_SCOPE, name="callboard child")
 
     def cancel(self) -> None:
         self._nursery.cancel_scope.cancel()
-
-    async def _wait_until_empty(self) -> KeyboardInterrupt | None:
-        """Wait until all children have ended or this task is cancelled; return a Ctrl-C during the wait, or `None`."""
-        # trio's nursery waits for the remaining children afterwards. So this wait may end early, and a child may leave
-        # uncounted: a Ctrl-C before it entered its scope is an error that cancels the nursery, and so ends this wait.
-        # Ctrl-C is returned, because the nursery has to end the children before it is raised.
-        if self._shared.children:
-            self._shared.owner = trio.lowlevel.current_task()
-            try:
-                await trio.lowlevel.wait_task_rescheduled(self._aborted)
-            except trio.Cancelled:
-                return None  # the nursery's own wait raises it again: trio cancels at every checkpoint
-            except KeyboardInterrupt as interrupt:
-                return interrupt
-        return None
-
-    def _aborted(self, _: object) -> trio.lowlevel.Abort:
-        # `cancel_scope.cancel_called` says nothing of a cancellation of the owner: this is where it is noticed.
-        self._was_cancelled = True
-        self._shared.owner = None
-        return trio.lowlevel.Abort.SUCCEEDED
 
     @trio.lowlevel.enable_ki_protection
     async def __aenter__(self) -> Self:
@@ -162,8 +116,6 @@ class TrioNursery:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool:
-        if exc is None and (exc := await self._wait_until_empty()) is not None:
-            exc_type, tb = type(exc), exc.__traceback__
         bare: BaseException | None = None
         result: bool | None = False
         try:
