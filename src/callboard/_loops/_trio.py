@@ -252,7 +252,8 @@ class TrioLoop:
         return await to_thread.run_sync(fn, abandon_on_cancel=True, limiter=_no_limit())
 
     def is_cancelled(self) -> bool:
-        return self.deadline() == -math.inf
+        # Each attempt asks. `trio.current_effective_deadline` would walk through all scopes around the task.
+        return trio.lowlevel.current_task()._cancel_status.effectively_cancelled
 
     def enforce_cancellation(self, grace: float) -> AbstractContextManager[object]:
         return nullcontext()  # a swallowed cancellation is raised again at the next checkpoint
