@@ -48,6 +48,8 @@ class Batch(Generic[T]):
         self._failed: list[SupervisedCall[T]] = []
         self._next = deque(calls)
         """Calls that have not begun."""
+        self._stopped_with: Callable[[], Exception] | None = None
+        """Function that makes the error of a batch that was stopped; `None` for any other batch."""
 
     @property
     def closed(self) -> bool:
@@ -56,7 +58,7 @@ class Batch(Generic[T]):
         return self._has_ended or (self._nursery is not None and self._nursery.cancel_called)
 
     async def run(self) -> None:
-        """Run every call to its end; raise the error of a failed call after all calls have ended."""
+        """Run every call to its end; raise the error of a failed call, or else of `stop`, after all calls have ended."""
         count = len(self.calls)
         loop = self.calls[0].loop if count else current_loop()
         # A cancelled caller starts no call. Its deadline was read when the calls were made, just before; a cancellation
@@ -96,6 +98,8 @@ class Batch(Generic[T]):
             self._next.clear()
         if self._failed:
             self._raise_failures(count)
+        if self._stopped_with is not None:
+            raise self._stopped_with()
         if left is not None and left.mark() is not None:
             _warn_about_left_tasks(left)
 
@@ -104,6 +108,12 @@ class Batch(Generic[T]):
         for call in self._next:
             call.error, call.ended = CallCancelledError(call.name, call.id), True
             self._failed.append(call)
+
+    def stop(self, error: Callable[[], Exception]) -> None:
+        """Cancel all calls, each with its grace, and let `run()` raise `error()`; do nothing if the batch has ended."""
+        if self._nursery is not None and not self._has_ended:
+            self._stopped_with = error
+            self._nursery.cancel()
 
     def start_beside(self, child: ChildFn, grace: float) -> None:
         """Start a task beside the calls, unless the batch is closed; the batch also waits for this task."""

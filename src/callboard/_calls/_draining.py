@@ -32,16 +32,19 @@ PATIENCE = 30.0
 """Default seconds that a drain waits for running operations."""
 
 
-class HasCalls(Protocol):
-    """Protocol of a batch with the only attribute that a drain needs: the calls of the batch."""
+class Stoppable(Protocol):
+    """Protocol of a batch, with what a drain needs."""
 
     calls: Sequence[SupervisedCall[Any]]
+
+    def stop(self, error: Callable[[], Exception]) -> None: ...
 
 
 class Operation:
     """Operation in progress: a `with` block in one task; a drain may cancel the block.
 
-    Entering the block during a drain raises `DrainingError`.
+    Entering the block during a drain raises `DrainingError`. `grace` is `None` for a block that only runs one batch:
+    a drain stops the batch, and the block needs no cancel scope.
     """
 
     def __init__(
@@ -49,11 +52,11 @@ class Operation:
         whole: "InFlight",
         loop: EventLoop | None = None,
         *,
-        grace: float = DEFAULT_GRACE,
+        grace: float | None = DEFAULT_GRACE,
         thread_id: str | None = None,
     ) -> None:
         self.loop = current_loop() if loop is None else loop
-        self.batches: set[HasCalls] = set()
+        self.batches: set[Stoppable] = set()
         """Batches that run within the operation."""
         self.whole = whole
         self.has_entered = self.is_over = False
@@ -61,27 +64,38 @@ class Operation:
         self._thread_id = thread_id
         self._body: UnknownCall | None = None
         self._at_stake: list[SupervisedCall[Any]] = []  # calls that ran when a drain cancelled the operation
-        self._scope = self.loop.scope(math.inf, grace)
+        self._scope = None if grace is None else self.loop.scope(math.inf, grace)
+        self._batch: Stoppable | None = None
+        self._is_stopped = False  # True once a drain has cancelled the operation
 
     def __enter__(self) -> Self:
         around = operations.get()
         self.whole.admit(self, around)  # may raise: before any state that `__exit__` would have to undo
         self.has_entered = True
         self._token = operations.set((*around, self))
-        self._scope.__enter__()
+        if self._scope is not None:
+            self._scope.__enter__()
         return self
+
+    def runs(self, batch: Stoppable) -> None:
+        """Let a drain stop this batch, which is the whole operation; raise `DrainingError` after a drain's cancel."""
+        self._batch = batch
+        if self._is_stopped:
+            raise self.ended_by_drain()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        was_ended = False
+        swallowed = False
         try:
-            # trio's scope also returns True for a block that ended normally after a cancellation.
-            was_ended = self._scope.__exit__(kind, error, traceback) and error is not None
+            if self._scope is not None:
+                # trio's scope also returns True for a block that ended normally after a cancellation.
+                swallowed = self._scope.__exit__(kind, error, traceback) and error is not None
         finally:
             operations.reset(self._token)
+            was_ended = swallowed or (self._is_stopped and isinstance(error, DrainingError))
             self.whole.left(self, was_ended=was_ended)
-        return was_ended
+        return swallowed
 
     def ended_by_drain(self) -> DrainingError:
         """Return the error to raise after a `with` block that a drain has cancelled."""
@@ -103,7 +117,11 @@ class Operation:
             # is not at stake, because it can be repeated.
             live = [call for batch in self.batches for call in batch.calls]
             self._at_stake = [call for call in live if call.running and not call.policy.idempotent]
-            self._scope.cancel()
+            self._is_stopped = True
+            if self._scope is not None:
+                self._scope.cancel()
+            elif self._batch is not None:
+                self._batch.stop(self.ended_by_drain)
 
     def unknown(self) -> list[UnknownCall]:
         """Return the calls whose outcome is unknown after a cancellation of the operation."""

@@ -204,24 +204,27 @@ class ToolBatch:
         around = batch_context(None if self._runtime is NO_RUNTIME else ProgressChunks(self._runtime))
         if around.observers.calls:
             around = self._named(around)
-        grace = setup.supervision.grace
+        # The node's actors take time to start: a drain cancels that, too.
+        grace = setup.supervision.grace if setup.actors.is_needed else None
         with Operation(setup.in_flight, around.loop, grace=grace, thread_id=thread_id) as operation:
             if not setup.actors.is_needed:
-                return await self._run(around)
+                return await self._run(around, operation)
             if setup.actors.in_journal:
                 setup.actors.journal()  # raises without a journal, before any call starts
             async with setup.actors.opened():
                 await checkpoint_if_cancelled()  # the actors may have taken long to start
-                return await self._run(around)
+                return await self._run(around, operation)
         raise operation.ended_by_drain()
 
-    async def _run(self, around: BatchContext) -> Any:
+    async def _run(self, around: BatchContext, operation: Operation) -> Any:
         supervised: list[SupervisedCall[Output]] = []
         try:
             await self._supervise(supervised, around)
             self._open = len(supervised)
             live = self.setup.supervision.batches
-            await Batch(supervised, on_error=self.setup.on_error, is_signal=is_control_flow, live=live).run()
+            batch = Batch(supervised, on_error=self.setup.on_error, is_signal=is_control_flow, live=live)
+            operation.runs(batch)
+            await batch.run()
         except BaseException as error:
             self.failed = {
                 key: repr(call.error or error)
