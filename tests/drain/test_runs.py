@@ -6,6 +6,7 @@ from contextlib import aclosing
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,6 +61,23 @@ async def test_calls_that_do_not_finish_in_time_are_ended_with_their_grace_and_t
     [line] = [record.getMessage() for record in caplog.records]
     assert line == f"the node 'tools' was drained: {report}"
     assert asked.tool_calls[0]["id"] in line
+
+
+async def test_a_run_that_still_prepares_its_calls_is_ended_before_any_call_begins() -> None:
+    """A large batch is prepared in portions: a drain may end it in between, when it has no task to cancel yet."""
+    recorder, found = Recorder(), Fallen()
+    node = ToolNode([recorder.tool("quick")])
+    asked = [calls(*["quick"] * 900)]
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(found.run, node.ainvoke, asked)
+            while not node._setup.in_flight._all:
+                await anyio.lowlevel.checkpoint()
+            report = await node.drain(0)
+
+    assert report == Drained(ended=1)
+    assert [error.begun for error in found.errors] == [True]
+    assert recorder.count("started") == 0
 
 
 async def test_what_has_finished_in_a_run_that_is_ended_is_in_its_ledger() -> None:
