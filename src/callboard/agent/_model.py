@@ -31,6 +31,7 @@ from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop, is_on_asyncio
 from callboard._loops._entry_mode import is_missing, is_sync_entry
 from callboard._loops._threads import run_in_thread
+from callboard.agent._direct_request import manager_of_request, request
 from callboard.conversations._flow import value_in
 
 Prompt = (
@@ -276,15 +277,29 @@ def run_model(model: Runnable[Any, T], given: Any, config: RunnableConfig) -> Aw
     """Send a request to a model and return its reply; in a sync run, a worker thread sends it."""
     if is_sync_entry():
         return run_user_code(model, given, with_handler(config, _StopsAtToken()), "the model")
-    ask: Callable[[], Awaitable[T]] = partial(model.ainvoke, given, config)
-    if isinstance(model, RunnableBinding) and type(model).ainvoke is RunnableBinding.ainvoke:
-        bound: Any = model.bound
-        if isinstance(bound, BaseChatModel) and not model.config and not model.config_factories:
-            # A chat model with bound tools gets its request directly. Its binding would only merge the config with an
-            # empty one, which takes as long as a tenth of the request.
-            ask = partial(cast("Any", bound).ainvoke, given, config, **model.kwargs)
+    chat_model, options = _chat_model_in(model)
+    if chat_model is None:
+        ask: Callable[[], Awaitable[Any]] = partial(model.ainvoke, given, config)
+    elif type(given) is list and (manager := manager_of_request(chat_model, options, config)) is not None:
+        return cast("Awaitable[T]", request(chat_model, cast("list[BaseMessage]", given), manager, options))
+    else:
+        ask = partial(cast("Any", chat_model).ainvoke, given, config, **options)
     # No bridge on asyncio: its coroutine would be resumed as often as the request, for nothing.
     return ask() if is_on_asyncio() else run_on_asyncio(ask)
+
+
+def _chat_model_in(model: Any) -> tuple[BaseChatModel | None, dict[str, Any]]:
+    """Return the chat model that gets the requests to `model`, and the options of each request; `None` if unknown.
+
+    A binding to a chat model, such as bound tools, only adds options. Its own `ainvoke` would also merge the config
+    with an empty one.
+    """
+    options: dict[str, Any] = {}
+    if isinstance(model, RunnableBinding) and type(model).ainvoke is RunnableBinding.ainvoke:
+        if model.config or model.config_factories:
+            return None, options
+        model, options = cast("Any", model).bound, cast("dict[str, Any]", model.kwargs)
+    return (model if isinstance(model, BaseChatModel) else None), options
 
 
 async def run_function(fn: Callable[[], T], name: str) -> T:

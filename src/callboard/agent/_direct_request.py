@@ -1,0 +1,107 @@
+"""Requests to chat models past LangChain's callbacks, if nothing listens to them.
+
+LangChain's `ainvoke` takes five times as long as the rest of a request: it collects data for tracers, looks for
+callback handlers, and starts an asyncio task. Without handlers, none of this has an effect.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import CodeType, FunctionType
+from typing import Any
+
+from anyio.lowlevel import checkpoint
+from langchain_core.callbacks import AsyncCallbackManager, AsyncCallbackManagerForLLMRun
+from langchain_core.globals import get_llm_cache
+from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models._utils import _normalize_messages
+from langchain_core.messages import BaseMessage, MessageLikeRepresentation, convert_to_messages
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.utils.uuid import uuid7
+
+from callboard._loops._current import is_on_asyncio
+from callboard.tools._callbacks import is_traced, manager_of_run
+
+# Methods whose work is left out here, and the names that they use in the releases that were read, on all Pythons. With
+# another name, a method may have another effect: then all requests go through `ainvoke`.
+_LEFT_OUT = {
+    "ainvoke": "_convert_input agenerate_prompt cast ensure_config generations get message pop",
+    "agenerate_prompt": "agenerate to_messages",
+    "agenerate": """
+        AsyncCallbackManager BaseException Exception LLMResult RunInfo _agenerate_with_cache _combine_llm_outputs
+        _filter_invocation_params_for_tracing _format_for_tracing _format_ls_structured_output
+        _generate_response_from_error _get_invocation_params _get_ls_params_with_defaults _normalize_messages
+        _serialized append asyncio callbacks configure enumerate gather generations isinstance len llm_output metadata
+        on_chat_model_start on_llm_end on_llm_error pop run run_id tags verbose zip
+    """,
+    "_convert_input": """
+        ChatPromptValue PromptValue Sequence StringPromptValue ValueError convert_to_messages isinstance str type
+    """,
+}
+_FOR_TRACERS = ("ls_structured_output_format", "structured_output_format")
+"""Options of a request that `agenerate` removes before the model gets them."""
+
+
+def _as_read() -> list[tuple[str, FunctionType, CodeType]]:
+    """Return the methods in `_LEFT_OUT` with their code; an empty list if one of them is not as it was read."""
+    found: list[tuple[str, FunctionType, CodeType]] = []
+    for name, known in _LEFT_OUT.items():
+        method = vars(BaseChatModel).get(name)
+        # A wrapper of an instrumentation is another type of callable, or a function that was defined elsewhere.
+        if type(method) is not FunctionType or method.__code__.co_qualname != f"BaseChatModel.{name}":
+            return []
+        if not set(known.split()).issuperset(method.__code__.co_names):
+            return []
+        found.append((name, method, method.__code__))
+    return found
+
+
+_METHODS = _as_read()
+
+
+def manager_of_request(
+    model: BaseChatModel, options: Mapping[str, Any], config: RunnableConfig
+) -> AsyncCallbackManager | None:
+    """Return a callback manager for a direct request to the model, which has no handlers.
+
+    Returns `None` if the request has to go through `ainvoke`: something may listen, a method is overridden or wrapped,
+    or the model needs asyncio and the event loop is trio's.
+    """
+    if not _METHODS:
+        return None
+    kind, own = type(model), vars(model)
+    for name, method, code in _METHODS:
+        # First, because a mock may have no other attributes.
+        if getattr(kind, name, None) is not method or name in own or method.__code__ is not code:
+            return None
+    if config.get("callbacks") or model.callbacks or model.verbose or is_traced():
+        return None
+    # `ainvoke` takes what the config lacks, such as callbacks, from the context variable.
+    if var_child_runnable_config.get() is not config or not options.keys().isdisjoint(_FOR_TRACERS):
+        return None
+    if not is_on_asyncio() and not _runs_on_trio(model):
+        return None
+    metadata: dict[str, Any] = {**(config.get("metadata") or {})}
+    manager = AsyncCallbackManager([], metadata=metadata, inheritable_metadata=metadata)
+    # Instrumentation such as OpenInference adds its handlers to each manager that is made.
+    return None if manager.handlers else manager
+
+
+def _runs_on_trio(model: BaseChatModel) -> bool:
+    """Return whether a model declares that it runs on trio, and uses no cache or rate limiter: these need asyncio."""
+    if getattr(type(model), "runs_on_trio", False) is not True or model.rate_limiter is not None:
+        return False
+    return model.cache is False or (model.cache is None and get_llm_cache() is None)
+
+
+async def request(
+    model: BaseChatModel,
+    messages: Sequence[MessageLikeRepresentation],
+    manager: AsyncCallbackManager,
+    options: Mapping[str, Any],
+) -> BaseMessage:
+    """Send a request to a model, and return its reply; `manager` comes from `manager_of_request`."""
+    await checkpoint()  # as in `ainvoke`: a run that is being cancelled sends no request
+    run = manager_of_run(AsyncCallbackManagerForLLMRun, manager, uuid7())
+    whole = _normalize_messages(convert_to_messages(messages))
+    result = await model._agenerate_with_cache(whole, run_manager=run, **options)
+    return result.generations[0].message

@@ -1,0 +1,258 @@
+"""Requests of an agent past LangChain's callbacks: only if nothing listens, and with the same replies."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import anyio
+import pytest
+import sniffio
+from langchain_core import globals as langchain_globals
+from langchain_core.caches import InMemoryCache
+from langchain_core.callbacks import BaseCallbackHandler, get_usage_metadata_callback
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.rate_limiters import InMemoryRateLimiter
+from pydantic import PrivateAttr
+
+from callboard import create_react_agent
+from callboard.agent import _direct_request
+from callboard.agent._direct_request import _as_read
+
+# A model that does not declare trio runs on a loop in another thread there.
+pytestmark = pytest.mark.real_clock
+
+WAIT = 20
+
+
+class Plain(BaseChatModel):
+    """Model that answers at once, and counts how often LangChain's `ainvoke` combined its outputs."""
+
+    _through: list[bool] = PrivateAttr(default_factory=list)
+    _asked: list[tuple[list[Any], str, str]] = PrivateAttr(default_factory=list)
+
+    @property
+    def _llm_type(self) -> str:
+        return "plain"
+
+    def bind_tools(self, tools: Any, **options: Any) -> Any:
+        return self.bind(tools=[], **options)
+
+    def _combine_llm_outputs(self, llm_outputs: list[Any]) -> dict[str, Any]:
+        self._through.append(True)
+        return {}
+
+    def _generate(self, *args: Any, **options: Any) -> ChatResult:
+        raise NotImplementedError
+
+    async def _agenerate(self, messages: list[Any], *args: Any, **options: Any) -> ChatResult:
+        self._asked.append((messages, sniffio.current_async_library(), threading.current_thread().name))
+        reply = AIMessage("Done.", usage_metadata={"input_tokens": 1, "output_tokens": 1, "total_tokens": 2})
+        reply.response_metadata = {"model_name": "plain"}
+        return ChatResult(generations=[ChatGeneration(message=reply)], llm_output={"of": "the request"})
+
+
+class AlsoOnTrio(Plain):
+    """Model whose requests need no asyncio."""
+
+    runs_on_trio: ClassVar[bool] = True
+
+
+def look_up(query: str) -> str:
+    """Look something up."""
+    return query
+
+
+async def reply_of(model: BaseChatModel, config: Any = None, content: Any = "go") -> AIMessage:
+    agent = create_react_agent(model, [look_up])
+    with anyio.fail_after(WAIT):
+        result = await agent.ainvoke({"messages": [HumanMessage(content)]}, config)
+    reply = result["messages"][-1]
+    assert isinstance(reply, AIMessage)
+    return reply
+
+
+async def test_a_request_that_nobody_hears_goes_past_ainvoke() -> None:
+    model = AlsoOnTrio()
+    await reply_of(model)
+    assert (len(model._asked), model._through) == (1, [])
+
+
+async def test_a_direct_reply_is_that_of_ainvoke() -> None:
+    """The id of the reply and its metadata are set by LangChain's methods on both ways."""
+    model = AlsoOnTrio()
+    direct, through = await reply_of(model), await reply_of(model, {"callbacks": [Listener()]})
+    assert len(model._through) == 1
+    for reply in (direct, through):
+        assert reply.id is not None
+        assert reply.id.startswith("lc_run--")
+        assert reply.id.endswith("-0")
+    assert direct.model_copy(update={"id": through.id}) == through
+
+
+async def test_content_in_an_older_form_is_converted_as_in_ainvoke() -> None:
+    image = {"type": "image", "source_type": "url", "url": "https://example.com/a.png", "mime_type": "image/png"}
+    model = AlsoOnTrio()
+    await reply_of(model, content=[image])
+    await reply_of(model, {"callbacks": [Listener()]}, content=[image])
+    direct, through = ([message.content for message in messages] for messages, _, _ in model._asked)
+    assert direct == through
+    assert "source_type" not in direct[0][0]
+
+
+class Listener(BaseCallbackHandler):
+    """Callback handler that counts the requests whose start was reported."""
+
+    run_inline = True
+
+    def __init__(self) -> None:
+        self.heard = 0
+
+    def on_chat_model_start(self, *_: Any, **__: Any) -> None:
+        self.heard += 1
+
+
+@pytest.mark.parametrize("where", ["config", "model", "bound config"])
+async def test_a_callback_handler_hears_of_the_request(where: str) -> None:
+    listener = Listener()
+    model: Any = Plain(callbacks=[listener] if where == "model" else None)
+    if where == "bound config":
+        model = model.bind_tools([]).with_config(callbacks=[listener])
+        agent = create_react_agent(model, [])
+        with anyio.fail_after(WAIT):
+            await agent.ainvoke({"messages": [("user", "go")]})
+    else:
+        await reply_of(model, {"callbacks": [listener]} if where == "config" else None)
+    assert listener.heard == 1
+
+
+async def test_a_handler_in_a_context_variable_hears_of_the_request() -> None:
+    model = Plain()
+    with get_usage_metadata_callback() as usage:
+        await reply_of(model)
+    assert usage.usage_metadata["plain"]["total_tokens"] == 2
+
+
+@contextmanager
+def debugging() -> Generator[None]:
+    langchain_globals.set_debug(True)
+    try:
+        yield
+    finally:
+        langchain_globals.set_debug(False)
+
+
+async def test_the_debug_mode_of_langchain_shows_the_request(capsys: pytest.CaptureFixture[str]) -> None:
+    model = Plain()
+    with debugging():
+        await reply_of(model)
+    assert model._through
+    assert "llm/start" in capsys.readouterr().out
+
+
+async def test_a_verbose_model_is_asked_through_ainvoke() -> None:
+    model = Plain(verbose=True)
+    await reply_of(model)
+    assert model._through
+
+
+class Overriding(Plain):
+    """Model with an `agenerate` of its own."""
+
+    async def agenerate(self, *args: Any, **options: Any) -> Any:
+        self._through.append(True)
+        return await super().agenerate(*args, **options)
+
+
+async def test_an_overridden_method_of_the_model_is_called() -> None:
+    model = Overriding()
+    await reply_of(model)
+    assert len(model._through) == 2
+
+
+@pytest.mark.parametrize("name", ["ainvoke", "agenerate_prompt", "agenerate"])
+async def test_a_method_that_an_instrumentation_has_wrapped_is_called(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, called = Plain(), list[bool]()
+    original = getattr(BaseChatModel, name)
+
+    async def wrapped(self: Any, *args: Any, **options: Any) -> Any:
+        called.append(True)
+        return await original(self, *args, **options)
+
+    monkeypatch.setattr(BaseChatModel, name, wrapped)
+    await reply_of(model)
+    assert called == [True]
+
+
+def test_the_methods_that_are_left_out_are_those_that_were_read() -> None:
+    """If this fails with a new release of LangChain, read its methods, and add their names to `_LEFT_OUT`."""
+    assert [name for name, _, _ in _as_read()] == list(_direct_request._LEFT_OUT)
+
+
+@pytest.mark.parametrize("change", ["another name", "a wrapper"])
+def test_a_method_that_differs_from_those_that_were_read_is_not_left_out(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if change == "another name":
+        monkeypatch.setitem(_direct_request._LEFT_OUT, "agenerate", "gather")
+    else:
+        monkeypatch.setattr(BaseChatModel, "ainvoke", lambda *_, **__: None)
+    assert _as_read() == []
+
+
+async def test_a_cache_of_langchain_answers_a_direct_request() -> None:
+    model = AlsoOnTrio(cache=InMemoryCache())
+    first, second = await reply_of(model), await reply_of(model)
+    assert len(model._asked) == 1
+    assert first.content == second.content
+
+
+async def test_a_rate_limiter_delays_a_direct_request() -> None:
+    limiter = InMemoryRateLimiter(requests_per_second=1000, check_every_n_seconds=0.001)
+    model = AlsoOnTrio(rate_limiter=limiter)
+    await reply_of(model)
+    assert limiter.last is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "on_trio"),
+    [
+        pytest.param(AlsoOnTrio, dict, "trio", id="declared"),
+        pytest.param(Plain, dict, "asyncio", id="not declared"),
+        pytest.param(AlsoOnTrio, lambda: {"cache": InMemoryCache()}, "asyncio", id="with a cache"),
+        pytest.param(
+            AlsoOnTrio,
+            lambda: {"rate_limiter": InMemoryRateLimiter(requests_per_second=1000)},
+            "asyncio",
+            id="with a rate limiter",
+        ),
+    ],
+)
+async def test_only_a_model_that_declares_trio_is_asked_there(
+    kind: type[Plain], options: Callable[[], dict[str, Any]], on_trio: str
+) -> None:
+    """A pooled client of a model belongs to one event loop, and most clients need asyncio."""
+    here = sniffio.current_async_library()
+    model = kind(**options())
+    await reply_of(model)
+    [(_, library, thread)] = model._asked
+    assert library == (on_trio if here == "trio" else "asyncio")
+    assert (thread == threading.current_thread().name) == (library == here)
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_run_that_is_cancelled_sends_no_request() -> None:
+    model = AlsoOnTrio()
+    task = asyncio.get_running_loop().create_task(
+        create_react_agent(model, [look_up]).ainvoke({"messages": [("user", "go")]})
+    )
+    await anyio.lowlevel.checkpoint()  # the task waits for the start of the request
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError), anyio.fail_after(WAIT):
+        await task
+    assert model._asked == []
