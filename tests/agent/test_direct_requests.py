@@ -19,8 +19,8 @@ from langchain_core.rate_limiters import InMemoryRateLimiter
 from pydantic import PrivateAttr
 
 from callboard import create_react_agent
-from callboard.agent import _direct_request
-from callboard.agent._direct_request import _as_read
+from callboard.tools import _direct_request
+from callboard.tools._direct_request import _as_read
 
 # A model that does not declare trio runs on a loop in another thread there.
 pytestmark = pytest.mark.real_clock

@@ -31,8 +31,8 @@ from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop, is_on_asyncio
 from callboard._loops._entry_mode import is_missing, is_sync_entry
 from callboard._loops._threads import run_in_thread
-from callboard.agent._direct_request import manager_of_request, request
 from callboard.conversations._flow import value_in
+from callboard.tools._direct_request import manager_of_request, request
 
 Prompt = (
     str
