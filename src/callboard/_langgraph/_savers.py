@@ -7,7 +7,7 @@ import asyncio
 import copy
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from anyio import to_thread
@@ -98,6 +98,7 @@ def is_known(saver: object) -> bool:
     return type(saver).__module__.partition(".")[0] in ("langgraph", "callboard")
 
 
+@cache
 def _depth(kind: type, name: str) -> int:
     """Return the position in a class's MRO of the first class that defines a name; 0 if no class does."""
     return next((depth for depth, base in enumerate(kind.__mro__) if name in vars(base)), 0)

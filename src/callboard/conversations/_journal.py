@@ -101,8 +101,9 @@ class SavedThread(RecordedThread):
         self._sending: list[Entry] = []
         """Journal entries in the write that is in progress, or in a write that failed and has to be repeated."""
         self._is_followed = False  # true if an entry that waits for the next one is the last in `_entries`
-        # Set when the current write ends. At most one task writes at a time, so that task ids stay in order.
-        self._flushing: Event | None = None
+        # At most one task writes at a time, so that task ids stay in order.
+        self._is_flushing = False
+        self._flushed: Event | None = None  # set when the current write ends; `None` if no task waits for that
         self._mine: dict[str, Any] | None = None  # this run's holder entry, while it holds the thread
         self._is_sure = True  # false until the first write with the holder entry has been read back
         self._ahead: set[str] = set()  # claimed calls whose bodies have not started
@@ -245,7 +246,7 @@ class SavedThread(RecordedThread):
             # Stored before the body starts. A crash afterwards then leaves "unknown", never "has not begun".
             await self._flush(wait=True)
         elif self._durability != "exit" and not later:
-            await self._flush(wait=self._durability == "sync")
+            await self._flush(wait=self._durability == "sync", ends_step=isinstance(entry, Move))
 
     async def finished(self, task: str, output: object, *, later: bool = False) -> None:
         # With durability "sync", a result is stored before a reader of the stream sees it. With "async", it may share
@@ -295,15 +296,17 @@ class SavedThread(RecordedThread):
             self.take(state)
             self._entries.append(state)
 
-    async def _flush(self, *, wait: bool) -> None:
-        """Store all journal entries that are not stored yet."""
-        while self._flushing is not None:
+    async def _flush(self, *, wait: bool, ends_step: bool = False) -> None:
+        """Store all journal entries that are not stored yet; with `ends_step`, no call is left that could end soon."""
+        while self._is_flushing:
             if not wait:
                 return  # the task that is writing also writes the new entries
-            await self._flushing.wait()  # if that write failed, its entries are still in `_sending`
-        self._flushing = Event()
+            if self._flushed is None:
+                self._flushed = Event()
+            await self._flushed.wait()  # if that write failed, its entries are still in `_sending`
+        self._is_flushing = True
         try:
-            if not wait and self.saver.is_waited_for:
+            if not wait and not ends_step and self.saver.is_waited_for:
                 # Calls that end in the same turn of the event loop share a write: that of the step, if it ends, too.
                 await cancel_shielded_checkpoint()
                 if self._is_followed:
@@ -315,8 +318,9 @@ class SavedThread(RecordedThread):
                 await self._confirm_hold()
         finally:
             # Also after an error or a cancellation: a waiting task must wake up and write by itself.
-            self._flushing.set()
-            self._flushing = None
+            flushed, self._is_flushing, self._flushed = self._flushed, False, None
+            if flushed is not None:
+                flushed.set()
 
     async def _commit(self) -> None:
         # Directly before the write, with no other wait between: a run that lost the thread must not write.
@@ -461,7 +465,7 @@ class SavedThread(RecordedThread):
 
     async def _rebase(self, source: Source) -> None:
         """Store the whole state as a new checkpoint, which later journal entries are added to."""
-        if self._sending or self._flushing is not None:
+        if self._sending or self._is_flushing:
             await self._flush(wait=True)
         # A flush without entries has not checked it. The new checkpoint would hide the entries of the run that has the
         # thread now, and they may need what the thin one loses.

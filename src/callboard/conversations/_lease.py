@@ -88,7 +88,8 @@ class OwnLease:
     @property
     def may_be_over(self) -> bool:
         """`True` if the lease may have expired, so that another run may have taken the thread."""
-        passed, shown = (now - before for now, before in zip(self.read(), self._since, strict=True))
+        (counted, told), (counted_before, told_before) = self.read(), self._since
+        passed, shown = counted - counted_before, told - told_before
         # If the clocks disagree, one was set or the machine was paused. Then neither proves that the lease goes on.
         return passed >= LEASE or abs(shown - passed) >= LEASE / 2
 
