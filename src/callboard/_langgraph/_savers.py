@@ -7,8 +7,9 @@ import asyncio
 import copy
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from anyio import to_thread
 from langchain_core.messages import AIMessage
@@ -145,6 +146,46 @@ async def acreate_tables(saver: Any) -> None:
         await saver.setup()
 
 
+class _OneJob:
+    """Connection of an `AsyncSqliteSaver` that runs the statements of a change and its commit in one job of its thread.
+
+    With its own connection, the saver waits for four jobs of this thread. It still packs the values and holds its lock,
+    and like it, this connection rolls nothing back: a transaction that the user has begun there ends with the commit.
+    """
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._statements: list[tuple[str, Sequence[Any]]] = []
+        """SQL statements of the change in progress, each with the parameters of all its executions."""
+
+    def cursor(self) -> Self:
+        self._statements = []  # a change that was cancelled may have left some
+        return self
+
+    def execute(self, sql: str, parameters: Any) -> Self:
+        self._statements = [(sql, [parameters])]
+        return self
+
+    async def executemany(self, sql: str, parameters: Sequence[Any]) -> None:
+        self._statements.append((sql, parameters))
+
+    async def commit(self) -> None:
+        statements, self._statements = self._statements, []
+        await self._connection._execute(_committed, self._connection._conn, statements)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+
+def _committed(connection: Any, statements: Sequence[tuple[str, Sequence[Any]]]) -> None:
+    with closing(connection.cursor()) as cursor:
+        for sql, parameters in statements:
+            cursor.executemany(sql, parameters)
+        connection.commit()
+
+
 # PostgreSQL savers
 
 
@@ -209,6 +250,23 @@ def with_serde(saver: Any, serde: Any) -> Any:
     copied = copy.copy(saver)
     copied.serde = serde
     return copied
+
+
+def for_storing(saver: Any, serde: Any) -> Any:
+    """Return a saver like `with_serde`, for one of the methods `put`, `put_writes`, `aput` and `aput_writes`."""
+    copied = with_serde(saver, serde)
+    if _has_plain_connection(saver):
+        copied = copy.copy(saver) if copied is saver else copied
+        copied.conn = _OneJob(saver.conn)
+    return copied
+
+
+def _has_plain_connection(saver: Any) -> bool:
+    """Return whether a saver is LangGraph's `AsyncSqliteSaver`, and its connection aiosqlite's own."""
+    module = sys.modules.get("langgraph.checkpoint.sqlite.aio")
+    if module is None or type(saver) is not module.AsyncSqliteSaver:
+        return False
+    return type(saver.conn) is module.aiosqlite.Connection  # a user's class may do more in its methods
 
 
 def reading_objects(saver: Any) -> Any:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 import sniffio
-from anyio import Event, current_effective_deadline
+from anyio import Event
 
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import Timed, current_time_limits
@@ -129,6 +129,8 @@ async def _waited(ended: Event, loop: EventLoop) -> BaseException | None:
         try:
             with loop.shield(min(until, loop.now() + LOOK)):
                 await ended.wait()
+            if ended.is_set():
+                break
         except loop.cancelled_class as error:
             # On asyncio, `task.cancel()` reaches a task behind a shield. It is raised once only: keep it for the end.
             cancellation, until = error, min(until, limits.cleanup_deadline())
@@ -139,6 +141,6 @@ async def _waited(ended: Event, loop: EventLoop) -> BaseException | None:
 def _until(limits: Timed) -> float:
     """Return the loop time at which a cancelled caller stops waiting; `math.inf` if the caller is not cancelled."""
     loop = limits.loop
-    if current_effective_deadline() > loop.now() and not loop.is_cancelled():
+    if loop.deadline() > loop.now() and not loop.is_cancelled():
         return math.inf
     return limits.cleanup_deadline()

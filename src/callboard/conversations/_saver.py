@@ -19,6 +19,7 @@ from callboard._langgraph._savers import (
     aforget,
     clock,
     create_tables,
+    for_storing,
     forget,
     gone_values,
     is_known,
@@ -53,6 +54,8 @@ class Saver:
         self.thread_id = thread_id
         self.namespace = namespace
         self._about = {} if about is None else about
+        self._packing: dict[str, tuple[Any, Any]] = {}
+        """For each method that stores something: the saver, and its copy with a caching serializer."""
 
     @property
     def _place(self) -> Place:
@@ -158,25 +161,38 @@ class Saver:
             await self._awaited.store(group[0][0], partial(self._make, group), partial(self._amake, group))
 
     def _make(self, changes: Sequence[Change], saver: Any) -> None:
-        create_tables(saver)
+        if isinstance(saver, LazySaver):
+            saver.together(partial(self._make_in, changes))
+        else:
+            create_tables(saver)
+            self._make_in(changes, saver)
 
-        def make() -> None:
-            for name, args in changes:
-                getattr(self._packing(saver, name), name)(*args)
-                if gone := self._gone(name, args):
-                    forget(saver, gone)
-
-        saver.together(make) if isinstance(saver, LazySaver) else make()
+    def _make_in(self, changes: Sequence[Change], saver: Any) -> None:
+        for name, args in changes:
+            getattr(self._storing(saver, name), name)(*args)
+            if gone := self._gone(name, args):
+                forget(saver, gone)
 
     async def _amake(self, changes: Sequence[Change], saver: Any) -> None:
         await acreate_tables(saver)
         for name, args in changes:
-            await getattr(self._packing(saver, name), f"a{name}")(*args)
+            await getattr(self._storing(saver, name), f"a{name}")(*args)
             if gone := self._gone(name, args):
                 await aforget(saver, gone)
 
-    def _packing(self, saver: Any, name: str) -> Any:
-        return _remembering(saver, self._place if name == "put" else None)
+    def _storing(self, saver: Any, name: str) -> Any:
+        """Return a copy of a saver for one of its methods; return a saver of an unknown class unchanged.
+
+        `saver` is the saver of this thread, or LangGraph's saver inside of it.
+        """
+        if not is_known(saver):
+            return saver
+        known = self._packing.get(name)
+        # Another one after a lost connection: the copy has the old connection.
+        if known is None or known[0] is not saver:
+            serde = _caching(self._saver, self._place if name == "put" else None)
+            known = self._packing[name] = saver, for_storing(saver, serde)
+        return known[1]
 
     def _gone(self, name: str, args: tuple[Any, ...]) -> Sequence[Value]:
         if name != "put" or not keeps_values(self._saver):
@@ -222,12 +238,14 @@ def _kept(saver: Any) -> StoredConversations:
 
 def _remembering(saver: Any, place: Place | None = None) -> Any:
     """Return a copy of the saver whose serializer caches messages; return a saver of an unknown class unchanged."""
-    if not is_known(saver):
-        return saver
+    return with_serde(saver, _caching(saver, place)) if is_known(saver) else saver
+
+
+def _caching(saver: Any, place: Place | None) -> Any:
+    """Return a copy of a saver's serializer that caches messages."""
     kept = _kept(saver)
     # Only the latest checkpoint of the thread may be cached, and `place` is given only for it.
-    serde = remembering(saver.serde, kept.memory, None if place is None else kept.at(place))
-    return with_serde(saver, serde)
+    return remembering(saver.serde, kept.memory, None if place is None else kept.at(place))
 
 
 def _outlined(saver: Any, place: Place) -> Any:
