@@ -96,7 +96,7 @@ class TrioNursery:
 
     @property
     def cancel_called(self) -> bool:
-        # `cancel_scope.cancel_called` says nothing of a cancellation of the owner, and `trio.current_effective_deadline`
+        # `cancel_scope.cancel_called` says nothing of a cancellation of the owner, `trio.current_effective_deadline`
         # nothing of the nursery in a shielded block of a child. trio has no public name for this attribute.
         return self._nursery._cancel_status.effectively_cancelled
 
