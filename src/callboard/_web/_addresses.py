@@ -3,10 +3,10 @@
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Collection
+from functools import cache
+from importlib.resources import files
 
 import anyio
-
-from callboard._web._domains import TOP_LEVEL
 
 # Resolution of host names.
 
@@ -73,7 +73,14 @@ def is_public(host: str) -> bool:
     if address is not None:
         return is_public_address(address)
     labels = host.split(".")
-    return len(labels) > 1 and labels[-1] in TOP_LEVEL
+    return len(labels) > 1 and labels[-1] in _top_level_domains()
+
+
+@cache
+def _top_level_domains() -> frozenset[str]:
+    """Return the endings of public names; a name such as `kubernetes.default.svc` is local to one network."""
+    lines = files("callboard._web").joinpath("domains.txt").read_text(encoding="ascii").splitlines()
+    return frozenset(line for line in lines if not line.startswith("#"))
 
 
 def is_public_address(address: Address) -> bool:
