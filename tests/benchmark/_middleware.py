@@ -25,7 +25,7 @@ OWN: dict[str, Callable[[], object]] = {
     "OutputBudget": OutputBudget,
     "RepairArguments": RepairArguments,
     "Sanitize": Sanitize,
-    "RequireApproval, of other tools": lambda: RequireApproval(["delete"], missing="ignore"),
+    "RequireApproval, of other tools": lambda: RequireApproval({"look_up": False}),
     "Fallback": lambda: Fallback({"look_up": Value("nothing")}),
     "Cache, nothing found": lambda: Cache(["look_up"], size=1),
     "Cache, found": lambda: Cache(["look_up"], size=100_000),

@@ -30,16 +30,16 @@ def search(query: str) -> str:
 
 
 NAMING: dict[str, Any] = {
-    "RequireApproval": lambda name, **more: RequireApproval([name], **more),
-    "RequireApproval by name": lambda name, **more: RequireApproval({name: False}, **more),
-    "Cache": lambda name, **more: Cache([name], **more),
-    "Redact": lambda name, **more: Redact(reveal=[name], **more),
-    "Redact by name": lambda name, **more: Redact(reveal={name: ["path"]}, **more),
-    "OutputBudget": lambda name, **more: OutputBudget(tools=[name], **more),
-    "OutputBudget exclude": lambda name, **more: OutputBudget(exclude=[name], **more),
-    "Sanitize": lambda name, **more: Sanitize(tools={name: {"path": Text()}}, **more),
-    "Results": lambda name, **more: Sanitize(results=Results(fence=[name]), **more),
-    "Fallback": lambda name, **more: Fallback({name: Value("stale")}, **more),
+    "RequireApproval": lambda name: RequireApproval([name]),
+    "RequireApproval by name": lambda name: RequireApproval({name: False}),
+    "Cache": lambda name: Cache([name]),
+    "Redact": lambda name: Redact(reveal=[name]),
+    "Redact by name": lambda name: Redact(reveal={name: ["path"]}),
+    "OutputBudget": lambda name: OutputBudget(tools=[name]),
+    "OutputBudget exclude": lambda name: OutputBudget(exclude=[name]),
+    "Sanitize": lambda name: Sanitize(tools={name: {"path": Text()}}),
+    "Results": lambda name: Sanitize(results=Results(fence=[name])),
+    "Fallback": lambda name: Fallback({name: Value("stale")}),
 }
 
 naming = pytest.mark.parametrize("make", NAMING.values(), ids=NAMING.keys())
@@ -54,14 +54,16 @@ def test_a_tool_that_does_not_exist_is_an_error_where_the_node_is_built(make: An
         create_react_agent(ScriptedModel([]), [delete, search], middleware=[make("delet")])
 
 
-@naming
-def test_a_middleware_that_several_nodes_share_says_that_names_may_be_missing(make: Any) -> None:
-    """A shared vault or cache may name tools that not every node has, so its check can be turned off."""
-    middleware = make("delete", missing="ignore")
-    ToolNode([delete], middleware=[middleware])
-    ToolNode([search], middleware=[middleware])
+@pytest.mark.parametrize("option", [{"tools": {"delete": {"path": Text()}}}, {"results": Results(fence=["delete"])}])
+def test_rules_that_several_nodes_share_say_that_names_may_be_missing(option: Any) -> None:
+    """Shared rules may name tools that not every node has, so their check can be turned off."""
+    sanitize = Sanitize(**option, missing="ignore")
+    ToolNode([delete], middleware=[sanitize])
+    ToolNode([search], middleware=[sanitize])
+    with pytest.raises(ValueError, match=r"no tool 'delete'.*\(missing='ignore' is for tools of other nodes\)"):
+        ToolNode([search], middleware=[Sanitize(**option)])
     with pytest.raises(ValueError, match=r"\(missing=...\) is 'error' or 'ignore', got 'warn'"):
-        make("delete", missing="warn")
+        Sanitize(**option, missing="warn")  # type: ignore[arg-type]
 
 
 @naming

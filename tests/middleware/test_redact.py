@@ -730,18 +730,21 @@ async def test_observers_are_told_kinds_and_counts_only() -> None:
 async def test_a_store_keeps_values_for_another_process() -> None:
     """With the same store and key, another process restores tokens and makes equal ones."""
     store, key, seen = InMemoryStore(), bytes(range(32)), []
-    before = Redact(reveal=["pay"], vault=StoreVault(store), key=key, missing="ignore")
-    after = Redact(reveal=["pay"], vault=StoreVault(store), key=key, missing="ignore")
+    before = Redact(reveal=["pay"], vault=StoreVault(store), key=key)
+    after = Redact(reveal=["pay"], vault=StoreVault(store), key=key)
     other = Redact(reveal=["pay"], vault=StoreVault(store))
 
-    (told,) = await run(node_of(tell, redact=before), tool_call("tell", "1"), thread_id="a.b")
+    pay = payment(seen)
+    (told,) = await run(node_of(tell, pay, redact=before), tool_call("tell", "1"), thread_id="a.b")
     token = of_card(told)
     for redact in (after, other):
-        await run(node_of(payment(seen), redact=redact), tool_call("pay", "2", card=token), thread_id="a.b")
-    await run(node_of(payment(seen), redact=after), tool_call("pay", "2", card=token), thread_id="a")
+        await run(node_of(pay, redact=redact), tool_call("pay", "2", card=token), thread_id="a.b")
+    await run(node_of(pay, redact=after), tool_call("pay", "2", card=token), thread_id="a")
 
     assert [card for card, _ in seen] == [CARD, CARD, token]
-    assert (await run(node_of(tell, redact=after), tool_call("tell", "1"), thread_id="a.b"))[0].content == told.content
+    assert (await run(node_of(tell, pay, redact=after), tool_call("tell", "1"), thread_id="a.b"))[
+        0
+    ].content == told.content
 
 
 async def test_a_vault_in_memory_forgets_what_was_not_used() -> None:
@@ -1040,7 +1043,7 @@ async def test_calls_without_a_conversation_share_nothing_with_one_named_none() 
 )
 async def test_conversations_get_fresh_results_and_only_their_own_tokens(steps: list[Any]) -> None:
     """So it is for any order of calls, errors, cancellations and invalidations, and no call waits for ever."""
-    cache = Cache({"look", "delegate"}, ttl=5, size=4, missing="ignore")
+    cache = Cache({"look", "delegate"}, ttl=5, size=4)
     redact = Redact()
     version = ended = started = 0
 
@@ -1053,13 +1056,12 @@ async def test_conversations_get_fresh_results_and_only_their_own_tokens(steps: 
             raise LookupError(text) if kind == "error" else PermissionError(text)
         return text
 
-    inner = ToolNode([look], middleware=[cache, redact], handle_tool_errors=LookupError)
-
     @tool
     async def delegate(kind: str) -> str:
         """Delegate a task to another agent."""
         return str((await inner.ainvoke([tool_call("look", "1", kind=kind)]))["messages"][0].content)
 
+    inner = ToolNode([look, delegate], middleware=[cache, redact], handle_tool_errors=LookupError)
     node = ToolNode([look, delegate], middleware=[cache, redact], handle_tool_errors=LookupError)
 
     async def ask(name: str, kind: str, conversation: str, patience: float) -> None:

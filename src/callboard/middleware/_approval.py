@@ -27,7 +27,7 @@ from callboard._util._canonical import digest, place_of
 from callboard.tools._errors import error_message
 from callboard.tools._large_values import run_if_long
 from callboard.tools._middleware import Middleware, Order
-from callboard.tools._middleware_hooks import Missing, check_missing, check_tool_names
+from callboard.tools._middleware_hooks import check_tool_names
 from callboard.tools._plan import injected_args, written_args
 from callboard.tools._results import CallNext, Output
 
@@ -271,7 +271,6 @@ class RequireApproval(Middleware):
         description: text for the person, or a function of the request that returns it.
         allow: allowed answers of the tools for which `tools` does not give them.
         other_tools: whether an edit may name another tool of the node.
-        missing: "error" to reject a name in `tools` that the node does not have, "ignore" to accept it.
 
     Raises:
         ValueError: if an answer is unknown, or none is allowed.
@@ -290,9 +289,7 @@ class RequireApproval(Middleware):
         description: str | Callable[[ToolCallRequest], str] | None = None,
         allow: Collection[AnswerType] = ANSWERS,
         other_tools: bool = False,
-        missing: Missing = "error",
     ) -> None:
-        check_missing("RequireApproval", missing)
         if when is not None:
             _check_function("RequireApproval(when=...)", when)
         if description is not None and not isinstance(description, str):
@@ -302,12 +299,11 @@ class RequireApproval(Middleware):
         self._rules = _rules_of(tools, rule)
         self._description = description
         self._other_tools = other_tools
-        self._missing: Missing = missing
         self._threads = WorkerThreads("RequireApproval")
 
     def check_tools(self, tools: Collection[str]) -> None:
         """Raise `ValueError` if the node lacks a tool named in `tools`: its calls would run unapproved."""
-        check_tool_names("RequireApproval(tools=...)", self._rules, tools, self._missing)
+        check_tool_names("RequireApproval(tools=...)", self._rules, tools)
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Ask the person; then run the call, or answer it, as the person decided.

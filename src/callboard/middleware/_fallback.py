@@ -20,7 +20,7 @@ from callboard.middleware._breaker import name_of
 from callboard.middleware._retry import ASKS_TOO_LATE, Failures, When
 from callboard.tools._errors import is_control_flow
 from callboard.tools._middleware import Middleware, Order
-from callboard.tools._middleware_hooks import Missing, check_missing, check_tool_names
+from callboard.tools._middleware_hooks import check_tool_names
 from callboard.tools._results import CallNext, Output, is_output, with_entries
 
 if TYPE_CHECKING:
@@ -197,7 +197,6 @@ class Fallback(Middleware):
         models: chat models, or names for langchain's `init_chat_model`, that answer if a model request fails.
         on: errors that count as failures: exception types, or a predicate of the error.
         on_message: predicate of a message that counts as a failure; by default no message does.
-        missing: "error" to reject a name in `instead_of` that the node does not have, "ignore" to accept it.
 
     Raises:
         ValueError: if a list is empty, or a tool is its own alternative.
@@ -222,9 +221,7 @@ class Fallback(Middleware):
         models: "Sequence[str | BaseChatModel]" = (),
         on: When = Exception,
         on_message: Callable[[ToolMessage], bool] | None = None,
-        missing: Missing = "error",
     ) -> None:
-        check_missing("Fallback", missing)
         self._failures = Failures("Fallback", on, on_message)
         self._models = other_models(models)
         if self._models:
@@ -237,11 +234,10 @@ class Fallback(Middleware):
                 f"Fallback takes alternatives by tool name, such as {{'search': 'cached_search'}}; got {instead_of!r}"
             )
         self._alternatives = {name: alternatives(name, given) for name, given in instead_of.items()}
-        self._missing: Missing = missing
 
     def check_tools(self, tools: Collection[str]) -> None:
         """Raise `ValueError` if the node lacks a tool that `instead_of` names, as a key or as an alternative."""
-        check_tool_names("Fallback", self._alternatives, tools, self._missing)
+        check_tool_names("Fallback", self._alternatives, tools)
         for name in self._alternatives.keys() & tools:
             for other in self._alternatives[name]:
                 if isinstance(other, OtherTool):

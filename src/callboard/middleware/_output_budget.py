@@ -32,7 +32,7 @@ from callboard._loops._entry_mode import is_sync_entry
 from callboard._records._policies import check_count
 from callboard._util._extras import require
 from callboard.tools._middleware import Middleware, Order
-from callboard.tools._middleware_hooks import Missing, check_missing, check_tool_names, tool_names
+from callboard.tools._middleware_hooks import check_tool_names, tool_names
 from callboard.tools._results import CallNext, Output, entries_in, with_entries
 
 # Stored texts
@@ -339,7 +339,6 @@ class OutputBudget(Middleware):
         store: LangGraph store for the texts; must outlive the runs in which they are read.
         memory: maximum characters kept in this process; the least recently read text is evicted.
         reader: name of the reading tool.
-        missing: "error" to reject names in `tools` or `exclude` that the node does not have, "ignore" to accept them.
 
     Raises:
         ValueError: if a number is out of range, or both budgets are given.
@@ -364,9 +363,7 @@ class OutputBudget(Middleware):
         store: BaseStore | None = None,
         memory: int = 10_000_000,
         reader: str = "read_output",
-        missing: Missing = "error",
     ) -> None:
-        check_missing("OutputBudget", missing)
         if characters is None and tokens is None:
             characters = _DEFAULT
         _check_budget(characters, tokens, count_tokens)
@@ -382,12 +379,11 @@ class OutputBudget(Middleware):
         self._outputs = Outputs(store, memory)
         self._reader = reader
         self.tools = [_reader_tool(reader, self._read)]
-        self._missing: Missing = missing
 
     def check_tools(self, tools: Collection[str]) -> None:
         """Raise `ValueError` if the node lacks a tool that `tools` or `exclude` names."""
-        check_tool_names("OutputBudget(tools=...)", self._only or (), tools, self._missing)
-        check_tool_names("OutputBudget(exclude=...)", self._exclude, tools, self._missing)
+        check_tool_names("OutputBudget(tools=...)", self._only or (), tools)
+        check_tool_names("OutputBudget(exclude=...)", self._exclude, tools)
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Run the call and shorten its result."""

@@ -44,10 +44,10 @@ def tool_names(option: str, given: object) -> frozenset[str]:
     raise TypeError(f"{option} takes names of tools, such as ['search']; got {given!r}")
 
 
-def check_tool_names(option: str, names: Iterable[str], tools: Collection[str], missing: Missing = "error") -> None:
-    """Raise ValueError if a name in an option is not the name of a tool, unless `missing` is "ignore"."""
-    if missing == "error" and (unknown := next((name for name in names if name not in tools), None)) is not None:
-        raise ValueError(f"{option}: {no_such('tool', unknown, tools)} (missing='ignore' is for tools of other nodes)")
+def check_tool_names(option: str, names: Iterable[str], tools: Collection[str], remedy: str = "") -> None:
+    """Raise ValueError, whose text ends with `remedy`, if a name in an option is not the name of a tool."""
+    if (unknown := next((name for name in names if name not in tools), None)) is not None:
+        raise ValueError(f"{option}: {no_such('tool', unknown, tools)}{remedy}")
 
 
 def check_argument_names(option: str, names: Iterable[str], tool: BaseTool) -> None:

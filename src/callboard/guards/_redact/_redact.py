@@ -31,7 +31,7 @@ from callboard.middleware._output_budget import StoreAccess
 from callboard.tools._errors import is_control_flow
 from callboard.tools._large_values import run_if_long
 from callboard.tools._middleware import Middleware, Order, bind_to_thread, running_call
-from callboard.tools._middleware_hooks import Missing, check_argument_names, check_missing, check_tool_names, tool_names
+from callboard.tools._middleware_hooks import check_argument_names, check_tool_names, tool_names
 from callboard.tools._results import CallNext, Output
 
 if TYPE_CHECKING:
@@ -356,7 +356,6 @@ class Redact(Middleware):
         models: whether to replace secrets in the messages and the system prompt of model requests.
         vault: storage of the values; by default a new `MemoryVault`.
         key: at least 16 bytes; with it tokens stay the same after a restart. By default random.
-        missing: "error" to reject a name in `reveal` that the node does not have, "ignore" to accept it.
 
     Raises:
         ValueError: if a detector is unknown, two have the same name, or a secret or the key is too short.
@@ -375,9 +374,7 @@ class Redact(Middleware):
         models: bool = False,
         vault: Vault | None = None,
         key: bytes | None = None,
-        missing: Missing = "error",
     ) -> None:
-        check_missing("Redact", missing)
         if key is not None and not isinstance(key, bytes):
             raise TypeError(f"Redact(key=...) takes bytes, such as secrets.token_bytes(); got {type(key).__name__}")
         if key is not None and len(key) < 16:
@@ -398,11 +395,10 @@ class Redact(Middleware):
         self._vault = MemoryVault() if vault is None else vault
         self._threads = WorkerThreads("Redact")
         self._key = key or randomness.token_bytes(32)
-        self._missing: Missing = missing
 
     def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
         """Raise `ValueError` if `reveal` names a tool that is not in `tools`, or an argument that its tool lacks."""
-        check_tool_names("Redact(reveal=...)", self._reveal, tools, self._missing)
+        check_tool_names("Redact(reveal=...)", self._reveal, tools)
         for name in self._reveal.keys() & tools:
             check_argument_names(f"Redact(reveal={{{name!r}: ...}})", self._reveal[name] or (), tools[name])
 

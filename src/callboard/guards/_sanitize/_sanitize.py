@@ -22,7 +22,7 @@ from callboard._util._suggestions import no_such
 from callboard.guards._sanitize._hosts import Url
 from callboard.guards._sanitize._paths import PathIn
 from callboard.guards._sanitize._text import RefusedError, Text, shortened, shown, strip_invisible
-from callboard.guards._sanitize._untrusted import Cleaning, Results
+from callboard.guards._sanitize._untrusted import OTHER_NODES, Cleaning, Results
 from callboard.tools._errors import error_message, is_control_flow
 from callboard.tools._large_values import run_if_long
 from callboard.tools._middleware import Middleware, Order
@@ -297,13 +297,13 @@ class Sanitize(Middleware):
 
     def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
         """Raise `ValueError` for a rule whose tool or argument does not exist, because the rule would check nothing."""
-        check_tool_names("Sanitize(tools=...)", self._for_tool, tools, self._missing)
+        if self._missing == "error":
+            check_tool_names("Sanitize(tools=...)", self._for_tool, tools, OTHER_NODES)
+            if self._results is not None:
+                self._results.check_tools(tools)
+            _check_rules_for_all(self._for_all, tools.values())
         for name in self._for_tool.keys() & tools:
             _check_rules(tools[name], self._for_tool[name])
-        if self._results is not None:
-            self._results.check_tools(tools, self._missing)
-        if self._missing == "error":
-            _check_rules_for_all(self._for_all, tools.values())
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Check the arguments, run the call with cleaned arguments, and clean its result."""

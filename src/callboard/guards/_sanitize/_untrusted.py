@@ -14,11 +14,13 @@ from langchain_core.tools import BaseTool
 
 from callboard._records._policies import check_count
 from callboard.guards._sanitize._text import shortened, strip_invisible
-from callboard.tools._middleware_hooks import Missing, check_tool_names, tool_names
+from callboard.tools._middleware_hooks import check_tool_names, tool_names
 from callboard.tools._results import Output, with_entries
 
 _MAX_DEPTH = 20
 """Maximum nesting of a content block; deeper parts are left out."""
+OTHER_NODES = " (missing='ignore' is for tools of other nodes)"
+"""End of the error about an unknown tool in an option of `Sanitize`."""
 _ROLES = {"tool", "human", "user", "ai", "assistant", "system", "developer", "function"}
 _SHORTEST = 60
 """Minimum characters of a shortened text, so that the note about the removed rest has room in it."""
@@ -51,10 +53,10 @@ class Results:
         if not isinstance(self.fence, bool):
             object.__setattr__(self, "fence", tool_names("Results(fence=...)", self.fence))
 
-    def check_tools(self, tools: Collection[str], missing: Missing) -> None:
+    def check_tools(self, tools: Collection[str]) -> None:
         """Raise `ValueError` if the option `fence` names a tool that is not in `tools`."""
         if not isinstance(self.fence, bool):
-            check_tool_names("Results(fence=...)", self.fence, tools, missing)
+            check_tool_names("Results(fence=...)", self.fence, tools, OTHER_NODES)
 
     def is_fenced(self, tool: BaseTool | None, name: str) -> bool:
         """Return whether a tool's results are put between marks for untrusted data.

@@ -43,7 +43,7 @@ from callboard.tools._middleware import (
     running_call,
     takes_only_arguments,
 )
-from callboard.tools._middleware_hooks import Missing, check_missing, check_tool_names, tool_names
+from callboard.tools._middleware_hooks import check_tool_names, tool_names
 from callboard.tools._plan import ToolFacts
 from callboard.tools._results import CallNext, Output
 
@@ -135,7 +135,6 @@ class Cache(Middleware):
         key: a function of the request, or of the request and a `CallContext`. It returns the key of the result, or
             `None` for a call that is not cached. Default: the arguments as canonical JSON. Different tools never
             share results.
-        missing: "error" to reject a name in `tools` that the node does not have, "ignore" to accept it.
         shared: a store such as `callboard_actors.redis.RedisDocuments(url)`. All its processes share results, but not
             running calls. Tools are identified by name, and only the server's clock counts. Results that JSON would
             change are not shared.
@@ -166,12 +165,10 @@ class Cache(Middleware):
         ttl: float = 300.0,
         size: int = 1024,
         key: CacheKey | None = None,
-        missing: Missing = "error",
         shared: SharedDocuments | None = None,
         name: str | None = None,
         version: str | int | None = None,
     ) -> None:
-        check_missing("Cache", missing)
         check_store("Cache", shared, name=name, version=version)
         check_type("Cache(models=...)", models, bool, "True")
         if models and tools is not None:
@@ -195,12 +192,11 @@ class Cache(Middleware):
         self._warned: set[str] = set()
         self._by_thread: set[str] = set()
         """Tools with a result that was only for its conversation: conversations share none of their results."""
-        self._missing: Missing = missing
         self._threads = WorkerThreads("Cache")
 
     def check_tools(self, tools: Collection[str]) -> None:
         """Raise `ValueError` if the node lacks a tool that `tools` names."""
-        check_tool_names("Cache(tools)", self._tools, tools, self._missing)
+        check_tool_names("Cache(tools)", self._tools, tools)
 
     def invalidate(self, tool: str, args: Mapping[str, object] | None = None, *, key: Hashable = None) -> None:
         """Forget results of a tool. Results of running calls are not kept, and later calls do not wait for these calls.
