@@ -1,10 +1,9 @@
-"""Command `callboard doctor`: versions, extras, variables, confinement, backends and servers, each with a remedy."""
+"""Command `callboard doctor`: versions, extras, confinement, backends and servers, each with a remedy."""
 
 # Other packages are imported inside functions: the command has to report a package that is missing or broken.
 
 import argparse
 import json
-import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,20 +26,6 @@ _TIMEOUT = 5.0
 _LONGEST = 300
 """Maximum length of a text in the table, in characters."""
 
-VARIABLES: Mapping[str, str] = {
-    "CALLBOARD_DB": "database of callboard run, threads, show and trace",
-    "CALLBOARD_RECORDS": "directory of recordings",
-    "CALLBOARD_FLEET_SECRET": "secret of a fleet of actors",
-    "CALLBOARD_WORKER_SECRET": "secret of callboard worker and its agents",
-    "CALLBOARD_MCP_TOKEN": "token of the clients of callboard mcp",
-    "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "arguments and results on spans",
-    "OTEL_SDK_DISABLED": "true: no OpenTelemetry",
-    "OTEL_SERVICE_NAME": "name of this service on spans and metrics",
-    "OTEL_TRACES_EXPORTER": "none: no spans are exported",
-    "OTEL_METRICS_EXPORTER": "none: no metrics are exported",
-}
-"""Environment variables that callboard reads, and their purposes."""
-
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -62,7 +47,6 @@ def run_doctor(urls: Sequence[str], *, as_json: bool) -> int:
     groups: dict[str, Callable[[], Iterable[Check]]] = {
         "versions": _versions,
         "extras": _extras,
-        "environment": _environment,
         "confinement": _confinement,
         "backends": _backends,
         "servers": lambda: map(_server, urls),
@@ -105,7 +89,7 @@ def _print_table(group: str, checks: Sequence[Check]) -> None:
     if not checks:
         return
     print(group)
-    # Escaped and on one line: texts of servers and variables cannot control the terminal, nor forge a row.
+    # Escaped and on one line: texts of servers cannot control the terminal, nor forge a row.
     names = [one_line(check.name, _LONGEST) for check in checks]
     width = max(map(len, names))
     for name, check in zip(names, checks, strict=True):
@@ -191,27 +175,6 @@ def _install(what: str) -> str:
     return f"pip install {what}" if what.replace("-", "").isalnum() else f"pip install '{what}'"
 
 
-# Environment variables.
-
-
-def _environment() -> Iterator[Check]:
-    for name, purpose in VARIABLES.items():
-        value = os.environ.get(name)
-        is_secret = name.endswith(("_SECRET", "_TOKEN"))
-        shown = "not set" if value is None else "set" if is_secret else _shown(value)
-        yield Check(name, "ok", f"{shown} ({purpose})")
-
-
-def _shown(url: str) -> str:
-    """Return a URL, or another text, without user name, password and query."""
-    # Not `callboard.threads.masked`, which imports packages that may be missing.
-    scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
-    before, at, where = rest.rpartition("@")
-    if "@" in before:  # in a password, or in a query: the address cannot be told from them
-        where = "..."
-    return f"{scheme}{separator}{'***@' if at else ''}{where.partition('?')[0]}"
-
-
 # Confinement and backends.
 
 
@@ -295,6 +258,16 @@ def _server(url: str) -> Check:
         for secret in filter(None, (parts.password, *parse_qs(parts.query).get("password", ()))):
             told = told.replace(secret, "***").replace(unquote(secret), "***")
         return Check(shown, "broken", told, "start the server, or correct the URL")
+
+
+def _shown(url: str) -> str:
+    """Return a URL without user name, password and query."""
+    # Not `callboard.threads.masked`, which imports packages that may be missing.
+    scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
+    before, at, where = rest.rpartition("@")
+    if "@" in before:  # in a password, or in a query: the address cannot be told from them
+        where = "..."
+    return f"{scheme}{separator}{'***@' if at else ''}{where.partition('?')[0]}"
 
 
 def _scheme(url: str) -> str:
