@@ -107,7 +107,6 @@ class RunOptions:
         bool,
         typer.Option("--json", help="Print the final state as JSON on stdout, and everything else on stderr."),
     ] = False
-    traceback: Annotated[bool, typer.Option("--traceback", help="If the run fails, also print the traceback.")] = False
     live: Live = False
     web: Annotated[
         bool,

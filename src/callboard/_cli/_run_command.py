@@ -532,8 +532,6 @@ class _Session:
         if self._has_person and isinstance(error, ValidationError) and is_invalid_resume(error):
             self._console.print(f"That answer was refused: {printable(str(error))}", style="red")
             return self._go_on(standing)
-        if self._options.traceback:
-            print_traceback(error)
         print(f"Error: the run failed: {error_text(error)}", file=sys.stderr)
         self._say_how_to_go_on("Failed")
         return FAILED
