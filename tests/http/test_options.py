@@ -34,8 +34,6 @@ WRONG = [
     ({"headers": {"example.org": {"A:b": "c"}}}, ValueError, "'a:b' has signs"),
     ({"headers": {"example.org": {"A": "\x01"}}}, ValueError, "no header may have"),
     ({"headers": {"example.org": {"A": 1}}}, TypeError, "'a' has a text as its value, not int"),
-    ({"user_agent": None}, TypeError, "'user-agent' has a text"),
-    ({"user_agent": "a\nb"}, ValueError, "no header may have"),
     ({"timeout": 0}, ValueError, "timeout=0"),
     ({"retries": -1}, ValueError, "retries=-1"),
     ({"retries": 1.5}, ValueError, "retries=1.5"),
@@ -54,7 +52,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("option", "value"), [("read_timeout", float("inf")), ("max_bytes", 0), ("max_redirects", -1)])
+@pytest.mark.parametrize(("option", "value"), [("read_timeout", float("inf")), ("max_bytes", 0), ("max_download", 0)])
 def test_bounds_out_of_range_are_refused(option: str, value: float) -> None:
     with pytest.raises(ValueError, match=rf"HttpBounds\({option}={value}\)"):
         HttpBounds(**{option: value})  # type: ignore[arg-type]

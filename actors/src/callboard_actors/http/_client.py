@@ -43,6 +43,10 @@ _VALUE = re.compile(r"[\t\x20-\x7e]*")
 """Pattern of an allowed header value (RFC 9110, section 5). Only ASCII: servers read other characters differently."""
 
 
+_CONNECTIONS = 100
+"""Maximum number of open connections of a client."""
+_MAX_REDIRECTS = 5
+"""Maximum number of redirects of one request."""
 _HEADERS_BY_HOST = "headers={'api.example.org': {'Authorization': '...'}}"
 
 
@@ -55,8 +59,6 @@ class HttpBounds:
         ValueError: if a number is out of range.
     """
 
-    connections: int = 100
-    """Maximum number of open connections."""
     connect_timeout: float = 10.0
     """Maximum seconds to open a connection."""
     read_timeout: float = 20.0
@@ -65,14 +67,10 @@ class HttpBounds:
     """Maximum bytes of a response body that are read, counted after decompression."""
     max_download: int = 100_000_000
     """Maximum bytes of a response body that is saved in the folder for downloads."""
-    max_redirects: int = 5
-    """Maximum number of redirects of one request."""
 
     def __post_init__(self) -> None:
         check_durations("HttpBounds", connect_timeout=self.connect_timeout, read_timeout=self.read_timeout)
-        counts = [("connections", self.connections, 1), ("max_bytes", self.max_bytes, 1)]
-        counts += [("max_download", self.max_download, 1), ("max_redirects", self.max_redirects, 0)]
-        check_counts("HttpBounds", counts)
+        check_counts("HttpBounds", [("max_bytes", self.max_bytes, 1), ("max_download", self.max_download, 1)])
 
 
 class Options(TypedDict, total=False):
@@ -83,7 +81,6 @@ class Options(TypedDict, total=False):
     ports: Collection[int] | None
     headers: Mapping[str, Mapping[str, str]] | None
     cookies: bool
-    user_agent: str
     limit: Limit | None
     timeout: float
     downloads: str | PathLike[str] | None
@@ -193,7 +190,6 @@ class HttpClient:
         ports: allowed ports; `None` for any.
         headers: by host, for https, or by origin ("http://127.0.0.1:8000"); sent to that host or origin only.
         cookies: whether cookies are kept, for all users of this client.
-        user_agent: of the requests.
         limit: on requests at the same time, for each host unless the limit has another key; `None` for no limit.
         timeout: seconds for a request, with its redirects, retries and waits.
         downloads: folder for bodies that are longer than is read, or not text.
@@ -218,7 +214,6 @@ class HttpClient:
         ports: Collection[int] | None = None,
         headers: Mapping[str, Mapping[str, str]] | None = None,
         cookies: bool = False,
-        user_agent: str = "callboard",
         limit: Limit | None = PER_HOST,
         timeout: float = 60.0,
         downloads: str | os.PathLike[str] | None = None,
@@ -233,7 +228,6 @@ class HttpClient:
         check_durations("HttpClient", timeout=timeout)
         check_counts("HttpClient", [("retries", retries, 0)])
         bounds = HttpBounds() if bounds is None else bounds
-        checked_headers({"user-agent": user_agent})
         check_parts(bounds=bounds, backoff=backoff, resolver=resolver, tls=tls, headers=headers)
         self._rules = rules_of(allow, private=allow_private, ports=ports)
         self._headers = own_headers(headers, self._rules.check)
@@ -242,7 +236,7 @@ class HttpClient:
         proxy = None if trusted_proxy is None else urlsplit(trusted_proxy)
         if proxy is not None and (proxy.scheme not in ("http", "https") or not proxy.hostname):
             raise ValueError("HttpClient(trusted_proxy=...) is a URL such as 'http://proxy.example.org:3128'")
-        self._pool = PoolOptions(tls=tls, connections=bounds.connections, proxy=trusted_proxy)
+        self._pool = PoolOptions(tls=tls, connections=_CONNECTIONS, proxy=trusted_proxy)
         self._resolver = resolver
         self._places = None if limit is None else LimitGuard(_per_host(limit), "HTTP requests")
         self._repeats = Repeats(
@@ -252,7 +246,7 @@ class HttpClient:
         )
         self._timeout, self._bounds = timeout, bounds
         self._store = None if downloads is None else Store(Path(downloads).absolute(), bounds.max_download)
-        self._cookies, self._agent = cookies, user_agent
+        self._cookies = cookies
         self._client: httpx2.AsyncClient | None = None
 
     def __repr__(self) -> str:
@@ -337,7 +331,7 @@ class HttpClient:
 
     async def _through_redirects(self, request: Request) -> Page:
         request = replace(request, url=self._checked(request.method, request.url))
-        for _ in range(self._bounds.max_redirects + 1):
+        for _ in range(_MAX_REDIRECTS + 1):
             page = await self._with_retries(request)
             if (target := redirect_of(page.url, page.status, page.headers)) is None:
                 return page
@@ -346,7 +340,7 @@ class HttpClient:
         raise HttpError(
             request.method,
             request.url,
-            f"there were more than {self._bounds.max_redirects} redirects",
+            f"there were more than {_MAX_REDIRECTS} redirects",
             "Ask for the page itself, if you know where it is.",
             was_sent=True,
         )
@@ -392,7 +386,7 @@ class HttpClient:
         assert self._client is not None
         # By the origin of this hop: credentials never follow a redirect to another origin.
         own = self._headers.get(origin_of(request.url), {})
-        headers = {"user-agent": self._agent, **own, **request.headers}
+        headers = {"user-agent": "callboard", **own, **request.headers}
         call = {"name": request.method, "args": {"url": request.url}, "id": None}
         async with nullcontext() if self._places is None else self._places.place(call):
             return await send(self._client, request, headers, self._bounds.max_bytes, self._store)

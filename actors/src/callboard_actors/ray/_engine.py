@@ -268,7 +268,6 @@ class RayEngine(OpenedEngine[Crew]):
         start_timeout: seconds for the start of Ray and of the Ray actors.
         patience: seconds that a call waits while no Ray actor lives, and that an actor waits for room in the cluster.
             For busy Ray actors, a call waits without limit.
-        init: further arguments of `ray.init`.
 
     Raises:
         ValueError: a number is out of range.
@@ -291,7 +290,6 @@ class RayEngine(OpenedEngine[Crew]):
         max_result: int = 64 * 1024 * 1024,
         start_timeout: float = 120.0,
         patience: float = 5.0,
-        init: Mapping[str, Any] | None = None,
     ) -> None:
         self._terms = RayOptions(
             workers=workers,
@@ -308,7 +306,7 @@ class RayEngine(OpenedEngine[Crew]):
             start_timeout=start_timeout,
             patience=patience,
         )
-        join = partial(connect, address, dict(init or {}))
+        join = partial(connect, address)
         super().__init__(lambda: Crew(self._terms, join), noun="engine on Ray", task="callboard_actors.ray")
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:

@@ -93,12 +93,12 @@ _address: str | None = None
 _is_ours = False
 
 
-def connect(address: str | None, options: Mapping[str, Any]) -> None:
+def connect(address: str | None) -> None:
     """Connect this process to Ray, or share the existing connection; block the thread until Ray is connected."""
     global _users, _address, _is_ours
     with _lock:
         if not ray.is_initialized():
-            _begin(address, options)
+            _begin(address)
             _is_ours, _address = True, address
         elif address not in (None, "auto", _address) and _is_ours:
             raise ActorStartError(
@@ -108,7 +108,7 @@ def connect(address: str | None, options: Mapping[str, Any]) -> None:
         _users += 1
 
 
-def _begin(address: str | None, options: Mapping[str, Any]) -> None:
+def _begin(address: str | None) -> None:
     if address is not None and (place := _PLACE.fullmatch(address)):
         # `ray.init` would block for minutes if nothing listens there.
         try:
@@ -117,7 +117,6 @@ def _begin(address: str | None, options: Mapping[str, Any]) -> None:
             raise ActorStartError("RayEngine", f"no Ray can be reached at {address!r}: {error}") from error
     # Without an address, start a local Ray: an instance that happens to run here belongs to another program.
     arguments: dict[str, Any] = {"address": address or "local", "log_to_driver": False, "logging_level": logging.ERROR}
-    arguments |= options
     try:
         ray.init(**arguments)
     except Exception as error:

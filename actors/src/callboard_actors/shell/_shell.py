@@ -234,6 +234,8 @@ def _first_of_shell(command: str) -> str | None:
 
 _MOST_TIME = 0.8
 """Maximum share of the call's remaining time for the command; the rest is for the answer of the call."""
+_LONGEST = 600.0
+"""Maximum number of seconds that a model may ask for, unless the shell's own timeout is longer."""
 _MOST_ENDED = 16
 """Maximum number of ended jobs that the shell keeps."""
 _SPARE = 2.0
@@ -258,7 +260,6 @@ class Shell(Actor):
         env: environment variables for commands, in addition to a few such as PATH and HOME. Other variables of this
             process are not passed on, because they may contain keys.
         timeout: seconds for a command that does not give another number.
-        max_timeout: largest number of seconds that a command may ask for.
         grace: seconds between SIGTERM and SIGKILL for a command that must end.
         max_output: bytes of a command's output that are kept, head and tail, and shown to a model.
         max_jobs: largest number of running jobs.
@@ -280,7 +281,6 @@ class Shell(Actor):
         unrestricted: bool = False,
         env: Mapping[str, str] | None = None,
         timeout: float = 60.0,
-        max_timeout: float = 600.0,
         grace: float = 2.0,
         max_output: int = 20_000,
         max_jobs: int = 4,
@@ -290,14 +290,14 @@ class Shell(Actor):
         _check_restriction(allow, confine, unrestricted)
         counts = [("max_output", max_output, 100), ("max_jobs", max_jobs, 0)]
         check_counts("Shell", [*counts, ("parallel", parallel, 1)])
-        check_durations("Shell", timeout=timeout, max_timeout=max_timeout, grace=grace)
+        check_durations("Shell", timeout=timeout, grace=grace)
         self._cwd = Path(cwd).absolute()
         self._env = environment_of_commands({} if env is None else variables("Shell(env=...)", env))
         self._programs = None if allow is None else found_programs(allow, self._env)
         if confine is not None:
             check_confinement(confine, self._cwd)
         self._confine = confine
-        self._timeout, self._max_timeout, self._grace = min(timeout, max_timeout), max_timeout, grace
+        self._timeout, self._grace = timeout, grace
         self._max_output, self._max_jobs = max_output, max_jobs
         self._parallel = parallel
         self._jobs: dict[int, Job] = {}
@@ -356,7 +356,7 @@ class Shell(Actor):
     def _time_for(self, timeout: float | None) -> float:
         if timeout is not None and not timeout > 0:
             raise RefusedError(f"Refused: timeout={timeout:g} is no time; give a number of seconds, or leave it out.")
-        asked = self._timeout if timeout is None else min(timeout, self._max_timeout)
+        asked = self._timeout if timeout is None else min(timeout, max(_LONGEST, self._timeout))
         return max(0.1, min(asked, _MOST_TIME * remaining()))
 
     def _job(self, command: str, *, timeout: float | None) -> Job:
@@ -445,7 +445,7 @@ class Shell(Actor):
         """
         job = self._jobs.get(job_id)
         if job is not None and wait > 0:
-            with anyio.move_on_after(min(wait, self._max_timeout, _MOST_TIME * remaining())):
+            with anyio.move_on_after(min(wait, _LONGEST, _MOST_TIME * remaining())):
                 await job.ended.wait()
         return self._shown(job_id, job)
 

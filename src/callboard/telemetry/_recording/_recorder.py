@@ -147,7 +147,9 @@ def _with_error(line: Line, error: BaseException | None) -> Line:
 _log = logging.getLogger("callboard")
 
 BOUND = 16 * 1024 * 1024
-"""Default limit for data that is not written yet, in bytes."""
+"""Limit for data that is not written yet, in bytes. Above it, events are dropped and counted."""
+_PATIENCE = 0.004
+"""Seconds that the event loop may block for the disk before events are dropped, in total."""
 
 
 class RecordingWriter:
@@ -160,11 +162,9 @@ class RecordingWriter:
         append: add a part to the file, instead of replacing the file.
         capture: as for `Tracing`.
         redact: as for `Tracing`.
-        bound: maximum of unwritten data in bytes, at least 1024. Above it, events are dropped and counted.
-        patience: seconds that the event loop may block for the disk before events are dropped, in total.
         clock: function that returns seconds, with any origin; a virtual clock for tests.
 
-    Raises `OSError` on entering, if the file cannot be opened, and `ValueError` for a smaller `bound`.
+    Raises `OSError` on entering, if the file cannot be opened.
     """
 
     def __init__(
@@ -174,12 +174,8 @@ class RecordingWriter:
         append: bool = False,
         capture: bool | None = None,
         redact: Redactor | bool = True,
-        bound: int = BOUND,
-        patience: float = 0.004,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        if bound < 1024:
-            raise ValueError(f"RecordingWriter(bound=...) must be 1024 bytes or more, got {bound!r}")
         self.path = Path(path)
         self.events = 0
         """Number of events received."""
@@ -190,8 +186,7 @@ class RecordingWriter:
         self._append = append
         self._capture = Capture(capture, redact)
         self._records = Records(self._capture)
-        self._bound = bound
-        self._patience = patience
+        self._patience = _PATIENCE
         self._clock = clock
         self._around = ExitStack()
         self._writer: _Writer
@@ -204,7 +199,7 @@ class RecordingWriter:
     def __enter__(self) -> Self:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         cut = self._append and _is_cut(self.path)
-        self._writer = _Writer(self.path.open("ab" if self._append else "wb"), self._bound)
+        self._writer = _Writer(self.path.open("ab" if self._append else "wb"), BOUND)
         if cut:  # a killed process left half a line: the new header must begin on a line of its own
             self._writer.offer(b"\n")
         self._since = self._clock()
