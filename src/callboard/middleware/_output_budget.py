@@ -276,19 +276,19 @@ class Measure:
 
 
 def end_before(text: str, at: int) -> int:
-    """Return an index, at most `at`, to end a text: after a line break nearby, else between two visible characters."""
+    """Return an index, at most `at`, to end a text: after a line break nearby, else before a character."""
     line = text.rfind("\n", at - at // _NEAR, at)
     return line + 1 if line >= 0 else _between_characters(text, at, -1)
 
 
 def begin_after(text: str, at: int) -> int:
-    """Return an index, at least `at`, to begin a text: after a line break nearby, else between visible characters."""
+    """Return an index, at least `at`, to begin a text: after a line break nearby, else before a character."""
     line = text.find("\n", at, at + (len(text) - at) // _NEAR)
     return line + 1 if line >= 0 else _between_characters(text, at, +1)
 
 
 def _between_characters(text: str, at: int, step: int) -> int:
-    """Return the position nearest to `at` that does not split a visible character, such as a letter and its accent."""
+    """Return the position nearest to `at` that does not split a letter and its accents, or a surrogate pair."""
     # The search goes from `at` in steps of `step`; after too many steps, `at` is returned.
     place = at
     for _ in range(_LONGEST_CHARACTER):
@@ -299,20 +299,9 @@ def _between_characters(text: str, at: int, step: int) -> int:
 
 
 def _belong_together(before: str, after: str) -> bool:
-    """Return whether two neighbouring code points belong to one visible character."""
-    # Only the frequent cases of Unicode's annex 29 are recognised.
-    return (
-        unicodedata.category(after).startswith("M")
-        or "\u200d" in (before, after)  # joins emoji
-        or "\U0001f3fb" <= after <= "\U0001f3ff"  # skin colours
-        or (_is_half_a_flag(before) and _is_half_a_flag(after))
-        or ("\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff")
-        or (before == "\r" and after == "\n")
-    )
-
-
-def _is_half_a_flag(character: str) -> bool:
-    return "\U0001f1e6" <= character <= "\U0001f1ff"
+    """Return whether a code point is a combining mark, or the second one of a surrogate pair."""
+    is_pair = "\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff"
+    return is_pair or unicodedata.category(after).startswith("M")
 
 
 # Middleware
