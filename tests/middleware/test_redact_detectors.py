@@ -15,7 +15,7 @@ from callboard.guards import DEFAULT_DETECTORS, Detector, Redact
 from callboard.guards._redact._detectors import Finding, findings, literals
 from callboard.guards._redact._redact import detectors_of
 
-ALL = (*DEFAULT_DETECTORS, "ip", "us_ssn", "high_entropy")
+ALL = (*DEFAULT_DETECTORS, "ip")
 
 
 def b64(value: object) -> str:
@@ -67,7 +67,7 @@ LEFT = cases("kind", "text")
 
 
 def test_the_corpus_is_large() -> None:
-    assert (len(FOUND) >= 77, len(LEFT) >= 60) == (True, True)
+    assert (len(FOUND) >= 75, len(LEFT) >= 56) == (True, True)
     assert {kind for kind, *_ in [*FOUND, *LEFT]} == {*ALL}
 
 

@@ -8,9 +8,7 @@ lookbehind; so the regex engine skips most of a text quickly. Case-insensitive o
 import base64
 import binascii
 import json
-import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from callboard.guards._redact._detectors import Detector, Span, spans_of
@@ -209,22 +207,6 @@ def _is_password(value: str) -> bool:
     return _HANDED_ON.fullmatch(value) is None
 
 
-_RANDOM = re.compile(r"(?a)(?<![\w+/=-])[\w+/-]{20,256}={0,2}(?![\w+/=-])")
-
-
-def _random_texts(text: str) -> Iterator[Span]:
-    for found in _RANDOM.finditer(text):
-        kinds = {(char.isupper(), char.islower(), char.isdigit()) for char in found[0]}
-        if len(kinds) >= 3 and _entropy(found[0]) >= 3.5:
-            yield found.span()
-
-
-def _entropy(text: str) -> float:
-    """Return Shannon's entropy of a text, in bits per character; it is high for random text."""
-    shares = (count / len(text) for count in Counter(text).values())
-    return -sum(share * math.log2(share) for share in shares)
-
-
 CREDENTIALS = (
     Detector("private_key", _private_keys),
     Detector("jwt", _JWT, check=_is_jwt),
@@ -233,9 +215,3 @@ CREDENTIALS = (
     Detector("url_password", _AUTHORITY, check=_is_no_reference),
     Detector("password", _assignments, check=_is_password, keys=_IS_KEY),
 )
-
-CREDENTIALS_ON_DEMAND = (Detector("high_entropy", _random_texts),)
-"""Detectors of credentials that `Redact` uses only if they are chosen by name.
-
-Random-looking text may as well be a hash or an image.
-"""

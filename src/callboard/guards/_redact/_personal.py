@@ -166,8 +166,6 @@ def _digits(text: str) -> str:
     return digits if digits.isascii() else "".join(str(int(digit)) for digit in digits)
 
 
-_SSN = r"(?<![\w-])(?!000|666|9)[0-9]{3}-(?!00)[0-9]{2}-(?!0000)[0-9]{4}(?![\w-])"
-
 _IP = (
     r"(?<![\w.:])(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}"
     r"|(?=[0-9A-Fa-f]{0,4}:)[0-9A-Fa-f:]{2,38}(?:[0-9A-Fa-f]|::)(?:(?:\.[0-9]{1,3}){3})?)(?!\w|\.\d)"
@@ -189,10 +187,7 @@ PERSONAL = (
     IBANS,
 )
 
-PERSONAL_ON_DEMAND = (
-    Detector("ip", _IP, check=_is_ip),
-    Detector("us_ssn", _SSN),
-)
+PERSONAL_ON_DEMAND = (Detector("ip", _IP, check=_is_ip),)
 """Detectors of personal data that `Redact` uses only if they are chosen by name: many harmless numbers match them."""
 
 LIBRARIES = {PHONES.name: "phonenumbers", IBANS.name: "schwifty"}

@@ -22,7 +22,7 @@ from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._policies import check_type
 from callboard._util._extras import is_installed, require
 from callboard._util._suggestions import did_you_mean
-from callboard.guards._redact._credentials import CREDENTIALS, CREDENTIALS_ON_DEMAND
+from callboard.guards._redact._credentials import CREDENTIALS
 from callboard.guards._redact._detectors import KIND, Detector, Finding, findings, literals
 from callboard.guards._redact._personal import LIBRARIES, PERSONAL, PERSONAL_ON_DEMAND
 from callboard.guards._redact._values import Clearing, RedactedError, walked
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 DEFAULT_DETECTORS = tuple(one.name for one in (*CREDENTIALS, *PERSONAL))
 """Names of the built-in detectors that `Redact` uses by default."""
-_BUILT_IN = {one.name: one for one in (*CREDENTIALS, *PERSONAL, *CREDENTIALS_ON_DEMAND, *PERSONAL_ON_DEMAND)}
+_BUILT_IN = {one.name: one for one in (*CREDENTIALS, *PERSONAL, *PERSONAL_ON_DEMAND)}
 
 TOKEN = re.compile(rf"<({KIND}):[0-9a-f]{{12}}>")
 """Pattern of a token: the kind of the secret, and 48 bits of an HMAC of its value."""
