@@ -99,12 +99,6 @@ def test_two_public_objects_never_share_a_name() -> None:
     assert clashes == []
 
 
-def test_the_former_name_of_the_warning_about_orders_is_the_same_class() -> None:
-    """Warning filters of users may still have the former name."""
-    former: object = callboard.LinkOrderWarning
-    assert former is callboard.MiddlewareOrderWarning
-
-
 def test_importing_callboard_loads_nothing_heavy() -> None:
     """`import callboard` loads neither LangChain nor LangGraph; modules are loaded when a name is used."""
     code = "import sys, callboard.testing; print(*{'trio', 'langgraph', 'langchain_core'} & set(sys.modules))"

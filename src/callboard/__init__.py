@@ -22,7 +22,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from callboard._calls import _observers
-from callboard._util._lazy import lazy, lazy_exports
+from callboard._util._lazy import lazy_exports
 
 if TYPE_CHECKING:
     # 0: vocabulary
@@ -218,10 +218,7 @@ _HOMES = {
 }
 
 # `_HOMES` is the only list of public names at run time. `tests/test_exports.py` compares the imports above with it.
-_, __dir__, __all__ = lazy_exports(__name__, _HOMES)
-
-# `LinkOrderWarning` is a former name: it can still be imported, but is no longer listed in `__all__`.
-__getattr__ = lazy(__name__, {**_HOMES, "callboard.exceptions": (*_HOMES["callboard.exceptions"], "LinkOrderWarning")})
+__getattr__, __dir__, __all__ = lazy_exports(__name__, _HOMES)
 
 _loggers = (logging.getLogger("callboard"), logging.getLogger(_observers.LOGGER))
 

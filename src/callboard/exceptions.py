@@ -503,10 +503,6 @@ class MiddlewareOrderWarning(CallboardWarning):
     """Two middleware are in a harmful order; the text has the reason and the right order."""
 
 
-LinkOrderWarning = MiddlewareOrderWarning
-"""Former name of `MiddlewareOrderWarning`, for existing warning filters."""
-
-
 class LoopBlockedWarning(CallboardWarning):
     """An async tool, a middleware or an observer blocked the event loop; the text says where and how long.
 
