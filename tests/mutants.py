@@ -45,6 +45,7 @@ OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Pow: ast.Mult,
 }
 REMOVABLE = (ast.Expr, ast.AugAssign, ast.Raise, ast.Delete, ast.Return, ast.Continue, ast.Break)
+SOURCES = (Path("src"), Path("actors/src"))
 PRELOAD_NOT = ("callboard", "tests", "conftest", "__main__", "__mp_main__")
 REWRITTEN = "ignore::pytest.PytestAssertRewriteWarning"
 """pytest warns about plugins that are imported before it starts."""
@@ -174,7 +175,7 @@ class _Finder:
         return importlib.util.spec_from_file_location(name, spec.origin, loader=Loader(name, spec.origin))
 
 
-def run(name: str, code: CodeType, tests: list[str], seconds: float, report: Path | None = None) -> str:
+def run(name: str, code: CodeType, tests: list[str], seconds: float, marks: str, report: Path | None = None) -> str:
     """Run the tests with another code of the module, in a forked process; return "killed", "survived" or "hung"."""
     if (child := os.fork()) == 0:
         result = 99
@@ -187,7 +188,7 @@ def run(name: str, code: CodeType, tests: list[str], seconds: float, report: Pat
 
             # pytest's import hook for assertions may load callboard, too, and would come before the one of the mutant.
             options = "-x -q -n 0 -p no:cacheprovider --assert=plain --hypothesis-seed=0 -o timeout=0".split()
-            options += ["-m", "", "-W", REWRITTEN]
+            options += ["-m", marks, "-W", REWRITTEN]
             # File by file, so that a mutant that the first file notices does not pay for the imports of the others.
             result = next((code for one in tests if (code := int(pytest.main([*options, one])))), 0)
             if report is not None:
@@ -214,19 +215,24 @@ def main() -> int:
     parser.add_argument("tests", nargs="+")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds for the tests of one mutant")
     parser.add_argument("--lines", default="", help="only these, such as 10-80")
+    parser.add_argument("-m", dest="marks", default="", help="pytest's expression of markers, such as 'not exhaustive'")
     given: Any = parser.parse_args()
-    path = Path(*("src", *given.module.split("."))).with_suffix(".py")
+    inside = Path(*given.module.split(".")).with_suffix(".py")
+    path = next(one for source in SOURCES if (one := source / inside).exists())
     source = path.read_text()
     first, _, last = given.lines.partition("-")
     modules = Path(f"/tmp/mutants-{os.getpid()}")
-    if run(given.module, compile(source, path, "exec"), given.tests, 10 * given.timeout, modules) != "survived":
+    if (
+        run(given.module, compile(source, path, "exec"), given.tests, 10 * given.timeout, given.marks, modules)
+        != "survived"
+    ):
         print("the tests fail without a change")
         return 2
     for one in modules.read_text().split():  # imported once, and not in each fork
         with suppress(BaseException):
             importlib.import_module(one)
     modules.unlink()
-    if run(given.module, compile(source, path, "exec"), given.tests, given.timeout) != "survived":
+    if run(given.module, compile(source, path, "exec"), given.tests, given.timeout, given.marks) != "survived":
         print("the tests fail in a forked process")
         return 2
     counts = {"killed": 0, "hung": 0, "survived": 0, "equivalent": 0}
@@ -235,7 +241,7 @@ def main() -> int:
             continue
         key = (given.module, mutant.source, mutant.change)
         end = "equivalent" if key in EQUIVALENT else ""
-        end = end or run(given.module, compile(mutant.tree, path, "exec"), given.tests, given.timeout)
+        end = end or run(given.module, compile(mutant.tree, path, "exec"), given.tests, given.timeout, given.marks)
         counts[end] += 1
         if end in {"survived", "hung"}:
             print(f"{path}:{mutant.line}: {end:8}  {mutant.change:24} {mutant.source}", flush=True)

@@ -1,13 +1,18 @@
 """Decisions of a mailbox, tested without an event loop: order of messages, circles of waiting ones, and poison."""
 
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import product
+from types import SimpleNamespace
 from typing import Any
+from weakref import ref
 
 import pytest
+from anyio import ClosedResourceError, sleep
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard import ActorEvent, AskEvent, observe
+from callboard import observe
 from callboard._loops._current import current_loop
 from callboard.actors._mailbox import (
     NOTHING,
@@ -169,6 +174,7 @@ def test_one_that_a_handler_here_awaits_may_be_taken_before_the_others() -> None
     assert mailbox.next() is one
 
 
+@pytest.mark.every_variant
 @pytest.mark.parametrize(
     ("waits", "when_full", "error"),
     [(0, "wait", ValueError), ("many", "wait", TypeError), (1, "drop_newest", ValueError)],
@@ -211,6 +217,7 @@ CIRCLES: dict[str, tuple[dict[str, Any], str, tuple[str, ...], str | None]] = {
 }
 
 
+@pytest.mark.every_variant
 @pytest.mark.parametrize(("needs", "asked", "above", "chain"), CIRCLES.values(), ids=CIRCLES)
 def test_a_call_that_would_wait_for_itself_is_found(
     needs: dict[str, Any], asked: str, above: tuple[str, ...], chain: str | None
@@ -270,6 +277,9 @@ async def test_a_new_message_waits_without_task_scope_and_outcome() -> None:
     one = real_message()
     assert (one.state, one.task, one.scope, one.value, one.error, one.fate) == ("waiting", *[None] * 5)
     assert one.named == ("read", (1,), {"a": 2})
+    one.named_by = {"page": 3}
+    assert one.named == ("read", (), {"page": 3})
+    assert not one.is_awaited_here
     assert one.loop_holder == ("Notebook.read", "the handler Notebook.read", one.loop_holder.remedy)
 
 
@@ -287,10 +297,40 @@ async def test_a_message_that_has_ended_keeps_only_its_outcome() -> None:
     one = real_message()
     one.asked_by, one.named_by = real_message(), {"a": 2}
     one.scope = one.loop.scope(1.0, 1.0)
+    assert not one.has_ended
     one.end("found", None)
+    assert one.has_ended
     assert (one.state, one.outcome()) == ("ended", "found")
     assert (one.scope, one.asked_by, one.args, one.kwargs, one.named_by) == (None, None, (), {}, None)
     assert not hasattr(one, "context")
+
+
+async def test_an_error_is_freed_as_soon_as_it_was_raised() -> None:
+    """A reference cycle would keep the frames of the handler, and all that they refer to, until a collection."""
+    one, error = real_message(), ClosedResourceError()
+    is_alive = ref(error)
+    one.end(None, error)
+    del error
+    with suppress(ClosedResourceError):
+        one.outcome()
+    assert is_alive() is None
+
+
+async def test_a_handler_that_its_scope_cancels_ends_its_actor_if_it_demands_that() -> None:
+    one, terms = real_message(), list(product((False, True), ("go_on", "restart")))
+    ends = []
+    for cancelled, one.handler.on_cancel in terms:
+        scope: Any = SimpleNamespace(cancel_called=cancelled)
+        ends.append(one.ends_actor(scope))
+    assert ends == [False, False, False, True]
+
+
+async def test_a_message_is_settled_by_its_actor() -> None:
+    one, settled = real_message(), []
+    for is_first in (True, False):
+        one.target = SimpleNamespace(settle=lambda *outcome, found=is_first: settled.append(outcome) or found)
+        assert one.settle("found", None) is is_first
+    assert settled == [(one, "found", None)] * 2
 
 
 async def test_only_another_task_than_that_of_the_handler_runs_beside_it() -> None:
@@ -306,17 +346,28 @@ async def test_an_ask_that_nobody_observes_has_no_watch() -> None:
 
 async def test_the_begin_of_a_handler_is_told_unless_its_ask_has_ended() -> None:
     """The notice of the begin comes from the actor's thread, and may be late."""
-    events: list[AskEvent | ActorEvent] = []
+    events: list[Any] = []
     begun: list[str] = []
     with observe(lambda _: None, actors=events.append):
         watch, late = (watched("Notebook", "key", "read", 0, None) for _ in range(2))
     assert watch is not None
     assert late is not None
+    await sleep(1)
     watch.taking(lambda: begun.append("begun"))()
+    await sleep(2)
     watch.ended(None)
     late.ended(ValueError("it was withdrawn"))
     late.taking(None)()
     assert begun == ["begun"]
-    told = [(event.phase, event.number) for event in events]
+    told = [(event.phase, event.number, event.waited) for event in events]
     first, second = watch.number, late.number
-    assert told == [("begun", first), ("begun", second), ("taken", first), ("ended", first), ("ended", second)]
+    of_late = [("begun", second, 0.0), ("ended", second, 3.0)]
+    of_first = [("begun", first, 0.0), ("taken", first, 1.0), ("ended", first, 1.0)]
+    assert told == [of_first[0], of_late[0], *of_first[1:], of_late[1]]
+
+
+async def test_an_ask_of_a_call_is_told_to_the_observers_of_the_call() -> None:
+    told: list[Any] = []
+    call: Any = SimpleNamespace(actor_observers=(told.append,), number=7)
+    assert watched("Notebook", None, "read", 0, call) is not None
+    assert [event.call for event in told] == [7]

@@ -373,6 +373,7 @@ def test_a_key_of_the_context_is_not_shown(loop: Any) -> None:
     assert seen.gate(call_of("a"), loop).title == "the queue for calls like this one"
 
 
+@pytest.mark.every_variant
 @pytest.mark.parametrize(("option", "shared"), [("key", None), ("key", Store()), ("tenant", Store())])
 def test_a_key_function_that_fails_is_named(loop: Any, option: str, shared: Any) -> None:
     options: Any = {option: lambda call: call["args"]["page"]}
