@@ -348,6 +348,7 @@ async def test_the_begin_of_a_handler_is_told_unless_its_ask_has_ended() -> None
     """The notice of the begin comes from the actor's thread, and may be late."""
     events: list[Any] = []
     begun: list[str] = []
+    await sleep(1)
     with observe(lambda _: None, actors=events.append):
         watch, late = (watched("Notebook", "key", "read", 0, None) for _ in range(2))
     assert watch is not None

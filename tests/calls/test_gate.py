@@ -421,6 +421,7 @@ HOST, USER = "ac8d8342bbb2362d13f0a559a3621bb4", "cec78459472eed8b9f4625f155fd70
 """Keys "a" and "ann", as every process of a fleet has to write them, whatever its version."""
 
 
+@pytest.mark.every_variant
 @pytest.mark.parametrize(
     ("options", "takes_context", "expected"),
     [

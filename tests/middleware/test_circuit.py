@@ -6,8 +6,10 @@ import anyio
 import pytest
 
 from callboard.extend import Done, Found
-from callboard.middleware._breaker import FEWEST, Circuit, LocalCircuits, Rules, SharedCircuits, Ticket
+from callboard.middleware._breaker import FEWEST, Circuit, CircuitBreaker, LocalCircuits, Rules, SharedCircuits, Ticket
 from tests.server.documents._memory import MemoryDocuments, MemoryServer
+
+pytestmark = pytest.mark.every_variant  # they take no time, and each is another decision
 
 RULES = Rules(ratio=0.5, minimum=1, window=10, open_for=7, probes=1)
 REQUEST: Any = None
@@ -150,6 +152,15 @@ def test_the_document_of_an_open_circuit_lives_a_little_shorter_than_the_circuit
 ) -> None:
     written, _ = shared(open_for)._open(Found(text=None, marks=(1,), now=1000.0))
     assert (written.text, written.lives) == ("open 1", pytest.approx(lives))
+
+
+def test_a_circuit_opens_for_half_a_minute_when_half_of_ten_calls_in_a_minute_failed() -> None:
+    assert CircuitBreaker()._rules == Rules(ratio=0.5, minimum=10, window=60, open_for=30, probes=1)
+
+
+def test_the_name_of_a_document_tells_nothing_of_its_key_and_is_that_of_every_version() -> None:
+    """Processes with different versions share the circuits."""
+    assert shared()._document("a").name == "ac8d8342bbb2362d13f0a559a3621bb4"
 
 
 async def test_an_answer_of_the_store_about_an_earlier_state_changes_nothing() -> None:

@@ -114,6 +114,23 @@ def test_a_member_is_safe_only_while_its_server_waits(
             assert left >= (1 - SAFE) * seconds - 1e-6, "there is time to end what runs before the server goes on"
 
 
+@pytest.mark.every_variant
+@pytest.mark.parametrize(("passed", "holds"), [(5.5, True), (6.0, False), (6.5, False)])
+def test_a_lease_holds_for_its_safe_share_and_not_at_its_end(passed: float, holds: bool) -> None:
+    clock = Clock()
+    lease = _beaten(clock, 10.0)
+    clock.time += passed
+    assert (lease.is_safe(0), lease.is_lost()) == (holds, not holds)
+    assert lease.renew(clock.time, was_member=True) is holds
+    lease.lose()
+    assert not lease.is_safe(lease.era)
+
+
+def test_a_lease_without_a_heartbeat_is_neither_safe_nor_lost() -> None:
+    lease = Lease(10.0, Clock())
+    assert (lease.safe_for() < 0, lease.is_safe(0), lease.is_lost()) == (True, False, False)
+
+
 def test_an_answer_that_comes_too_late_renews_nothing() -> None:
     """The member stood still meanwhile, and its keys may have had another owner."""
     clock = Clock()
