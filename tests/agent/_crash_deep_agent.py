@@ -1,8 +1,8 @@
-"""An agent of the library deepagents, with `create_agent` of callboard, that is killed repeatedly.
+"""An agent of the library deepagents, with `create_agent` of callboard, for `_crashes`.
 
-It has files in its state, a shell, and a sub-agent with both, which two calls of one reply run at the same time. The
-lives, their ends and their log are those of `_crash_agent`. Only a fork imports deepagents: it is no dependency of the
-tests, and must find callboard's `create_agent` in LangChain's place.
+It has files in its state, a shell, and a sub-agent with both, which two calls of one reply run at the same time. Only
+a fork imports deepagents: it is no dependency of the tests, and must find callboard's `create_agent` in LangChain's
+place.
 """
 
 from functools import partial
@@ -10,16 +10,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import anyio
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolCall, message_to_dict
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolCall
 
 import callboard
 from callboard import Agent
 from callboard.agent._create_agent import _langchains_factory
 from callboard.testing import ScriptedModel, calls, tool_call
 
-from . import _crash_agent as crash
-from ._crash_create_agent import RAN, DeadlyLazySaver, Noted, next_reply, play, replies
+from . import _crashes as crashes
+from ._crash_create_agent import RAN, Noted
 
 
 def run(call_id: str) -> ToolCall:
@@ -52,7 +51,7 @@ SCRIPT = (
 
 def reply_of_helper(messages: list[BaseMessage]) -> AIMessage:
     topic = next(message.content for message in messages if isinstance(message, HumanMessage))
-    return next_reply(TOPICS[str(topic)], messages)
+    return crashes.next_reply(TOPICS[str(topic)], messages)
 
 
 def made(directory: Path, checkpointer: Any) -> Agent:
@@ -65,9 +64,9 @@ def made(directory: Path, checkpointer: Any) -> Agent:
 
     class Backend(backends.LocalShellBackend):
         def execute(self, command: str, **options: Any) -> Any:
-            crash.fate.point("before the command")
+            crashes.fate.point("before the command")
             response = super().execute(command, **options)
-            crash.fate.point("after the command")
+            crashes.fate.point("after the command")
             return response
 
     shell = Backend(directory, virtual_mode=True)
@@ -79,7 +78,7 @@ def made(directory: Path, checkpointer: Any) -> Agent:
         "middleware": [Noted()],
     }
     return deepagents.create_deep_agent(
-        replies(SCRIPT),
+        crashes.replies(SCRIPT),
         middleware=[Noted()],
         backend=backends.CompositeBackend(shell, {"/state/": backends.StateBackend()}),
         subagents=[helper],
@@ -87,16 +86,4 @@ def made(directory: Path, checkpointer: Any) -> Agent:
     )
 
 
-async def live(database: Path, entry: str, durability: Any) -> None:
-    async with made(database.parent, f"sqlite:///{database}") as agent:
-        agent.checkpointer.__class__ = DeadlyLazySaver
-        with anyio.fail_after(60):
-            state = await play(agent, durability, entry)
-    crash.fate.note("files", {name: file["content"] for name, file in state.values["files"].items()})
-    crash.fate.note("conversation", [message_to_dict(message) for message in state.values["messages"]])
-
-
-def in_fork(where: str, entry: str, *world: Any) -> None:
-    crash.live, crash.AGENT, crash.FAR = live, None, 40
-    crash.play = lambda saver, durability: play(made(Path(where), saver), durability, entry)
-    crash.in_fork(where, entry, *world)
+WORLD = crashes.World(made)

@@ -1,6 +1,6 @@
 """Kills: an agent on a database file, killed at any points of its lives, until its conversation is done.
 
-A fork of `tests.agent._forks` plays a plan, and answers with the log of events of `tests.agent._crash_agent`.
+A fork of `tests.agent._forks` plays a plan with `tests.agent._crashes`, and answers with the log of its lives.
 """
 
 import atexit
@@ -10,18 +10,17 @@ from functools import cache
 from itertools import chain, repeat
 from pathlib import Path
 from random import Random
-from typing import Any
 
-from langchain_core.messages import AIMessage, messages_from_dict
+from langchain_core.messages import AIMessage, ToolMessage
 
+from tests.agent import _lives
 from tests.agent._forks import Forks
-from tests.agent._savers import complaint
+from tests.agent._lives import Story
 
 from ._plans import written
 from ._watch import Complaint
 
 TOOLS = ("quick", "blocking", "ask", "once")
-Log = list[list[Any]]
 
 
 @dataclass(frozen=True)
@@ -61,90 +60,36 @@ def draw(chance: Random) -> Lives:
     )
 
 
-def what_is_stored_never_runs_again(plan: Lives, log: Log) -> list[str]:
-    """Promise 10: a call with a stored result never runs again."""
-    stored: set[str] = set()
-    again = []
-    for line in log:
-        if line[0] in ("stored", "found"):
-            stored.add(line[1])
-        elif line[0] == "started" and line[1] in stored:
-            again.append(f"{line[1]} had been stored, and ran again")
-    return again
-
-
-def what_must_not_run_twice_does_not(plan: Lives, log: Log) -> list[str]:
+def what_must_not_run_twice_does_not(plan: Lives, story: Story) -> list[str]:
     """Promise 10: a call runs at most once, if its policy says so."""
-    begun = [line[1] for line in log if line[0] == "started" and plan.tool(line[1]) == "once"]
+    begun = [call for call in story.names("started") if plan.tool(call) == "once"]
     return [f"{call} ran {begun.count(call)} times" for call in sorted(set(begun)) if begun.count(call) > 1]
 
 
-def nothing_runs_twice_in_one_life(plan: Lives, log: Log) -> list[str]:
-    """In one life no call runs twice, except a call that asks: it starts again with its answer."""
-    found, begun = [], set()
-    for line in log:
-        if line == ["born"]:
-            begun = set()
-        elif line[0] == "started" and plan.tool(line[1]) != "ask":
-            found += [f"{line[1]} ran twice in one life"] if line[1] in begun else []
-            begun.add(line[1])
-    return found
-
-
-def the_model_is_asked_with_answered_calls(plan: Lives, log: Log) -> list[str]:
-    """Promise 2: each request to the model has an answer for each call."""
-    asked = (messages_from_dict(line[2]) for line in log if line[0] == "asked")
-    return [wrong for messages in asked if (wrong := complaint(messages))][:1]
-
-
-def the_model_is_asked_with_what_is_stored(plan: Lives, log: Log) -> list[str]:
-    """With durability "sync", each message that the model was sent is stored before, and survives a kill."""
-    stored: set[str] = set()
-    for line in log if plan.durability == "sync" else []:
-        if line[0] in ("stored", "found"):
-            stored.add(line[1])
-        elif line[0] == "asked":
-            known = {str(one.tool_call_id) for one in messages_from_dict(line[2]) if one.type == "tool"}
-            if known - stored:
-                return [f"{sorted(known - stored)} were not stored"]
-    return []
-
-
-def the_conversation_ends_whole(plan: Lives, log: Log) -> list[str]:
-    """Every call has its message, and each call that began did its work, unless its policy forbids a second start."""
-    if not log or log[-1][0] != "conversation":
-        return [f"it does not end: {log[-1:]}"]
-    messages = messages_from_dict(log[-1][1])
-    if wrong := complaint(messages):
-        return [wrong]
-    answered = [one.tool_call_id for one in messages if one.type == "tool"]
+def each_call_has_its_message(plan: Lives, story: Story) -> list[str]:
+    """The conversation has the results of all calls, in order."""
+    answered = [str(one.tool_call_id) for one in story.conversation if isinstance(one, ToolMessage)]
     return [] if answered == plan.calls() else [f"{answered} for {plan.calls()}"]
 
 
-def nothing_is_lost(plan: Lives, log: Log) -> list[str]:
-    """In the end each call has done its work."""
-    ended = {line[1] for line in log if line[0] == "ended"}
+def nothing_is_lost(plan: Lives, story: Story) -> list[str]:
+    """Each call that began did its work, unless its policy forbids a second start."""
+    ended = {*story.names("ended")}
     missing = [call for call in plan.calls() if call not in ended and plan.tool(call) != "once"]
     return [f"{missing} never ended"] if missing else []
 
 
-PROMISES = (
-    the_conversation_ends_whole,
-    what_is_stored_never_runs_again,
-    what_must_not_run_twice_does_not,
-    nothing_runs_twice_in_one_life,
-    the_model_is_asked_with_answered_calls,
-    the_model_is_asked_with_what_is_stored,
-    nothing_is_lost,
-)
+PROMISES = (each_call_has_its_message, what_must_not_run_twice_does_not, nothing_is_lost)
+"""Promises about the calls of a plan, in addition to those that hold for all killed agents."""
 
 
 def play(plan: Lives, backend: str) -> list[Complaint]:
     """Play all lives; return the broken promises."""
-    told = _lived(plan, backend)
-    if told["failed"]:
-        return [Complaint("a_life_ends_by_a_kill_only", f"{told['failed']}")]
-    return [Complaint(promise.__name__, what) for promise in PROMISES for what in promise(plan, told["log"])]
+    story = _lived(plan, backend)
+    if story.failed:
+        return [Complaint("a_life_ends_by_a_kill_only", "True")]
+    found = [Complaint(promise.__name__, what) for promise in _lives.PROMISES for what in promise(story)]
+    return [*found, *(Complaint(promise.__name__, what) for promise in PROMISES for what in promise(plan, story))]
 
 
 @cache
@@ -154,10 +99,10 @@ def _forks() -> Forks:
     return made
 
 
-def _lived(plan: Lives, backend: str) -> dict[str, Any]:
+def _lived(plan: Lives, backend: str) -> Story:
     forks = _forks()
     forks.begin("explore._kills", written(plan).replace("\n", " "), backend)
-    told: dict[str, Any] = forks.answer()
+    told = Story(**forks.answer())
     assert forks.answer() == 0
     forks.tell()
     return told
@@ -165,32 +110,27 @@ def _lived(plan: Lives, backend: str) -> dict[str, Any]:
 
 def in_fork(told: str, backend: str) -> None:
     """Play a plan in forks of this process."""
-    import anyio
-    from langchain_core.tools import StructuredTool
-    from langgraph.checkpoint.memory import InMemorySaver
-
     from callboard import CallPolicy, ToolNode, create_react_agent
-    from callboard.testing import ScriptedModel, calls, tool_call
-    from tests.agent import _crash_agent as crash
+    from callboard.testing import calls, tool_call
+    from tests.agent import _crash_agent, _crashes
+    from tests.helpers import make
 
-    once = StructuredTool.from_function(coroutine=crash.quick, name="once", description="At most once.")
-    node = ToolNode([*crash.TOOLS, once], on_unknown="rerun", policies={"once": CallPolicy(on_unknown="fail")})
-    crash.AGENT = create_react_agent(ScriptedModel([crash.reply], loop=True), node)
-    crash.QUESTIONS = ("first",)
+    tools = [*_crash_agent.TOOLS, make(_crash_agent.quick, "once")]
+    node = ToolNode(tools, on_unknown="rerun", policies={"once": CallPolicy(on_unknown="fail")})
 
-    def script(plan: Lives) -> tuple[AIMessage, ...]:
-        def one(place: int, tools: tuple[str, ...]) -> AIMessage:
+    def world(plan: Lives) -> _crashes.World:
+        def asks(place: int, tools: tuple[str, ...]) -> AIMessage:
             named = [(tool, f"{place}-{number}") for number, tool in enumerate(tools)]
             return calls(*(tool_call(tool, name, name=name) for tool, name in named))
 
-        return (*(one(place, tools) for place, tools in enumerate(plan.replies)), AIMessage("done"))
+        script = (*(asks(place, tools) for place, tools in enumerate(plan.replies)), AIMessage("done"))
+        return _crashes.World(
+            lambda _, saver: create_react_agent(_crashes.replies(script), node, checkpointer=saver), ("first",)
+        )
 
     plan: Lives = eval(told, {"Lives": Lives, "Kill": Kill})
+    way = _crashes.Way(plan.saver, backend, plan.durability)
     with tempfile.TemporaryDirectory() as folder:
-        # Fill caches before the first life.
-        crash.fate = crash.Fate(Path(folder, "rehearsal"), 0, signalled=False)
-        crash.SCRIPT = script(Lives((("quick", "blocking"),)))
-        anyio.run(crash.play, InMemorySaver(), "sync")
-        crash.SCRIPT = script(plan)
+        _crashes.rehearse(world(Lives((("quick", "blocking"),))), Path(folder), way)
         ends = chain([(kill.point, kill.signalled) for kill in plan.kills], repeat((0, False)))
-        crash.story(Path(folder, "story"), (plan.saver, backend, plan.durability), 0, ends)
+        _crashes.story(world(plan), Path(folder, "story"), way, 0, ends)
