@@ -27,10 +27,7 @@ import anyio
 import trio  # noqa: F401 (imported before the forks, not in each of them)
 import uvloop  # noqa: F401
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage, message_to_dict
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.types import Command
 
 from callboard.conversations._database import LazySaver
@@ -38,9 +35,8 @@ from callboard.testing import ScriptedModel
 from callboard_actors._engine._kernel import adopt_orphans
 from tests.process._processes import descendants
 
-from ._savers import saver_of
+from ._savers import AT, Tells, saver_of, savers_that_tell, say
 
-CONFIG: Any = {"configurable": {"thread_id": "t"}}
 MOST_LIVES = 60
 WAIT = 20
 """Timeout in seconds for the end of the processes that a life has started."""
@@ -123,64 +119,28 @@ def note_stored(writes: Iterable[Any], how: str = "stored") -> None:
             fate.note(f"{how} reply", message.content or message.tool_calls[0]["id"])
 
 
-def note_found(found: CheckpointTuple | None) -> CheckpointTuple | None:
-    """Log read values as stored, even if their writer died before it could log them."""
-    if found is not None:
-        note_stored([found.checkpoint["channel_values"], found.pending_writes], "found")
-    return found
+def hear(event: str, value: Any) -> None:
+    """Log what a saver stores; a life may end before and after each write."""
+    if event == "found":  # stored, even if its writer died before it could log that
+        note_stored([value.checkpoint["channel_values"], value.pending_writes] if value is not None else [], "found")
+        return
+    if event == "after write":
+        note_stored(value)
+    fate.point(event)
 
 
-class Deadly(BaseCheckpointSaver[Any]):
-    def get_tuple(self, config: Any) -> CheckpointTuple | None:
-        return note_found(super().get_tuple(config))
-
-    def put(self, *args: Any) -> Any:
-        fate.point("before checkpoint")
-        stored = super().put(*args)
-        fate.point("after checkpoint")
-        return stored
-
-    def put_writes(self, config: Any, writes: Any, *rest: Any) -> None:
-        fate.point("before write")
-        super().put_writes(config, writes, *rest)
-        note_stored(writes)
-        fate.point("after write")
-
-
-class DeadlySqliteSaver(Deadly, SqliteSaver):
-    pass
-
-
-class DeadlyAsyncSqliteSaver(AsyncSqliteSaver):
-    async def aget_tuple(self, config: Any) -> CheckpointTuple | None:
-        return note_found(await super().aget_tuple(config))
-
-    async def aput(self, *args: Any) -> Any:
-        fate.point("before checkpoint")
-        stored = await super().aput(*args)
-        fate.point("after checkpoint")
-        return stored
-
-    async def aput_writes(self, config: Any, writes: Any, *rest: Any) -> None:
-        fate.point("before write")
-        await super().aput_writes(config, writes, *rest)
-        note_stored(writes)
-        fate.point("after write")
-
-
-class DeadlyLazySaver(Deadly, LazySaver):
+class DeadlyLazySaver(Tells, LazySaver):
     """Saver whose writes count as stored when their transaction is committed, not before."""
 
     joined: list[Any] | None = None
     """Writes of the transaction that is open; `None` without one."""
 
-    def put_writes(self, config: Any, writes: Any, *rest: Any) -> None:
-        LazySaver.put_writes(self, config, writes, *rest)
-        if self.joined is None:
-            note_stored(writes)
-        else:
-            self.joined.append(writes)
-        fate.point("after write")
+    def hear(self, event: str, value: Any) -> None:
+        if event == "after write" and self.joined is not None:
+            self.joined.append(value)
+            fate.point(event)
+        elif event != "before write":  # `together` is such a point
+            hear(event, value)
 
     def together(self, work: Callable[[], None]) -> None:
         stored: list[Any] = []
@@ -228,17 +188,17 @@ def next_input(state: Any, questions: Sequence[str]) -> Any:
     if state.tasks:  # `next` may be empty although the step has not ended
         return None
     turns = sum(isinstance(message, HumanMessage) for message in messages)
-    return {"messages": [("user", questions[turns])]} if turns < len(questions) else ""
+    return say(questions[turns]) if turns < len(questions) else ""
 
 
 async def play(agent: Any, questions: Sequence[str], way: Way) -> Any:
     """Do the remaining work; return the state at the end."""
-    while (given := next_input(state := await agent.aget_state(CONFIG), questions)) != "":
+    while (given := next_input(state := await agent.aget_state(AT), questions)) != "":
         note_stored([state.values, [task.result for task in state.tasks]], "found")
         if way.entry == "invoke":
-            await anyio.to_thread.run_sync(partial(agent.invoke, given, CONFIG, durability=way.durability))
+            await anyio.to_thread.run_sync(partial(agent.invoke, given, AT, durability=way.durability))
         else:
-            await agent.ainvoke(given, CONFIG, durability=way.durability)
+            await agent.ainvoke(given, AT, durability=way.durability)
     return state
 
 
@@ -257,7 +217,7 @@ async def opened(world: World, directory: Path, kind: str) -> AsyncGenerator[Any
             agent.checkpointer.__class__ = DeadlyLazySaver
             yield agent
     else:
-        async with saver_of(kind, directory / "db", sync=DeadlySqliteSaver, aio=DeadlyAsyncSqliteSaver) as saver:
+        async with saver_of(kind, directory / "db", **savers_that_tell(hear)) as saver:
             yield world.make(directory, saver)
 
 

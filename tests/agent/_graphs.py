@@ -72,12 +72,23 @@ def delegate(agent: Any, name: str, log: list[str] | None = None) -> Any:
     """Return a tool that runs an agent."""
 
     @tool(name)
-    async def body(query: str) -> str:
+    async def body(query: str = "go") -> str:
         """Hand a task on."""
         if log is not None:
             log.append(f"{name} {query}")
         result = await agent.ainvoke({"messages": [("user", query)]})
         return str(result["messages"][-1].content)
+
+    return body
+
+
+def asking(question: str, name: str = "ask") -> Any:
+    """Return a tool that asks one question, and returns the answer."""
+
+    @tool(name)
+    async def body() -> str:
+        """Ask."""
+        return str(interrupt(question))
 
     return body
 

@@ -3,7 +3,7 @@
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from copy import deepcopy
@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import aiosqlite
+import anyio
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
@@ -23,8 +25,14 @@ from callboard.conversations._storage import CHANNEL, commits_in
 from callboard.testing import ScriptedModel
 
 AT: Any = {"configurable": {"thread_id": "1"}}
-QUESTION: Any = {"messages": [("user", "go")]}
-MORE: Any = {"messages": [("user", "more")]}
+
+
+def say(text: str) -> Any:
+    """Return the input of a run: one message of the user."""
+    return {"messages": [("user", text)]}
+
+
+QUESTION, MORE = say("go"), say("more")
 SAVERS = ("memory", "sqlite", "aiosqlite")
 ON_DISK = SAVERS[1:]
 
@@ -64,25 +72,62 @@ async def _async_saver(path: Path | str, aio: type[Any]) -> Any:
     return aio(connection)
 
 
-Writes = Iterable[tuple[str, Any]]
+class Tells(BaseCheckpointSaver[Any]):
+    """Sync saver that calls its `hear` with each event, "found" or such as "before write", and with its value."""
+
+    def hear(self, event: str, value: Any) -> None:
+        raise NotImplementedError
+
+    def get_tuple(self, config: Any) -> Any:
+        found = super().get_tuple(config)
+        self.hear("found", found)
+        return found
+
+    def put(self, config: Any, checkpoint: Any, *rest: Any) -> Any:
+        self.hear("before checkpoint", checkpoint)
+        stored = super().put(config, checkpoint, *rest)
+        self.hear("after checkpoint", checkpoint)
+        return stored
+
+    def put_writes(self, config: Any, writes: Any, *rest: Any) -> None:
+        self.hear("before write", writes)
+        super().put_writes(config, writes, *rest)
+        self.hear("after write", writes)
 
 
-def savers_that_tell(
-    before: Callable[[Writes], object], after: Callable[[Writes], object] = lambda _: None
-) -> dict[str, type[Any]]:
-    """Return classes for `saver_of` that call functions with the writes of a task, before and after they are stored."""
+class TellsAsync(AsyncSqliteSaver):
+    """Async saver that does the same."""
 
-    class Sync(SqliteSaver):
-        def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
-            before(writes)
-            super().put_writes(config, writes, task_id, task_path)
-            after(writes)
+    def hear(self, event: str, value: Any) -> None:
+        raise NotImplementedError
 
-    class Async(AsyncSqliteSaver):
-        async def aput_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
-            before(writes)
-            await super().aput_writes(config, writes, task_id, task_path)
-            after(writes)
+    async def aget_tuple(self, config: Any) -> Any:
+        found = await super().aget_tuple(config)
+        self.hear("found", found)
+        return found
+
+    async def aput(self, config: Any, checkpoint: Any, *rest: Any) -> Any:
+        self.hear("before checkpoint", checkpoint)
+        stored = await super().aput(config, checkpoint, *rest)
+        self.hear("after checkpoint", checkpoint)
+        return stored
+
+    async def aput_writes(self, config: Any, writes: Any, *rest: Any) -> None:
+        self.hear("before write", writes)
+        await super().aput_writes(config, writes, *rest)
+        self.hear("after write", writes)
+
+
+def savers_that_tell(hear: Callable[[str, Any], object]) -> dict[str, type[Any]]:
+    """Return classes for `saver_of` that call a function with each read, write and checkpoint."""
+
+    class Sync(Tells, SqliteSaver):
+        def hear(self, event: str, value: Any) -> None:
+            hear(event, value)
+
+    class Async(TellsAsync):
+        def hear(self, event: str, value: Any) -> None:
+            hear(event, value)
 
     return {"sync": Sync, "aio": Async}
 
@@ -162,13 +207,26 @@ def scripted(replies: Sequence[Any], tools: Any = (), *, loop: bool = False, **o
     return create_react_agent(ScriptedModel(replies, loop=loop), tools, **options)
 
 
-def shape(messages: Sequence[BaseMessage]) -> list[str]:
-    """Describe messages in words, such as `human:go` or `tool:a`."""
-    return [f"{message.type}:{message.content}" for message in messages]
+async def run(agent: Any, given: Any = QUESTION, config: Any = None, *, door: str = "ainvoke", **options: Any) -> Any:
+    """Run an agent, with `ainvoke` or with `invoke` in a thread; return the state at the end."""
+    with anyio.fail_after(20):
+        if door == "invoke":
+            return await anyio.to_thread.run_sync(partial(agent.invoke, given, config, **options))
+        return await agent.ainvoke(given, config, **options)
 
 
-def contents(result: Any) -> list[str]:
-    return [str(message.content) for message in result["messages"]]
+def _messages(found: Any) -> Sequence[BaseMessage]:
+    return found["messages"] if isinstance(found, dict) else found
+
+
+def shape(found: Any) -> list[str]:
+    """Describe the messages of a list or of a state in words, such as `human:go` or `tool:a`."""
+    return [f"{message.type}:{message.content}" for message in _messages(found)]
+
+
+def contents(found: Any) -> list[Any]:
+    """Return the contents of the messages in a list or in a state."""
+    return [message.content for message in _messages(found)]
 
 
 def complaint(messages: Sequence[BaseMessage]) -> str | None:

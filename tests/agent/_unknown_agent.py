@@ -4,7 +4,6 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,9 +15,8 @@ from langgraph.types import Command, interrupt
 from callboard import CallPolicy, ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
 
-from ._savers import QUESTION, Writes, saver_of, savers_that_tell
+from ._savers import AT, QUESTION, saver_of, savers_that_tell
 
-CONFIG: Any = {"configurable": {"thread_id": "t"}}
 ENTRIES = "__callboard__"
 
 Batch = Literal["one", "many", "asking", "beside"]
@@ -86,8 +84,9 @@ class Life:
         if self._end == (name, task):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def write(self, when: str, writes: Writes) -> None:
-        for channel, entries in writes:
+    def hear(self, event: str, value: Any) -> None:
+        when, _, what = event.partition(" ")
+        for channel, entries in value if what == "write" else ():
             if channel != ENTRIES:
                 continue
             for entry in entries:
@@ -157,13 +156,13 @@ async def _until(holds: Callable[[], bool]) -> None:
 
 async def live(directory: Path, case: Case) -> None:
     life = Life(Log(directory / "log"), (case.point, "c1" if case.batch == "asking" else "p1"))
-    savers = savers_that_tell(partial(life.write, "before"), partial(life.write, "after"))
+    savers = savers_that_tell(life.hear)
     async with saver_of(case.saver, directory / "db", **savers) as saver:
         agent = agent_in(life, saver, case.batch, case.policy)
         with anyio.fail_after(20):
-            await agent.ainvoke(QUESTION, CONFIG, durability=case.durability)
+            await agent.ainvoke(QUESTION, AT, durability=case.durability)
             if case.batch == "asking":
-                await agent.ainvoke(Command(resume="yes"), CONFIG, durability=case.durability)
+                await agent.ainvoke(Command(resume="yes"), AT, durability=case.durability)
 
 
 def in_fork(directory: str, *case: Any) -> None:

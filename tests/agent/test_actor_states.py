@@ -21,7 +21,7 @@ from callboard.testing import ScriptedModel, calls, tool_call
 from callboard.threads import Threads
 
 from ._notebooks import Lines, Notebook
-from ._savers import AT, QUESTION, SAVERS, copy_of, saver_of, scripted
+from ._savers import AT, QUESTION, SAVERS, copy_of, saver_of, say, scripted
 
 pytestmark = pytest.mark.real_clock
 
@@ -51,10 +51,6 @@ def scribe(saver: Any, **terms: Any) -> Any:
     """An agent that appends each message to its notebook, and reads all lines."""
     notebook = child(Notebook, snapshots="journal", **terms)
     return scripted([reply], [notebook], loop=True, checkpointer=saver)
-
-
-def say(text: str) -> Any:
-    return {"messages": [("user", text)]}
 
 
 def last(result: Any) -> str:

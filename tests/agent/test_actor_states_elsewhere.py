@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.types import Command, interrupt
+from langgraph.types import Command
 
 from callboard import (
     Actor,
@@ -30,8 +29,9 @@ from callboard import (
 )
 from callboard.testing import ScriptedModel, calls, tool_call
 
+from ._graphs import asking, chain, delegate
 from ._notebooks import Lines, Notebook
-from ._savers import AT, QUESTION, SAVERS, saver_of, scripted
+from ._savers import AT, QUESTION, SAVERS, saver_of, say, scripted
 
 pytestmark = pytest.mark.real_clock
 
@@ -115,10 +115,7 @@ async def test_a_tool_without_its_node_refuses() -> None:
 @pytest.mark.backends("asyncio")
 async def test_a_graph_of_langgraphs_is_no_agent() -> None:
     """LangGraph's graph has a checkpointer but no journal; the error suggests an agent or a store."""
-    builder = StateGraph(MessagesState)
-    builder.add_node("tools", node())
-    builder.add_edge(START, "tools")
-    graph = builder.compile(checkpointer=InMemorySaver())
+    graph = chain(("tools", node()), saver=InMemorySaver())
     message = AIMessage("", tool_calls=[tool_call("append", "1", line="a")])
     with pytest.raises(
         ValueError, match=r"create_react_agent\(model, node, checkpointer=.* snapshots=InMemorySnapshots\(\)"
@@ -163,23 +160,11 @@ async def test_a_key_that_cannot_be_written_down_is_refused() -> None:
 async def test_an_agent_in_a_tool_has_the_states_of_its_call(saver: Any) -> None:
     """Each call is a conversation of its own; an interrupted call continues with the states of its actors."""
 
-    @tool
-    async def ask() -> str:
-        """Ask."""
-        return str(interrupt("well?"))
-
     def agent() -> Any:
         script = [calls(("append", {"line": "a"})), calls("ask"), calls(("append", {"line": "b"})), "done"]
-        inner = scribe(ScriptedModel(script[len(said) and 2 :]), ask)
-
-        @tool
-        async def delegate() -> str:
-            """Have somebody else do it."""
-            result = await inner.ainvoke(QUESTION)
-            return str(result["messages"][-1].content)
-
-        outer = ScriptedModel([lambda sent: "end" if sent[-1].type == "tool" else calls("delegate")], loop=True)
-        return create_react_agent(outer, [delegate], checkpointer=saver)
+        inner = scribe(ScriptedModel(script[len(said) and 2 :]), asking("well?"))
+        outer = ScriptedModel([lambda sent: "end" if sent[-1].type == "tool" else calls("inner")], loop=True)
+        return create_react_agent(outer, [delegate(inner, "inner")], checkpointer=saver)
 
     await agent().ainvoke(QUESTION, AT)
     result = await agent().ainvoke(Command(resume="yes"), AT)
@@ -190,14 +175,7 @@ async def test_an_agent_in_a_tool_has_the_states_of_its_call(saver: Any) -> None
 
 async def test_an_agent_in_a_tool_without_a_checkpointer_around_it_refuses() -> None:
     """The inner conversation belongs to the outer agent, so the inner agent's own checkpointer does not help."""
-    inner = scribe(appending("a"))
-
-    @tool
-    async def delegate() -> None:
-        """Have somebody else do it."""
-        await inner.ainvoke(QUESTION)
-
-    outer = scripted([calls("delegate"), "end"], [delegate])
+    outer = scripted([calls("inner"), "end"], [delegate(scribe(appending("a")), "inner")])
     with pytest.raises(ValueError, match=r"no checkpointer: .* within a graph compile\(checkpointer="):
         await outer.ainvoke(QUESTION)
 
@@ -210,10 +188,7 @@ async def test_an_agent_in_a_graph_has_the_states_of_its_visit_or_of_all(
     checkpointer: Any, expected: list[str]
 ) -> None:
     """As for messages: by default each visit has its own states, and with `checkpointer=True` all visits share them."""
-    builder = StateGraph(MessagesState)
-    builder.add_node("scribe", scribe(appending("a"), checkpointer=checkpointer))
-    builder.add_edge(START, "scribe")
-    graph = builder.compile(checkpointer=InMemorySaver())
+    graph = chain(("scribe", scribe(appending("a"), checkpointer=checkpointer)), saver=InMemorySaver())
     for _ in range(2):
         await graph.ainvoke(QUESTION, AT)
 
@@ -277,19 +252,14 @@ def reply(sent: list[BaseMessage]) -> Any:
     return calls(*((name, {"book": book, "line": line}) for book in books))
 
 
-@tool
-async def ask() -> str:
-    """Ask, while the other calls of the reply have their results."""
-    return str(interrupt("well?"))
-
-
 def told(error: Exception) -> str:
     return f"failed: {error}"
 
 
 def make(saver: Any) -> Any:
     notebook = child(Book, key=lambda call: call["args"]["book"], cap=1, snapshots="journal", intensity=1000)
-    node = ToolNode([notebook, ask], handle_tool_errors=told, policies={"crash": CallPolicy(on_unknown="fail")})
+    policies = {"crash": CallPolicy(on_unknown="fail")}
+    node = ToolNode([notebook, asking("well?")], handle_tool_errors=told, policies=policies)
     return scripted([reply], node, loop=True, checkpointer=saver)
 
 
@@ -358,7 +328,7 @@ class Walk:
         if verb == "copy":
             await self.agent.aupdate_state(config, None, "__copy__")
             return []
-        given: Any = {"messages": [("user", f"{verb} {books} {self.number}")]}
+        given: Any = say(f"{verb} {books} {self.number}")
         if verb == "update":
             # This message needs no answer; it only adds a place.
             await self.agent.aupdate_state(config, {"messages": [AIMessage("noted")]}, "agent")

@@ -42,7 +42,7 @@ async def test_questions_three_levels_deep_are_answered_in_any_order(order: tupl
         assert len(ids(result)) == left
         assert ids(result).items() <= first.items()
 
-    assert shape(result["messages"])[2:] == ["tool:did one", "tool:one: yes", "tool:two done", "ai:one done"]
+    assert shape(result)[2:] == ["tool:did one", "tool:one: yes", "tool:two done", "ai:one done"]
     for name in order:
         assert [desk.log.count(f"{what} {name}") for what in ("work", "ask", "answered")] == [1, 2, 1]
     assert [len(model.requests) for model in models] == [2, 2, 2]
@@ -64,7 +64,7 @@ async def test_two_calls_of_one_agent_are_conversations_of_their_own() -> None:
     answers = {open_ids["b"]: "B", open_ids["a"]: "A"}
     result = await agent.ainvoke(Command(resume=answers), AT)
 
-    assert shape(result["messages"])[2:] == ["tool:a done", "tool:b done", "ai:done"]
+    assert shape(result)[2:] == ["tool:a done", "tool:b done", "ai:done"]
     assert sorted(desk.log) == ["answered a", "answered b", "ask a", "ask a", "ask b", "ask b"]
 
 
@@ -87,7 +87,7 @@ async def test_a_tool_that_had_an_agent_do_it_asks_in_its_own_name() -> None:
     assert task.interrupts == (asked,)
     result = await agent.ainvoke(Command(resume={asked.id: "yes"}), AT)
 
-    assert shape(result["messages"])[2:] == ["tool:['one', 'two'], yes", "ai:done"]
+    assert shape(result)[2:] == ["tool:['one', 'two'], yes", "ai:done"]
     assert desk.log == ["work x"]
     assert len(inner_model.requests) == 3
 

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import langgraph.prebuilt
 import pytest
-from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.cache.memory import InMemoryCache
 from langgraph.checkpoint.memory import InMemorySaver
@@ -33,7 +33,7 @@ from callboard import CallPolicy, Limit, ToolNode, create_react_agent
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
 from ._graphs import Desk, busy, chain, ids
-from ._savers import AT, QUESTION, scripted, shape
+from ._savers import AT, QUESTION, contents, scripted, shape
 
 pytestmark = [
     pytest.mark.real_clock,
@@ -78,14 +78,14 @@ async def test_the_agent_runs_in_it_and_keeps_its_journal_in_its_saver(way: str)
     open_ids = ids(await graph.ainvoke(QUESTION, AT))
     state = await graph.aget_state(AT)
     assert state.next == ("tools", "tools")
-    assert shape(state.values["messages"]) == ["human:go", "ai:", "tool:did x"]
+    assert shape(state.values) == ["human:go", "ai:", "tool:did x"]
     await graph.ainvoke(Command(resume={open_ids["b"]: "no"}), AT)
     updates = [chunk async for chunk in graph.astream(Command(resume={open_ids["a"]: "yes"}), AT)]
     places = [place async for place in graph.aget_state_history(AT)]
-    await graph.aupdate_state(AT, {"messages": [("user", "more")]})
+    await graph.aupdate_state(AT, say("more"))
 
     assert [list(chunk) for chunk in updates][-1] == ["agent"]
-    assert shape(places[0].values["messages"])[-1] == "ai:done"
+    assert shape(places[0].values)[-1] == "ai:done"
     assert shape((await graph.aget_state(AT)).values["messages"])[-1] == "human:more"
     assert desk.log.count("work x") == 1
     assert list(saver.list(AT))
@@ -96,10 +96,10 @@ def test_sync_code_has_the_same_doors() -> None:
     open_ids = ids(graph.invoke(QUESTION, AT))
     answers = {open_ids["a"]: "yes", open_ids["b"]: "no"}
     *_, last = graph.stream(Command(resume=answers), AT, stream_mode="values")
-    graph.update_state(AT, {"messages": [("user", "more")]})
+    graph.update_state(AT, say("more"))
 
-    assert shape(last["messages"])[-1] == "ai:done"
-    assert shape(graph.get_state(AT).values["messages"])[-1] == "human:more"
+    assert shape(last)[-1] == "ai:done"
+    assert shape(graph.get_state(AT).values)[-1] == "human:more"
     assert len(list(graph.get_state_history(AT))) > 2
 
 
@@ -167,7 +167,7 @@ async def test_it_is_a_node_of_another_graph_as_the_agent_is() -> None:
     result = await graph.ainvoke(Command(resume={open_ids["a"]: "yes", open_ids["b"]: "no"}), AT)
 
     assert [question.value for question in inside.interrupts] == ["a", "b"]
-    assert shape(result["messages"])[-1] == "ai:done"
+    assert shape(result)[-1] == "ai:done"
     assert desk.log.count("work x") == 1
 
 
@@ -208,9 +208,6 @@ async def test_events_on_trio_are_refused_in_a_sentence(kind: str) -> None:
 # Attributes of agents and tool nodes that libraries read and set, as on LangGraph's objects.
 
 
-GO: Any = {"messages": [HumanMessage("go")]}
-
-
 def remember(what: str, runtime: Any) -> str:
     """Write into the store."""
     runtime.store.put(("all",), "it", {"what": what})
@@ -244,9 +241,9 @@ async def test_a_store_that_is_set_is_what_tools_get() -> None:
     agent = agent_of(create_react_agent, [remember])
     agent.store = first
     other = agent.copy(update={"store": second, "checkpointer": InMemorySaver(), "name": "other", "debug": False})
-    await agent.ainvoke(GO)
+    await agent.ainvoke(QUESTION)
     assert (first.get(("all",), "it") is not None, second.get(("all",), "it")) == (True, None)
-    await other.ainvoke(GO, {"configurable": {"thread_id": "1"}})
+    await other.ainvoke(QUESTION, AT)
     assert second.get(("all",), "it") is not None
     assert (agent.checkpointer, agent.name, other.name) == (None, "LangGraph", "other")
 
@@ -323,7 +320,7 @@ async def test_an_agent_takes_langgraphs_own_node(version: Any) -> None:
     theirs = LangGraphToolNode([fail], handle_tool_errors=explain, awrap_tool_call=wrap)
     model = ScriptedModel([calls(tool_call("fail", path="/")), "end"])
     agent = create_react_agent(model, theirs, version=version)
-    state = await agent.ainvoke(GO)
+    state = await agent.ainvoke(QUESTION)
     assert [message.content for message in state["messages"] if isinstance(message, ToolMessage)] == ["explained /"]
     assert wrapped == ["fail"]
     assert isinstance(agent.tools, ToolNode)
@@ -347,6 +344,7 @@ SIDES = [langgraph.prebuilt, callboard]
 
 
 def say(text: str) -> Any:
+    """Return an input with a message: LangGraph does not convert the tuples in a command."""
     return {"messages": [HumanMessage(text)]}
 
 
@@ -359,10 +357,6 @@ def agent(side: Any, *replies: Any, **options: Any) -> Any:
     return side.create_react_agent(ScriptedModel(list(replies)), [double], **options)
 
 
-def texts(messages: list[BaseMessage]) -> list[str]:
-    return [message.text for message in messages]
-
-
 @pytest.mark.parametrize("bound", [False, True])
 def test_a_recursion_limit_holds_also_if_it_is_the_default_of_langchain(bound: bool) -> None:
     """When LangChain merges configs, it treats the limit 25 as unset; the agent must not."""
@@ -372,8 +366,8 @@ def test_a_recursion_limit_holds_also_if_it_is_the_default_of_langchain(bound: b
         endless = side.create_react_agent(model, [double])
         try:
             if bound:
-                return texts(endless.with_config(recursion_limit=limit).invoke(say("go"))["messages"])
-            return texts(endless.invoke(say("go"), {"recursion_limit": limit})["messages"])
+                return contents(endless.with_config(recursion_limit=limit).invoke(say("go"))["messages"])
+            return contents(endless.invoke(say("go"), {"recursion_limit": limit})["messages"])
         except GraphRecursionError:
             return len(model.requests)
 
@@ -390,7 +384,7 @@ def test_an_agent_is_made_a_tool_by_its_schema_and_its_nodes_can_be_looked_at(si
         warnings.simplefilter("ignore")  # LangChain's method is in beta
         tool = one.as_tool(name="ask_clerk", description="Ask.", arg_types={"messages": list})
 
-    assert texts(tool.invoke(say("go"))["messages"]) == ["go", "hi"]
+    assert contents(tool.invoke(say("go"))["messages"]) == ["go", "hi"]
     assert "messages" in str((one | (lambda state: state)).get_input_jsonschema())
     assert "messages" in one.get_output_schema().model_fields
     assert list(one.get_subgraphs()) == []
@@ -404,7 +398,7 @@ def test_an_agent_is_made_a_tool_by_its_schema_and_its_nodes_can_be_looked_at(si
 def test_a_command_may_begin_a_conversation(side: Any, kept: bool) -> None:
     one = agent(side, "hi", checkpointer=InMemorySaver() if kept else None)
 
-    assert texts(one.invoke(Command(update=say("go")), AT)["messages"]) == ["go", "hi"]
+    assert contents(one.invoke(Command(update=say("go")), AT)["messages"]) == ["go", "hi"]
 
 
 def test_a_command_that_goes_nowhere_is_refused_and_changes_nothing() -> None:
@@ -414,7 +408,7 @@ def test_a_command_that_goes_nowhere_is_refused_and_changes_nothing() -> None:
     with pytest.raises(InvalidUpdateError, match="Node nope does not exist; there are agent, tools"):
         one.invoke(Command(update=say("go"), goto="nope"), AT)
 
-    assert texts(one.get_state(AT).values["messages"]) == ["go", "hi"]
+    assert contents(one.get_state(AT).values) == ["go", "hi"]
 
 
 def test_a_model_that_is_chosen_has_to_be_one() -> None:
@@ -432,13 +426,13 @@ def test_a_place_where_input_was_received_takes_it_in_again(side: Any, number: i
     one.invoke(say("go"), AT)
     one.invoke(say("more"), AT)
     received = [place for place in one.get_state_history(AT) if place.next == ("__start__",)][::-1][number]
-    before = texts(received.values.get("messages", []))
-    assert texts(received.tasks[0].result["messages"]) == ["go" if number == 0 else "more"]
+    before = contents(received.values.get("messages", []))
+    assert contents(received.tasks[0].result) == ["go" if number == 0 else "more"]
     again = one.invoke(None, received.config)
     other = one.invoke(say("other"), received.config)
 
-    assert texts(again["messages"]) == [*before, "go" if number == 0 else "more", "c"]
-    assert texts(other["messages"]) == [*before, "other", "d"]
+    assert contents(again) == [*before, "go" if number == 0 else "more", "c"]
+    assert contents(other) == [*before, "other", "d"]
 
 
 def ask(what: str) -> str:
@@ -458,7 +452,7 @@ def test_the_place_where_a_question_was_asked_still_has_it_when_it_was_answered(
     (place,) = [place for place in one.get_state_history(AT) if place.interrupts]
     for seen in (place, one.get_state(place.config)):
         assert [question.value for question in seen.tasks[0].interrupts] == ["tea?"]
-        assert texts(seen.tasks[0].result["messages"]) == ["tea?: yes"]
+        assert contents(seen.tasks[0].result) == ["tea?: yes"]
     assert one.get_state(AT).interrupts == ()
 
 
@@ -495,7 +489,7 @@ async def test_a_sync_call_on_the_loop_of_its_saver_is_refused_and_does_not_hang
         for call in (lambda: one.get_state(AT), lambda: one.invoke(say("go"), AT), lambda: list(one.stream(None, AT))):
             with pytest.raises(Exception, match="Await the agent's async method instead"):
                 call()
-        assert texts((await one.aget_state(AT)).values["messages"]) == ["go", "hi"]
+        assert contents((await one.aget_state(AT)).values["messages"]) == ["go", "hi"]
 
 
 @pytest.mark.real_clock
@@ -509,7 +503,7 @@ async def test_several_conversations_run_at_once_on_any_loop() -> None:
 
     assert [message.content for output in outputs for message in output["messages"]] == list("01234")
     assert recorder.peak == 2
-    assert sorted(texts(result["messages"])[-1] for result in results) == ["a", "b"]
+    assert sorted(contents(result)[-1] for result in results) == ["a", "b"]
 
 
 @pytest.mark.parametrize("number", range(1, 7))

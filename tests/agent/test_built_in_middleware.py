@@ -11,18 +11,18 @@ import anyio
 import pytest
 from langchain.agents import middleware as built_in
 from langchain.agents.middleware import AgentMiddleware
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from langchain_core.runnables import RunnableConfig
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.types import Command, Interrupt, interrupt
 
 from callboard import create_agent
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+
+from ._savers import AT, contents
 
 # Code of LangChain runs on a loop in another thread, which a virtual clock would not wait for.
 pytestmark = pytest.mark.real_clock
 
 WAIT = 20
-THREAD: RunnableConfig = {"configurable": {"thread_id": "1"}}
 ADD, ASK = tool_call("add", a=1, b=2), tool_call("ask", question="may I?")
 COVERED: set[str] = set()
 
@@ -63,13 +63,13 @@ async def resumed(
 
     agent = made()
     with anyio.fail_after(WAIT):
-        stopped = await agent.ainvoke({"messages": [HumanMessage(given)]}, THREAD)
+        stopped = await agent.ainvoke({"messages": [HumanMessage(given)]}, AT)
         agent = agent if url == "memory" else made()
-        assert (await agent.aget_state(THREAD)).next, "the run was not interrupted"
+        assert (await agent.aget_state(AT)).next, "the run was not interrupted"
         questions = stopped.get("__interrupt__", ())
         answers = Command(resume={question.id: answer(question) for question in questions}) if questions else None
-        done: dict[str, Any] = await agent.ainvoke(answers, THREAD)
-        state = await agent.aget_state(THREAD)
+        done: dict[str, Any] = await agent.ainvoke(answers, AT)
+        state = await agent.aget_state(AT)
     assert not state.next
     asked = [call["id"] for message in done["messages"] for call in getattr(message, "tool_calls", ())]
     assert [message.tool_call_id for message in results(done)] == sorted(asked), "each call has one message"
@@ -82,12 +82,8 @@ def results(state: dict[str, Any]) -> list[ToolMessage]:
     return sorted(found, key=lambda message: message.tool_call_id)
 
 
-def texts(messages: Sequence[BaseMessage]) -> list[Any]:
-    return [message.content for message in messages]
-
-
 def answers_of(state: dict[str, Any]) -> list[Any]:
-    return texts(results(state))
+    return contents(results(state))
 
 
 def scripted(*replies: Any) -> ScriptedModel:
@@ -153,7 +149,7 @@ async def test_a_summary_replaces_the_older_messages(tmp_path: Path) -> None:
     done = await resumed(model, summary, url=database(tmp_path), given="a long story")
     assert "nothing new" in done["messages"][0].content
     assert answers_of(done) == ["yes"]
-    assert not any("a long story" in text for text in texts(model.requests[1]))
+    assert not any("a long story" in text for text in contents(model.requests[1]))
 
 
 @scenario_of("PIIMiddleware")
@@ -162,8 +158,8 @@ async def test_personal_data_is_redacted_in_messages_and_results() -> None:
     model = scripted("write to bob@example.org")
     done = await resumed(model, private, given="I am ann@example.org", answer=lambda _: "bob@example.org")
     hidden = "[REDACTED_EMAIL]"
-    assert texts(done["messages"]) == [f"I am {hidden}", "", hidden, f"write to {hidden}"]
-    assert not any("@" in text for request in model.requests for text in texts(request))
+    assert contents(done) == [f"I am {hidden}", "", hidden, f"write to {hidden}"]
+    assert not any("@" in text for request in model.requests for text in contents(request))
 
 
 @scenario_of("TodoListMiddleware")
@@ -232,7 +228,7 @@ async def test_a_failed_call_runs_again_after_a_delay(tmp_path: Path) -> None:
 async def test_a_failed_request_is_sent_again_after_a_delay() -> None:
     retry = built_in.ModelRetryMiddleware(initial_delay=0.01, jitter=False)
     model = ScriptedModel([ConnectionError("lost"), calls(ASK), ConnectionError("lost"), "done"])
-    assert texts((await resumed(model, retry))["messages"]) == ["go", "", "yes", "done"]
+    assert contents((await resumed(model, retry))["messages"]) == ["go", "", "yes", "done"]
     assert len(model.requests) == 4
 
 
@@ -240,7 +236,7 @@ async def test_a_failed_request_is_sent_again_after_a_delay() -> None:
 async def test_another_model_answers_for_one_that_fails() -> None:
     first, second = ScriptedModel([ConnectionError("lost")], loop=True), scripted("done")
     done = await resumed(first, built_in.ModelFallbackMiddleware(second))
-    assert texts(done["messages"]) == ["go", "", "yes", "done"]
+    assert contents(done) == ["go", "", "yes", "done"]
     assert len(first.requests) == len(second.requests) == 2
 
 
@@ -301,10 +297,7 @@ async def test_the_provider_searches_the_deferred_tools() -> None:
 
 @scenario_of("ToolErrorMiddleware")
 async def test_an_error_of_a_tool_becomes_a_message() -> None:
-    async def fails() -> str:
-        """Fail."""
-        raise ConnectionError("lost")
-
+    fails = Recorder().tool("fails", raises=ConnectionError("lost"))
     errors = built_in.ToolErrorMiddleware(lambda error, request: f"{request.tool_call['name']}: {error}")
     done = await resumed(ScriptedModel([calls("fails", ASK), "done"]), errors, tools=[fails, ask])
     assert answers_of(done) == ["fails: lost", "yes"]
@@ -325,7 +318,7 @@ async def test_another_model_answers_for_one_that_refuses() -> None:
     refusal = AIMessage([{"type": "refusal", "refusal": "I will not"}])
     first, second = ScriptedModel([refusal], loop=True), scripted("done")
     done = await resumed(first, built_in.ModelFallbackMiddleware(second), built_in.ModelRefusalMiddleware())
-    assert texts(done["messages"]) == ["go", "", "yes", "done"]
+    assert contents(done) == ["go", "", "yes", "done"]
 
 
 @scenario_of("ModelRouterMiddleware")
@@ -336,5 +329,5 @@ async def test_a_route_is_chosen_once_and_kept_for_the_resume(tmp_path: Path) ->
     choices = {name: built_in.ModelChoice(model, name) for name, model in (("strong", strong), ("weak", weak))}
     router = built_in.ModelRouterMiddleware(choices=choices, instructions="which?", classifier=chosen)
     done = await resumed(weak, router, url=database(tmp_path))
-    assert texts(done["messages"]) == ["go", "", "yes", "done"]
+    assert contents(done) == ["go", "", "yes", "done"]
     assert done["model_route"].choice == "strong"

@@ -5,7 +5,6 @@ from typing import Any
 
 import anyio
 import pytest
-from anyio.to_thread import run_sync
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.messages.ai import UsageMetadata
@@ -17,7 +16,9 @@ from callboard import MiddlewareOrderWarning, create_agent
 from callboard._records._documents import Done, Found
 from callboard.guards import Redact
 from callboard.middleware import Cache, Fallback, Retry, TokenLimit
-from callboard.testing import ScriptedModel, calls
+from callboard.testing import Recorder, ScriptedModel, calls
+
+from ._savers import AT, QUESTION, contents, run, say
 
 # A model of LangChain needs asyncio: on trio it runs on a loop in another thread.
 pytestmark = pytest.mark.real_clock
@@ -38,16 +39,9 @@ async def read(path: str) -> str:
     return path
 
 
-def say(text: str = "go") -> dict[str, Any]:
-    return {"messages": [("user", text)]}
-
-
-async def run(agent: Any, given: Any = None, *, door: str = "ainvoke", **options: Any) -> list[Any]:
-    with anyio.fail_after(WAIT):
-        given = given or say()
-        if door == "invoke":
-            return (await run_sync(lambda: agent.invoke(given, **options)))["messages"]
-        return (await agent.ainvoke(given, **options))["messages"]
+async def told(agent: Any, given: Any = QUESTION, **options: Any) -> list[Any]:
+    """Run an agent, and return its conversation."""
+    return list((await run(agent, given, **options))["messages"])
 
 
 def twice(model: Any, *tools: Any, cache: Any = None, **options: Any) -> list[Any]:
@@ -56,15 +50,11 @@ def twice(model: Any, *tools: Any, cache: Any = None, **options: Any) -> list[An
     return [create_agent(model, list(tools), middleware=[cache], **options) for _ in range(2)]
 
 
-def contents(messages: list[Any]) -> list[str]:
-    return [message.content for message in messages]
-
-
 @pytest.mark.parametrize("door", ["ainvoke", "invoke"])
 async def test_equal_requests_share_a_reply(door: str) -> None:
     """Agents, runs and threads share it, as with tools; each has a copy of its own."""
     model = ScriptedModel([AIMessage([{"type": "text", "text": "done"}])])
-    first, second = [(await run(agent, door=door))[-1] for agent in twice(model)]
+    first, second = [(await told(agent, door=door))[-1] for agent in twice(model)]
     assert len(model.requests) == 1
     assert first.content == second.content
     assert first.content[0] is not second.content[0]
@@ -75,7 +65,7 @@ async def test_a_whole_conversation_is_reused_with_new_ids_of_its_calls() -> Non
     """Call ids of another conversation would give two calls one id, and so one result and one message."""
     script = [calls(("search", {"query": "tea"}), ("search", {"query": "milk"})), calls(("search", {"query": "cup"}))]
     model = ScriptedModel([*script, "done"])
-    first, second = [await run(agent) for agent in twice(model, search)]
+    first, second = [await told(agent) for agent in twice(model, search)]
     assert len(model.requests) == 3
     assert contents(first) == contents(second) == ["go", "", "about tea", "about milk", "", "about cup", "done"]
     ids = [[one.tool_call_id for one in messages if isinstance(one, ToolMessage)] for messages in (first, second)]
@@ -88,7 +78,7 @@ async def test_ids_of_calls_are_new_wherever_a_provider_writes_them() -> None:
     call = {"name": "search", "args": {"query": "tea"}, "id": "c1", "type": "tool_call"}
     kept = {"signatures": {"c1": "x"}}
     reply = AIMessage(content, tool_calls=[call], additional_kwargs=kept)
-    _, second = [await run(agent) for agent in twice(ScriptedModel([reply, "done"]), search)]
+    _, second = [await told(agent) for agent in twice(ScriptedModel([reply, "done"]), search)]
     new = second[1].tool_calls[0]["id"]
     assert new != "c1"
     assert second[1].content == [{**content[0], "id": new}]
@@ -107,11 +97,10 @@ async def test_one_thread_that_asks_again_has_no_id_twice() -> None:
     model = ScriptedModel([calls(("search", {"query": "tea"})), "done"])
     cache = Cache(models=True)
     agent = create_agent(model, [search], middleware=[Forget(), cache], checkpointer="memory")
-    thread = {"configurable": {"thread_id": "1"}}
     seen: list[Any] = []
     async with agent:
         for _ in range(2):
-            seen += [message for message in await run(agent, config=thread) if message.type != "human"]
+            seen += [message for message in await told(agent, config=AT) if message.type != "human"]
     assert len(model.requests) == 2
     assert len({message.id for message in seen}) == len(seen) == 6
     assert len({message.tool_call_id for message in seen if message.type == "tool"}) == 2
@@ -121,7 +110,7 @@ async def test_tokens_are_counted_once() -> None:
     """A reused reply has cost nothing: a count in it would be charged, limited and exported a second time."""
     counted = {"token_usage": {"total_tokens": 3}, "model_name": "m"}
     model = ScriptedModel([AIMessage("done", usage_metadata=USAGE, response_metadata=counted)])
-    first, second = [(await run(agent))[-1] for agent in twice(model)]
+    first, second = [(await told(agent))[-1] for agent in twice(model)]
     assert (first.usage_metadata, second.usage_metadata) == (USAGE, None)
     assert (first.response_metadata["token_usage"], second.response_metadata) == (
         {"total_tokens": 3},
@@ -131,7 +120,7 @@ async def test_tokens_are_counted_once() -> None:
     limit = TokenLimit(3, per=3600)
     model = ScriptedModel([AIMessage("done", usage_metadata=USAGE)])
     for agent in [create_agent(model, [], middleware=[Cache(models=True), limit])] * 3:
-        await run(agent)
+        await told(agent)
 
 
 class Counting(ScriptedModel):
@@ -159,7 +148,7 @@ async def test_equal_requests_at_the_same_time_are_sent_once() -> None:
     model, replies = Counting(pause, AIMessage("done", usage_metadata=USAGE)), list[Any]()
 
     async def one(agent: Any) -> None:
-        replies.append((await run(agent))[-1])
+        replies.append((await told(agent))[-1])
 
     async with anyio.create_task_group() as tasks:
         for agent in twice(model) * 3:
@@ -179,7 +168,7 @@ async def test_an_error_is_shared_and_not_kept() -> None:
 
     async def one(agent: Any) -> None:
         with pytest.raises(ConnectionError) as caught:
-            await run(agent)
+            await told(agent)
         errors.append(caught.value)
 
     agents = twice(model)
@@ -188,7 +177,7 @@ async def test_an_error_is_shared_and_not_kept() -> None:
             tasks.start_soon(one, agent)
     assert len(model._started) == 1
     assert errors[0] is not errors[1]
-    assert (await run(agents[0]))[-1].content == "done"
+    assert (await told(agents[0]))[-1].content == "done"
 
 
 @pytest.mark.parametrize("cancelled", [0, 1], ids=["the one that sends", "the one that waits"])
@@ -199,7 +188,7 @@ async def test_a_cancelled_run_does_not_cost_others_their_reply(cancelled: int) 
 
     async def one(number: int, agent: Any) -> None:
         with scopes[number]:
-            replies[number] = (await run(agent))[-1].content
+            replies[number] = (await told(agent))[-1].content
 
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as tasks:
@@ -250,15 +239,15 @@ async def test_requests_that_differ_do_not_share() -> None:
     for _ in range(2):  # the second time, all come from the cache
         for options in differences:
             made = {"model": model, "tools": [search], **options}
-            changes, given = Settings(**made.pop("settings", {})), made.pop("given", None)
-            await run(create_agent(**made, middleware=[changes, cache]), given)
+            changes, given = Settings(**made.pop("settings", {})), made.pop("given", QUESTION)
+            await told(create_agent(**made, middleware=[changes, cache]), given)
     assert len(model.requests) == 9
     assert len(other.requests) == 1
 
 
 async def test_a_structured_response_is_reused_as_a_copy() -> None:
     model = ScriptedModel([calls(("Answer", {"text": "tea"}))])
-    states = [await agent.ainvoke(say()) for agent in twice(model, response_format=Answer)]
+    states = [await agent.ainvoke(QUESTION) for agent in twice(model, response_format=Answer)]
     assert len(model.requests) == 1
     assert [state["structured_response"] for state in states] == [Answer(text="tea")] * 2
     assert states[0]["structured_response"] is not states[1]["structured_response"]
@@ -279,24 +268,24 @@ async def test_models_with_equal_options_share_replies() -> None:
 
     shared, other = [Named(["done"], model="m") for _ in range(2)], Named(["other"], model="n")
     cache = Cache(models=True)
-    answers = [(await run(create_agent(model, [], middleware=[cache])))[-1].content for model in (*shared, other)]
+    answers = [(await told(create_agent(model, [], middleware=[cache])))[-1].content for model in (*shared, other)]
     assert answers == ["done", "done", "other"]
 
 
 async def test_a_reply_expires() -> None:
     model = ScriptedModel(["1", "2"])
     agents = twice(model, cache=Cache(models=True, ttl=0.1))
-    assert (await run(agents[0]))[-1].content == "1"
+    assert (await told(agents[0]))[-1].content == "1"
     await anyio.sleep(0.2)
-    assert (await run(agents[1]))[-1].content == "2"
+    assert (await told(agents[1]))[-1].content == "2"
 
 
 async def test_replies_are_forgotten_together() -> None:
     cache = Cache(models=True)
     agent = create_agent(ScriptedModel(["1", "2"]), [], middleware=[cache])
-    await run(agent)
+    await told(agent)
     cache.clear()
-    assert (await run(agent))[-1].content == "2"
+    assert (await told(agent))[-1].content == "2"
 
 
 async def test_a_key_function_sees_the_request_and_the_run() -> None:
@@ -310,7 +299,7 @@ async def test_a_key_function_sees_the_request_and_the_run() -> None:
     agent = create_agent(model, [], middleware=[Cache(models=True, key=key)])
     asked = [("ann", "Tea"), ("ann", "tea"), ("bob", "tea"), ("ann", "now"), ("ann", "now")]
     answers = [
-        (await run(agent, say(text), config={"configurable": {"user": user}}))[-1].content for user, text in asked
+        (await told(agent, say(text), config={"configurable": {"user": user}}))[-1].content for user, text in asked
     ]
     assert answers == ["0", "0", "1", "2", "3"]
 
@@ -318,29 +307,21 @@ async def test_a_key_function_sees_the_request_and_the_run() -> None:
 async def test_a_cache_of_tools_is_not_around_models() -> None:
     model = ScriptedModel(["1", "2"])
     agents = twice(model, search, cache=Cache({"search"}))
-    assert [(await run(agent))[-1].content for agent in agents] == ["1", "2"]
+    assert [(await told(agent))[-1].content for agent in agents] == ["1", "2"]
     assert not hasattr(Cache({"search"}), "awrap_model_call")
 
 
 async def test_a_cache_of_models_is_not_around_tools() -> None:
-    ran: list[str] = []
-
-    @tool
-    async def work(text: str) -> str:
-        """Work."""
-        ran.append(text)
-        return text
-
-    model = ScriptedModel([calls(("work", {"text": "a"})), "done"])
-    for agent in twice(model, work):
-        await run(agent)
-    assert (ran, len(model.requests)) == (["a", "a"], 2)
+    recorder, model = Recorder(), ScriptedModel([calls("work"), "done"])
+    for agent in twice(model, recorder.tool("work")):
+        await told(agent)
+    assert (recorder.count("finished"), len(model.requests)) == (2, 2)
 
 
 async def test_a_reply_from_the_cache_is_streamed_once() -> None:
     for agent in twice(ScriptedModel(["well done"])):
         with anyio.fail_after(WAIT):
-            chunks = [chunk async for chunk, _ in agent.astream(say(), stream_mode="messages")]
+            chunks = [chunk async for chunk, _ in agent.astream(QUESTION, stream_mode="messages")]
         assert "".join(str(chunk.content) for chunk in chunks if isinstance(chunk, AIMessage)) == "well done"
 
 
@@ -368,7 +349,7 @@ async def answers_of_processes(store: Any, make: Callable[[], Any], **options: A
     found: list[str] = []
     for number in range(2):
         agent = create_agent(make()([str(number)]), [], middleware=[Cache(models=True, shared=store)], **options)
-        found.append(str((await run(agent))[-1].content))
+        found.append(str((await told(agent))[-1].content))
     return found
 
 
@@ -396,26 +377,26 @@ async def test_a_damaged_reply_in_a_store_is_ignored() -> None:
     store.texts = {name: text.replace("messages", "message") for name, text in store.texts.items()}
     assert (await answers_of_processes(store, lambda: Serializable))[0] == "0"
     agent = create_agent(Serializable(["new"]), [], middleware=[Cache(models=True, shared=store)])
-    assert (await run(agent))[-1].content == "new"
+    assert (await told(agent))[-1].content == "new"
 
 
 async def test_a_message_that_has_no_json_form_is_sent() -> None:
     """Its request has no key, as the call of a tool with such arguments."""
     given = {"messages": [HumanMessage([{"type": "text", "text": "go", "raw": object()}])]}
     model = ScriptedModel(["1", "2"])
-    assert [(await run(agent, given))[-1].content for agent in twice(model)] == ["1", "2"]
+    assert [(await told(agent, given))[-1].content for agent in twice(model)] == ["1", "2"]
 
 
 async def test_a_long_conversation_has_a_key() -> None:
     given = say("go " * 20_000)
     model = ScriptedModel(["1"])
-    assert [(await run(agent, given))[-1].content for agent in twice(model)] == ["1", "1"]
+    assert [(await told(agent, given))[-1].content for agent in twice(model)] == ["1", "1"]
 
 
 async def test_retries_inside_of_a_cache_are_one_request() -> None:
     model = ScriptedModel([ConnectionError("lost"), "done"])
     agent = create_agent(model, [], middleware=[Cache(models=True), Retry(2, initial=0)])
-    assert [(await run(agent))[-1].content for _ in range(2)] == ["done"] * 2
+    assert [(await told(agent))[-1].content for _ in range(2)] == ["done"] * 2
     assert len(model.requests) == 2
 
 

@@ -16,7 +16,7 @@ from callboard import AgentState, create_react_agent
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
 from ._graphs import Desk, busy, chain, hand_off, ids
-from ._savers import AT, QUESTION, complaint, saver_of, scripted, shape
+from ._savers import AT, QUESTION, complaint, saver_of, say, scripted, shape
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.backends("asyncio")]
 """LangGraph's own graphs run on asyncio only."""
@@ -52,7 +52,7 @@ async def test_questions_in_a_nested_agent_are_answered_one_by_id_and_one_plainl
     one = graph() if anew else one
     result = await one.ainvoke(Command(resume="yes"), AT)
 
-    assert shape(result["messages"]) == ["human:go", "ai:", "tool:did x", "tool:a: yes", "tool:b: no", "ai:done"]
+    assert shape(result) == ["human:go", "ai:", "tool:did x", "tool:a: yes", "tool:b: no", "ai:done"]
     assert complaint(result["messages"]) is None
     assert sorted(desk.log[:4]) == ["ask a", "ask b", "before", "work x"]
     assert desk.log[4:] == ["ask b", "answered b", "ask a", "answered a", "after"]
@@ -74,7 +74,7 @@ async def test_the_state_of_a_nested_agent_is_seen_through_the_graph(saver: Any,
     assert outside.interrupts == inside.interrupts == again.interrupts
     assert set(inside.next) == {"tools"}
     assert inside.config["configurable"]["checkpoint_ns"] == f"worker:{outside.tasks[0].id}"
-    assert shape(again.values["messages"]) == ["human:go", "ai:"]
+    assert shape(again.values) == ["human:go", "ai:"]
     assert history[0].config["configurable"]["checkpoint_id"] == again.config["configurable"]["checkpoint_id"]
 
 
@@ -103,7 +103,7 @@ async def test_several_sends_to_one_agent_are_conversations_of_their_own(saver: 
     agent = scripted([reply] * 6, desk.tools())
     builder = StateGraph(MessagesState)
     builder.add_node("worker", agent)
-    fan = [Send("worker", {"messages": [("user", name)]}) for name in "abc"]
+    fan = [Send("worker", say(name)) for name in "abc"]
     builder.add_conditional_edges(START, lambda _: fan, ["worker"])
     graph = builder.compile(checkpointer=saver)
     result = await graph.ainvoke(QUESTION, AT)
@@ -114,7 +114,7 @@ async def test_several_sends_to_one_agent_are_conversations_of_their_own(saver: 
         assert name not in ids(result)
     result = await graph.ainvoke(Command(resume="B"), AT)
 
-    assert [line for line in shape(result["messages"]) if line.startswith("tool")] == [
+    assert [line for line in shape(result) if line.startswith("tool")] == [
         "tool:a: A", "tool:b: B", "tool:c: C",
     ]  # fmt: skip
     assert sorted(desk.log) == sorted([f"ask {name}" for name in "aabbcc"] + [f"answered {name}" for name in "abc"])
@@ -165,7 +165,7 @@ async def test_a_cancelled_graph_takes_the_nested_agent_along(saver: Any) -> Non
     assert recorder.running == 0
     result = await freed.ainvoke(None, AT)
 
-    assert shape(result["messages"])[2:] == ["tool:x", "tool:hangs", "ai:done"]
+    assert shape(result)[2:] == ["tool:x", "tool:hangs", "ai:done"]
     assert again.order == ["hangs"]
     assert len(model.requests) == 2
 
@@ -183,7 +183,7 @@ async def test_a_fork_of_the_graph_runs_the_agent_anew(saver: Any) -> None:
     result = await graph.ainvoke(Command(resume="no"), AT)
 
     assert first["a"] != second["a"]
-    assert shape(result["messages"])[2:] == ["tool:a: no", "ai:done"]
+    assert shape(result)[2:] == ["tool:a: no", "ai:done"]
     assert desk.log == ["ask a", "ask a", "answered a", "after"] * 2
 
 
@@ -198,7 +198,7 @@ async def test_a_change_of_the_inner_state_is_what_the_agent_goes_on_with(saver:
     await graph.aupdate_state(inner.config, {"messages": [refusal]}, as_node="tools")
     result = await graph.ainvoke(None, AT)
 
-    assert shape(result["messages"])[2:] == ["tool:refused", "ai:done"]
+    assert shape(result)[2:] == ["tool:refused", "ai:done"]
     assert desk.log == ["ask a"]
 
 
@@ -215,7 +215,7 @@ async def test_a_nested_agent_that_stops_at_a_node_stops_the_graph(saver: Any, w
     assert "after" not in desk.log
     result = await graph.ainvoke(None, AT)
 
-    assert shape(result["messages"])[2:] == ["tool:did x", "ai:done"]
+    assert shape(result)[2:] == ["tool:did x", "ai:done"]
     assert desk.log == ["work x", "after"]
 
 
@@ -235,15 +235,15 @@ async def test_an_agent_called_twice_in_one_node_does_not_run_again_what_it_fini
 
     async def node(state: Any, config: RunnableConfig) -> Any:
         given = (config,) if with_config else ()
-        first = await agent.ainvoke({"messages": [("user", "first")]}, *given)
-        second = await agent.ainvoke({"messages": [("user", "second")]}, *given)
+        first = await agent.ainvoke(say("first"), *given)
+        second = await agent.ainvoke(say("second"), *given)
         return {"messages": [first["messages"][-1], second["messages"][-1]]}
 
     graph = chain(("node", node), saver=saver)
     assert list(ids(await graph.ainvoke(QUESTION, AT))) == ["a"]
     result = await graph.ainvoke(Command(resume="yes"), AT)
 
-    assert shape(result["messages"]) == ["human:go", "ai:one", "ai:two"]
+    assert shape(result) == ["human:go", "ai:one", "ai:two"]
     assert desk.log == ["work x", "ask a", "ask a", "answered a"]
     assert len(model.requests) == 4
 
@@ -259,7 +259,7 @@ async def test_an_agent_that_keeps_its_conversation_goes_on_with_it_at_the_next_
 
     graph = chain(("node", node), saver=InMemorySaver())
     await graph.ainvoke(QUESTION, AT)
-    await graph.ainvoke({"messages": [("user", "more")]}, AT)
+    await graph.ainvoke(say("more"), AT)
     with pytest.raises(RuntimeError, match="checkpointer=True"):
         await agent.ainvoke(QUESTION, AT)
 
@@ -285,7 +285,7 @@ async def test_two_agents_hand_over_to_each_other(saver: Any, send: bool) -> Non
     result = await graph.ainvoke(Command(resume="yes"), AT)
 
     assert [message.name for message in result["messages"] if message.type == "ai"] == ["ada", "bob", "bob", "ada"]
-    assert shape(result["messages"])[-1] == "ai:the end"
+    assert shape(result)[-1] == "ai:the end"
     assert complaint(result["messages"]) is None
     assert (len(ada.requests), len(bob.requests)) == (2, 2)
 
@@ -323,4 +323,4 @@ async def test_the_second_agent_of_a_node_hands_over_too() -> None:
     result = await builder.compile().ainvoke(QUESTION)
 
     assert desk.log == ["next"]
-    assert shape(result["messages"])[-1] == "tool:over to next"
+    assert shape(result)[-1] == "tool:over to next"

@@ -17,13 +17,13 @@ import pytest
 from anyio import to_thread
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.memory import InMemoryStore
 
 from callboard import InjectedStore, StorageError, create_react_agent
 from callboard.conversations._database import LazySaver, LazyStore, close, masked, saver_of, store_of
 from callboard.testing import Recorder, ScriptedModel, calls
 
+from ._graphs import chain
 from ._savers import AT, QUESTION, contents, errors_at_once, scripted, use_database
 
 pytestmark = pytest.mark.real_clock
@@ -428,11 +428,8 @@ def test_the_saver_serves_a_langgraph_graph(url: str) -> None:
     saver: Any = saver_of(url)
     assert isinstance(saver, LazySaver)
     saver.serde = JsonPlusSerializer(allowed_msgpack_modules=[("langchain_core.messages.human", "HumanMessage")])
-    builder = StateGraph(MessagesState)
-    builder.add_node("say", lambda state: {"messages": [("ai", "hi")]})
-    builder.add_edge(START, "say")
-    graph = builder.compile(checkpointer=saver)
-    graph.invoke(QUESTION, AT)  # type: ignore[call-overload]
+    graph = chain(("say", lambda state: {"messages": [("ai", "hi")]}), saver=saver)
+    graph.invoke(QUESTION, AT)
     narrow = saver.with_allowlist([("langchain_core.messages.ai", "AIMessage")])
 
     assert [m.content for m in graph.get_state(AT).values["messages"]] == ["go", "hi"]

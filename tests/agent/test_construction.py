@@ -29,17 +29,12 @@ from typing_extensions import TypedDict
 from callboard import InjectedState, ToolNode, ToolRuntime, create_react_agent
 from callboard.testing import Recorder, ScriptedModel, calls
 
-from ._savers import QUESTION, scripted
+from ._savers import QUESTION, run, scripted, shape
 
 # On trio the model runs on the background loop, in another thread, for which a virtual clock does not wait.
 pytestmark = pytest.mark.real_clock
 
 WAIT = 10
-
-
-def shape(result: Any) -> list[str]:
-    messages = result["messages"] if isinstance(result, dict) else result
-    return [f"{message.type}:{message.content}" for message in messages]
 
 
 def script() -> ScriptedModel:
@@ -48,10 +43,6 @@ def script() -> ScriptedModel:
 
 def work(name: str = "work") -> Any:
     return Recorder().tool(name)
-
-
-async def run(agent: Any, given: Any = QUESTION, config: Any = None, **options: Any) -> Any:
-    return await agent.ainvoke(given, config, **options)
 
 
 DONE = ["human:go", "ai:", "tool:work", "ai:done"]

@@ -20,26 +20,24 @@ from langchain.agents.middleware import (
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, ToolCall
-from langchain_core.runnables import RunnableConfig
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config
 from langgraph.errors import EmptyInputError
-from langgraph.types import Command, interrupt
+from langgraph.types import Command
 from langsmith import Client
 from langsmith.run_helpers import get_current_run_tree, tracing_context
 from pydantic import BaseModel
 
 from callboard import Actor, CallPolicy, Limit, RunEvent, ToolNode, create_agent, handler, observe
 from callboard.middleware import Retry
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+
+from ._graphs import asking
+from ._savers import AT, QUESTION, contents, run, say
 
 # Code of LangChain runs on a loop in another thread, which a virtual clock would not wait for.
 pytestmark = pytest.mark.real_clock
-
-WAIT = 10
-GO = {"messages": [("user", "go")]}
-THREAD: RunnableConfig = {"configurable": {"thread_id": "1"}}
 
 
 class Told(AgentMiddleware[Any, Any, Any]):
@@ -82,21 +80,12 @@ async def add(a: int, b: int) -> int:
     return a + b
 
 
-def texts(state: dict[str, Any]) -> list[Any]:
-    return [message.content for message in state["messages"]]
-
-
 def scripted(*asks: Any) -> ScriptedModel:
     return ScriptedModel([calls(*asks), "done"])
 
 
 def adding() -> ScriptedModel:
     return scripted(tool_call("add", a=1, b=2))
-
-
-async def run(agent: Any, given: Any = GO, config: RunnableConfig | None = None) -> Any:
-    with anyio.fail_after(WAIT):
-        return await agent.ainvoke(given, config)
 
 
 def test_langchains_hooks_run_in_langchains_order() -> None:
@@ -121,32 +110,20 @@ async def test_middleware_of_both_kinds_mixes_in_one_list() -> None:
         return await call_next(request)
 
     agent = create_agent(adding(), [add], middleware=[Told("a", notes), ours, Told("b", notes)])
-    assert texts(await run(agent)) == ["go", "", "3", "done"]
+    assert contents(await run(agent)) == ["go", "", "3", "done"]
     around = ["a.wrap_tool_call", "ours", "b.wrap_tool_call"]
     assert [note for note in notes if "tool" in note or note == "ours"] == around
 
 
 async def test_a_callboard_retry_works_beside_a_langchain_middleware() -> None:
-    tries: list[int] = []
-
-    async def flaky() -> str:
-        """Fail once."""
-        tries.append(1)
-        if len(tries) == 1:
-            raise ConnectionError("lost")
-        return "found"
-
+    flaky = Recorder().tool("flaky", raises=ConnectionError("lost"), times=1, returns="found")
     middleware = [ToolRetryMiddleware(max_retries=0, on_failure="error"), Retry(attempts=2, initial=0, any_tool=True)]
     agent = create_agent(scripted(tool_call("flaky")), [flaky], middleware=middleware)
-    assert texts(await run(agent)) == ["go", "", "found", "done"]
+    assert contents(await run(agent)) == ["go", "", "found", "done"]
 
 
 async def test_a_call_has_a_timeout_and_a_policy() -> None:
-    async def slow() -> str:
-        """Wait for ever."""
-        await anyio.sleep_forever()
-        return "never"
-
+    slow = Recorder().tool("slow", hang=True)
     agent = create_agent(scripted(tool_call("slow")), [slow], policies={"slow": CallPolicy(timeout=0.01)})
     result = await run(agent)
     assert result["messages"][2].status == "error"
@@ -154,19 +131,9 @@ async def test_a_call_has_a_timeout_and_a_policy() -> None:
 
 
 async def test_a_limit_holds_for_all_calls_of_the_agent() -> None:
-    running = most = 0
-
-    async def work() -> str:
-        """Count the calls that run."""
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await anyio.lowlevel.checkpoint()
-        running -= 1
-        return "ok"
-
-    await run(create_agent(scripted(*["work"] * 5), [work], limit=Limit(2)))
-    assert most == 2
+    recorder = Recorder()
+    await run(create_agent(scripted(*["work"] * 5), [recorder.tool("work", seconds=0.01)], limit=Limit(2)))
+    assert (recorder.peak, recorder.count("finished")) == (2, 5)
 
 
 async def test_an_actor_is_a_tool_of_the_agent() -> None:
@@ -181,7 +148,7 @@ async def test_an_actor_is_a_tool_of_the_agent() -> None:
             return self._count
 
     async with create_agent(scripted("count", "count"), [Counter()]) as agent:
-        assert texts(await run(agent)) == ["go", "", "1", "2", "done"]
+        assert contents(await run(agent)) == ["go", "", "1", "2", "done"]
 
 
 async def test_the_answer_has_the_form_of_each_strategy_and_a_database_keeps_it(tmp_path: Path) -> None:
@@ -194,8 +161,8 @@ async def test_the_answer_has_the_form_of_each_strategy_and_a_database_keeps_it(
         url = f"sqlite:///{tmp_path / str(number)}"
         model = ScriptedModel([calls(tool_call("add", a=1, b=2)), reply])
         made = partial(create_agent, model, [add], response_format=strategy, checkpointer=url)
-        assert (await run(made(), config=THREAD))["structured_response"] == Answer(value=3)
-        assert (await made().aget_state(THREAD)).values["structured_response"] == Answer(value=3)
+        assert (await run(made(), config=AT))["structured_response"] == Answer(value=3)
+        assert (await made().aget_state(AT)).values["structured_response"] == Answer(value=3)
 
 
 async def test_the_schema_decides_what_goes_in_and_out() -> None:
@@ -207,33 +174,20 @@ async def test_the_schema_decides_what_goes_in_and_out() -> None:
             return {"topic": state["topic"] + "!"}
 
     agent = create_agent(ScriptedModel(["done"]), [], state_schema=Kept, middleware=[Reads()])
-    result = await run(agent, {**GO, "topic": "tea", "structured_response": "forged", "jump_to": "end"})
+    result = await run(agent, {**QUESTION, "topic": "tea", "structured_response": "forged", "jump_to": "end"})
     assert result["topic"] == "tea!"
-    assert texts(result) == ["go", "done"]
+    assert contents(result) == ["go", "done"]
     assert "structured_response" not in result
 
 
 async def test_a_resumed_run_repeats_no_finished_call() -> None:
-    runs: list[int] = []
-    fails = True
-
-    async def once() -> str:
-        """Note each run."""
-        runs.append(1)
-        return "3"
-
-    async def twice() -> str:
-        """Fail in the first run."""
-        if fails:
-            raise ConnectionError("lost")
-        return "ok"
-
-    agent = create_agent(scripted("once", "twice"), [once, twice], checkpointer="memory", on_error="finish")
+    recorder = Recorder()
+    tools = [recorder.tool("once"), recorder.tool("twice", raises=ConnectionError("lost"), times=1)]
+    agent = create_agent(scripted("once", "twice"), tools, checkpointer="memory", on_error="finish")
     with pytest.raises(ConnectionError):
-        await run(agent, config=THREAD)
-    fails = False
-    assert texts(await run(agent, None, THREAD)) == ["go", "", "3", "ok", "done"]
-    assert runs == [1]
+        await run(agent, config=AT)
+    assert contents(await run(agent, None, AT)) == ["go", "", "once", "twice", "done"]
+    assert (recorder.count("started", "once"), recorder.count("started", "twice")) == (1, 2)
 
 
 @pytest.mark.filterwarnings("ignore::langsmith.utils.LangSmithMissingAPIKeyWarning")
@@ -251,7 +205,7 @@ async def test_wrappers_have_their_langsmith_spans_if_something_records_them(ena
     agent = create_agent(adding(), [add], middleware=[Looks(), Told("in", [])])
     nowhere = Client(api_url="http://127.0.0.1:1", api_key="none", auto_batch_tracing=False, tracing_sampling_rate=0)
     with tracing_context(enabled=enabled, client=nowhere):
-        assert texts(await run(agent)) == ["go", "", "3", "done"]
+        assert contents(await run(agent)) == ["go", "", "3", "done"]
     assert found == (["Looks.awrap_tool_call"] if enabled else [None])
 
 
@@ -302,7 +256,7 @@ async def test_a_call_that_cannot_be_stored_is_answered_and_loses_its_arguments(
     for _ in range(3000):
         deep = [deep]
     agent = create_agent(scripted(tool_call("add", "c1", a=deep, b=2)), [add], checkpointer=InMemorySaver())
-    reply, answer = (await run(agent, config=THREAD))["messages"][1:3]
+    reply, answer = (await run(agent, config=AT))["messages"][1:3]
     assert reply.tool_calls[0]["args"] == {}
     assert "deep" in answer.content
     assert answer.tool_call_id == "c1"
@@ -334,18 +288,13 @@ async def test_each_call_has_a_result_before_the_model_is_asked_again() -> None:
     """Providers refuse a conversation with an unanswered call, so a message instead of an approval would end it."""
     human = HumanInTheLoopMiddleware(interrupt_on={"add": True}, interrupt_mode="per_call")
     model = ScriptedModel([calls(tool_call("add", "1", a=1, b=2), tool_call("look", "2")), "done"])
-
-    async def look() -> str:
-        """Look."""
-        return "seen"
-
-    agent = create_agent(model, [add, look], middleware=[human], checkpointer="memory")
-    await run(agent, config=THREAD)
-    state = await run(agent, {"messages": [("user", "Never mind.")]}, THREAD)
+    agent = create_agent(model, [add, Recorder().tool("look")], middleware=[human], checkpointer="memory")
+    await run(agent, config=AT)
+    state = await run(agent, say("Never mind."), AT)
     seen = model.requests[-1]
     assert [message.type for message in seen] == ["human", "ai", "tool", "tool", "human"]
     assert seen[2].content.startswith("Error: this call has no result.")
-    assert seen[3].content == "seen"
+    assert seen[3].content == "look"
     assert state["messages"][:-1] == seen
 
 
@@ -359,7 +308,7 @@ async def test_calls_without_an_id_get_one() -> None:
     asks = [ToolCall(name="add", args={"a": 1, "b": number}, id=None) for number in (2, 3)]
     agent = create_agent(NoIds(messages=iter([AIMessage("", tool_calls=asks), AIMessage("done")])), [add])
     messages = (await run(agent))["messages"]
-    assert [message.content for message in messages] == ["go", "", "3", "4", "done"]
+    assert contents(messages) == ["go", "", "3", "4", "done"]
     assert [call["id"] for call in messages[1].tool_calls] == [message.tool_call_id for message in messages[2:4]]
 
 
@@ -406,22 +355,18 @@ async def test_writes_that_tools_and_hooks_send_to_the_state_are_kept() -> None:
         return factory(model, [note], middleware=[Notes()], checkpointer=InMemorySaver())
 
     agent = agent_of(create_agent)
-    result = await run(agent, GO, THREAD)
-    theirs = await anyio.to_thread.run_sync(agent_of(langchains_agent).invoke, GO, THREAD)
+    result = await run(agent, QUESTION, AT)
+    theirs = await anyio.to_thread.run_sync(agent_of(langchains_agent).invoke, QUESTION, AT)
     assert result["notes"] == theirs["notes"] == ["hook", "around call_1", "one", "around call_2", "two"]
-    assert texts(result) == texts(theirs)
-    assert (await agent.aget_state(THREAD)).values["notes"] == result["notes"]
+    assert contents(result) == contents(theirs)
+    assert (await agent.aget_state(AT)).values["notes"] == result["notes"]
 
 
 async def test_a_write_that_a_finished_call_has_sent_survives_an_interrupted_turn() -> None:
-    def ask() -> str:
-        """Ask a person."""
-        return str(interrupt("may I?"))
-
     model = scripted(tool_call("note", text="one"), tool_call("ask"))
-    agent = create_agent(model, [note, ask], middleware=[Notes()], checkpointer=InMemorySaver())
-    assert "__interrupt__" in await run(agent, GO, THREAD)
-    resumed = await run(agent, Command(resume="yes"), THREAD)
+    agent = create_agent(model, [note, asking("may I?")], middleware=[Notes()], checkpointer=InMemorySaver())
+    assert "__interrupt__" in await run(agent, QUESTION, AT)
+    resumed = await run(agent, Command(resume="yes"), AT)
     assert resumed["notes"] == ["hook", "around call_1", "one", "around call_2"]
 
 
@@ -435,24 +380,24 @@ async def test_a_channel_of_deltas_is_stored_whole_at_the_end_of_a_run() -> None
         messages: Annotated[list[Any], DeltaChannel(joined)]  # type: ignore[misc]
         items: Annotated[list[str], DeltaChannel(joined)]
 
-    model, saver, given = ScriptedModel(["done"] * 4), InMemorySaver(), {**GO, "items": ["x"]}
+    model, saver, given = ScriptedModel(["done"] * 4), InMemorySaver(), {**QUESTION, "items": ["x"]}
     agent = create_agent(model, state_schema=Schema, checkpointer=saver)
     assert "items" in agent.stream_channels
-    await run(agent, given, THREAD)
-    second = await run(agent, given, THREAD)
+    await run(agent, given, AT)
+    second = await run(agent, given, AT)
     assert second["items"] == ["x", "x"]
     assert all(message.id for message in second["messages"])
     theirs = langchains_agent(model, state_schema=Schema, checkpointer=saver)
-    third = await anyio.to_thread.run_sync(theirs.invoke, given, THREAD)
+    third = await anyio.to_thread.run_sync(theirs.invoke, given, AT)
     assert third["items"] == ["x", "x", "x"]
     assert third["messages"][:4] == second["messages"]
-    fourth = await run(agent, given, THREAD)
+    fourth = await run(agent, given, AT)
     assert fourth["items"] == ["x"] * 4
     assert fourth["messages"][:4] == second["messages"]
     assert len(fourth["messages"]) == len(third["messages"]) + 2
 
 
-@pytest.mark.parametrize("before", [[], [GO], [GO, {}]], ids=["new", "stored", "after another"])
+@pytest.mark.parametrize("before", [[], [QUESTION], [QUESTION, {}]], ids=["new", "stored", "after another"])
 async def test_an_empty_input_begins_a_turn_as_in_langchain(before: list[Any]) -> None:
     """The model is asked again with the stored conversation; input with unknown keys only is a mistake, and refused."""
     model = ScriptedModel(["one", "two", "three"] * 2)
@@ -460,9 +405,10 @@ async def test_an_empty_input_begins_a_turn_as_in_langchain(before: list[Any]) -
     for factory in (langchains_agent, create_agent):
         agent = factory(model, [add], checkpointer=InMemorySaver())
         for given in (*before, {}):
-            result = await anyio.to_thread.run_sync(agent.invoke, given, THREAD)
-        places = await anyio.to_thread.run_sync(lambda agent=agent: [*agent.get_state_history(THREAD)])
-        shown.append((len(texts(result)), [(one.metadata["step"], one.next, len(texts(one.values))) for one in places]))
+            result = await anyio.to_thread.run_sync(agent.invoke, given, AT)
+        places = await anyio.to_thread.run_sync(lambda agent=agent: [*agent.get_state_history(AT)])
+        seen = [(one.metadata["step"], one.next, len(one.values["messages"])) for one in places]
+        shown.append((len(result["messages"]), seen))
     assert shown[0] == shown[1]
     with pytest.raises(EmptyInputError):
         await run(create_agent(model, []), {"message": "go"})

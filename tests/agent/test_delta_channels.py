@@ -28,7 +28,7 @@ from callboard.testing import ScriptedModel, calls, tool_call
 from callboard.threads import Threads
 
 from ._graphs import chain
-from ._savers import AT, complaint, contents
+from ._savers import AT, complaint, contents, say
 from .test_postgres import saver_on
 
 # LangChain's agent runs on a loop in another thread, which a virtual clock would not wait for.
@@ -96,7 +96,7 @@ class Desk:
             return await anyio.to_thread.run_sync(partial(getattr(self.theirs, name), *arguments, **options))
 
     async def say(self, who: str, text: str, at: Any = AT, **options: Any) -> Any:
-        return await self.run(who, "invoke", {"messages": [("user", text)]}, at, **options)
+        return await self.run(who, "invoke", say(text), at, **options)
 
     async def answer(self, who: str, text: str) -> Any:
         return await self.run(who, "invoke", Command(resume=text), AT)
@@ -200,7 +200,7 @@ async def test_an_agent_in_a_graph_goes_on_for_the_other(saver: Any, first: str,
     graphs = {who: chain(("worker", agent(factory, keeps)), saver=saver) for who, factory in factories.items()}
     second = "theirs" if first == "ours" else "ours"
     for number in range(2):
-        await anyio.to_thread.run_sync(graphs[first].invoke, {"messages": [("user", f"both {number}")]}, AT)
+        await anyio.to_thread.run_sync(graphs[first].invoke, say(f"both {number}"), AT)
         states = [
             await anyio.to_thread.run_sync(partial(graph.get_state, AT, subgraphs=True)) for graph in graphs.values()
         ]
@@ -241,7 +241,7 @@ async def test_agents_without_such_channels_read_no_history() -> None:
     saver = Counting()
     for factory in (langchains_agent, create_agent, langchains_agent, create_agent):
         one = factory(ScriptedModel([reply], loop=True), [ask], checkpointer=saver)
-        await anyio.to_thread.run_sync(one.invoke, {"messages": [("user", "hello")]}, AT)
+        await anyio.to_thread.run_sync(one.invoke, say("hello"), AT)
     assert saver.histories == []
 
 
@@ -252,7 +252,7 @@ async def test_an_agent_with_other_channels_reads_the_conversation(saver: Any) -
     before = await desk.say("theirs", "hello")
     plain = create_react_agent(ScriptedModel([reply], loop=True), [ask], checkpointer=saver)
     assert (await plain.aget_state(AT)).values["messages"] == before["messages"]
-    after = await plain.ainvoke({"messages": [("user", "hello")]}, AT)
+    after = await plain.ainvoke(say("hello"), AT)
     assert after["messages"][:-2] == before["messages"]
     # The agent has not changed the files, and has not lost them either.
     assert await desk.read() == {"messages": after["messages"], "files": files("a")}
@@ -263,7 +263,7 @@ async def test_stored_threads_show_such_a_conversation(tmp_path: Path) -> None:
     with Threads(url) as threads:
         theirs = agent(langchains_agent, threads.saver_for(agent(create_agent, None)))
         for text in ("write a", "hello"):
-            result = await anyio.to_thread.run_sync(theirs.invoke, {"messages": [("user", text)]}, AT)
+            result = await anyio.to_thread.run_sync(theirs.invoke, say(text), AT)
         found = await threads.read("1")
         assert found is not None
         assert found.messages == result["messages"]
@@ -281,7 +281,7 @@ async def test_a_checkpointer_without_histories_is_refused() -> None:
     lacking = Lacking()
     lacking.storage, lacking.writes, lacking.blobs = saver.storage, saver.writes, saver.blobs
     with pytest.raises(StorageError, match=r"'messages' in LangGraph's DeltaChannel.*begin a new one"):
-        await agent(create_agent, lacking).ainvoke({"messages": [("user", "hello")]}, AT)
+        await agent(create_agent, lacking).ainvoke(say("hello"), AT)
 
 
 async def test_a_damaged_checkpoint_in_the_history_is_told(tmp_path: Path) -> None:

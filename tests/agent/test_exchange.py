@@ -22,7 +22,7 @@ from callboard import AgentState, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
 
 from ._graphs import Desk, busy, ids
-from ._savers import AT, MORE, QUESTION, complaint, saver_of, shape
+from ._savers import AT, MORE, QUESTION, complaint, saver_of, say, shape
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.backends("asyncio")]
 """LangGraph's own agents run on asyncio only."""
@@ -88,7 +88,7 @@ async def test_a_thread_goes_back_and_forth_turn_by_turn(saver: Any, theirs: str
     order = both if first == "theirs" else both[::-1]
     before: list[BaseMessage] = []
     for turn in range(5):
-        await order[turn % 2].ainvoke({"messages": [("user", f"go {turn}")]}, AT)
+        await order[turn % 2].ainvoke(say(f"go {turn}"), AT)
         after = await assert_all_read_the_same(both)
         assert after[: len(before)] == before
         assert len(after) == len(before) + 4
@@ -309,7 +309,7 @@ async def test_a_node_that_ours_does_not_have_is_gone_round(saver: Any) -> None:
     assert (await theirs.aget_state(AT)).next == ("pre_model_hook",)
     result = await ours.ainvoke(None, AT)
 
-    assert shape(result["messages"]) == ["human:go", "ai:done"]
+    assert shape(result) == ["human:go", "ai:done"]
 
 
 async def test_nothing_is_left_to_do_after_a_node_of_another_name() -> None:
@@ -403,8 +403,8 @@ async def test_a_call_of_langgraphs_is_refused_under_ours(saver: Any, theirs: st
     await ours.aupdate_state(AT, {"messages": refusals}, as_node="tools")
     result = await ours.ainvoke(None, AT)
 
-    assert sorted(shape(result["messages"])[2:5]) == ["tool:did x", "tool:no", "tool:no"]
-    assert shape(result["messages"])[5:] == ["ai:understood"]
+    assert sorted(shape(result)[2:5]) == ["tool:did x", "tool:no", "tool:no"]
+    assert shape(result)[5:] == ["ai:understood"]
     assert complaint(await assert_all_read_the_same([first, ours])) is None
 
 
@@ -453,15 +453,13 @@ async def test_the_last_place_of_a_thread_is_whole_and_older_ones_are_ours_to_re
         await ours.ainvoke(QUESTION, AT)
     read_by_us = [place async for place in ours.aget_state_history(AT)]
     read_by_them = [place async for place in other.aget_state_history(AT)]
-    forked = await ours.ainvoke(
-        MORE, next(p for p in read_by_us if shape(p.values["messages"])[-1:] == ["ai:one"]).config
-    )
+    forked = await ours.ainvoke(MORE, next(p for p in read_by_us if shape(p.values)[-1:] == ["ai:one"]).config)
 
     assert len(read_by_them[0].values["messages"]) == 6
     assert all(not place.values.get("messages") for place in read_by_them[1:])
     assert [len(place.values["messages"]) for place in read_by_us if place.next == ()][:3] == [6, 4, 2]
-    assert shape(forked["messages"])[:2] == ["human:go", "ai:one"]
-    assert shape(forked["messages"])[2] == "human:more"
+    assert shape(forked)[:2] == ["human:go", "ai:one"]
+    assert shape(forked)[2] == "human:more"
 
 
 @pytest.mark.parametrize("theirs", THEIRS)
@@ -472,7 +470,7 @@ async def test_the_past_under_langgraph_is_ours_to_go_back_to(saver: Any, theirs
     await other.ainvoke(QUESTION, AT)
     await other.ainvoke(MORE, AT)
     places = [place async for place in ours.aget_state_history(AT)]
-    ended = next(p for p in places if p.next == () and shape(p.values["messages"])[-1] == "ai:one")
+    ended = next(p for p in places if p.next == () and shape(p.values)[-1] == "ai:one")
     result = await ours.ainvoke(MORE, ended.config)
 
-    assert shape(result["messages"]) == ["human:go", "ai:one", "human:more", "ai:other"]
+    assert shape(result) == ["human:go", "ai:one", "human:more", "ai:other"]

@@ -28,7 +28,7 @@ from callboard.conversations._flow import ReactFlow, drawing
 from callboard.conversations._history import repaired
 from callboard.testing import calls, tool_call
 
-from ._savers import AT, complaint, scripted, shape
+from ._savers import AT, complaint, say, scripted, shape
 
 pytestmark = pytest.mark.real_clock
 
@@ -48,7 +48,7 @@ async def test_an_answer_that_is_added_late_comes_before_what_was_said_meanwhile
         return calls(("ask", {"query": "really?"})) if len(given_to_model) == 1 else "done"
 
     agent = scripted([reply], [ask], loop=True, checkpointer=InMemorySaver())
-    first = await agent.ainvoke({"messages": [("user", "go")]}, AT)
+    first = await agent.ainvoke(say("go"), AT)
     asked = [message for message in first["messages"] if isinstance(message, AIMessage)]
     await agent.aupdate_state(AT, {"messages": [HumanMessage("by the way")]})
     answer = ToolMessage("yes", tool_call_id=asked[0].tool_calls[0]["id"])
@@ -57,7 +57,7 @@ async def test_an_answer_that_is_added_late_comes_before_what_was_said_meanwhile
 
     assert complaint(given_to_model[-1]) is None
     assert shape(given_to_model[-1]) == ["human:go", "ai:", "tool:yes", "human:by the way"]
-    assert shape(result["messages"]) == ["human:go", "ai:", "human:by the way", "tool:yes", "ai:done"], "as added"
+    assert shape(result) == ["human:go", "ai:", "human:by the way", "tool:yes", "ai:done"], "as added"
 
 
 IDS = st.sampled_from(["a", "b", "c"])

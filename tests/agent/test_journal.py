@@ -16,13 +16,14 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.errors import InvalidUpdateError
-from langgraph.types import Command, interrupt
+from langgraph.types import Command
 
 from callboard import AgentState, StorageError, create_react_agent
 from callboard.conversations._history import UNANSWERED
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
-from ._savers import MORE, QUESTION, complaint, saver_of, scripted, shape
+from ._graphs import asking
+from ._savers import MORE, QUESTION, complaint, saver_of, say, scripted, shape
 
 pytestmark = pytest.mark.real_clock
 
@@ -78,10 +79,10 @@ async def test_what_the_run_goes_on_with_is_stored_before_but_for_exit(durabilit
         return "done" if len(seen) == 2 else calls(("work", {"query": "result a"}), ("work", {"query": "result b"}))
 
     agent = scripted([look], [Recorder().tool("work")], loop=True, checkpointer=memory)
-    await agent.ainvoke({"messages": [("user", "the question")]}, at(), durability=durability)
+    await agent.ainvoke(say("the question"), at(), durability=durability)
     state = await agent.aget_state(at())
 
-    assert shape(state.values["messages"])[-1] == "ai:done"
+    assert shape(state.values)[-1] == "ai:done"
     if durability == "sync":
         assert seen == [["the question"], ["the question", "result a", "result b"]]
     if durability == "exit":
@@ -118,7 +119,7 @@ async def test_storage_grows_with_the_number_of_turns(database: tuple[Any, Calla
     sizes = {}
     with anyio.fail_after(60):
         for turn in range(1, 25):
-            await agent.ainvoke({"messages": [("user", TEXT)]}, at())
+            await agent.ainvoke(say(TEXT), at())
             if turn in (12, 24):
                 sizes[turn] = size()
 
@@ -187,12 +188,7 @@ async def test_what_has_to_be_pickled_is_kept_like_anything_else() -> None:
         return ToolMessage("done", tool_call_id="1", artifact=Odd())
 
     replies = [calls(tool_call("work", "1"), tool_call("stop", "2")), "one", "two"]
-
-    async def stop(query: str = "") -> str:
-        """Stop."""
-        return str(interrupt("stop?"))
-
-    agent = scripted(replies, [work, stop], checkpointer=saver)
+    agent = scripted(replies, [work, asking("stop?", "stop")], checkpointer=saver)
     with anyio.fail_after(60):
         await agent.ainvoke(QUESTION, at())
         await agent.ainvoke(Command(resume="go on"), at())
@@ -296,8 +292,8 @@ async def test_a_checkpointer_that_fails_once_loses_nothing(where: str, stores: 
     result = await agent.ainvoke(None, at())
     later = await agent.ainvoke(MORE, at())
 
-    assert shape(result["messages"]) == ["human:go", "ai:", "tool:a", "tool:b", "ai:done"]
-    assert shape(later["messages"])[-2:] == ["human:more", "ai:again"]
+    assert shape(result) == ["human:go", "ai:", "tool:a", "tool:b", "ai:done"]
+    assert shape(later)[-2:] == ["human:more", "ai:again"]
     assert recorder.count("finished", query="a") == 1
     assert len(model.requests) == 3
 
@@ -378,7 +374,7 @@ async def test_what_finishes_while_a_write_fails_is_stored_with_the_next(tmp_pat
             await beside.run(agent, 1)
         result = await agent.ainvoke(None, at())
 
-    assert shape(result["messages"]) == ["human:go", "ai:", "tool:slow", "tool:work", "ai:done"]
+    assert shape(result) == ["human:go", "ai:", "tool:slow", "tool:work", "ai:done"]
     assert sorted(beside.ran) == ["slow", "work"]
 
 
@@ -393,7 +389,7 @@ async def test_what_cannot_be_stored_costs_no_result_that_was_to_be_stored_along
         result = await agent.ainvoke(MORE, at())
 
     texts = ["human:go", "ai:", "tool:slow", f"tool:{UNANSWERED}", "tool:work", "human:more", "ai:done"]
-    assert sorted(shape(result["messages"])) == sorted(texts)
+    assert sorted(shape(result)) == sorted(texts)
     assert sorted(beside.ran) == ["slow", "unheard", "work"]
 
 
@@ -410,8 +406,8 @@ async def test_a_checkpoint_that_could_not_be_written_is_made_up_for(durability:
     result = await agent.ainvoke(MORE, at())
 
     if durability == "async":
-        assert shape(state.values["messages"]) == ["human:go", "ai:one", "human:more", "ai:two"]
-        assert shape(result["messages"])[4:] == ["human:more", "ai:three"]
+        assert shape(state.values) == ["human:go", "ai:one", "human:more", "ai:two"]
+        assert shape(result)[4:] == ["human:more", "ai:three"]
     assert complaint(result["messages"]) is None
 
 
@@ -431,7 +427,7 @@ async def test_a_state_that_cannot_be_stored_is_an_error_and_costs_no_finished_r
 
     results = [message.content for message in result["messages"] if message.type == "tool"]
     assert sum(content != UNANSWERED for content in results) == finished
-    assert shape(result["messages"])[-1] == "ai:fine"
+    assert shape(result)[-1] == "ai:fine"
     assert complaint(result["messages"]) is None
 
 
@@ -443,7 +439,7 @@ async def test_writes_that_contradict_each_other_do_not_make_a_thread_unusable(s
         await agent.ainvoke(QUESTION, at())
     result = await agent.ainvoke(MORE, at())
 
-    assert shape(result["messages"])[-2:] == ["human:more", "ai:fine"]
+    assert shape(result)[-2:] == ["human:more", "ai:fine"]
     assert complaint(result["messages"]) is None
 
 
@@ -471,7 +467,7 @@ async def test_a_step_that_was_not_ended_is_seen_to_go_on() -> None:
     saver.dead = False
     result = await agent.ainvoke(None, at())
 
-    assert shape(result["messages"]) == ["human:go", "ai:", "tool:a", "ai:done"]
+    assert shape(result) == ["human:go", "ai:", "tool:a", "ai:done"]
     assert recorder.count("started") == 1
     assert state.next
 
@@ -492,7 +488,7 @@ async def test_a_thread_id_that_is_a_number_is_the_same_as_its_text(saver: Any) 
     await agent.ainvoke(QUESTION, {"configurable": {"thread_id": 1}})
     state = await agent.aget_state(at("1"))
 
-    assert shape(state.values["messages"]) == ["human:go", "ai:hi"]
+    assert shape(state.values) == ["human:go", "ai:hi"]
 
 
 @pytest.mark.parametrize("new", [True, False], ids=["of a new thread", "of a known thread"])

@@ -17,20 +17,12 @@ from callboard import AgentState, ToolNode, create_react_agent
 from callboard.middleware import CircuitBreaker
 from callboard.testing import Recorder, ScriptedModel, calls
 
-from ._savers import AT, QUESTION, scripted
+from ._savers import AT, run, say, scripted, shape
 
 pytestmark = pytest.mark.real_clock
 
 
 versions = pytest.mark.parametrize("version", ["v1", "v2"])
-
-
-def shape(result: Any) -> list[str]:
-    return [f"{message.type}:{message.content}" for message in result["messages"]]
-
-
-async def run(agent: Any, given: Any = QUESTION, config: Any = None, **options: Any) -> Any:
-    return await agent.ainvoke(given, config, **options)
 
 
 # Commands.
@@ -112,7 +104,7 @@ async def test_a_thread_whose_steps_are_used_up_goes_on(version: Any) -> None:
     agent = create_react_agent(model, [recorder.tool("work")], checkpointer=InMemorySaver(), version=version)
     with pytest.raises(GraphRecursionError, match="Recursion limit of 3 reached"):
         await run(agent, config={**AT, "recursion_limit": 3})
-    result = await run(agent, {"messages": [("user", "go on")]}, AT)
+    result = await run(agent, say("go on"), AT)
 
     sorry = "ai:Sorry, need more steps to process this request."
     assert shape(result) == ["human:go", "ai:", "tool:work", sorry, "human:go on", "ai:done"]

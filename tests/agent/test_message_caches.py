@@ -23,7 +23,7 @@ from callboard._langgraph._serializers import OutlineSerializer, StrictSerialize
 from callboard.testing import Recorder, ScriptedModel, calls
 
 from ._messages import MESSAGES, changeable, outcome_of, parts, turns
-from ._savers import AT, SAVERS, errors_at_once, saver_of, scripted
+from ._savers import AT, SAVERS, errors_at_once, saver_of, say, scripted
 
 SERIALIZERS: dict[str, Callable[[], Any]] = {"LangGraph's": JsonPlusSerializer, "ours": lambda: StrictSerializer("x")}
 
@@ -309,7 +309,7 @@ async def test_what_a_tool_does_to_an_old_message_is_stored(kind: str, tmp_path:
         model = ScriptedModel([reply for _ in range(6) for reply in (calls(("work", {"query": "a"})), "done")])
         agent = create_react_agent(model, [Recorder().tool("work")], prompt=prompt, checkpointer=saver)
         for _ in range(6):
-            result = await agent.ainvoke({"messages": [("user", "go")]}, AT)
+            result = await agent.ainvoke(say("go"), AT)
             found = await agent.aget_state(AT)
             bare = await _as_langgraph_reads(saver)
             assert parts(found.values["messages"]) == parts(bare)
@@ -367,9 +367,9 @@ async def made_by_a_turn(saver: Any, counter: Counter, length: int) -> tuple[int
     agent = agent_with(saver, [reply for _ in range(2) for reply in (calls(("work", {"query": "a"})), "done")])
     place = {"configurable": {"thread_id": f"of {length}"}}
     await agent.aupdate_state(place, {"messages": turns(length)}, as_node="agent")
-    await agent.ainvoke({"messages": [("user", "go")]}, place)
+    await agent.ainvoke(say("go"), place)
     made, dumped = counter.made, counter.dumped
-    result = await agent.ainvoke({"messages": [("user", "go")]}, place)
+    result = await agent.ainvoke(say("go"), place)
     assert len(result["messages"]) == 4 * (length + 2)
     return counter.made - made, counter.dumped - dumped
 
@@ -497,7 +497,7 @@ def test_a_user_s_subclass_of_a_saver_is_the_object_that_reads() -> None:
             return super().get_tuple(config)
 
     saver = Own()
-    agent_with(saver, ["hi"]).invoke({"messages": [("user", "go")]}, AT)
+    agent_with(saver, ["hi"]).invoke(say("go"), AT)
 
     assert set(read_by) == {id(saver)}
 

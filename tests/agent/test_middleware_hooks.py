@@ -13,6 +13,8 @@ from langchain.agents.middleware import AgentMiddleware, hook_config
 from callboard import create_agent
 from callboard.testing import ScriptedModel, calls, tool_call
 
+from ._savers import say
+
 # Code of LangChain runs on a loop in another thread, which a virtual clock would not wait for.
 pytestmark = pytest.mark.real_clock
 
@@ -130,7 +132,7 @@ async def place_of(hook: str, halves: tuple[str, ...], *, is_sync: bool) -> str:
     agent = create_agent(
         ScriptedModel([calls(ADD), "done"]), [add], middleware=[middleware("1", told, halves, hooks=(hook,))]
     )
-    given = {"messages": [("user", "go")]}
+    given = say("go")
     with anyio.fail_after(WAIT):
         try:
             await (anyio.to_thread.run_sync(agent.invoke, given) if is_sync else agent.ainvoke(given))

@@ -7,7 +7,6 @@ from typing import Any
 
 import anyio
 import pytest
-from anyio.to_thread import run_sync
 from langchain.agents.middleware import ModelFallbackMiddleware
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk
@@ -18,11 +17,12 @@ from callboard import CallPolicy, CallRejectedError, CallTimeoutError, CircuitOp
 from callboard.middleware import CircuitBreaker, Retry
 from callboard.testing import ScriptedModel
 
+from ._savers import QUESTION, run
+
 # A model of LangChain needs asyncio: on trio it runs on a loop in another thread.
 pytestmark = pytest.mark.real_clock
 
 WAIT = 10
-GO = {"messages": [("user", "go")]}
 
 
 class Silent(BaseChatModel):
@@ -86,11 +86,6 @@ class Busy(Exception):
         self.response = type("Response", (), {"headers": {"Retry-After": seconds}, "status_code": 429})()
 
 
-async def run(agent: Any, door: str = "ainvoke") -> Any:
-    with anyio.fail_after(WAIT):
-        return await (agent.ainvoke(GO) if door == "ainvoke" else run_sync(agent.invoke, GO))
-
-
 both_doors = pytest.mark.parametrize("door", ["ainvoke", "invoke"])
 
 
@@ -127,7 +122,7 @@ async def test_a_stream_that_goes_on_is_not_given_up() -> None:
 async def test_a_failed_request_is_sent_again(door: str) -> None:
     model = Failing([ConnectionError("lost"), ConnectionError("lost")], "done")
     agent = create_agent(model, [], middleware=[Retry(attempts=3, initial=0)], model_policy=CallPolicy(timeout=5))
-    assert (await run(agent, door))["messages"][-1].content == "done"
+    assert (await run(agent, door=door))["messages"][-1].content == "done"
 
 
 async def test_a_provider_that_asks_for_a_pause_of_days_gets_no_further_request() -> None:
@@ -151,9 +146,9 @@ async def test_a_circuit_opens_for_a_model_that_keeps_failing(door: str) -> None
     agent = create_agent(model, [], middleware=[CircuitBreaker(minimum=2, open_for=60)])
     for _ in range(2):
         with pytest.raises(ConnectionError):
-            await run(agent, door)
+            await run(agent, door=door)
     with pytest.raises(CircuitOpenError, match=r"^The model 'Failing'"):
-        await run(agent, door)
+        await run(agent, door=door)
 
 
 async def test_an_error_that_is_not_matched_is_raised_at_once() -> None:
@@ -196,7 +191,7 @@ async def test_a_limit_holds_for_all_agents_that_have_the_policy(door: str) -> N
     agents = [create_agent(model, [], model_policy=policy) for _ in range(2)]
     async with anyio.create_task_group() as tasks:
         for agent in agents * 2:
-            tasks.start_soon(run, agent, door)
+            tasks.start_soon(partial(run, agent, door=door))
     assert model._running == [0, 1]
 
 
@@ -228,7 +223,7 @@ async def test_a_key_of_a_limit_sees_the_run() -> None:
     policy = CallPolicy(limit=Limit(concurrency=1, key=user))
     agent = create_agent(ScriptedModel(["done"]), [], model_policy=policy)
     with anyio.fail_after(WAIT):
-        await agent.ainvoke(GO, {"configurable": {"user": "ann"}})
+        await agent.ainvoke(QUESTION, {"configurable": {"user": "ann"}})
     assert seen == ["ann"]
 
 

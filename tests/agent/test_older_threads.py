@@ -45,7 +45,7 @@ async def test_what_had_finished_stays_finished_and_what_was_asked_is_answered(s
     """Half of the answers were given to the earlier version; the others are given to this version."""
     result = await answered(agent_of(saver), "waits", "two")
 
-    assert shape(result["messages"]) == ["human:waits", "ai:", "tool:w1 is done", "tool:w2: one, two", "ai:done"]
+    assert shape(result) == ["human:waits", "ai:", "tool:w1 is done", "tool:w2: one, two", "ai:done"]
 
 
 async def test_a_call_that_raised_runs_again_and_its_neighbour_does_not(saver: SqliteSaver) -> None:
@@ -55,7 +55,7 @@ async def test_a_call_that_raised_runs_again_and_its_neighbour_does_not(saver: S
     result = await agent.ainvoke(None, config("failed"))
 
     assert [task.error for task in state.tasks] == [None, "OSError('broken')"]
-    assert shape(result["messages"])[2:] == ["tool:f1 is done", "tool:f2 is whole", "ai:done"]
+    assert shape(result)[2:] == ["tool:f1 is done", "tool:f2 is whole", "ai:done"]
 
 
 async def test_a_call_that_was_begun_is_asked_about_and_keeps_its_approval(saver: SqliteSaver) -> None:
@@ -66,14 +66,14 @@ async def test_a_call_that_was_begun_is_asked_about_and_keeps_its_approval(saver
 
     (question,) = waiting["__interrupt__"]
     assert "whether it had any effect is unknown" in question.value[0]["description"]
-    assert shape(result["messages"])[2:] == ["tool:k1 is done", "tool:k2 is paid", "ai:done"]
+    assert shape(result)[2:] == ["tool:k1 is done", "tool:k2 is paid", "ai:done"]
 
 
 async def test_calls_that_were_sent_go_on(saver: SqliteSaver) -> None:
     """Calls of a `Send` have records in addition to those of the conversation's calls."""
     result = await answered(agent_of(saver), "sent", "two")
 
-    assert shape(result["messages"])[2:] == ["tool:sent", "ai:done", "tool:s2: one, two", "ai:done"]
+    assert shape(result)[2:] == ["tool:sent", "ai:done", "tool:s2: one, two", "ai:done"]
 
 
 async def test_every_place_of_an_older_thread_can_be_shown(saver: SqliteSaver) -> None:

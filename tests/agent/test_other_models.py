@@ -5,7 +5,6 @@ from typing import Any
 
 import anyio
 import pytest
-from anyio.to_thread import run_sync
 from langchain.agents.middleware import AgentMiddleware, ModelRefusalMiddleware
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
@@ -14,17 +13,12 @@ from callboard import CallPolicy, CallRejectedError, CallTimeoutError, CircuitOp
 from callboard.middleware import CircuitBreaker, Fallback, Value
 from callboard.testing import Recorder, ScriptedModel, calls
 
+from ._savers import contents, run
+
 # A model of LangChain needs asyncio: on trio it runs on a loop in another thread.
 pytestmark = pytest.mark.real_clock
 
-WAIT = 10
-GO = {"messages": [("user", "go")]}
 LOST = ConnectionError("lost")
-
-
-async def run(agent: Any, door: str = "ainvoke") -> Any:
-    with anyio.fail_after(WAIT):
-        return await (agent.ainvoke(GO) if door == "ainvoke" else run_sync(agent.invoke, GO))
 
 
 def failing(error: Exception = LOST) -> ScriptedModel:
@@ -39,7 +33,7 @@ async def answer_of(model: BaseChatModel, *middleware: Any, **options: Any) -> s
 async def test_the_first_model_that_replies_answers(door: str) -> None:
     second, third, fourth = failing(KeyError("no")), ScriptedModel(["third"]), ScriptedModel([])
     agent = create_agent(failing(), [], middleware=[Fallback(models=[second, third, fourth])])
-    assert (await run(agent, door))["messages"][-1].content == "third"
+    assert (await run(agent, door=door))["messages"][-1].content == "third"
     assert (len(second.requests), fourth.requests) == (1, [])
 
 
@@ -106,7 +100,7 @@ async def test_no_other_model_is_asked_after_the_end_of_the_budget(door: str) ->
             return self._generate()
 
     with pytest.raises((TimeoutError, ConnectionError)):
-        await run(create_agent(Blocking([]), [], middleware=[Fallback(models=[other])], budget=0.1), door)
+        await run(create_agent(Blocking([]), [], middleware=[Fallback(models=[other])], budget=0.1), door=door)
     assert other.requests == []
 
 
@@ -139,7 +133,7 @@ async def test_one_fallback_is_for_tools_and_models() -> None:
     model = ScriptedModel([calls("search"), LOST])
     fallback = Fallback({"search": Value("from the fallback")}, models=[ScriptedModel(["other"])])
     done = await run(create_agent(model, [broken], middleware=[fallback]))
-    assert [message.content for message in done["messages"]] == ["go", "", "from the fallback", "other"]
+    assert contents(done) == ["go", "", "from the fallback", "other"]
 
 
 async def test_a_fallback_of_tools_is_not_around_models() -> None:

@@ -74,7 +74,7 @@ async def test_three_questions_beside_two_finished_calls_are_answered_one_by_one
         result = await one.ainvoke(given, AT)
 
     expected = ["human:go", "ai:", "tool:x", "tool:a: yes", "tool:b: yes", "tool:c: yes", "tool:y", "ai:done"]
-    assert shape(result["messages"]) == expected
+    assert shape(result) == expected
     assert complaint(result["messages"]) is None
     assert sorted(asking.started) == ["a", "a", "b", "b", "b", "c", "c"]
     assert asking.answered == ["c", "b", "a"]
@@ -130,7 +130,7 @@ async def test_answers_that_fit_no_question_are_refused_and_change_nothing(saver
     result = await agent.aget_state(AT)
 
     assert sorted(asking.started) == ["a", "a", "b", "b"]
-    assert shape(result.values["messages"])[-1] == "ai:done"
+    assert shape(result.values)[-1] == "ai:done"
 
 
 async def test_an_answer_without_a_checkpointer_is_refused() -> None:
@@ -165,7 +165,7 @@ async def test_a_new_message_instead_of_an_answer_keeps_what_finished(saver: Any
     assert all(message.text.startswith(NEW_MESSAGE_INSTEAD) for message in sent[3:5])
     for request in model.requests:
         assert complaint([message for message in request if message.id]) is None
-    assert shape(last["messages"])[-2:] == ["tool:a: yes", "ai:done"]
+    assert shape(last)[-2:] == ["tool:a: yes", "ai:done"]
     assert recorder.count("started") == 1
 
 
@@ -177,8 +177,8 @@ async def test_a_command_that_goes_elsewhere_leaves_the_questions_and_keeps_the_
     await agent.ainvoke(QUESTION, AT)
     result = await agent.ainvoke(Command(goto="agent"), AT)
 
-    assert shape(result["messages"])[2] == "tool:x"
-    assert shape(result["messages"])[-1] == "ai:done"
+    assert shape(result)[2] == "tool:x"
+    assert shape(result)[-1] == "ai:done"
     assert complaint(result["messages"]) is None
     assert asking.started == ["a"]
 
@@ -205,7 +205,7 @@ async def test_a_hook_may_ask_and_is_answered(saver: Any) -> None:
     assert (await agent.aget_state(AT)).next == ("post_model_hook",)
     result = await agent.ainvoke(Command(resume="better"), AT)
 
-    assert shape(result["messages"]) == ["human:go", "ai:better"]
+    assert shape(result) == ["human:go", "ai:better"]
     assert shape(model.requests[0]) == ["human:go", "human:now"]
     assert len(model.requests) == 1
     assert log == ["before", "before", "after", "after"]
@@ -230,8 +230,8 @@ async def test_a_waiting_call_is_refused_and_its_neighbours_results_are_kept(sav
     assert (state.next, state.interrupts) == (("agent",), ())
     result = await agent.ainvoke(None, AT)
 
-    assert sorted(shape(result["messages"])[2:4]) == ["tool:no", "tool:x"]
-    assert shape(result["messages"])[4:] == ["ai:understood"]
+    assert sorted(shape(result)[2:4]) == ["tool:no", "tool:x"]
+    assert shape(result)[4:] == ["ai:understood"]
     assert recorder.count("started") == 1
 
 
@@ -250,7 +250,7 @@ async def test_ids_of_calls_that_a_model_repeats_are_kept_apart(saver: Any) -> N
     result = await agent.ainvoke(Command(resume="no"), AT)
 
     assert first["a"] != second["a"]
-    tools = [text for text in shape(result["messages"]) if text.startswith("tool")]
+    tools = [text for text in shape(result) if text.startswith("tool")]
     assert tools == ["tool:a: yes", "tool:a: no"]
     assert asking.started == ["a"] * 4
 
@@ -268,5 +268,5 @@ async def test_a_refused_call_does_not_run(saver: Any, replaces: bool) -> None:
     more = await agent.ainvoke(MORE, AT)
 
     assert recorder.count("started") == 0
-    assert [shape(one["messages"])[-1] for one in (result, more)] == ["ai:refused", "ai:what else?"]
+    assert [shape(one)[-1] for one in (result, more)] == ["ai:refused", "ai:what else?"]
     assert len(model.requests) == 2

@@ -18,12 +18,12 @@ from callboard import create_react_agent
 from callboard._loops._bridge import run_on_asyncio
 
 from ._provider import Answer, Provider, call, deltas_of, hangs_up, reply, too_many
-from ._savers import AT, complaint, contents
+from ._savers import AT, complaint, contents, say
 
 pytestmark = pytest.mark.real_clock
 
 WAIT = 20
-QUESTION = {"messages": [("user", "What is it like in Paris?")]}
+QUESTION = say("What is it like in Paris?")
 CALLS = [call("call_a", "weather", city="Paris"), call("call_b", "clock", city="Paris, at the river")]
 
 
@@ -145,7 +145,7 @@ async def test_a_stream_that_breaks_in_the_middle_leaves_the_thread_usable(how: 
                 async for chunk, _ in agent.astream(QUESTION, AT, stream_mode="messages"):
                     chunks.append(chunk)
         state = await agent.aget_state(AT)
-        result = await agent.ainvoke({"messages": [("user", "And?")]}, AT)
+        result = await agent.ainvoke(say("And?"), AT)
 
     assert contents(state.values) == TURN[:-1]
     assert state.next == ("agent",)

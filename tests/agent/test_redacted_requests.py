@@ -3,9 +3,7 @@
 import re
 from typing import Any
 
-import anyio
 import pytest
-from anyio.to_thread import run_sync
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import tool
 
@@ -14,21 +12,19 @@ from callboard.guards import Detector, MemoryVault, Redact, RedactedError
 from callboard.middleware import Retry
 from callboard.testing import ScriptedModel, calls
 
+from ._savers import AT, say
+from ._savers import run as plain_run
+
 # A model of LangChain needs asyncio: on trio it runs on a loop in another thread.
 pytestmark = pytest.mark.real_clock
 
-WAIT = 10
 ANN = "ann@example.com"
-GO = {"messages": [("user", f"I am {ANN}.")]}
-THREAD = {"configurable": {"thread_id": "1"}}
+GO = say(f"I am {ANN}.")
 TOKEN = re.compile(r"<email:[0-9a-f]{12}>")
 
 
-async def run(agent: Any, given: Any = GO, *, door: str = "ainvoke", config: Any = THREAD) -> list[Any]:
-    with anyio.fail_after(WAIT):
-        if door == "invoke":
-            return (await run_sync(lambda: agent.invoke(given, config)))["messages"]
-        return (await agent.ainvoke(given, config))["messages"]
+async def run(agent: Any, given: Any = GO, *, door: str = "ainvoke", config: Any = AT) -> list[Any]:
+    return list((await plain_run(agent, given, config, door=door))["messages"])
 
 
 def text_of(model: ScriptedModel, place: int = -1) -> str:
@@ -45,7 +41,7 @@ async def test_the_model_gets_tokens_and_the_thread_keeps_its_messages(door: str
         assert "example.com" not in text_of(model)
         assert len(TOKEN.findall(text_of(model))) == 2
         assert messages[0].content == f"I am {ANN}."
-        state = await agent.aget_state(THREAD)
+        state = await agent.aget_state(AT)
         assert state.values["messages"][0].content == f"I am {ANN}."
 
 
@@ -157,7 +153,7 @@ async def test_a_vault_that_fails_costs_no_request() -> None:
 
 async def test_a_long_conversation_is_searched() -> None:
     model = ScriptedModel(["done"])
-    await run(create_agent(model, [], middleware=[Redact(models=True)]), {"messages": [("user", "a " * 20_000 + ANN)]})
+    await run(create_agent(model, [], middleware=[Redact(models=True)]), say("a " * 20_000 + ANN))
     assert ANN not in text_of(model)
 
 

@@ -11,14 +11,15 @@ import anyio
 import pytest
 from langchain_core.messages import BaseMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.types import Command, interrupt
+from langgraph.types import Command
 
 from callboard import CallPolicy, Limit, ToolNode, cleanup, create_react_agent, remaining
 from callboard.exceptions import AbandonedThreadWarning, RunDeadlineExceededError
 from callboard.testing import Recorder, ScriptedModel, calls
+from tests.helpers import make, make_sync
 
-from ._savers import QUESTION, SAVERS, complaint, saver_of, scripted, shape
+from ._graphs import asking, chain, delegate
+from ._savers import AT, QUESTION, SAVERS, complaint, saver_of, scripted, shape
 
 pytestmark = pytest.mark.real_clock
 
@@ -26,21 +27,20 @@ WAIT = 15
 BUDGET = 0.3
 """Seconds: enough to reach the calls, and too few for a call that hangs."""
 SPENT = f"Error: The run was given up: its budget of {BUDGET} s was spent."
-CONFIG: Any = {"configurable": {"thread_id": "t"}}
 
 
-async def run_out(agent: Any, config: Any = CONFIG, given: Any = QUESTION, **options: Any) -> RunDeadlineExceededError:
+async def run_out(agent: Any, config: Any = AT, given: Any = QUESTION, **options: Any) -> RunDeadlineExceededError:
     """Run until the budget is spent, and check that the run ends soon afterwards."""
     with anyio.fail_after(5), pytest.raises(RunDeadlineExceededError) as caught:
         await agent.ainvoke(given, config, **{"budget": BUDGET, **options})
     return caught.value
 
 
-async def given_up(asked: Sequence[str], tools: Any, config: Any = CONFIG) -> list[BaseMessage]:
+async def given_up(asked: Sequence[str], tools: Any, config: Any = AT) -> list[BaseMessage]:
     """Spend the budget of a run whose model requests some calls; return the messages of its thread."""
     agent = scripted([calls(*asked)], tools, checkpointer=InMemorySaver())
     await run_out(agent, config)
-    return list((await agent.aget_state(CONFIG)).values["messages"])
+    return list((await agent.aget_state(AT)).values["messages"])
 
 
 def quick_and_stuck(recorder: Recorder) -> list[Any]:
@@ -62,11 +62,11 @@ async def test_spent_while_the_model_answers_the_thread_stands_before_the_model(
     saver = InMemorySaver()
     await run_out(create_react_agent(slow, [], checkpointer=saver))
     agent = create_react_agent(quick, [], checkpointer=saver)
-    state = await agent.aget_state(CONFIG)
-    result = await agent.ainvoke(None, CONFIG)
+    state = await agent.aget_state(AT)
+    result = await agent.ainvoke(None, AT)
 
     assert state.next == ("agent",)
-    assert shape(result["messages"]) == ["human:go", "ai:here"]
+    assert shape(result) == ["human:go", "ai:here"]
 
 
 async def test_calls_that_run_get_their_message_and_finished_neighbours_keep_theirs() -> None:
@@ -87,7 +87,7 @@ async def test_calls_in_a_queue_get_their_message_and_never_start(bound: str) ->
     recorder = Recorder()
     policies = {"stuck": CallPolicy(limit=Limit(concurrency=1))} if bound == "limit" else None
     node = ToolNode([recorder.tool("stuck", hang=True)], policies=policies, grace=0.1)
-    messages = await given_up(["stuck"] * 3, node, {**CONFIG, "max_concurrency": 1} if policies is None else CONFIG)
+    messages = await given_up(["stuck"] * 3, node, {**AT, "max_concurrency": 1} if policies is None else AT)
 
     assert recorder.count("started") == 1
     assert endings(messages) == ["deadline"] * 3
@@ -107,9 +107,9 @@ async def test_a_sync_call_that_cannot_be_stopped_is_named_and_its_late_result_d
         release.set()
     while node.statistics().abandoned_threads:
         await anyio.sleep(0.001)
-    result = await agent.ainvoke(None, CONFIG)
+    result = await agent.ainvoke(None, AT)
 
-    assert shape(result["messages"]) == ["human:go", "ai:", f"tool:{SPENT}", "ai:done"]
+    assert shape(result) == ["human:go", "ai:", f"tool:{SPENT}", "ai:done"]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ async def test_an_error_in_clean_up_is_the_cause_and_not_the_end(handles: bool) 
     agent = scripted([calls("broken", "stuck")], node, checkpointer=InMemorySaver())
     error = await run_out(agent)
 
-    messages = list((await agent.aget_state(CONFIG)).values["messages"])
+    messages = list((await agent.aget_state(AT)).values["messages"])
     assert complaint(messages) is None
     assert endings(messages) == ["error" if handles else "deadline", "deadline"]
     assert handles or isinstance(error.__cause__, RuntimeError)
@@ -186,12 +186,12 @@ async def test_spent_in_a_hook_the_thread_stands_before_it(where: str) -> None:
     options: dict[str, Any] = {where: hook}
     agent = scripted(["here"], [], checkpointer=InMemorySaver(), **options)
     await run_out(agent)
-    state = await agent.aget_state(CONFIG)
-    result = await agent.ainvoke(None, CONFIG)
+    state = await agent.aget_state(AT)
+    result = await agent.ainvoke(None, AT)
 
     assert cancelled.is_set()
     assert state.next == (where,)
-    assert shape(result["messages"]) == ["human:go", "ai:here"]
+    assert shape(result) == ["human:go", "ai:here"]
 
 
 # The thread afterwards.
@@ -208,9 +208,9 @@ async def test_the_state_is_kept_and_the_thread_goes_on_with_none(kind: str, dur
         await run_out(first, durability=durability)
         model = ScriptedModel(["done"])
         second = create_react_agent(model, tools, checkpointer=saver)
-        result = await second.ainvoke(None, CONFIG, durability=durability)
+        result = await second.ainvoke(None, AT, durability=durability)
 
-    assert shape(result["messages"]) == ["human:go", "ai:", "tool:quick", f"tool:{SPENT}", "ai:done"]
+    assert shape(result) == ["human:go", "ai:", "tool:quick", f"tool:{SPENT}", "ai:done"]
     assert [message.id for message in model.requests[0]] == [message.id for message in result["messages"][:-1]]
     assert (recorder.count("started", "quick"), recorder.count("started", "stuck")) == (1, 1)
 
@@ -218,20 +218,14 @@ async def test_the_state_is_kept_and_the_thread_goes_on_with_none(kind: str, dur
 async def test_what_a_person_was_asked_stays_open() -> None:
     """A call that waits for an answer keeps its question, although its neighbour used up the budget."""
     recorder = Recorder()
-
-    async def ask(query: str = "") -> str:
-        """Ask."""
-        return str(interrupt("may I?"))
-
-    agent = scripted(
-        [calls("ask", "stuck"), "done"], [ask, recorder.tool("stuck", hang=True)], checkpointer=InMemorySaver()
-    )
+    tools = [asking("may I?"), recorder.tool("stuck", hang=True)]
+    agent = scripted([calls("ask", "stuck"), "done"], tools, checkpointer=InMemorySaver())
     await run_out(agent)
-    state = await agent.aget_state(CONFIG)
-    result = await agent.ainvoke(Command(resume="yes"), CONFIG)
+    state = await agent.aget_state(AT)
+    result = await agent.ainvoke(Command(resume="yes"), AT)
 
     assert [question.value for question in state.interrupts] == ["may I?"]
-    assert shape(result["messages"])[2:] == ["tool:yes", f"tool:{SPENT}", "ai:done"]
+    assert shape(result)[2:] == ["tool:yes", f"tool:{SPENT}", "ai:done"]
 
 
 async def test_without_a_checkpointer_the_error_is_all_there_is() -> None:
@@ -247,20 +241,21 @@ async def test_without_a_checkpointer_the_error_is_all_there_is() -> None:
 # The remaining time.
 
 
+def looks_at_the_clock(left: list[float]) -> list[Any]:
+    """Return an async tool and a sync one that append the remaining time."""
+
+    async def look(query: str = "") -> None:
+        left.append(remaining())
+
+    def look_in_thread(query: str = "") -> None:
+        left.append(remaining())
+
+    return [make(look), make_sync(look_in_thread)]
+
+
 async def test_tools_see_what_is_left_of_it() -> None:
     left: list[float] = []
-
-    async def here(query: str = "") -> str:
-        """Look at the clock."""
-        left.append(remaining())
-        return ""
-
-    def there(query: str = "") -> str:
-        """Look at the clock."""
-        left.append(remaining())
-        return ""
-
-    agent = scripted([calls("here", "there"), "done"], [here, there], loop=True)
+    agent = scripted([calls("look", "look_in_thread"), "done"], looks_at_the_clock(left), loop=True)
     await agent.ainvoke(QUESTION, budget=WAIT / 2)
     await agent.ainvoke(QUESTION)
 
@@ -284,19 +279,9 @@ async def test_the_budget_of_a_call_within_that_of_the_run_ends_the_call_alone()
 async def test_an_agent_within_a_call_has_no_more_than_the_run_around_it() -> None:
     """Even if its own budget is longer, the inner agent and its calls are cancelled with the caller."""
     recorder, left = Recorder(), list[float]()
-
-    async def look(query: str = "") -> str:
-        """Look at the clock."""
-        left.append(remaining())
-        return ""
-
-    inner = scripted([calls("look"), calls("stuck")], [look, recorder.tool("stuck", hang=True)], budget=60)
-
-    async def ask_inner(query: str = "") -> str:
-        """Ask another agent."""
-        return str((await inner.ainvoke(QUESTION))["messages"][-1].content)
-
-    messages = await given_up(["ask_inner"], [ask_inner])
+    tools = [*looks_at_the_clock(left), recorder.tool("stuck", hang=True)]
+    inner = scripted([calls("look"), calls("stuck")], tools, budget=60)
+    messages = await given_up(["inner"], [delegate(inner, "inner")])
 
     assert left[0] <= BUDGET
     assert (recorder.running, recorder.count("cancelled")) == (0, 1)
@@ -307,13 +292,7 @@ async def test_an_agent_within_a_call_has_no_more_than_the_run_around_it() -> No
 async def test_what_is_left_is_right_across_clocks() -> None:
     """A sync tool of an agent on trio runs another agent, which uses the clock of the background loop."""
     left = list[float]()
-
-    async def look(query: str = "") -> str:
-        """Look at the clock."""
-        left.append(remaining())
-        return ""
-
-    inner = scripted([calls("look"), "done"], [look], budget=360_000)
+    inner = scripted([calls("look"), "done"], looks_at_the_clock(left), budget=360_000)
 
     def ask_inner(query: str = "") -> str:
         """Ask another agent."""
@@ -378,13 +357,10 @@ async def test_within_a_graph_the_agent_goes_on_where_its_budget_ended_it() -> N
     recorder = Recorder()
     tools = quick_and_stuck(recorder)
     model = ScriptedModel([calls("quick", "stuck"), "done"])
-    graph: Any = StateGraph(MessagesState)
-    graph.add_node("agent", create_react_agent(model, tools, budget=BUDGET))
-    graph.add_edge(START, "agent")
-    compiled = graph.compile(checkpointer=InMemorySaver())
+    graph = chain(("agent", create_react_agent(model, tools, budget=BUDGET)), saver=InMemorySaver())
     with pytest.raises(RunDeadlineExceededError):
-        await compiled.ainvoke(QUESTION, CONFIG)
-    result = await compiled.ainvoke(None, CONFIG)
+        await graph.ainvoke(QUESTION, AT)
+    result = await graph.ainvoke(None, AT)
 
-    assert shape(result["messages"]) == ["human:go", "ai:", "tool:quick", f"tool:{SPENT}", "ai:done"]
+    assert shape(result) == ["human:go", "ai:", "tool:quick", f"tool:{SPENT}", "ai:done"]
     assert recorder.count("started") == 2

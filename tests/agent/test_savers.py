@@ -19,12 +19,11 @@ from callboard._loops._current import current_loop
 from callboard.testing import Recorder, ScriptedModel, calls
 from tests.helpers import make
 
-from ._savers import QUESTION, SAVERS, contents, saver_of, scripted, shape
+from ._savers import AT, QUESTION, SAVERS, contents, saver_of, scripted, shape
 
 pytestmark = pytest.mark.real_clock
 
 GRACE = 0.3
-THREAD = {"configurable": {"thread_id": "t"}}
 TABLES = "CREATE TABLE IF NOT EXISTS checkpoints"
 ALL = ["human:go", "ai:", "tool:work", "ai:done"]
 
@@ -91,13 +90,13 @@ async def test_what_takes_longer_than_any_grace_is_stored_all_the_same() -> None
     """A busy database must cause neither lost results nor an error about another run."""
     saver, recorder = Slow(), Recorder()
     async with anyio.create_task_group() as group:
-        group.start_soon(agent_with(saver, recorder).ainvoke, QUESTION, THREAD)
+        group.start_soon(agent_with(saver, recorder).ainvoke, QUESTION, AT)
         await until(saver.waiting)
         await anyio.sleep(3 * GRACE)
         saver.gate.set()
-    state = await agent_with(saver, recorder).aget_state(THREAD)
+    state = await agent_with(saver, recorder).aget_state(AT)
 
-    assert shape(state.values["messages"]) == ALL
+    assert shape(state.values) == ALL
 
 
 async def test_what_is_being_stored_when_the_run_is_cancelled_is_stored() -> None:
@@ -105,13 +104,13 @@ async def test_what_is_being_stored_when_the_run_is_cancelled_is_stored() -> Non
     tool = Tool(Slow())
     agent = tool.agent()
     async with anyio.create_task_group() as group:
-        group.start_soon(agent.ainvoke, QUESTION, THREAD)
+        group.start_soon(agent.ainvoke, QUESTION, AT)
         await tool.is_being_stored()
         group.cancel_scope.cancel()
         tool.saver.gate.set()
-    result = await agent.ainvoke(None, THREAD)
+    result = await agent.ainvoke(None, AT)
 
-    assert shape(result["messages"]) == ALL
+    assert shape(result) == ALL
     assert tool.runs == 1
 
 
@@ -120,7 +119,7 @@ async def test_a_checkpointer_that_never_answers_does_not_hold_a_cancelled_run()
     saver = Slow()
     with pytest.raises(ExceptionGroup) as caught:
         async with anyio.create_task_group() as group:
-            group.start_soon(agent_with(saver, Recorder()).ainvoke, QUESTION, THREAD)
+            group.start_soon(agent_with(saver, Recorder()).ainvoke, QUESTION, AT)
             await until(saver.waiting)
             group.cancel_scope.cancel()
 
@@ -135,7 +134,7 @@ async def test_a_native_cancellation_goes_on_when_what_it_met_is_stored() -> Non
     """`task.cancel()`, as in `asyncio.wait_for`, neither cuts off a write nor is lost."""
     tool = Tool(Slow())
     agent = tool.agent()
-    task = asyncio.get_running_loop().create_task(agent.ainvoke(QUESTION, THREAD))
+    task = asyncio.get_running_loop().create_task(agent.ainvoke(QUESTION, AT))
     await tool.is_being_stored()
     task.cancel()
     await asyncio.sleep(GRACE / 3)
@@ -143,9 +142,9 @@ async def test_a_native_cancellation_goes_on_when_what_it_met_is_stored() -> Non
     tool.saver.gate.set()
     with pytest.raises(asyncio.CancelledError):
         await task
-    result = await agent.ainvoke(None, THREAD)
+    result = await agent.ainvoke(None, AT)
 
-    assert shape(result["messages"]) == ALL
+    assert shape(result) == ALL
     assert tool.runs == 1
 
 
@@ -189,9 +188,9 @@ async def finished_and_resumed(saver: Unlucky) -> tuple[list[str], Recorder]:
     node = ToolNode([recorder.tool("work"), recorder.tool("late", seconds=0.1)], on_error="finish")
     model = ScriptedModel([calls("work", "late"), "done"])
     with pytest.raises(ConnectionError):
-        await create_react_agent(model, node, checkpointer=saver).ainvoke(QUESTION, THREAD)
+        await create_react_agent(model, node, checkpointer=saver).ainvoke(QUESTION, AT)
     saver.mend()
-    result = await create_react_agent(model, node, checkpointer=saver).ainvoke(None, THREAD)
+    result = await create_react_agent(model, node, checkpointer=saver).ainvoke(None, AT)
     return contents(result), recorder
 
 
@@ -215,8 +214,8 @@ async def test_a_run_that_could_not_begin_does_not_keep_its_thread_busy() -> Non
     saver = Unlucky(1)
     agent = scripted(["done"], [], checkpointer=saver)
     with pytest.raises(ConnectionError):
-        await agent.ainvoke(QUESTION, THREAD)
-    result = await agent.ainvoke(None, THREAD)
+        await agent.ainvoke(QUESTION, AT)
+    result = await agent.ainvoke(None, AT)
 
     assert contents(result) == ["go", "done"]
 
@@ -236,7 +235,7 @@ async def test_a_tool_may_await_a_node_of_several_calls_whatever_keeps_the_threa
 
     async with saver_of(kind, tmp_path / "db") as saver:
         agent = scripted([calls("delegate"), "done"], [delegate], checkpointer=saver)
-        result = await agent.ainvoke(QUESTION, THREAD)
+        result = await agent.ainvoke(QUESTION, AT)
 
     assert [message.content for message in result["messages"]] == ["go", "", "2", "done"]
 
@@ -265,7 +264,7 @@ async def test_overrides_of_the_saver_in_memory_are_called() -> None:
     """A subclass of the in-memory saver may encrypt or count, so it must not be treated as the plain saver."""
     saver = Counting()
     agent = scripted([calls("work"), "done"], [Recorder().tool("work")], checkpointer=saver)
-    await agent.ainvoke(QUESTION, THREAD)
+    await agent.ainvoke(QUESTION, AT)
 
     assert {"aget_tuple", "aput", "aput_writes"} <= set(saver.heard)
 
@@ -296,7 +295,7 @@ async def test_a_slow_override_does_not_hold_the_event_loop() -> None:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch)
-        await agent.ainvoke(QUESTION, THREAD)
+        await agent.ainvoke(QUESTION, AT)
         tasks.cancel_scope.cancel()
 
     assert len(gaps) > 10
@@ -314,7 +313,7 @@ async def test_a_saver_creates_its_tables_once_and_commits_twice_for_each_turn(t
         model = ScriptedModel([*[calls("work")] * 10, "done"])
         agent = create_react_agent(model, [Recorder().tool("work")], checkpointer=saver)
         with anyio.fail_after(30):
-            await agent.ainvoke(QUESTION, {**THREAD, "recursion_limit": 50})
+            await agent.ainvoke(QUESTION, {**AT, "recursion_limit": 50})
 
     assert statements.count("COMMIT") == 24
     assert sum(TABLES in statement for statement in statements) == 1

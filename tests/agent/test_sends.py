@@ -15,7 +15,7 @@ import callboard
 from callboard.testing import ScriptedModel, tool_call
 from callboard.tools._errors import UNKNOWN
 
-from ._savers import AT, QUESTION
+from ._savers import AT, QUESTION, contents
 
 pytestmark = [
     pytest.mark.real_clock,
@@ -66,10 +66,6 @@ def sent(text: str) -> Send:
     return Send("agent", {"messages": [HumanMessage(text)]})
 
 
-def texts(result: Any) -> list[str]:
-    return [message.content for message in result["messages"]]
-
-
 def agent_of(works: Works, *replies: Any, saver: Any = None, on_unknown: Any = None, **options: Any) -> Any:
     options.setdefault("version", "v2")
     tools = callboard.ToolNode(works.tools(), handle_tool_errors=False, on_unknown=on_unknown)
@@ -94,7 +90,7 @@ async def test_what_finished_beside_a_failure_does_not_run_again(version: Any) -
     works.fails = False
     result = await agent.ainvoke(None, AT)
 
-    assert texts(result) == ["go", "hi", "a", "c", "end"]
+    assert contents(result) == ["go", "hi", "a", "c", "end"]
     assert works.ran == ["a", "c", "c"]
 
 
@@ -112,7 +108,7 @@ async def test_questions_of_several_calls_of_one_send_are_answered_one_by_one(ve
     await agent.ainvoke(Command(resume={ids["y"]: "no"}), AT)
     result = await agent.ainvoke(Command(resume={ids["x"]: "yes"}), AT)
 
-    assert texts(result) == ["go", "hi", "x: yes", "w", "y: no", "v", "end"]
+    assert contents(result) == ["go", "hi", "x: yes", "w", "y: no", "v", "end"]
     assert works.ran.count("w") == works.ran.count("v") == 1
 
 
@@ -129,7 +125,7 @@ async def test_another_process_goes_on_with_what_was_sent(version: Any) -> None:
     assert (await again.aget_state(AT)).next == ("tools",)
     result = await again.ainvoke(Command(resume="yes"), AT)
 
-    assert texts(result) == ["go", "hi", "x: yes", "heard", "reply"]
+    assert contents(result) == ["go", "hi", "x: yes", "heard", "reply"]
     assert len(model.requests) == 1
 
 
@@ -147,7 +143,7 @@ async def test_langgraph_goes_on_with_what_was_sent() -> None:
 
     questions = [(task.name, [one.value for one in task.interrupts]) for task in state.tasks]
     assert questions == [("tools", []), ("tools", ["x"])]
-    assert texts(result) == ["go", "hi", "w", "x: yes", "end"]
+    assert contents(result) == ["go", "hi", "w", "x: yes", "end"]
     assert works.ran == ["w", "x", "x"]
 
 
@@ -171,8 +167,8 @@ async def test_we_go_on_with_what_langgraph_has_sent(stops: bool) -> None:
         await ours.ainvoke(None, AT)
     result = await ours.ainvoke(Command(resume="yes"), AT)
 
-    assert texts(result)[:3] == ["go", "", "spread"]
-    assert sorted(texts(result)[3:6]) == ["one", "w", "x: yes"]
+    assert contents(result)[:3] == ["go", "", "spread"]
+    assert sorted(contents(result)[3:6]) == ["one", "w", "x: yes"]
     assert sorted(works.ran) == ["w", "x", "x"]
 
 
@@ -208,7 +204,7 @@ async def test_a_send_that_cannot_run_is_refused_before_anything_changes(kind: s
         await agent.ainvoke(Command(update=QUESTION, goto=[send]), AT)
 
     state = await agent.aget_state(AT)
-    assert (texts(state.values), state.next) == (["go", "hi"], ())
+    assert (contents(state.values), state.next) == (["go", "hi"], ())
 
 
 @versions
@@ -234,4 +230,4 @@ async def test_a_killed_process_loses_nothing_that_was_sent(version: Any, on_unk
 
     assert state.next == ("tools", "agent")
     assert after.ran == (["b"] if on_unknown else [])
-    assert texts(result) == ["go", "hi", "a", "b" if on_unknown else UNKNOWN, "reply", "end"]
+    assert contents(result) == ["go", "hi", "a", "b" if on_unknown else UNKNOWN, "reply", "end"]

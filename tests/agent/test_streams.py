@@ -436,7 +436,7 @@ async def test_an_agent_stops_under_astream_events_and_goes_on_without() -> None
     result = await graph.ainvoke(Command(resume="yes"), AT)
 
     assert {"on_chat_model_stream", "on_tool_start", "on_tool_end"} <= {event["event"] for event in events}
-    assert shape(result["messages"])[2:] == ["tool:did x", "tool:a: yes", "ai:done"]
+    assert shape(result)[2:] == ["tool:did x", "tool:a: yes", "ai:done"]
     assert desk.log == ["work x", "ask a", "ask a", "answered a"]
 
 

@@ -24,12 +24,12 @@ from callboard.testing import ScriptedModel, calls
 
 from ._provider import Provider, reply
 from ._provider import call as provider_call
-from ._savers import scripted
+from ._savers import say, scripted
 
 pytestmark = pytest.mark.real_clock
 
 WAIT = 20
-QUESTION: Any = {"messages": [("user", "What is it like in Paris?")]}
+QUESTION: Any = say("What is it like in Paris?")
 
 
 class Counted(httpx.HTTPTransport):
@@ -102,7 +102,7 @@ def recursive(node_of: Any) -> Any:
         """Dig deeper."""
         if depth == 0:
             return "ground"
-        return str(agent.invoke({"messages": [("user", str(depth - 1))]})["messages"][-1].content)
+        return str(agent.invoke(say(str(depth - 1)))["messages"][-1].content)
 
     def say(messages: list[Any]) -> Any:
         last = messages[-1]
@@ -128,7 +128,7 @@ def test_agents_in_sync_tools_of_themselves_never_wait_for_their_own_threads(nod
     """Forty runs at once, ten levels deep: a tool that waits for an agent holds no thread that the agent needs."""
     agent = recursive(node_of)
     with ThreadPoolExecutor(40) as threads:
-        questions = [{"messages": [("user", "9")]}] * 40
+        questions = [say("9")] * 40
         results = list(threads.map(agent.invoke, questions, timeout=60))
 
     assert {result["messages"][-1].content for result in results} == {"ground"}

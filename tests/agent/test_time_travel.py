@@ -15,13 +15,9 @@ from callboard import create_react_agent
 from callboard.testing import Recorder, ScriptedModel, calls
 
 from ._graphs import Desk
-from ._savers import AT, complaint, saver_of, shape
+from ._savers import AT, complaint, saver_of, say, shape
 
 pytestmark = pytest.mark.real_clock
-
-
-def say(text: str) -> Any:
-    return {"messages": [("user", text)]}
 
 
 def at(place: StateSnapshot | str) -> Any:
@@ -121,12 +117,12 @@ async def test_the_thread_goes_on_from_any_place_and_what_was_there_stays(saver:
 
     turns = [*TURN_A, *TURN_B]
     expected = said(place) if not place.next else turns[:4] if len(said(place)) < 4 else turns
-    assert shape(result["messages"]) == expected
+    assert shape(result) == expected
     assert again == {place_id(one): seen(one) for one in before}
     assert [place_id(one) for one in after if one in before] == [place_id(one) for one in before if one in after]
     assert {place_id(one) for one in before} <= {place_id(one) for one in after}
     if place.next:
-        assert shape(result["messages"]) == said(after[0])
+        assert shape(result) == said(after[0])
 
 
 @pytest.mark.parametrize("number", range(10))
@@ -141,7 +137,7 @@ async def test_a_new_message_at_any_place_is_a_fork_with_a_valid_history(saver: 
     result = await agent.ainvoke(say("c"), before[number].config)
     present = await agent.aget_state(AT)
 
-    texts = shape(result["messages"])
+    texts = shape(result)
     assert texts[-4:] == TURN_C
     assert texts[: len(said(before[number]))] == said(before[number])
     assert complaint(result["messages"]) is None
@@ -161,7 +157,7 @@ async def test_time_travel_asks_again_and_forgets_the_answers(saver: Any) -> Non
     result = await agent.ainvoke(Command(resume="two"), AT)
     places = await history(agent)
 
-    assert shape(result["messages"]) == ["human:go", "ai:", "tool:a: two", "tool:did x", "ai:done again"]
+    assert shape(result) == ["human:go", "ai:", "tool:a: two", "tool:did x", "ai:done again"]
     assert (desk.log.count("ask a"), desk.log.count("work x")) == (4, 2)
     assert ["human:go", "ai:", "tool:a: one", "tool:did x", "ai:done"] in [said(place) for place in places]
 
@@ -175,7 +171,7 @@ async def test_a_question_is_answered_at_the_place_that_get_state_names(saver: A
     state = await agent.aget_state(AT)
     result = await agent.ainvoke(Command(resume="yes"), state.config)
 
-    assert shape(result["messages"]) == ["human:go", "ai:", "tool:a: yes", "tool:did x", "ai:done"]
+    assert shape(result) == ["human:go", "ai:", "tool:a: yes", "tool:did x", "ai:done"]
     assert desk.log.count("work x") == 1
 
 

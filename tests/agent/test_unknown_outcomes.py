@@ -24,19 +24,20 @@ from callboard.tools._errors import UNKNOWN
 
 from ._forks import Forks
 from ._savers import (
+    AT,
     ON_DISK,
     QUESTION,
     SAVERS,
     Recording,
-    Writes,
     complaint,
     copy_of,
     saver_of,
     savers_that_tell,
+    say,
     scripted,
     shape,
 )
-from ._unknown_agent import CONFIG, ENTRIES, Case, Life, Log, agent_in
+from ._unknown_agent import ENTRIES, Case, Life, Log, agent_in
 
 pytestmark = pytest.mark.real_clock
 
@@ -120,9 +121,9 @@ async def test_killed_before_its_claim_a_call_simply_runs(
     async with resumed(case, policy, version=version) as (agent, log):
         before = log.lines
         given = QUESTION if case.durability == "exit" else None
-        result = await agent.ainvoke(given, CONFIG, durability=case.durability)
+        result = await agent.ainvoke(given, AT, durability=case.durability)
 
-    assert shape(result["messages"]) == ["human:go", "ai:", "tool:p1 is paid", "ai:done"]
+    assert shape(result) == ["human:go", "ai:", "tool:p1 is paid", "ai:done"]
     assert log.lines == [*before, "pay p1"]
 
 
@@ -135,12 +136,12 @@ async def test_killed_after_its_claim_a_call_does_not_run_again(
     """It has its stored result, or the model is told that its outcome is unknown, once."""
     async with resumed(case, policy) as (agent, log):
         before = log.lines
-        first = await agent.ainvoke(None, CONFIG, durability=case.durability)
-        result = await agent.ainvoke({"messages": [("user", "and now?")]}, CONFIG, durability=case.durability)
+        first = await agent.ainvoke(None, AT, durability=case.durability)
+        result = await agent.ainvoke(say("and now?"), AT, durability=case.durability)
 
     told = [message for message in result["messages"] if isinstance(message, ToolMessage)]
     status = "error" if said == UNKNOWN else "success"
-    assert shape(first["messages"]) == ["human:go", "ai:", f"tool:{said}", "ai:done"]
+    assert shape(first) == ["human:go", "ai:", f"tool:{said}", "ai:done"]
     assert [(message.tool_call_id, message.status, message.content) for message in told] == [("p1", status, said)]
     assert "Find out before calling the tool again." in UNKNOWN
     assert log.lines == before
@@ -152,13 +153,13 @@ async def test_one_that_was_begun_is_asked_about_and_accepted(resumed: Resumed, 
     """With a person's approval, the call runs once more."""
     async with resumed(Case(saver, point)) as (agent, log):
         before = log.lines
-        asked = await agent.ainvoke(None, CONFIG)
+        asked = await agent.ainvoke(None, AT)
         assert log.lines == before
-        result = await agent.ainvoke(Command(resume=ACCEPT), CONFIG)
+        result = await agent.ainvoke(Command(resume=ACCEPT), AT)
 
     (question,) = questions_in(asked)
     assert question.value[0]["action_request"] == {"action": "pay", "args": {"name": "p1"}}
-    assert shape(result["messages"]) == ["human:go", "ai:", "tool:p1 is paid", "ai:done"]
+    assert shape(result) == ["human:go", "ai:", "tool:p1 is paid", "ai:done"]
     assert log.lines == [*before, "pay p1"]
 
 
@@ -175,10 +176,10 @@ async def test_one_that_was_begun_is_asked_about_and_accepted(resumed: Resumed, 
 async def test_a_person_may_answer_in_its_place(resumed: Resumed, answer: Any, said: str, status: str) -> None:
     """The person gives the result, or none; the body does not run."""
     async with resumed(Case("sqlite", "in body")) as (agent, log):
-        await agent.ainvoke(None, CONFIG)
-        result = await agent.ainvoke(Command(resume=answer), CONFIG)
+        await agent.ainvoke(None, AT)
+        result = await agent.ainvoke(Command(resume=answer), AT)
 
-    assert shape(result["messages"]) == ["human:go", "ai:", f"tool:{said}", "ai:done"]
+    assert shape(result) == ["human:go", "ai:", f"tool:{said}", "ai:done"]
     assert result["messages"][2].status == status
     assert log.lines == ["pay p1"]
 
@@ -187,15 +188,15 @@ async def test_a_person_may_answer_in_its_place(resumed: Resumed, answer: Any, s
 async def test_an_invalid_answer_is_refused_and_the_question_stays(resumed: Resumed, answer: Any) -> None:
     """The error lists the valid answers, and nothing runs."""
     async with resumed(Case("sqlite", "in body")) as (agent, log):
-        (question,) = questions_in(await agent.ainvoke(None, CONFIG))
+        (question,) = questions_in(await agent.ainvoke(None, AT))
         with pytest.raises(ValueError, match="'type': 'accept'"):
-            await agent.ainvoke(Command(resume={question.id: answer}), CONFIG)
-        state = await agent.aget_state(CONFIG)
+            await agent.ainvoke(Command(resume={question.id: answer}), AT)
+        state = await agent.aget_state(AT)
         assert log.lines == ["pay p1"]
-        result = await agent.ainvoke(Command(resume=ACCEPT), CONFIG)
+        result = await agent.ainvoke(Command(resume=ACCEPT), AT)
 
     assert state.interrupts == (question,)
-    assert shape(result["messages"])[2:] == ["tool:p1 is paid", "ai:done"]
+    assert shape(result)[2:] == ["tool:p1 is paid", "ai:done"]
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
@@ -204,20 +205,20 @@ async def test_several_at_once_beside_finished_and_interrupted_ones(resumed: Res
     """All questions appear together, each is answered by its id, and no other call runs again."""
     async with resumed(Case(saver, "in body", "many"), version=version) as (agent, log):
         before = log.lines
-        asked = await agent.ainvoke(None, CONFIG)
+        asked = await agent.ainvoke(None, AT)
         assert log.lines == [*before, "safe s1"]
         about = {q.value if isinstance(q.value, str) else q.value[0]["action_request"]["args"]["name"]: q.id
                  for q in questions_in(asked)}  # fmt: skip
-        partly = await agent.ainvoke(Command(resume={about["p2"]: {"type": "response", "args": "by hand"}}), CONFIG)
+        partly = await agent.ainvoke(Command(resume={about["p2"]: {"type": "response", "args": "by hand"}}), AT)
         with pytest.raises(ValueError, match="'p1'"):
-            await agent.ainvoke(Command(resume={about["p1"]: "what?", about["may I?"]: "yes"}), CONFIG)
-        result = await agent.ainvoke(Command(resume={about["may I?"]: "yes", about["p1"]: ACCEPT}), CONFIG)
+            await agent.ainvoke(Command(resume={about["p1"]: "what?", about["may I?"]: "yes"}), AT)
+        result = await agent.ainvoke(Command(resume={about["may I?"]: "yes", about["p1"]: ACCEPT}), AT)
 
     assert sorted(about) == ["may I?", "p1", "p2"]
     assert len(set(about.values())) == 3
     assert {question.id for question in questions_in(partly)} == {about["p1"], about["may I?"]}
     said = ["tool:a1 is done", "tool:p1 is paid", "tool:q1: yes", "tool:by hand", "tool:s1 is safe", "ai:done"]
-    assert shape(result["messages"]) == ["human:go", "ai:", *said]
+    assert shape(result) == ["human:go", "ai:", *said]
     assert complaint(result["messages"]) is None
     assert log.lines == [*before, "safe s1", "pay p1"]
 
@@ -225,8 +226,8 @@ async def test_several_at_once_beside_finished_and_interrupted_ones(resumed: Res
 async def test_a_new_message_instead_of_an_answer_leaves_the_body_alone(resumed: Resumed) -> None:
     """The model reads what is known of the call, and the history is valid for providers."""
     async with resumed(Case("sqlite", "in body")) as (agent, log):
-        await agent.ainvoke(None, CONFIG)
-        result = await agent.ainvoke({"messages": [("user", "never mind")]}, CONFIG)
+        await agent.ainvoke(None, AT)
+        result = await agent.ainvoke(say("never mind"), AT)
 
     tool = result["messages"][2]
     assert complaint(result["messages"]) is None
@@ -238,19 +239,19 @@ async def test_a_new_message_instead_of_an_answer_leaves_the_body_alone(resumed:
 async def test_killed_after_its_answer_a_call_is_unknown_like_any_other(resumed: Resumed) -> None:
     """An answer given earlier is used up: a second "yes", or one delivered twice, permits no second payment."""
     async with resumed(Case("sqlite", "in body", "asking")) as (agent, log):
-        stored = agent.checkpointer.get_tuple(CONFIG).pending_writes
+        stored = agent.checkpointer.get_tuple(AT).pending_writes
         entries = [entry for _, channel, value in stored if channel == ENTRIES for entry in value]
         own = [entry["records"]["c1"]["pending"][0].id for entry in entries if entry["kind"] == "asked"]
-        asked = await agent.ainvoke(None, CONFIG)
+        asked = await agent.ainvoke(None, AT)
         (question,) = questions_in(asked)
-        first = await agent.ainvoke(Command(resume=ACCEPT), CONFIG)
-        result = await agent.ainvoke(Command(resume="yes"), CONFIG)
+        first = await agent.ainvoke(Command(resume=ACCEPT), AT)
+        result = await agent.ainvoke(Command(resume="yes"), AT)
 
     assert own
     assert question.id not in own
     assert question.value[0]["action_request"]["action"] == "careful"
     assert [again.value for again in questions_in(first)] == ["may I pay?"]
-    assert shape(result["messages"])[2:] == ["tool:c1: yes", "ai:done"]
+    assert shape(result)[2:] == ["tool:c1: yes", "ai:done"]
     assert log.lines == ["careful c1", "careful c1"]
 
 
@@ -259,7 +260,7 @@ async def test_killed_after_its_answer_a_call_is_unknown_like_any_other(resumed:
 async def test_killed_after_it_asked_a_call_is_not_unknown(resumed: Resumed, saver: str, policy: str) -> None:
     """The journal has the question, so the call is known to have stopped there; a neighbour was still running."""
     async with resumed(Case(saver, "in body", "beside"), policy) as (agent, log):
-        asked = await agent.ainvoke(None, CONFIG)
+        asked = await agent.ainvoke(None, AT)
 
     assert "may I pay?" in [question.value for question in questions_in(asked)]
     assert len(questions_in(asked)) == (2 if policy == "ask" else 1)
@@ -269,12 +270,12 @@ async def test_killed_after_it_asked_a_call_is_not_unknown(resumed: Resumed, sav
 @pytest.mark.parametrize("policy", ["ask", "fail"])
 async def test_streams_show_the_question_or_the_message(resumed: Resumed, policy: str) -> None:
     async with resumed(Case("sqlite", "in body"), policy) as (agent, _):
-        chunks = [chunk async for chunk in agent.astream(None, CONFIG, stream_mode="updates")]
+        chunks = [chunk async for chunk in agent.astream(None, AT, stream_mode="updates")]
 
     if policy == "ask":
         assert [list(chunk) for chunk in chunks] == [["__interrupt__"]]
     else:
-        assert [shape(chunk["tools"]["messages"]) for chunk in chunks if "tools" in chunk] == [[f"tool:{UNKNOWN}"]]
+        assert [shape(chunk["tools"]) for chunk in chunks if "tools" in chunk] == [[f"tool:{UNKNOWN}"]]
 
 
 # No process is killed.
@@ -297,7 +298,7 @@ async def test_what_may_run_twice_is_not_claimed(policy: CallPolicy) -> None:
     async def writes(node: Any) -> tuple[int, list[str]]:
         saver = Recording()
         agent = scripted([calls("work", "work"), "done"], node, checkpointer=saver)
-        await agent.ainvoke(QUESTION, CONFIG)
+        await agent.ainvoke(QUESTION, AT)
         return saver.batches, saver.kinds
 
     tool = Recorder().tool("work")
@@ -314,14 +315,15 @@ async def test_the_claims_of_a_batch_share_their_writes(kind: str, tmp_path: Pat
     """A hundred calls that start together need only a few writes."""
     kinds: list[list[str]] = []
 
-    def count(writes: Writes) -> None:
-        kinds.append([entry["kind"] for channel, entries in writes if channel == ENTRIES for entry in entries])
+    def count(event: str, value: Any) -> None:
+        if event == "before write":
+            kinds.append([entry["kind"] for channel, entries in value if channel == ENTRIES for entry in entries])
 
     recorder = Recorder()
     model = ScriptedModel([calls(*["pay"] * 100), "done"])
     async with saver_of(kind, tmp_path / "db", **savers_that_tell(count)) as saver:
         agent = create_react_agent(model, node_of(recorder.tool("pay", seconds=1.0)), checkpointer=saver)
-        await agent.ainvoke(QUESTION, CONFIG)
+        await agent.ainvoke(QUESTION, AT)
 
     assert [one.count("claim") for one in kinds if "claim" in one] == [100]
     # How many results share a write depends on how fast the disk is: one write for each would be a hundred more.
@@ -347,15 +349,15 @@ async def test_a_call_that_asked_is_interrupted_and_not_unknown(kind: str, polic
             script = ScriptedModel([lambda seen: calls("careful") if len(seen) == 1 else "done"], loop=True)
             return create_react_agent(script, node_of(careful, policy=policy), checkpointer=saver)
 
-        first = await agent().ainvoke(QUESTION, CONFIG)
-        again = await agent().ainvoke(None, CONFIG)
-        second = await agent().ainvoke(Command(resume="yes"), CONFIG)
-        still = await agent().ainvoke(None, CONFIG)
-        result = await agent().ainvoke(Command(resume="really"), CONFIG)
+        first = await agent().ainvoke(QUESTION, AT)
+        again = await agent().ainvoke(None, AT)
+        second = await agent().ainvoke(Command(resume="yes"), AT)
+        still = await agent().ainvoke(None, AT)
+        result = await agent().ainvoke(Command(resume="really"), AT)
 
     asked = [[question.value for question in questions_in(one)] for one in (first, again, second, still)]
     assert asked == [["may I?"], ["may I?"], ["really?"], ["really?"]]
-    assert shape(result["messages"])[2:] == ["tool:yes-really", "ai:done"]
+    assert shape(result)[2:] == ["tool:yes-really", "ai:done"]
     assert runs == ["paid"]
 
 
@@ -367,11 +369,11 @@ async def test_an_error_in_the_body_is_an_outcome(handles: bool) -> None:
     node = node_of(tool, handle_tool_errors=handles)
     agent = scripted([calls("pay"), "done"], node, checkpointer=InMemorySaver())
     if handles:
-        result = await agent.ainvoke(QUESTION, CONFIG)
+        result = await agent.ainvoke(QUESTION, AT)
     else:
         with pytest.raises(ConnectionError, match="lost"):
-            await agent.ainvoke(QUESTION, CONFIG)
-        result = await agent.ainvoke(None, CONFIG)
+            await agent.ainvoke(QUESTION, AT)
+        result = await agent.ainvoke(None, AT)
 
     assert not questions_in(result)
     assert ("lost" in result["messages"][2].content) == handles
@@ -384,7 +386,7 @@ async def test_a_retry_within_the_call_is_no_second_call() -> None:
     tool = recorder.tool("pay", raises=ConnectionError("lost"), times=2)
     node = node_of(tool, middleware=[Retry(attempts=3, initial=0.001, any_tool=True)])
     agent = scripted([calls("pay"), "done"], node, checkpointer=saver)
-    result = await agent.ainvoke(QUESTION, CONFIG)
+    result = await agent.ainvoke(QUESTION, AT)
 
     assert not questions_in(result)
     assert result["messages"][-1].content == "done"
@@ -411,13 +413,13 @@ async def test_a_body_that_a_failing_neighbour_cancelled_is_unknown() -> None:
     batch = calls(("pay", {"query": "a"}), ("pay", {"query": "b"}), "boom")
     agent = scripted([batch, "done"], node, checkpointer=InMemorySaver())
     with pytest.raises(ValueError, match="boom"):
-        await agent.ainvoke(QUESTION, CONFIG)
-    asked = await agent.ainvoke(None, CONFIG)
-    result = await agent.ainvoke(Command(resume={"type": "response", "args": "a, by hand"}), CONFIG)
+        await agent.ainvoke(QUESTION, AT)
+    asked = await agent.ainvoke(None, AT)
+    result = await agent.ainvoke(Command(resume={"type": "response", "args": "a, by hand"}), AT)
 
     (question,) = questions_in(asked)
     assert question.value[0]["action_request"]["args"] == {"query": "a"}
-    assert shape(result["messages"])[2:] == ["tool:a, by hand", "tool:b", "tool:fine", "ai:done"]
+    assert shape(result)[2:] == ["tool:a, by hand", "tool:b", "tool:fine", "ai:done"]
     assert recorder.order == ["pay(a)", "pay(b)"]
 
 
@@ -426,14 +428,14 @@ async def test_a_body_that_its_caller_cancelled_is_unknown() -> None:
     recorder = Recorder()
     agent = scripted([calls("pay"), "done"], node_of(recorder.tool("pay", hang=True)), checkpointer=InMemorySaver())
     async with anyio.create_task_group() as group:
-        group.start_soon(agent.ainvoke, QUESTION, CONFIG)
+        group.start_soon(agent.ainvoke, QUESTION, AT)
         await recorder.wait_for("started")
         group.cancel_scope.cancel()
-    asked = await agent.ainvoke(None, CONFIG)
-    result = await agent.ainvoke(Command(resume=IGNORE), CONFIG)
+    asked = await agent.ainvoke(None, AT)
+    result = await agent.ainvoke(Command(resume=IGNORE), AT)
 
     assert len(questions_in(asked)) == 1
-    assert shape(result["messages"])[2:] == [f"tool:{UNKNOWN}", "ai:done"]
+    assert shape(result)[2:] == [f"tool:{UNKNOWN}", "ai:done"]
     assert recorder.count("started") == 1
 
 
@@ -463,16 +465,16 @@ async def test_cancelled_after_its_answer_a_call_does_not_take_the_next_one_for_
         ToolNode([careful, boom], policies={"careful": CallPolicy(on_unknown="ask")}, grace=0.1),
         checkpointer=InMemorySaver(),
     )
-    first = await agent.ainvoke(QUESTION, CONFIG)
+    first = await agent.ainvoke(QUESTION, AT)
     with pytest.raises(ValueError, match="boom"):
-        await agent.ainvoke(Command(resume={question.id: "yes" for question in questions_in(first)}), CONFIG)
-    asked = await agent.ainvoke(None, CONFIG)
+        await agent.ainvoke(Command(resume={question.id: "yes" for question in questions_in(first)}), AT)
+    asked = await agent.ainvoke(None, AT)
     about = {str(question.value): question.id for question in questions_in(asked)}
     unknown = next(name for text, name in about.items() if "action_request" in text)
     answers = {name: IGNORE if name == unknown else "yes" for name in about.values()}
-    result = await agent.ainvoke(Command(resume=answers), CONFIG)
+    result = await agent.ainvoke(Command(resume=answers), AT)
 
-    assert shape(result["messages"])[2:] == [f"tool:{UNKNOWN}", "tool:fine", "ai:done"]
+    assert shape(result)[2:] == [f"tool:{UNKNOWN}", "tool:fine", "ai:done"]
 
 
 async def test_a_claim_that_cannot_be_stored_keeps_the_body_from_running() -> None:
@@ -480,11 +482,11 @@ async def test_a_claim_that_cannot_be_stored_keeps_the_body_from_running() -> No
     recorder, saver = Recorder(), Recording(fails_at="claim")
     agent = scripted([calls("pay"), "done"], node_of(recorder.tool("pay")), checkpointer=saver)
     with pytest.raises(OSError, match="the disk is full"):
-        await agent.ainvoke(QUESTION, CONFIG)
+        await agent.ainvoke(QUESTION, AT)
     assert recorder.count("started") == 0
-    result = await agent.ainvoke(None, CONFIG)
+    result = await agent.ainvoke(None, AT)
 
-    assert shape(result["messages"])[2:] == ["tool:pay", "ai:done"]
+    assert shape(result)[2:] == ["tool:pay", "ai:done"]
     assert recorder.count("started") == 1
 
 
@@ -528,9 +530,9 @@ async def rerun_after_kill(
     """Resume a run whose process was killed as a body began; return the results, and the executions afterwards."""
     before, after = Work(killed_at), Work()
     model = ScriptedModel([batch(*queries), "done"])
-    await create_react_agent(model, tools(before), checkpointer=before.saver, **options).ainvoke(QUESTION, CONFIG)
+    await create_react_agent(model, tools(before), checkpointer=before.saver, **options).ainvoke(QUESTION, AT)
     agent = scripted(["done"], tools(after), checkpointer=before.left, **options)
-    return told(await agent.ainvoke(None, CONFIG)), after
+    return told(await agent.ainvoke(None, AT)), after
 
 
 REPEATED: dict[str, tuple[Callable[[Work], Any], dict[str, Any]]] = {
@@ -602,14 +604,14 @@ async def test_a_run_that_ends_in_order_leaves_nothing_unknown_that_had_not_begu
 
     async def cancelled(agent: Any) -> None:
         async with anyio.create_task_group() as group:
-            group.start_soon(agent.ainvoke, QUESTION, CONFIG)
+            group.start_soon(agent.ainvoke, QUESTION, AT)
             await at_work.wait()
             group.cancel_scope.cancel()
 
     model = ScriptedModel([batch("a"), "done"])
     node = ToolNode([work.tool()], awrap_tool_call=hold)
     await cancelled(create_react_agent(model, node, checkpointer=work.saver))
-    result = await create_react_agent(model, [work.tool()], checkpointer=work.saver).ainvoke(None, CONFIG)
+    result = await create_react_agent(model, [work.tool()], checkpointer=work.saver).ainvoke(None, AT)
     assert told(result) == ["did a"]
 
 
@@ -621,7 +623,7 @@ async def test_ten_turns_of_one_call_need_no_commit_for_their_claims(durability:
         work = Work()
         model = ScriptedModel([*[batch("a")] * 10, "done"])
         agent = create_react_agent(model, [work.tool()], checkpointer=work.saver, on_unknown=on_unknown)  # type: ignore[arg-type]
-        await agent.ainvoke(QUESTION, CONFIG, durability=durability)
+        await agent.ainvoke(QUESTION, AT, durability=durability)
         commits.append(work.saver.commits)
     assert commits == ([45, 45] if durability == "sync" else [24, 24])
 
@@ -630,7 +632,7 @@ async def test_results_of_calls_that_end_together_share_a_commit() -> None:
     """Ten calls of a reply that end in one turn of the event loop need no more commits than one call."""
     work = Work()
     model = ScriptedModel([*[batch(*"abcdefghij")] * 10, "done"])
-    await create_react_agent(model, [work.tool()], checkpointer=work.saver).ainvoke(QUESTION, CONFIG)
+    await create_react_agent(model, [work.tool()], checkpointer=work.saver).ainvoke(QUESTION, AT)
     assert work.saver.commits == 24
 
 
@@ -641,6 +643,6 @@ async def test_with_durability_exit_nothing_is_claimed_unless_a_policy_says_so()
         work = Work()
         node = ToolNode([work.tool()], policies={"work": policy})
         agent = scripted([batch("a"), "done"], node, checkpointer=work.saver)
-        await agent.ainvoke(QUESTION, CONFIG, durability="exit")
+        await agent.ainvoke(QUESTION, AT, durability="exit")
         commits.append(work.saver.commits)
     assert commits[0] == commits[1] < commits[2]
