@@ -22,14 +22,14 @@ from callboard.exceptions import CallboardError, RunDeadlineExceededError, Threa
 from callboard.testing import Recorder, calls
 
 from ._forks import Forks
+from ._graphs import delegate
 from ._rival_agent import agent_in, thread
-from ._savers import FAR, ON_DISK, QUESTION, SAVERS, Recording, complaint, forge, saver_of, scripted, shape
+from ._savers import AT, FAR, ON_DISK, QUESTION, SAVERS, Recording, complaint, saver_of, say, scripted, shape
 
 pytestmark = pytest.mark.real_clock
 
 WAIT = 20
 ROUNDS = 15
-CONFIG: Any = {"configurable": {"thread_id": "t"}}
 # In another process.
 
 
@@ -89,7 +89,7 @@ async def test_a_killed_holder_is_passed_over_at_once(forks: Forks, saver: str, 
         result = await agent.ainvoke(None, thread(0))
     forks.tell()
 
-    assert shape(result["messages"])[2:] == ["tool:w1 is done", "tool:w2 is done", "ai:done"]
+    assert shape(result)[2:] == ["tool:w1 is done", "tool:w2 is done", "ai:done"]
     assert complaint(result["messages"]) is None
 
 
@@ -119,7 +119,7 @@ def holds(saver: Recording) -> list[dict[str, Any]]:
 
 def is_held(saver: Any) -> bool:
     """Return whether other processes would see the thread as held."""
-    last = [entry for entry in entries_of(saver.get_tuple(CONFIG)) if isinstance(entry, (Held, Left))][-1:]
+    last = [entry for entry in entries_of(saver.get_tuple(AT)) if isinstance(entry, (Held, Left))][-1:]
     return any(isinstance(entry, Held) for entry in last)
 
 
@@ -129,7 +129,7 @@ async def running(agent: Any, recorder: Recorder, **options: Any) -> AsyncGenera
     results: list[Any] = []
 
     async def run() -> None:
-        results.append(await agent.ainvoke(QUESTION, CONFIG, **options))
+        results.append(await agent.ainvoke(QUESTION, AT, **options))
 
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
@@ -167,14 +167,14 @@ async def test_of_two_tasks_one_is_told(kind: str, durability: Any, tmp_path: Pa
     async with saver_of(kind, tmp_path / "db") as saver:
         agent = held_up([calls("work"), "done"], recorder, saver)
         async with running(agent, recorder, durability=durability):
-            with pytest.raises(ThreadBusyError, match=f"The thread 't' is being run by process {os.getpid()}") as told:
-                await agent.ainvoke({"messages": [("user", "and me?")]}, CONFIG)
-        result = await agent.ainvoke(QUESTION, CONFIG)
+            with pytest.raises(ThreadBusyError, match=f"The thread '1' is being run by process {os.getpid()}") as told:
+                await agent.ainvoke(say("and me?"), AT)
+        result = await agent.ainvoke(QUESTION, AT)
 
     assert isinstance(told.value, CallboardError)
-    assert (told.value.thread_id, told.value.holder.split()[1]) == ("t", str(os.getpid()))
+    assert (told.value.thread_id, told.value.holder.split()[1]) == ("1", str(os.getpid()))
     assert shape(result["messages"][:4]) == ["human:go", "ai:", "tool:work", "ai:done"]
-    assert "human:and me?" not in shape(result["messages"])
+    assert "human:and me?" not in shape(result)
     assert complaint(result["messages"]) is None
 
 
@@ -188,7 +188,7 @@ async def test_of_many_that_begin_at_once_one_wins(kind: str, tmp_path: Path) ->
 
         async def run(number: int) -> None:
             try:
-                answers.append(await agent.ainvoke({"messages": [("user", str(number))]}, CONFIG))
+                answers.append(await agent.ainvoke(say(str(number)), AT))
             except ThreadBusyError as error:
                 answers.append(error)
                 if len(answers) == 7:
@@ -197,7 +197,7 @@ async def test_of_many_that_begin_at_once_one_wins(kind: str, tmp_path: Path) ->
         async with anyio.create_task_group() as group:
             for number in range(8):
                 group.start_soon(run, number)
-        state = await agent.aget_state(CONFIG)
+        state = await agent.aget_state(AT)
 
     (won,) = [answer for answer in answers if isinstance(answer, dict)]
     assert recorder.count("started") == 1
@@ -212,7 +212,7 @@ async def test_threads_and_their_namesakes_elsewhere_are_not_held() -> None:
     other = scripted(["hi"], [], loop=True, checkpointer=InMemorySaver())
     same = scripted(["hi"], [], loop=True, checkpointer=agent.checkpointer)
     async with running(agent, recorder):
-        await other.ainvoke(QUESTION, CONFIG)
+        await other.ainvoke(QUESTION, AT)
         result = await same.ainvoke(QUESTION, {"configurable": {"thread_id": "u"}})
 
     assert result["messages"][-1].content == "hi"
@@ -228,14 +228,14 @@ async def test_a_stream_holds_like_any_run_and_is_told_like_any_run() -> None:
         return ""
 
     agent = scripted([calls("wait"), "hi"], [wait], loop=True, checkpointer=saver)
-    async with aclosing(agent.astream(QUESTION, CONFIG, stream_mode="values")) as stream:
+    async with aclosing(agent.astream(QUESTION, AT, stream_mode="values")) as stream:
         await anext(stream)  # the run goes on after its reader has left, up to the gate
         with pytest.raises(ThreadBusyError):
-            await agent.ainvoke(QUESTION, CONFIG)
+            await agent.ainvoke(QUESTION, AT)
         with pytest.raises(ThreadBusyError):
-            [chunk async for chunk in agent.astream(QUESTION, CONFIG)]
+            [chunk async for chunk in agent.astream(QUESTION, AT)]
     gate.set()
-    result = await agent.ainvoke(QUESTION, CONFIG)
+    result = await agent.ainvoke(QUESTION, AT)
 
     assert result["messages"][-1].content == "hi"
     assert not is_held(saver)
@@ -246,38 +246,38 @@ async def test_a_stream_holds_like_any_run_and_is_told_like_any_run() -> None:
 
 async def _cancelled(agent: Any, recorder: Recorder) -> None:
     async with anyio.create_task_group() as group:
-        group.start_soon(agent.ainvoke, QUESTION, CONFIG)
+        group.start_soon(agent.ainvoke, QUESTION, AT)
         await recorder.wait_for("started")
         group.cancel_scope.cancel()
 
 
 async def _spent(agent: Any, recorder: Recorder) -> None:
     with pytest.raises(RunDeadlineExceededError):
-        await agent.ainvoke(QUESTION, CONFIG, budget=0.2)
+        await agent.ainvoke(QUESTION, AT, budget=0.2)
 
 
 async def _left(agent: Any, recorder: Recorder) -> None:
-    async with aclosing(agent.astream(QUESTION, CONFIG, stream_mode="values")) as stream:
+    async with aclosing(agent.astream(QUESTION, AT, stream_mode="values")) as stream:
         await anext(stream)
 
 
 async def _stopped(agent: Any, recorder: Recorder) -> None:
-    await agent.ainvoke(QUESTION, CONFIG, interrupt_before="*")
+    await agent.ainvoke(QUESTION, AT, interrupt_before="*")
 
 
 async def _out_of_steps(agent: Any, recorder: Recorder) -> None:
     with pytest.raises(GraphRecursionError):
-        await agent.ainvoke(QUESTION, {**CONFIG, "recursion_limit": 1})
+        await agent.ainvoke(QUESTION, {**AT, "recursion_limit": 1})
 
 
 async def _without_input(agent: Any, recorder: Recorder) -> None:
     with pytest.raises(EmptyInputError):
-        await agent.ainvoke({"question": 1}, CONFIG)
+        await agent.ainvoke({"question": 1}, AT)
 
 
 async def _answering_nobody(agent: Any, recorder: Recorder) -> None:
     with pytest.raises(UnknownInterruptError):
-        await agent.ainvoke(Command(resume="yes"), CONFIG)
+        await agent.ainvoke(Command(resume="yes"), AT)
 
 
 ENDS = [_cancelled, _spent, _left, _stopped, _out_of_steps, _without_input, _answering_nobody]
@@ -290,10 +290,10 @@ async def test_whatever_ends_a_run_the_thread_is_let_go(end: Any) -> None:
     await end(agent, recorder)
     assert not is_held(saver)
     other = scripted(["hi"], [], checkpointer=saver)
-    result = await other.ainvoke({"messages": [("user", "hello")]}, CONFIG)
+    result = await other.ainvoke(say("hello"), AT)
 
     assert holds(saver)
-    assert shape(result["messages"])[-2:] == ["human:hello", "ai:hi"]
+    assert shape(result)[-2:] == ["human:hello", "ai:hi"]
     assert complaint(result["messages"]) is None
     assert not is_held(saver)
 
@@ -312,8 +312,8 @@ async def test_a_run_that_could_not_take_hold_holds_nothing() -> None:
 
     agent = scripted(["hi"], [], checkpointer=Shaky())
     with pytest.raises(OSError, match="the line is dead"):
-        await agent.ainvoke(QUESTION, CONFIG)
-    result = await agent.ainvoke(QUESTION, CONFIG)
+        await agent.ainvoke(QUESTION, AT)
+    result = await agent.ainvoke(QUESTION, AT)
 
     assert result["messages"][-1].content == "hi"
 
@@ -325,46 +325,10 @@ async def test_nothing_to_go_on_with_is_an_error_still(kind: str, tmp_path: Path
         agent = scripted(["hi"], [], checkpointer=saver)
         for _ in range(2):
             with pytest.raises(EmptyInputError, match="An agent starts from messages"):
-                await agent.ainvoke(None, CONFIG)
+                await agent.ainvoke(None, AT)
 
 
-# Elsewhere.
-
-
-async def _begun(saver: Any) -> Any:
-    agent = scripted(["hi"], [], loop=True, checkpointer=saver)
-    await agent.ainvoke(QUESTION, CONFIG)
-    return agent
-
-
-ELSEWHERE = {"another machine": FAR, "another boot of this machine": {"boot": "before", "pid": os.getppid()}}
-
-
-@pytest.mark.parametrize("where", ELSEWHERE)
-async def test_a_run_elsewhere_has_the_thread_until_its_lease_is_over(where: str, short_lease: float) -> None:
-    """Its process cannot be inspected from here, and process ids of an earlier boot mean nothing; the lease counts."""
-    saver = InMemorySaver()
-    theirs = {**_lease.new_holder(), "token": "theirs", **ELSEWHERE[where]}
-    agent = await _begun(saver)
-    forge(saver, CONFIG, {"kind": "hold", "holder": {**theirs, "until": time.time() + 3600}})
-    with pytest.raises(ThreadBusyError, match=f"process {theirs['pid']} on {theirs['host']}"):
-        await agent.ainvoke(QUESTION, CONFIG)
-    forge(saver, CONFIG, {"kind": "hold", "holder": {**theirs, "until": time.time() - 1}})
-    result = await agent.ainvoke(QUESTION, CONFIG)
-
-    assert len(result["messages"]) == 4
-
-
-async def test_a_process_that_has_the_number_of_a_dead_one_holds_nothing() -> None:
-    """Restarted workers often get the same process ids, above all in containers."""
-    saver = InMemorySaver()
-    number = {"pid": os.getppid(), "born": "1"}  # not this process's start time: the parent may have begun in its tick
-    dead = {**_lease.new_holder(), **number, "token": "theirs", "until": time.time() - 3600}
-    agent = await _begun(saver)
-    forge(saver, CONFIG, {"kind": "hold", "holder": dead})
-    result = await agent.ainvoke(QUESTION, CONFIG)
-
-    assert len(result["messages"]) == 4
+# The lease.
 
 
 @pytest.fixture
@@ -425,12 +389,12 @@ async def test_a_run_whose_lease_was_over_does_not_write_over_its_successor(monk
             async with running(agent, recorder):
                 while _lease.is_alive(holds(saver)[-1]):
                     await anyio.sleep(0.01)
-                await other.ainvoke({"messages": [("user", "hello")]}, CONFIG)
+                await other.ainvoke(say("hello"), AT)
         except ExceptionGroup as group:  # the exception group of this test's task group
             raise group.exceptions[0] from None
-    state = await agent.aget_state(CONFIG)
+    state = await agent.aget_state(AT)
 
-    assert shape(state.values["messages"])[-2:] == ["human:hello", "ai:taken over"]
+    assert shape(state.values)[-2:] == ["human:hello", "ai:taken over"]
 
 
 # Runs that need no hold, and operations that a hold does not block.
@@ -442,15 +406,10 @@ async def test_agents_within_a_call_need_not_hold() -> None:
     inner = scripted(
         [lambda seen: calls("work") if len(seen) == 1 else "inner"], [recorder.tool("work", seconds=0.02)], loop=True
     )
+    outer = scripted([calls("inner", "inner"), "done"], [delegate(inner, "inner")], checkpointer=saver)
+    result = await outer.ainvoke(QUESTION, AT)
 
-    async def ask_inner(query: str = "") -> str:
-        """Ask another agent."""
-        return str((await inner.ainvoke(QUESTION))["messages"][-1].content)
-
-    outer = scripted([calls("ask_inner", "ask_inner"), "done"], [ask_inner], checkpointer=saver)
-    result = await outer.ainvoke(QUESTION, CONFIG)
-
-    assert shape(result["messages"])[2:] == ["tool:inner", "tool:inner", "ai:done"]
+    assert shape(result)[2:] == ["tool:inner", "tool:inner", "ai:done"]
     assert recorder.peak == 2
     assert len(holds(saver)) == 1
 
@@ -459,9 +418,9 @@ async def test_with_durability_exit_nobody_is_told() -> None:
     """A run with durability "exit" writes no hold, so a second run of its thread is not refused."""
     saver = Recording()
     agent = scripted(["hi"], [], loop=True, checkpointer=saver)
-    async with aclosing(agent.astream(QUESTION, CONFIG, stream_mode="values", durability="exit")) as stream:
+    async with aclosing(agent.astream(QUESTION, AT, stream_mode="values", durability="exit")) as stream:
         await anext(stream)
-        result = await agent.ainvoke(QUESTION, CONFIG, durability="exit")
+        result = await agent.ainvoke(QUESTION, AT, durability="exit")
 
     assert result["messages"][-1].content == "hi"
     assert holds(saver) == []
@@ -474,7 +433,7 @@ async def test_with_durability_exit_a_run_is_told_all_the_same() -> None:
 
     async with running(agent, recorder):
         with pytest.raises(ThreadBusyError):
-            await agent.ainvoke({"messages": [("user", "me too")]}, CONFIG, durability="exit")
+            await agent.ainvoke(say("me too"), AT, durability="exit")
 
 
 @pytest.mark.parametrize("kind", SAVERS)
@@ -484,17 +443,17 @@ async def test_the_state_may_be_looked_at_and_not_changed_while_a_run_goes_on(ki
     async with saver_of(kind, tmp_path / "db") as saver:
         agent = held_up([calls("work"), "done"], recorder, saver)
         async with running(agent, recorder, durability="sync") as results:
-            state = await agent.aget_state(CONFIG)
-            places = [place async for place in agent.aget_state_history(CONFIG)]
+            state = await agent.aget_state(AT)
+            places = [place async for place in agent.aget_state_history(AT)]
             with pytest.raises(ThreadBusyError):
-                await agent.aupdate_state(CONFIG, {"messages": [("user", "psst")]})
-        await agent.aupdate_state(CONFIG, {"messages": [("user", "now")]})
-        after = await agent.aget_state(CONFIG)
+                await agent.aupdate_state(AT, say("psst"))
+        await agent.aupdate_state(AT, say("now"))
+        after = await agent.aget_state(AT)
 
-    assert shape(state.values["messages"]) == ["human:go", "ai:"]
+    assert shape(state.values) == ["human:go", "ai:"]
     assert state.next == ("tools",)
     assert len(places) >= 2
-    assert shape(results[0]["messages"]) == ["human:go", "ai:", "tool:work", "ai:done"]
+    assert shape(results[0]) == ["human:go", "ai:", "tool:work", "ai:done"]
     assert after.values["messages"][:-1] == results[0]["messages"]
     assert after.values["messages"][-1].content == "now"
 
@@ -504,7 +463,7 @@ async def test_no_hold_is_kept_in_memory_when_its_run_has_ended() -> None:
     before = set(_lease._here)
     agent = scripted(["hi"], [], loop=True, checkpointer=InMemorySaver())
     for _ in range(3):
-        await agent.ainvoke(QUESTION, CONFIG)
+        await agent.ainvoke(QUESTION, AT)
 
     assert set(_lease._here) == before
 
@@ -531,5 +490,5 @@ async def test_a_run_that_cannot_see_whether_it_holds_the_thread_writes_nothing_
     """Its last checkpoint would hide the entries of the run that holds the thread."""
     saver = Raced()
     with pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
-        await scripted(["done"], [], checkpointer=saver).ainvoke(QUESTION, CONFIG)
-    assert [place.checkpoint["id"] for place in saver.list(CONFIG)] == [FIRST_ID]
+        await scripted(["done"], [], checkpointer=saver).ainvoke(QUESTION, AT)
+    assert [place.checkpoint["id"] for place in saver.list(AT)] == [FIRST_ID]
