@@ -8,12 +8,12 @@ from functools import partial
 from typing import Annotated, Any
 
 import pytest
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
-from langchain_core.tools import tool
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.runtime import Runtime
-from langgraph.types import Send
+from langgraph.types import Command, Send, interrupt
 from typing_extensions import TypedDict
 
 from ._dump import dump
@@ -36,6 +36,30 @@ versions = pytest.mark.parametrize("version", ["v1", "v2"])
 def double(x: int) -> int:
     """Double."""
     return 2 * x
+
+
+@tool
+def ask(what: str) -> str:
+    """Ask a person."""
+    return f"{what}: {interrupt(what)}"
+
+
+@tool(return_direct=True)
+def final(x: int) -> str:
+    """The last word."""
+    return f"final {x}"
+
+
+@tool
+def fails(x: int) -> str:
+    """Fail."""
+    raise ValueError("bad")
+
+
+@tool
+def cheer(tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
+    """Cheer."""
+    return Command(update={"mood": "good", "messages": [ToolMessage("ok", tool_call_id=tool_call_id, id="t")]})
 
 
 class State(TypedDict, total=False):
@@ -74,6 +98,11 @@ Scenario = Callable[[Any], Case]
 
 def call(name: str, args: dict[str, Any] | None = None, id: str = "call-1") -> dict[str, Any]:
     return {"name": name, "args": args or {}, "id": id, "type": "tool_call"}
+
+
+def turn(n: int, *calls: dict[str, Any]) -> AIMessage:
+    """Return the n-th reply of a model, which requests calls."""
+    return AIMessage("", tool_calls=list(calls), id=f"ai-{n}")
 
 
 def asks(*calls: dict[str, Any], text: str = "") -> AIMessage:

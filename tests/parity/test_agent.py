@@ -7,41 +7,34 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, SystemMessage, ToolMessage
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda
-from langchain_core.tools import InjectedToolCallId, tool
+from langchain_core.tools import tool
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.prebuilt import InjectedState, InjectedStore
 from langgraph.store.memory import InMemoryStore
-from langgraph.types import Command
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from callboard import AgentState, AgentStatePydantic
 
 from ._dump import dump
-from ._harness import ASYNC_MODES, DIRECT_MODES, QUESTION, Case, alike, assert_same, call, double, tabled, versions
+from ._harness import (
+    ASYNC_MODES,
+    DIRECT_MODES,
+    QUESTION,
+    Case,
+    alike,
+    assert_same,
+    call,
+    cheer,
+    double,
+    fails,
+    final,
+    tabled,
+    turn,
+    versions,
+)
 from ._model import ReplayModel
 from ._prebuilt import candidate, reference
-
-
-@tool(return_direct=True)
-def final(x: int) -> str:
-    """The last word."""
-    return f"final {x}"
-
-
-@tool
-def fails(x: int) -> str:
-    """Fail."""
-    raise ValueError("bad")
-
-
-def ai(*calls: dict[str, Any], text: str = "", id: str = "ai") -> AIMessage:
-    return AIMessage(text, tool_calls=list(calls), id=id)
-
-
-def turn(n: int, *calls: dict[str, Any]) -> AIMessage:
-    return ai(*calls, id=f"ai-{n}")
-
 
 ONE = (turn(1, call("double", {"x": 1}, "a")), AIMessage("done", id="ai-2"))
 TWO_AT_ONCE = (turn(1, call("double", {"x": 1}, "a"), call("double", {"x": 2}, "b")), AIMessage("done", id="ai-2"))
@@ -98,12 +91,6 @@ def of_agent(*given: Any, **options: Any) -> Any:
 
 class Moody(AgentState):
     mood: str
-
-
-@tool
-def cheer(tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
-    """Cheer."""
-    return Command(update={"mood": "good", "messages": [ToolMessage("ok", tool_call_id=tool_call_id, id="t")]})
 
 
 @tool

@@ -12,10 +12,10 @@ from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, Send
 
-from ._harness import call
+from ._harness import ask, call, double, versions
 from ._model import ReplayModel
 from ._prebuilt import candidate, reference
-from .test_agent_threads import AT, ask, double, question, versions
+from .test_agent_threads import AT, question
 
 SENT = call("double", {"x": 7}, "s1")
 HI = AIMessage("hi", id="1")

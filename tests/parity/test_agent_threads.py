@@ -18,34 +18,17 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
-from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import InvalidUpdateError
-from langgraph.types import Command, StateUpdate, interrupt
+from langgraph.types import Command, StateUpdate
 
 from ._dump import dump
-from ._harness import call, double, for_each, versions
+from ._harness import ask, call, double, fails, for_each, turn, versions
 from ._model import ReplayModel
 from ._prebuilt import candidate, reference
 
 AT: Any = {"configurable": {"thread_id": "1"}}
 Talk = Callable[["Thread"], None]
-
-
-@tool
-def ask(what: str) -> str:
-    """Ask."""
-    return f"{what}: {interrupt(what)}"
-
-
-@tool
-def fails(x: int) -> str:
-    """Fail."""
-    raise ValueError("bad")
-
-
-def turn(n: int, *calls: dict[str, Any]) -> AIMessage:
-    return AIMessage("", tool_calls=list(calls), id=f"ai-{n}")
 
 
 def question(text: str = "q", id: str = "h") -> Any:

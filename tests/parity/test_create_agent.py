@@ -23,52 +23,36 @@ from langchain.agents.middleware import (
 )
 from langchain.agents.middleware.types import ExtendedModelResponse, OmitFromInput, PrivateStateAttr
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
-from langchain_core.tools import InjectedToolCallId, tool
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langgraph.channels import UntrackedValue
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
-from langgraph.types import Command, interrupt
+from langgraph.types import Command
 from pydantic import BaseModel
 from typing_extensions import NotRequired
 
 from ._dump import dump
-from ._harness import DIRECT_MODES, QUESTION, THREAD, Case, call, double, tabled
+from ._harness import (
+    DIRECT_MODES,
+    QUESTION,
+    THREAD,
+    Case,
+    ask,
+    call,
+    cheer,
+    double,
+    fails,
+    final,
+    tabled,
+    turn,
+)
 from ._model import ReplayModel
 from ._prebuilt import candidate, reference
 
 MODES: list[Any] = ["values", "updates", "messages", "custom", "tasks", ["updates", "custom"]]
 
 
-@tool
-def ask(what: str) -> str:
-    """Ask a person."""
-    return f"{what}: {interrupt(what)}"
-
-
-@tool(return_direct=True)
-def final(x: int) -> str:
-    """The last word."""
-    return f"final {x}"
-
-
-@tool
-def fails(x: int) -> str:
-    """Fail."""
-    raise ValueError("bad")
-
-
-@tool
-def cheer(tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
-    """Cheer."""
-    return Command(update={"mood": "good", "messages": [ToolMessage("ok", tool_call_id=tool_call_id, id="t")]})
-
-
 TOOLS = [double, ask, final, fails, cheer]
-
-
-def turn(n: int, *calls: dict[str, Any]) -> AIMessage:
-    return AIMessage("", tool_calls=list(calls), id=f"ai-{n}")
 
 
 DONE = AIMessage("done", id="ai-9")

@@ -1,14 +1,14 @@
 """All ways to write a LangChain tool."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Annotated, Any
 
+import anyio.lowlevel
 import pytest
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool, Tool, tool
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_serializer
 from pydantic.v1 import BaseModel as BaseModelV1
 
 from ._harness import ASYNC_MODES, DIRECT_MODES, Case, alike, asks, call, tabled, wants
@@ -23,7 +23,7 @@ def sync_double(x: int) -> str:
 
 async def async_double(x: int) -> str:
     """Double."""
-    await asyncio.sleep(0)
+    await anyio.lowlevel.checkpoint()
     return f"async {2 * x}"
 
 
@@ -229,6 +229,18 @@ class Empty(BaseModel):
     pass
 
 
+class Serialized(BaseModel):
+    x: int
+    y: int = Field(exclude=True, default=4)
+
+    @field_serializer("x")
+    def as_text(self, x: int) -> str:
+        return f"<{x}>"
+
+
+SCHEMAS = (Aliased, Strict, Open, Empty, Serialized)
+
+
 def shown(schema: type[BaseModel]) -> Make:
     return lambda: StructuredTool.from_function(
         func=lambda **kw: str(sorted(kw.items())), name="show", description="d", args_schema=schema
@@ -238,7 +250,7 @@ def shown(schema: type[BaseModel]) -> Make:
 test_the_schema_decides_what_arrives = tabled(
     {
         f"{schema.__name__} and {args}": doubling(shown(schema), args)
-        for schema in (Aliased, Strict, Open, Empty)
+        for schema in SCHEMAS
         for args in ({"x": 1}, {"theX": 1}, {"x": 1, "extra": 2}, {})
     }
 )

@@ -8,7 +8,7 @@ import asyncio
 import pickle
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Annotated, Any
 from uuid import UUID, uuid4
@@ -39,13 +39,14 @@ from langchain_core.tools import (
 )
 from langgraph.errors import GraphInterrupt
 from langgraph.types import Command, Interrupt
-from pydantic import BaseModel, ConfigDict, Field, field_serializer
-from pydantic.v1 import BaseModel as BaseModelV1
+from pydantic import BaseModel
 from sniffio import current_async_library
 
 from callboard import ToolInvocationError, ToolNode, msg_content_output
 from callboard.testing import tool_call
 from tests.helpers import make, make_sync
+from tests.parity.test_outputs import OUTPUTS, Point
+from tests.parity.test_tool_kinds import ASYNC_AND_SYNC, ASYNC_ONLY, DICT_SCHEMA, SCHEMAS, SIGNATURES, ArgsV1
 
 pytestmark = pytest.mark.real_clock
 
@@ -231,90 +232,33 @@ def sync_function(x: int, y: str = "why") -> str:
     return f"{x}{y}"
 
 
-@called_with()
-async def no_arguments() -> str:
-    return "done"
-
-
-@called_with(x="3", extra="ignored")
-async def coerced_and_extra(x: int, y: float = 2) -> str:
-    return note(x, y)
-
-
-class Deep(BaseModel):
-    a: int
-    b: list[int] = Field(default_factory=lambda: [1])
-
-
-@called_with(x={"a": "1"}, more=[{"a": 2, "b": [3]}])
-async def nested_models(x: Deep, more: list[Deep]) -> str:
-    return note(x, more)
-
-
-def sync_half(x: int) -> str:
-    return f"sync {x}"
-
-
-async def async_half(x: int) -> str:
-    return f"async {x}"
-
-
-async def single(query: str) -> str:
-    return f"async {query}"
-
-
-case(StructuredTool.from_function(sync_half, async_half, name="both functions", description="Do."))
-case(Tool(name="single input", description="Do.", func=lambda query: f"sync {query}"), {"query": "tea"})
-case(Tool(name="single input, async", description="Do.", func=None, coroutine=single), {"query": "tea"})
-case(Tool(name="single input with two", description="Do.", func=lambda query: "never"), {"one": 1, "two": 2})
-
-
-# --- schemas
-
-
-class Two(BaseModel):
-    x: int
-    y: int
-
-
-class Aliased(BaseModel):
-    x: int = Field(alias="ex")
-
-
-class Open(BaseModel):
-    model_config = ConfigDict(extra="allow")
-    x: int
-
-
-class Serialized(BaseModel):
-    x: int
-    y: int = Field(exclude=True)
-
-    @field_serializer("x")
-    def as_text(self, x: int) -> str:
-        return f"<{x}>"
-
-
-class Pydantic1(BaseModelV1):
-    x: int
-    y: int = 4
+# --- tools of `tests.parity`: functions, classes, signatures and schemas of each kind
 
 
 async def noting(**kwargs: Any) -> str:
     return note(kwargs)
 
 
-AS_JSON = {"title": "f", "type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
-for _name, _schema, _args in (
-    ("variable arguments", Two, {"x": 1, "y": 2}),
-    ("a dict", AS_JSON, {"x": 1, "free": "yes"}),
-    ("aliases", Aliased, {"ex": 5}),
-    ("extra allowed", Open, {"x": 1, "y": 2}),
-    ("serializer and excluded", Serialized, {"x": 1, "y": 2}),
-    ("pydantic 1", Pydantic1, {"x": 1}),
-):
-    _made = StructuredTool(name=f"schema: {_name}", description="Do.", coroutine=noting, args_schema=_schema)
-    case(_made, _args)
+def of_parity() -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """Return labels, tools and arguments, most of which the tool shows in its result."""
+    # A runnable runs its function by asyncio's executor, so it cannot run on trio.
+    kinds = {label: build for label, build in ASYNC_AND_SYNC.items() if label != "a runnable as tool"}
+    for label, build in {**kinds, **ASYNC_ONLY}.items():
+        for args in ({"x": "3", "extra": 2}, {"x": "no"}):
+            yield label, build(), args
+    for function, some in SIGNATURES:
+        for args in some:
+            yield function.__name__, function, args
+    for schema in (*SCHEMAS, ArgsV1, DICT_SCHEMA):
+        for args in ({"x": 1, "extra": 2}, {"theX": 1}):
+            yield str(schema), StructuredTool(name="f", description="Do.", coroutine=noting, args_schema=schema), args
+    two = {"one": 1, "two": 2}
+    yield "a Tool with two arguments", Tool(name="f", description="Do.", func=lambda query: "never"), two
+
+
+for _label, _made, _args in of_parity():
+    case(_made if isinstance(_made, BaseTool) else tool(_made), _args, f"{_label} and {_args}")
+FROM_PARITY = {*CASES} - {"async_function", "sync_function"}
 
 
 # --- classes
@@ -354,14 +298,7 @@ class WithConfig(Own):
         return f"arun {x}"
 
 
-class WithItsOwnAinvoke(WithRun):
-    async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
-        message = await super().ainvoke(input, config, **kwargs)
-        message.content += " marked"
-        return message
-
-
-for _kind in (WithRun, WithArun, WithConfig, WithItsOwnAinvoke):
+for _kind in (WithRun, WithArun, WithConfig):
     case(_kind(), name=f"class {_kind.__name__}")
 
 
@@ -414,15 +351,9 @@ def returning(name: str, value: Any, *, sync: bool = False, **options: Any) -> N
 
 
 PAIR: Any = {"response_format": "content_and_artifact"}
-returning("a number", 3)
-returning("None", None)
-returning("a dict", {"a": [1, None], "b": "ü"})
-returning("a set", {1})
-returning("a list of texts", ["a", "b"])
-returning("an empty list", [])
-returning("content blocks", [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}])
-returning("a model", lambda: Deep(a=1))
-returning("an object", object())
+for _label, _value in OUTPUTS.items():
+    returning(_label, _value)
+returning("a model", lambda: Point())
 returning("a message", lambda: ToolMessage("own", tool_call_id="call_1", artifact=[1], status="error"))
 returning("a list of a message", lambda: [ToolMessage("own", tool_call_id="call_1")])
 returning("a command", lambda: Command(update=[ToolMessage("own", tool_call_id="call_1", name="a command")]))
@@ -588,8 +519,9 @@ def test_there_are_enough_cases() -> None:
     assert len(CASES) >= 60
 
 
-@pytest.mark.parametrize("kind", HANDLERS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "kind"), [(name, kind) for name in CASES for kind in (["all"] if name in FROM_PARITY else HANDLERS)]
+)
 async def test_a_tool_is_run_as_langchain_runs_it(name: str, kind: str) -> None:
     """Promise 12: the events, their order and contents, the result or error, and the body's context are the same."""
     expected, actual = await both(*CASES[name], lambda: config_for(kind))
@@ -754,12 +686,12 @@ async def test_an_error_of_the_tools_own_error_handler_ends_the_run(name: str) -
 
 
 async def test_stop_iteration_in_a_thread_becomes_a_runtime_error() -> None:
-    """The error is the same as in langchain-core, apart from its text, which is empty there."""
+    """Promise 8: a thread cannot raise it into a coroutine. langchain-core's error is the same, with an empty text."""
 
     def stops() -> str:
         raise StopIteration("no")
 
-    with pytest.raises(RuntimeError, match="StopIteration") as caught:
+    with pytest.raises(RuntimeError, match="raised StopIteration") as caught:
         await ToolNode([make_sync(stops)]).ainvoke([call_of({}, "stops")], config_for("sync"))
     assert isinstance(caught.value.__cause__, StopIteration)
     assert [event for _, event, _ in NOTES.events] == ["start", "error"]
