@@ -5,6 +5,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -309,24 +310,20 @@ def test_questions_of_the_node_around_a_batch(how: str, before: bool, after: boo
     assert asking.runs == {"a": number + 1, "plain": 1, "b": number + 1}
 
 
-@pytest.mark.parametrize("queries", ["12", "11"], ids=["other arguments", "same arguments"])
-def test_two_batches_with_the_same_ids_in_one_node_are_two_batches(run: Run, queries: str) -> None:
+def test_two_equal_batches_in_one_node_are_two_batches(run: Run) -> None:
     asking = Asking()
     node = ToolNode([asking.tool()])
 
     async def work(state: State, config: RunnableConfig) -> Any:
         found: list[str] = []
-        for query in queries:
-            batch = calls(
-                tool_call("ask", "x", who=f"p{query}", questions=0), tool_call("ask", "y", who="q", questions=0)
-            )
+        for _ in range(2):
+            batch = calls(tool_call("ask", "x", who="p", questions=0), tool_call("ask", "y", who="q", questions=0))
             found += [message.content for message in await node.ainvoke([batch], config)]
         return {"notes": found}
 
     state = run(graphs_of(both(work)), {"messages": [HumanMessage("go")]})
-    first, second = queries
-    assert state["notes"] == [f"p{first} got []", "q got []", f"p{second} got []", "q got []"]
-    assert sum(asking.runs.values()) == 4
+    assert state["notes"] == ["p got []", "q got []"] * 2
+    assert asking.runs == {"p": 2, "q": 2}
 
 
 def test_questions_of_two_batches_with_the_same_ids_in_one_node(run: Run) -> None:
@@ -485,22 +482,6 @@ def test_a_command_for_the_parent_from_a_graph_in_a_tool(run: Run, request: pyte
     assert state["notes"] == ["left: yes", "elsewhere"]
 
 
-def test_questions_of_a_node_in_a_subgraph(run: Run) -> None:
-    asking = Asking()
-    team = graph_of(ToolNode([asking.tool()]), None)
-
-    def build(saver: Any) -> Any:
-        return graph_of(team, saver)
-
-    named = ids(run(build, starting(("a", 1), ("p", 0), ("b", 1))))
-    assert list(named) == ["a?0", "b?0"]
-    state = run(build, Command(resume={named["b?0"]: "B"}))
-    assert ids(state) == {"a?0": named["a?0"]}
-    state = run(build, Command(resume="A"))
-    assert results(state) == ["a got ['A']", "p got []", "b got ['B']"]
-    assert asking.runs == {"a": 2, "p": 1, "b": 2}
-
-
 def test_a_fork_runs_everything_again() -> None:
     asking, graph = asking_graph()
     named = ids(graph.invoke(starting(("a", 1), ("p", 0), ("b", 1)), CONFIG))
@@ -519,49 +500,67 @@ def test_a_fork_runs_everything_again() -> None:
     assert state["notes"] == ["forked"]
 
 
-def test_one_task_a_call_through_send(run: Run) -> None:
-    """Promise 5: a graph may have one task for each call, as in LangGraph's agents."""
-    asking = Asking()
-    node = ToolNode([asking.tool()])
-
-    def route(state: State) -> list[Send]:
-        return [Send("tools", [call]) for call in state["messages"][-1].tool_calls]
-
-    def build(saver: Any) -> Any:
-        builder: Any = StateGraph(State)
-        builder.add_node("tools", node)
-        builder.add_conditional_edges(START, route, ["tools"])
-        return builder.compile(checkpointer=saver)
-
-    named = ids(run(build, starting(("a", 2), ("p", 0), ("b", 1))))
-    assert sorted(named) == ["a?0", "b?0"]
-    state = run(build, Command(resume={named["b?0"]: "B"}))
-    state = run(build, Command(resume={named["a?0"]: 1}))
-    state = run(build, Command(resume=2))
-    assert sorted(results(state)) == ["a got [1, 2]", "b got ['B']", "p got []"]
-    assert asking.runs == {"a": 3, "p": 1, "b": 2}
+# Shapes of graphs: each returns a function that builds the graph, and the graph's input
 
 
-@pytest.mark.filterwarnings("ignore::langgraph.warnings.LangGraphDeprecatedSinceV10")
-@pytest.mark.parametrize("version", ["v1", "v2"])
-def test_in_langgraphs_agent(run: Run, version: Any) -> None:
-    asking = Asking()
-    asked = asks(("a", 1), ("p", 0), ("b", 1))
-    model = ScriptedModel([asked, "done"])
-    node = ToolNode([asking.tool()])
+def in_a_subgraph(asking: Asking) -> tuple[Callable[[Any], Any], Any]:
+    return graphs_of(graph_of(ToolNode([asking.tool()]), None)), starting(*IN_TURN)
+
+
+def one_task_a_call(asking: Asking) -> tuple[Callable[[Any], Any], Any]:
+    """A graph may have one task for each call, as in LangGraph's agents."""
+    builder: Any = StateGraph(State)
+    builder.add_node("tools", ToolNode([asking.tool()]))
+    builder.add_conditional_edges(
+        START, lambda state: [Send("tools", [call]) for call in state["messages"][-1].tool_calls], ["tools"]
+    )
+    return lambda saver: builder.compile(checkpointer=saver), starting(*IN_TURN)
+
+
+def in_langgraphs_agent(asking: Asking, version: Any) -> tuple[Callable[[Any], Any], Any]:
+    """The model has a second reply only: a third request would be an error."""
+    model, node = ScriptedModel([asks(*IN_TURN), "done"]), ToolNode([asking.tool()])
 
     def build(saver: Any) -> Any:
         return langgraph_react_agent(model, node, checkpointer=saver, version=version)
 
-    named = ids(run(build, {"messages": [HumanMessage("go")]}))
+    return build, {"messages": [HumanMessage("go")]}
+
+
+SHAPES: dict[str, Callable[[Asking], tuple[Callable[[Any], Any], Any]]] = {
+    "a subgraph": in_a_subgraph,
+    "one task a call": one_task_a_call,
+    "LangGraph's agent v1": partial(in_langgraphs_agent, version="v1"),
+    "LangGraph's agent v2": partial(in_langgraphs_agent, version="v2"),
+}
+IN_TURN = ("a", 2), ("p", 0), ("b", 1)
+
+
+def answered_in_turn(asking: Asking, run: Callable[[Any], Any], given: Any) -> Any:
+    """Answer b by its id, and both questions of a plainly; finished and unanswered calls must not run again."""
+    named = ids(run(given))
     assert sorted(named) == ["a?0", "b?0"]
-    state = run(build, Command(resume={named["b?0"]: "B"}))
-    assert ids(state) == {"a?0": named["a?0"]}
-    state = run(build, Command(resume="A"))
-    assert sorted(results(state)) == ["a got ['A']", "b got ['B']", "p got []"]
-    assert state["messages"][-1].content == "done"
-    assert asking.runs == {"a": 2, "p": 1, "b": 2}
-    assert len(model.requests) == 2
+    assert ids(run(Command(resume={named["b?0"]: "B"}))) == {"a?0": named["a?0"]}
+    assert list(ids(run(Command(resume=1)))) == ["a?1"]
+    state = run(Command(resume=2))
+    assert sorted(results(state)) == ["a got [1, 2]", "b got ['B']", "p got []"]
+    assert asking.runs == {"a": 3, "p": 1, "b": 2}
+    return state
+
+
+@pytest.mark.filterwarnings("ignore::langgraph.warnings.LangGraphDeprecatedSinceV10")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_answers_in_turn_in_a_graph_of_any_shape(run: Run, shape: str) -> None:
+    asking = Asking()
+    build, given = SHAPES[shape](asking)
+    state = answered_in_turn(asking, partial(run, build), given)
+    assert "agent" not in shape or state["messages"][-1].content == "done"
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_answers_in_turn_with_any_durability(durability: Any) -> None:
+    asking, graph = asking_graph()
+    answered_in_turn(asking, lambda given: graph.invoke(given, CONFIG, durability=durability), starting(*IN_TURN))
 
 
 @pytest.mark.parametrize(("how", "questions"), [("plain", 1), ("by id", 1), ("plain", 2)])
@@ -603,17 +602,6 @@ def test_a_message_instead_of_an_answer_leaves_the_question_behind() -> None:
     state = graph.invoke(Command(resume="B"), CONFIG)
     assert results(state) == ["b got ['B']"]
     assert asking.runs["a"] == 1
-
-
-@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-def test_any_durability(durability: Any) -> None:
-    asking, graph = asking_graph()
-    named = ids(graph.invoke(starting(("a", 1), ("p", 0), ("b", 1)), CONFIG, durability=durability))
-    state = graph.invoke(Command(resume={named["b?0"]: "B"}), CONFIG, durability=durability)
-    assert ids(state) == {"a?0": named["a?0"]}
-    state = graph.invoke(Command(resume="A"), CONFIG, durability=durability)
-    assert results(state) == ["a got ['A']", "p got []", "b got ['B']"]
-    assert asking.runs == {"a": 2, "p": 1, "b": 2}
 
 
 def test_the_stream_shows_every_question_once() -> None:
