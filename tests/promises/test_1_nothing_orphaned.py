@@ -1,4 +1,7 @@
-"""Promise 1: when a call of a node returns, raises or is cancelled, all tasks and bodies that it started have ended."""
+"""Promise 1: when a call of a node returns, raises or is cancelled, all tasks and bodies that it started have ended.
+
+One readable example for each cause; `tests/explore` checks the promise for any mix of behaviours, limits and moments.
+"""
 
 import asyncio
 import threading
@@ -12,8 +15,6 @@ import anyio.from_thread
 import anyio.lowlevel
 import pytest
 import sniffio
-from hypothesis import given
-from hypothesis import strategies as st
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import StructuredTool
 
@@ -143,23 +144,6 @@ async def test_bodies_that_wait_in_a_queue_never_start_after_the_end() -> None:
     assert rec.count("started", "slow") == 2
     assert node.statistics() == IDLE
     assert len(await node.ainvoke(ask("slow", "slow"))) == 2
-
-
-@given(data=st.data())
-async def test_nothing_starts_later_than_the_moment_of_the_cancel(data: st.DataObject) -> None:
-    seconds = data.draw(st.lists(st.sampled_from([0.5, 1.0, 1.5, 2.0]), min_size=1, max_size=12))
-    width = data.draw(st.integers(1, 4))
-    rec = Recorder()
-    node = ToolNode([rec.tool("slow", seconds=float)], limit=Limit(concurrency=width))
-    begin = anyio.current_time()
-    with anyio.move_on_after(2.0):
-        await node.ainvoke(ask(*[("slow", {"query": str(s)}) for s in seconds]))
-    end = anyio.current_time() - begin
-    await anyio.sleep(100)
-    assert end <= 2.0 + 1e-9
-    assert all(at <= end + 1e-9 for at in rec.times("started"))
-    assert (rec.running, node.statistics()) == (0, IDLE)
-    assert rec.peak <= width
 
 
 async def test_no_body_starts_in_a_scope_that_was_cancelled_before() -> None:
@@ -441,92 +425,6 @@ async def test_a_sync_wrapper_leaves_nothing_behind_when_its_call_is_cancelled()
     assert (live_tasks(), rec.running, node.statistics()) == (before, 0, IDLE)
 
 
-BEHAVIOURS = ("returns", "raises", "hangs", "cancels itself", "swallows", "cleans up", "cleans up for ever")
-
-
-def behaving(kind: str, seconds: float, log: list[int]) -> Callable[[], Awaitable[str]]:
-    async def act() -> str:
-        if kind in ("returns", "raises", "cancels itself"):
-            await anyio.sleep(seconds)
-        if kind == "raises":
-            raise ValueError("boom")
-        if kind == "cancels itself":
-            raise asyncio.CancelledError
-        if kind == "returns":
-            return "done"
-        try:
-            await anyio.sleep_forever()
-        except anyio.get_cancelled_exc_class():
-            if kind == "swallows":
-                return "swallowed"
-            if kind != "hangs":
-                with cleanup():
-                    await anyio.sleep(seconds if kind == "cleans up" else 10_000)
-            raise
-
-    async def body() -> str:
-        log.append(+1)
-        try:
-            return await act()
-        finally:
-            log.append(-1)
-
-    return body
-
-
-@pytest.mark.filterwarnings("ignore:.*timeout is never over:callboard.CallboardWarning")
-@given(data=st.data())
-async def test_any_mix_of_behaviours_ends_with_one_result_a_call_or_a_bare_error(data: st.DataObject) -> None:
-    moments = st.sampled_from([0.0, 0.5, 1.0, 2.0, 7.0])
-    mix = data.draw(st.lists(st.tuples(st.sampled_from(BEHAVIOURS), moments), min_size=1, max_size=8))
-    spans = st.sampled_from([None, 0.5, 1.0, 3.0])
-    policies: dict[str, CallPolicy] = {}
-    log: list[int] = []
-    tools = []
-    for index, (kind, seconds) in enumerate(mix):
-        name = f"tool{index}"
-        tools.append(make(behaving(kind, seconds, log), name))
-        policies[name] = CallPolicy(
-            timeout=data.draw(spans),
-            budget=data.draw(spans),
-            grace=data.draw(spans),
-            limit=data.draw(st.sampled_from([None, Limit(concurrency=1, queue=0), Limit(rate=None, concurrency=2)])),
-        )
-    width = data.draw(st.sampled_from([None, 1, 3]))
-    node = ToolNode(
-        tools,
-        policies=policies,
-        limit=None if width is None else Limit(concurrency=width, queue=data.draw(st.sampled_from([None, 2]))),
-        on_error=data.draw(st.sampled_from(["cancel", "finish"])),
-        handle_tool_errors=data.draw(st.booleans()),
-        grace=2.0,
-    )
-    asked = data.draw(st.lists(st.sampled_from(tools), min_size=1, max_size=12))
-    before = live_tasks()
-    messages = None
-    errors: list[BaseException] = []
-    with anyio.move_on_after(30) as scope:
-        try:
-            messages = await node.ainvoke(ask(*[tool.name for tool in asked]))
-        except Exception as error:
-            errors.append(error)
-    assert live_tasks() == before
-    assert sum(log) == 0
-    assert node.statistics() == IDLE
-    if messages is not None:
-        assert [m.tool_call_id for m in messages] == [f"call_{n}" for n in range(1, len(asked) + 1)]
-        assert [m.name for m in messages] == [tool.name for tool in asked]
-    elif errors:
-        flat = errors[0].exceptions if isinstance(errors[0], BaseExceptionGroup) else errors
-        assert len(flat) > 1 or flat is errors
-        assert not any(isinstance(error, (BaseExceptionGroup, asyncio.CancelledError)) for error in flat)
-    else:
-        assert scope.cancelled_caught
-    starts = len(log)
-    await anyio.sleep(20_000)
-    assert len(log) == starts
-
-
 # Worker threads, on the real clock.
 
 
@@ -549,7 +447,9 @@ async def test_a_thread_that_goes_on_is_counted_and_named_in_a_warning(release: 
     node = ToolNode([rec.sync_tool("stuck", release=release)], timeout=0.4)
     with anyio.fail_after(10):
         with pytest.warns(AbandonedThreadWarning, match=r"'stuck'.*'call_1'"):
+            start = anyio.current_time()
             result = await node.ainvoke(ask("stuck"))
+        assert 0.4 <= anyio.current_time() - start < 2
         assert ended(result[0]) == "timeout"
         assert node.statistics() == Statistics(running=0, waiting=0, abandoned_threads=1)
         kept = result[0].model_copy(deep=True)

@@ -3,13 +3,10 @@
 import asyncio
 from collections import Counter
 from contextlib import nullcontext
-from functools import cache
 from typing import Annotated, Any
 
 import anyio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId
 from langgraph.types import Command
@@ -70,13 +67,6 @@ def everything(rec: Recorder, **options: Any) -> ToolNode:
     )
 
 
-@cache
-def shared_node(limited: bool) -> tuple[Recorder, ToolNode]:
-    """Return one node for many examples, because its tools take longer to make than to call."""
-    rec = Recorder()
-    return rec, everything(rec, limit=Limit(concurrency=2) if limited else None)
-
-
 ENDS = {
     "fine": ("success", None, "fine"),
     "slow": ("success", None, "slow"),
@@ -114,28 +104,6 @@ async def test_a_body_that_cancels_itself_ends_with_a_message() -> None:
         ("error", "cancelled"),
         ("success", None),
     ]
-
-
-async def test_a_rejected_call_ends_with_a_message_and_never_starts() -> None:
-    """Promise 2: the queue has no room for the second call, and its message says so."""
-    rec = Recorder()
-    outputs = await everything(rec).ainvoke({"messages": [calls("crowded", "crowded", "fine")]})
-    first, second, third = answers(outputs)
-    assert (first.status, second.status, third.status) == ("success", "error", "success")
-    assert ended(second) == "rejected"
-    assert rec.count("started", "crowded") == 1
-
-
-@given(names=st.lists(st.sampled_from(QUIET), min_size=1, max_size=8), limited=st.booleans())
-async def test_any_batch_gives_one_message_a_call_in_call_order(names: list[str], limited: bool) -> None:
-    rec, node = shared_node(limited)
-    messages = answers(await node.ainvoke({"messages": [calls(*names)]}))
-    assert [message.tool_call_id for message in messages] == [f"call_{i}" for i in range(1, len(names) + 1)]
-    assert [message.name for message in messages] == names
-    for message, name in zip(messages, names, strict=True):
-        if name not in {"crowded", "spent"}:
-            assert (message.status, ended(message)) == ENDS[name][:2]
-    assert rec.running == 0
 
 
 async def test_calls_with_one_id_each_run_and_get_a_message_of_their_own() -> None:
@@ -233,33 +201,6 @@ async def test_an_agent_repairs_a_history_with_unanswered_calls_in_place() -> No
         "call_3": 1,
     }
     assert rec.events == []
-
-
-@given(
-    turns=st.lists(st.lists(st.booleans(), max_size=4), min_size=1, max_size=4),
-    questions=st.lists(st.booleans(), min_size=4, max_size=4),
-)
-@pytest.mark.real_clock
-async def test_any_history_reaches_the_model_with_each_call_answered_once(
-    turns: list[list[bool]], questions: list[bool]
-) -> None:
-    history: list[Any] = [HumanMessage("go")]
-    for turn, answered in enumerate(turns):
-        asked = [tool_call("a", f"turn{turn}-{place}") for place in range(len(answered))]
-        history.append(AIMessage("", tool_calls=asked, id=f"ai-{turn}"))
-        history += [ToolMessage("ok", tool_call_id=c["id"]) for c, is_ in zip(asked, answered, strict=True) if is_]
-        if questions[turn]:
-            history.append(HumanMessage("well?"))
-    model = ScriptedModel(["done"])
-    await create_react_agent(model, [Recorder().tool("a")]).ainvoke({"messages": history})
-    owed: list[str] = []
-    for message in model.requests[0]:
-        if isinstance(message, ToolMessage):
-            owed.remove(message.tool_call_id)
-            continue
-        assert owed == []
-        owed = [str(call["id"]) for call in message.tool_calls] if isinstance(message, AIMessage) else []
-    assert owed == []
 
 
 def raw(**call: Any) -> dict[str, Any]:

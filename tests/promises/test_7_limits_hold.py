@@ -263,36 +263,6 @@ async def test_a_rate_by_key_holds_for_each_key() -> None:
     assert rec.times("started", query="b") == pytest.approx([0, 1])
 
 
-@given(data=st.data())
-async def test_waiters_that_give_up_lose_no_place(data: st.DataObject) -> None:
-    """Promise 7: waiters may be cancelled in the queue, while running, at the same moment, or never."""
-    width = data.draw(st.integers(1, 3))
-    patience = data.draw(st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0, 100.0]), min_size=1, max_size=15))
-    rate = data.draw(st.sampled_from([None, Rate(2, per=1.0)]))
-    rec = Recorder()
-    node = ToolNode([rec.tool("work", seconds=1)], limit=Limit(concurrency=width, rate=rate))
-    returned = 0
-
-    async def impatient(seconds: float) -> None:
-        nonlocal returned
-        with anyio.move_on_after(seconds):
-            await node.ainvoke(ask("work"))
-            returned += 1
-
-    async with anyio.create_task_group() as tasks:
-        for seconds in patience:
-            tasks.start_soon(impatient, seconds)
-    assert rec.peak <= width
-    assert returned >= patience.count(100.0)
-    assert node.statistics() == IDLE
-    await anyio.sleep(10)
-    before = anyio.current_time()
-    if rate is None:
-        await node.ainvoke(ask(*["work"] * width))  # all places were returned
-        assert anyio.current_time() - before == pytest.approx(1)
-    assert rec.peak <= width
-
-
 @given(
     durations=st.lists(st.sampled_from(["0", "0.5", "1", "2.5"]), min_size=1, max_size=40),
     width=st.integers(1, 5),
