@@ -38,7 +38,6 @@ from callboard import (
     InjectedState,
     Limit,
     ToolRuntime,
-    cleanup,
     observe,
     progress,
     remaining,
@@ -545,23 +544,6 @@ async def test_a_body_that_cancels_itself_is_an_error_of_its_own() -> None:
     state = await run(agent_of([make(confused), Recorder().tool("fine")], Supervise(), asks=["confused", "fine"]))
 
     assert ended(state) == ["cancelled", None]
-
-
-async def test_cleanup_holds_a_timeout_back() -> None:
-    """Code in `cleanup()` is completed even if the timeout comes while it runs."""
-    done: list[str] = []
-
-    async def work() -> str:
-        with cleanup():
-            await asyncio.sleep(0.4)
-            done.append("committed")
-        await asyncio.sleep(WAIT)
-        return "done"
-
-    state = await run(agent_of([make(work)], Supervise(timeout=0.1), asks=["work"]))
-
-    assert ended(state) == ["timeout"]
-    assert done == ["committed"]
 
 
 # Our middleware together with LangChain's

@@ -3,7 +3,6 @@
 import math
 import random
 import re
-import threading
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -14,7 +13,6 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import StructuredTool
 
 from callboard import (
-    AbandonedThreadWarning,
     CallPolicy,
     CallTimeoutError,
     DeadlineExceededError,
@@ -297,22 +295,6 @@ async def test_remaining_tells_a_sync_tool_what_is_left() -> None:
     assert seen[2:] == [math.inf, math.inf]
 
 
-@pytest.mark.real_clock
-async def test_a_sync_tool_is_given_up_at_its_timeout() -> None:
-    """Promise 6: a thread cannot be stopped, but its call can end."""
-    release = threading.Event()
-    rec = Recorder()
-    node = ToolNode([rec.sync_tool("stuck", release=release)], timeout=0.2)
-    try:
-        watch = Stopwatch()
-        with anyio.fail_after(10), pytest.warns(AbandonedThreadWarning):
-            [message] = await node.ainvoke(ask("stuck"))
-        assert ended(message) == "timeout"
-        assert 0.2 <= watch.seconds < 2
-    finally:
-        release.set()
-
-
 @pytest.mark.parametrize("policy", [CallPolicy(timeout=1), CallPolicy(budget=1)], ids=["timeout", "budget"])
 @pytest.mark.parametrize("in_a_group", [False, True], ids=["bare", "in a task group"])
 async def test_a_clean_up_that_raises_is_the_cause_of_the_timeout(in_a_group: bool, policy: CallPolicy) -> None:
@@ -346,14 +328,6 @@ async def test_a_timeout_error_of_the_tool_itself_is_no_timeout_of_the_call() ->
     with anyio.fail_after(60), pytest.raises(TimeoutError) as caught:
         await node.ainvoke(ask("client"))
     assert not isinstance(caught.value, CallTimeoutError)
-
-
-async def test_a_result_in_the_last_moment_is_kept() -> None:
-    """Promise 6: a result that arrives in time is kept, although other calls time out."""
-    rec = Recorder()
-    node = ToolNode([rec.tool("slow", seconds=float)], timeout=2)
-    messages = await node.ainvoke(ask(*[("slow", {"query": q}) for q in ("1.9", "2.1", "0.1")]))
-    assert [ended(message) for message in messages] == [None, "timeout", None]
 
 
 @pytest.mark.parametrize("keyword", ["timeout", "budget", "idle_timeout"])

@@ -113,42 +113,6 @@ async def test_the_loop_goes_round_while_a_sync_wrapper_blocks() -> None:
     assert threads["wrapper"] is not threading.current_thread()
 
 
-async def test_a_sync_wrapper_may_execute_any_number_of_times_or_never() -> None:
-    rec = Recorder()
-
-    def wrapper(request: object, execute: Callable[[object], ToolMessage]) -> ToolMessage:
-        if request.tool_call["name"] == "never":
-            return ToolMessage("short cut", tool_call_id=request.tool_call["id"])
-        for _ in range(2):
-            try:
-                return execute(request)
-            except ValueError:
-                continue
-        return execute(request)
-
-    node = ToolNode([rec.tool("flaky", raises=ValueError("no"), times=2), rec.tool("never")], wrap_tool_call=wrapper)
-    with anyio.fail_after(10):
-        messages = await node.ainvoke(ask("flaky", "never"))
-    assert [message.content for message in messages] == ["flaky", "short cut"]
-    assert rec.order == ["flaky"] * 3
-
-
-async def test_context_variables_reach_sync_tools_and_what_they_set_stays_with_them() -> None:
-    def whoami() -> str:
-        found = user.get()
-        user.set("tool")
-        return found
-
-    token = user.set("ada")
-    try:
-        with anyio.fail_after(10):
-            messages = await ToolNode([make_sync(whoami)]).ainvoke(ask("whoami", "whoami"))
-        assert [message.content for message in messages] == ["ada", "ada"]
-        assert user.get() == "ada"
-    finally:
-        user.reset(token)
-
-
 @pytest.mark.parametrize("sync", [True, False], ids=["sync tool", "async tool"])
 async def test_what_a_sync_wrapper_sets_reaches_the_body_below_it(sync: bool) -> None:
     def whoami() -> str:
@@ -221,17 +185,6 @@ async def test_many_sync_wrappers_around_sync_tools_do_not_starve_one_another() 
     messages = await node.ainvoke(ask(*["work"] * 200))
     assert len(messages) == 200
     assert node.statistics() == IDLE
-
-
-async def test_a_sync_tool_that_raises_stop_iteration_does_not_return() -> None:
-    """Promise 8: a thread cannot raise StopIteration into a coroutine, so it becomes another error."""
-
-    def stop() -> None:
-        raise StopIteration("end")
-
-    with anyio.fail_after(10), pytest.raises(RuntimeError, match="raised StopIteration") as caught:
-        await ToolNode([make_sync(stop)]).ainvoke(ask("stop"))
-    assert isinstance(caught.value.__cause__, StopIteration)
 
 
 @pytest.mark.parametrize("kind", ["tool", "wrapper", "body below a wrapper"])

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import InjectedToolArg, InjectedToolCallId, StructuredTool, tool
 from langgraph.prebuilt import InjectedState as LangGraphInjectedState
@@ -353,22 +353,3 @@ async def test_arguments_and_results_are_not_logged(caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.DEBUG):
         await ToolNode([rec.tool("look")]).ainvoke([calls(("look", {"query": SECRET}))])
     assert SECRET not in caplog.text
-
-
-async def test_a_key_function_that_stumbles_shows_the_model_nothing_that_was_injected() -> None:
-    """Arguments are validated together with injected values, but the message must not show injected ones."""
-
-    async def fetch(host: str, state: Annotated[dict[str, Any], InjectedState]) -> str:
-        """Fetch."""
-        return host
-
-    limit = Limit(concurrency=1, key=lambda call: call["args"]["host"])
-    node = ToolNode([fetch], policies={"fetch": CallPolicy(limit=limit)})
-    asks = AIMessage("", tool_calls=[tool_call("fetch", "1")])
-
-    result = await node.ainvoke({"messages": [HumanMessage("canary"), asks], "secret": "canary"})
-
-    (message,) = result["messages"]
-    assert message.status == "error"
-    assert "host" in message.content
-    assert "canary" not in message.content
