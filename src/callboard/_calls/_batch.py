@@ -5,8 +5,9 @@ import math
 import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextvars import Context
 from typing import Any, Generic, NoReturn, TypeVar
+from weakref import ref
 
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
@@ -14,15 +15,13 @@ from callboard._calls._call import Attempt, SupervisedCall
 from callboard._calls._draining import operations
 from callboard._calls._progress import reporter
 from callboard._loops._current import current_loop
-from callboard._loops._left_tasks import LeftTasks
+from callboard._loops._left_tasks import Block, current_block, left_tasks
 from callboard._loops._protocol import ChildFn, Nursery, Scope
 from callboard._loops._watchdog import mark
 from callboard._records._policies import OnError
 from callboard.exceptions import AbandonedTaskWarning, CallCancelledError, CallError
 
 T = TypeVar("T")
-
-_NOTHING_LEFT = nullcontext()
 
 PORTION = 32
 """Number of calls that a batch starts before it lets other tasks run, so that it does not block the event loop."""
@@ -65,7 +64,7 @@ class Batch(Generic[T]):
         # since then reaches their tasks.
         if not count or self.calls[0].until == -math.inf:
             await checkpoint_if_cancelled()
-        left = LeftTasks() if loop.name == "asyncio" else None  # on trio every task has a nursery
+        block = Block() if loop.name == "asyncio" else None  # on trio every task has a nursery
         self._pulse = loop.pulse
         self._pulse.begin()
         # A drain reads these sets to find the calls whose outcome is unknown when it ends them.
@@ -76,13 +75,17 @@ class Batch(Generic[T]):
         try:
             async with loop.nursery() as nursery:
                 self._nursery = nursery
-                with left or _NOTHING_LEFT:
+                before = current_block.get()
+                current_block.set(block)  # for the tasks of the calls, which copy the context
+                try:
                     for number, call in enumerate(self.calls, 1):
                         if nursery.cancel_called:
                             break
                         nursery.start(self._run_next, call.grace)
                         if number % PORTION == 0:
                             await checkpoint()  # may be cancelled: the nursery ends the calls that were started
+                finally:
+                    current_block.set(before)  # not by a token, which would refer to the mark
             if self._next and not nursery.cancel_called:
                 self._refuse_rest()
         except loop.cancelled_class:
@@ -96,12 +99,14 @@ class Batch(Generic[T]):
             self._pulse.end()
             self.calls = ()  # the calls refer to their batch: a reference cycle
             self._next.clear()
+            ended, block = block and ref(block), None  # now only contexts of tasks may refer to it
         if self._failed:
             self._raise_failures(count)
         if self._stopped_with is not None:
             raise self._stopped_with()
-        if left is not None and left.mark() is not None:
-            _warn_about_left_tasks(left)
+        if ended is not None and (left := ended()) is not None:
+            for task, context in left_tasks(left):
+                _warn_about_left_task(task, context)
 
     def _refuse_rest(self) -> None:
         """Record an error for each call that never began because other code cancelled the call's task."""
@@ -181,24 +186,23 @@ _warned: set[tuple[str, str]] = set()
 """Pairs (tool name, coroutine function name) for which the warning about a left-over task was already issued."""
 
 
-def _warn_about_left_tasks(left: LeftTasks) -> None:
-    """Warn about each asyncio task that a tool left running, once for each pair of tool and coroutine function."""
-    for task, context in left.found():
-        # The task has a copy of the context in which it was created, and so the attempt that created it.
-        owner = context.get(reporter)
-        tool = owner.tool if isinstance(owner, Attempt) else str(getattr(owner, "name", "a middleware"))
-        call_id = owner.owner.id if isinstance(owner, Attempt) else getattr(owner, "id", None)
-        function = getattr(task.get_coro(), "__qualname__", "")
-        if not function or (tool, function) in _warned:
-            continue
-        _warned.add((tool, function))
-        warnings.warn(
-            f"tool {tool!r} (call {call_id!r}) left a task behind that outlives its batch: {task.get_name()!r}, "
-            f"{function}(){_location(task)}. It is neither cancelled nor awaited; await it in the tool, such as in an "
-            "asyncio.TaskGroup, or start it in an actor, which may outlive calls",
-            AbandonedTaskWarning,
-            stacklevel=2,
-        )
+def _warn_about_left_task(task: "asyncio.Task[object]", context: Context) -> None:
+    """Warn about an asyncio task that a tool left running, once for each pair of tool and coroutine function."""
+    # The task has a copy of the context in which it was created, and so the attempt that created it.
+    owner = context.get(reporter)
+    tool = owner.tool if isinstance(owner, Attempt) else str(getattr(owner, "name", "a middleware"))
+    call_id = owner.owner.id if isinstance(owner, Attempt) else getattr(owner, "id", None)
+    function = getattr(task.get_coro(), "__qualname__", "")
+    if not function or (tool, function) in _warned:
+        return
+    _warned.add((tool, function))
+    warnings.warn(
+        f"tool {tool!r} (call {call_id!r}) left a task behind that outlives its batch: {task.get_name()!r}, "
+        f"{function}(){_location(task)}. It is neither cancelled nor awaited; await it in the tool, such as in an "
+        "asyncio.TaskGroup, or start it in an actor, which may outlive calls",
+        AbandonedTaskWarning,
+        stacklevel=2,
+    )
 
 
 def _location(task: "asyncio.Task[object]") -> str:

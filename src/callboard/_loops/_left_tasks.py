@@ -8,8 +8,7 @@ outlive a call, such as an actor, runs in a context without a mark.
 import asyncio
 import gc
 import time
-import weakref
-from contextvars import Context, ContextVar, Token
+from contextvars import Context, ContextVar
 
 _SHARE = 0.01
 """Maximum share of the time that may be spent on searches for left-over tasks, in a process with many tasks."""
@@ -17,57 +16,41 @@ _QUICK = 0.001
 """Seconds that a search for left-over tasks may take without delaying the next search."""
 
 
-class _Mark:
-    """Mark that identifies one `LeftTasks` block; stored in the context of every task created within the block."""
+class Block:
+    """Mark of a block; the tasks of the block, and those that they create, have it in their contexts."""
 
     __slots__ = ("__weakref__",)  # after the block, only contexts hold strong references to the mark
 
 
-_mark: ContextVar[_Mark | None] = ContextVar("callboard_block", default=None)
+current_block: ContextVar[Block | None] = ContextVar("callboard_block", default=None)
 _look_again = 0.0
 """Earliest time (`time.monotonic()`) of the next search for left-over tasks."""
 
 
-class LeftTasks:
-    """Context manager that finds tasks which users' code creates within the block and leaves running after it."""
+def left_tasks(block: Block) -> list[tuple["asyncio.Task[object]", Context]]:
+    """Return the left-over tasks of a block that has ended, except cancelled tasks and tasks of a task group.
 
-    __slots__ = ("_token", "mark")
-
-    mark: weakref.ref[_Mark]
-    """Reference to the mark; after the block, it is alive only if users' code may have left a task running."""
-    _token: Token[_Mark | None]
-
-    def __enter__(self) -> None:
-        mark = _Mark()
-        self._token = _mark.set(mark)
-        self.mark = weakref.ref(mark)
-
-    def __exit__(self, *_: object) -> None:
-        _mark.reset(self._token)
-        del self._token  # it refers to the context, and the context to the mark
-
-    def found(self) -> list[tuple["asyncio.Task[object]", Context]]:
-        """Return the left-over tasks with their contexts, except cancelled tasks and tasks of a task group."""
-        global _look_again
-        mark = self.mark()
-        if mark is None or (since := time.monotonic()) < _look_again:
-            return []
-        found = [
-            (task, context)
-            for task in asyncio.all_tasks()
-            if not task.cancelling()
-            and not _is_owned(task)
-            and (context := _context_of(task)) is not None
-            and context.get(_mark) is mark
-        ]
-        if (took := time.monotonic() - since) > _QUICK:
-            _look_again = since + took / _SHARE
-        return found
+    Each comes with its context. A search that takes long delays the next one, which returns nothing.
+    """
+    global _look_again
+    if (since := time.monotonic()) < _look_again:
+        return []
+    found = [
+        (task, context)
+        for task in asyncio.all_tasks()
+        if not task.cancelling()
+        and not _is_owned(task)
+        and (context := _context_of(task)) is not None
+        and context.get(current_block) is block
+    ]
+    if (took := time.monotonic() - since) > _QUICK:
+        _look_again = since + took / _SHARE
+    return found
 
 
 def unmarked(context: Context) -> Context:
-    """Remove the mark of a `LeftTasks` block from a context, for tasks that may outlive it; return the context."""
-    context.run(_mark.set, None)
+    """Remove the mark of a block from a context, for tasks that may outlive the block; return the context."""
+    context.run(current_block.set, None)
     return context
 
 

@@ -96,8 +96,8 @@ class TrioNursery:
 
     @property
     def cancel_called(self) -> bool:
-        # `cancel_scope.cancel_called` says nothing of a cancellation of the owner, `trio.current_effective_deadline`
-        # nothing of the nursery in a shielded block of a child. trio has no public name for this attribute.
+        # `cancel_scope.cancel_called` is false if the owner was cancelled, and a child in a shielded block cannot ask
+        # `trio.current_effective_deadline`. trio has no public name for this attribute.
         return self._nursery._cancel_status.effectively_cancelled
 
     def start(self, child: ChildFn, grace: float) -> None:
