@@ -4,12 +4,11 @@ The edges of the nodes that ran in a step lead to the nodes of the next step.
 """
 
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import ErrorCode, GraphDrained, GraphInterrupt, GraphRecursionError, create_error_message
@@ -38,8 +37,7 @@ from callboard.tools._ledger import CallsInterrupted, Ledger
 from callboard.tools._unanswered import last_reply
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
+class Ran(NamedTuple):
     """Node that ran in a step, with the names of its tasks; `is_sent` is `True` if a LangGraph `Send` ran it."""
 
     node: str
@@ -214,7 +212,9 @@ class Run:
         for one in ran:
             for name in one.tasks:
                 order.append(name)
-                for target in goto_of(thread.records[name].output):
+                if type(output := thread.records[name].output) is ToolMessage:
+                    continue  # as nearly all outputs of calls
+                for target in goto_of(output):
                     gotos.append((one.node, target))  # noqa: PERF401 (a comprehension is a function more for each call)
         targets: list[Target] = []
         if gotos:

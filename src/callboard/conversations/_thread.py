@@ -77,6 +77,8 @@ class Thread:
         """Id of the current position. In memory it does not change: ids of tasks differ by the number of the step."""
         self.namespace = namespace
         self._has_ids = schema.has_message_ids
+        # Only `add_messages` is known to treat one list like several: another reducer is called for each write.
+        self._joins_messages = MESSAGES in schema.conversations
 
     @property
     def exists(self) -> bool:
@@ -148,16 +150,23 @@ class Thread:
 
     def apply_outputs(self, order: Sequence[str]) -> list[Write]:
         """Apply the outputs of finished tasks to the state, in the given order of tasks; return their writes."""
-        writes = self.written(order)
+        writes = self.written(order, joined=self._joins_messages)
         self.state.apply(writes)
         return writes
 
-    def written(self, order: Iterable[str]) -> list[Write]:
+    def written(self, order: Iterable[str], *, joined: bool = False) -> list[Write]:
+        """Return the writes of finished tasks to the state; `joined`: consecutive messages of calls as one write."""
         writes: list[Write] = []
+        messages: list[ToolMessage] | None = None
         for task in order:
             output = self.records.get(task, NOTHING_KNOWN).output
-            if output is not NOT_YET:
+            if joined and type(output) is ToolMessage:
+                if messages is None:
+                    writes.append((MESSAGES, messages := []))
+                messages.append(output)
+            elif output is not NOT_YET:
                 writes += self.schema.writes_of(as_update(output, MESSAGES))
+                messages = None
         return writes
 
     async def stepped(self, order: Sequence[str], following: Sequence[Target], *, later: bool = False) -> None:
@@ -177,7 +186,9 @@ class Thread:
         if not self._has_ids:
             return output
         if isinstance(output, BaseMessage):
-            return _with_ids([output])[0]
+            if output.id is None:
+                output.id = _message_id()
+            return output
         if isinstance(output, list):
             return [self.identified(item) for item in output]
         if isinstance(output, Command) and isinstance(output.update, dict):
@@ -409,6 +420,11 @@ def _with_ids(messages: Any) -> Any:
             break
     for message in found:
         if message.id is None:
-            digits = urandom(16).hex()  # a UUID of version 4; `str(uuid4())` takes four times as long
-            message.id = f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
+            message.id = _message_id()
     return found
+
+
+def _message_id() -> str:
+    """Return a UUID of version 4; `str(uuid4())` takes four times as long."""
+    digits = urandom(16).hex()
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"

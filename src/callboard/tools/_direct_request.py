@@ -5,15 +5,24 @@ callback handlers, and starts an asyncio task. Without handlers, none of this ha
 """
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, cast
 
 from anyio.lowlevel import checkpoint
 from langchain_core.callbacks import AsyncCallbackManager, AsyncCallbackManagerForLLMRun
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models._utils import _normalize_messages
-from langchain_core.messages import BaseMessage, MessageLikeRepresentation, convert_to_messages
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    MessageLikeRepresentation,
+    SystemMessage,
+    ToolMessage,
+    convert_to_messages,
+)
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.utils.uuid import uuid7
@@ -102,6 +111,17 @@ async def request(
     """Send a request to a model, and return its reply; `manager` comes from `manager_of_request`."""
     await checkpoint()  # as in `ainvoke`: a run that is being cancelled sends no request
     run = manager_of_run(AsyncCallbackManagerForLLMRun, manager, uuid7())
-    whole = _normalize_messages(convert_to_messages(messages))
-    result = await model._agenerate_with_cache(whole, run_manager=run, **options)
+    result = await model._agenerate_with_cache(_normalized(messages), run_manager=run, **options)
     return result.generations[0].message
+
+
+def _normalized(messages: Sequence[MessageLikeRepresentation]) -> list[BaseMessage]:
+    """Return the messages in the form in which `ainvoke` passes them to the model."""
+    # Nearly all conversations need no change: their contents are texts. LangChain's functions look at each message.
+    if _KINDS.issuperset(map(type, messages)) and {*map(type, map(_content_of, messages))} == {str}:
+        return cast("list[BaseMessage]", [*messages])
+    return _normalize_messages(convert_to_messages(messages))
+
+
+_KINDS = frozenset((AIMessage, HumanMessage, SystemMessage, ToolMessage))
+_content_of = attrgetter("content")
