@@ -1,18 +1,23 @@
 """Slow checkpointers: data is stored however long that takes, or an error says that it was not."""
 
 import asyncio
+import sqlite3
 import threading
 import time
 from collections.abc import Sequence
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from aiosqlite import Connection
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from callboard import StorageError, ToolNode, create_react_agent
+from callboard._langgraph._savers import for_storing
 from callboard._loops import _deadline
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
@@ -317,3 +322,71 @@ async def test_a_saver_creates_its_tables_once_and_commits_twice_for_each_turn(t
 
     assert statements.count("COMMIT") == 24
     assert sum(TABLES in statement for statement in statements) == 1
+
+
+async def test_a_change_on_an_async_sqlite_saver_is_one_job_of_its_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the connection as it is, the saver would wait for four jobs of the thread for each change."""
+    jobs: list[str] = []
+    execute: Any = Connection._execute
+
+    def counted(self: Connection, fn: Any, *args: Any, **options: Any) -> Any:
+        jobs.append(fn.__name__)
+        return execute(self, fn, *args, **options)
+
+    async with saver_of("aiosqlite", tmp_path / "agent.db") as saver:
+        await run_on_asyncio(saver.setup)
+        monkeypatch.setattr(Connection, "_execute", counted)
+        model = ScriptedModel([*[calls("work")] * 10, "done"])
+        agent = create_react_agent(model, [Recorder().tool("work")], checkpointer=saver)
+        with anyio.fail_after(30):
+            await agent.ainvoke(QUESTION, {**THREAD, "recursion_limit": 50})
+        monkeypatch.undo()
+
+    assert jobs.count("_committed") == 24
+    assert not {"executemany", "commit"} & {*jobs}
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+async def test_a_failed_change_leaves_the_users_transaction_open_as_langgraphs_own_does(
+    tmp_path: Path, is_ours: bool
+) -> None:
+    """The connection is the user's, who may have begun something on it that only the user may take back."""
+
+    async def change(saver: Any) -> list[Any]:
+        connection = saver.conn
+        await saver.setup()
+        await connection.executescript("CREATE TABLE own (value); DROP TABLE writes")
+        await connection.execute("INSERT INTO own VALUES (1)")
+        storing = for_storing(saver, saver.serde) if is_ours else saver
+        where = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": "1"}}
+        with pytest.raises(sqlite3.OperationalError, match="writes"):
+            await storing.aput_writes(where, [("messages", "hi")], "task")
+        assert connection.in_transaction
+        return list(await connection.execute_fetchall("SELECT value FROM own"))
+
+    async with saver_of("aiosqlite", tmp_path / "agent.db") as saver:
+        with anyio.fail_after(30):
+            assert await run_on_asyncio(partial(change, saver)) == [(1,)]
+            await run_on_asyncio(saver.conn.rollback)
+
+
+async def test_a_serializer_of_an_async_sqlite_saver_reads_the_context_variables_of_the_run(tmp_path: Path) -> None:
+    """A serializer may take the key of a tenant from there."""
+    tenant: ContextVar[str] = ContextVar("tenant", default="")
+    seen: set[str] = set()
+
+    class Own(JsonPlusSerializer):
+        def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+            seen.add(tenant.get())
+            return super().dumps_typed(obj)
+
+    async with saver_of("aiosqlite", tmp_path / "agent.db") as saver:
+        saver.serde = Own()
+        agent = scripted([calls("work"), "done"], [Recorder().tool("work")], checkpointer=saver)
+        tenant.set("one")
+        with anyio.fail_after(30):
+            await agent.ainvoke(QUESTION, THREAD)
+
+    assert seen == {"one"}

@@ -15,7 +15,7 @@ from callboard._loops._current import current_loop
 from callboard._loops._deadline import Timed, current_time_limits
 from callboard._loops._left_tasks import unmarked
 from callboard._loops._protocol import EventLoop, Scope
-from callboard._loops._worker_threads import give_to_worker
+from callboard._loops._worker_threads import Delivery, give_to_worker
 
 T = TypeVar("T")
 
@@ -98,7 +98,7 @@ async def shielded_thread(fn: Callable[[], T]) -> T:
     context = unmarked(copy_context())
     context.run(sniffio.current_async_library_cvar.set, None)  # no event loop runs in the thread
 
-    def job() -> Callable[[], object]:
+    def job() -> Delivery:
         try:
             results.append(context.run(fn))
         except BaseException as error:  # raised in the caller below

@@ -24,8 +24,11 @@ T = TypeVar("T")
 _IDLE = 10.0
 """Seconds without a job after which a worker thread ends."""
 
-Job = Callable[[], Callable[[], object]]
-"""Job of a worker thread; returns a function that delivers the result, which the worker calls when it is free."""
+Delivery = Callable[[], object]
+"""Function that delivers the result of a job; the worker calls it when it is free."""
+
+Job = Callable[[], Delivery]
+"""Job of a worker thread."""
 
 
 class _Worker:

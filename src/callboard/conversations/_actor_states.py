@@ -69,7 +69,7 @@ class ActorStates:
         return ActorStates(self.here, {**self.now, entry.name: written})
 
     def at_next(self) -> "ActorStates":
-        return ActorStates(self.now, self.now)
+        return self if self.here is self.now else ActorStates(self.now, self.now)
 
     def before_calls(self) -> "ActorStates":
         """Return the states before the step in progress, without the changes by its finished calls."""
