@@ -145,12 +145,12 @@ class LazySaver(BaseCheckpointSaver[str]):
         """Return the time of the database server in seconds since 1970; `None` without a server. Blocks the thread."""
         return self._read(lambda saver: clock(saver) if keeps_values(saver) else None)
 
-    def together(self, work: Callable[[Any], None]) -> None:
-        """Call `work`, which writes with LangGraph's saver, in one transaction if the database can do that."""
+    def together(self, work: Callable[[], None]) -> None:
+        """Call `work`, which writes with this saver, in one transaction if the database can do that."""
 
         def joined(saver: Any) -> None:
             with self.place.joined(saver):
-                work(saver)
+                work()
 
         self._lazily.call(joined)
 

@@ -54,8 +54,8 @@ class Saver:
         self.thread_id = thread_id
         self.namespace = namespace
         self._about = {} if about is None else about
-        self._packing: dict[str, tuple[Any, Any]] = {}
-        """For each method that stores something: the saver, and its copy with a caching serializer."""
+        self._copies: dict[str, Any] = {}
+        """Copies of the saver with a caching serializer, by the name of the method that stores something."""
 
     @property
     def _place(self) -> Place:
@@ -161,17 +161,15 @@ class Saver:
             await self._awaited.store(group[0][0], partial(self._make, group), partial(self._amake, group))
 
     def _make(self, changes: Sequence[Change], saver: Any) -> None:
-        if isinstance(saver, LazySaver):
-            saver.together(partial(self._make_in, changes))
-        else:
-            create_tables(saver)
-            self._make_in(changes, saver)
+        create_tables(saver)
 
-    def _make_in(self, changes: Sequence[Change], saver: Any) -> None:
-        for name, args in changes:
-            getattr(self._storing(saver, name), name)(*args)
-            if gone := self._gone(name, args):
-                forget(saver, gone)
+        def make() -> None:
+            for name, args in changes:
+                getattr(self._storing(saver, name), name)(*args)
+                if gone := self._gone(name, args):
+                    forget(saver, gone)
+
+        saver.together(make) if isinstance(saver, LazySaver) else make()
 
     async def _amake(self, changes: Sequence[Change], saver: Any) -> None:
         await acreate_tables(saver)
@@ -181,18 +179,13 @@ class Saver:
                 await aforget(saver, gone)
 
     def _storing(self, saver: Any, name: str) -> Any:
-        """Return a copy of a saver for one of its methods; return a saver of an unknown class unchanged.
-
-        `saver` is the saver of this thread, or LangGraph's saver inside of it.
-        """
+        """Return a copy of the saver for one of its methods; return a saver of an unknown class unchanged."""
         if not is_known(saver):
             return saver
-        known = self._packing.get(name)
-        # Another one after a lost connection: the copy has the old connection.
-        if known is None or known[0] is not saver:
-            serde = _caching(self._saver, self._place if name == "put" else None)
-            known = self._packing[name] = saver, for_storing(saver, serde)
-        return known[1]
+        if name not in self._copies:
+            serde = _caching(saver, self._place if name == "put" else None)
+            self._copies[name] = for_storing(saver, serde)
+        return self._copies[name]
 
     def _gone(self, name: str, args: tuple[Any, ...]) -> Sequence[Value]:
         if name != "put" or not keeps_values(self._saver):
