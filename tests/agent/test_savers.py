@@ -341,7 +341,7 @@ async def test_a_change_on_an_async_sqlite_saver_is_one_job_of_its_thread(
         model = ScriptedModel([*[calls("work")] * 10, "done"])
         agent = create_react_agent(model, [Recorder().tool("work")], checkpointer=saver)
         with anyio.fail_after(30):
-            await agent.ainvoke(QUESTION, {**THREAD, "recursion_limit": 50})
+            await agent.ainvoke(QUESTION, {**AT, "recursion_limit": 50})
         monkeypatch.undo()
 
     assert jobs.count("_committed") == 24
@@ -387,6 +387,6 @@ async def test_a_serializer_of_an_async_sqlite_saver_reads_the_context_variables
         agent = scripted([calls("work"), "done"], [Recorder().tool("work")], checkpointer=saver)
         tenant.set("one")
         with anyio.fail_after(30):
-            await agent.ainvoke(QUESTION, THREAD)
+            await agent.ainvoke(QUESTION, AT)
 
     assert seen == {"one"}

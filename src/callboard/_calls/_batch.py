@@ -99,7 +99,7 @@ class Batch(Generic[T]):
             self._pulse.end()
             self.calls = ()  # the calls refer to their batch: a reference cycle
             self._next.clear()
-            ended, block = block and ref(block), None  # now only contexts of tasks may refer to it
+            ended, block = None if block is None else ref(block), None  # now only contexts of tasks may refer to it
         if self._failed:
             self._raise_failures(count)
         if self._stopped_with is not None:
