@@ -6,6 +6,14 @@ that no test notices is printed with its line; so is one that hangs, because its
 
 cosmic-ray does the same, but rewrites the files of the checkout, and starts an interpreter for each mutant: with the
 imports of this project that takes longer than the tests of a decision module.
+
+The goal is 95 % for each decision module. A long run is divided with `--lines`. Last scores, without equivalent
+mutants, with `-m "not exhaustive and not real_clock"` and these tests:
+
+- `callboard.actors._mailbox`: 244 of 245, 3 of them hung.
+  `tests/actors/test_mailbox.py tests/actors/test_deadlocks.py`
+- `callboard._calls._limits`: 398 of 398, 12 of them hung.
+  `tests/calls/test_gate.py tests/calls/test_loans.py tests/calls/test_limit_guard.py`
 """
 
 import argparse
@@ -52,6 +60,7 @@ REWRITTEN = "ignore::pytest.PytestAssertRewriteWarning"
 
 _LIMITS = "callboard._calls._limits"
 _CIRCUIT = "callboard.middleware._breaker"
+_LEASE = "callboard_actors._server.fleet._lease"
 _COMPARED = "The numbers of changes are only compared with each other: all that matters is that they differ."
 _WINDOW_WAIT = "if self._window is not None and (wait := self._window.opens_at() - _common_time(loop)) > 0:"
 EQUIVALENT: dict[tuple[str, str, str], str] = {
@@ -63,6 +72,18 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ),
     (_LIMITS, _WINDOW_WAIT, "Gt -> GtE"): "A sleep until now is no sleep.",
     (_LIMITS, _WINDOW_WAIT, "0 -> -1"): "A sleep until a time that has passed is no sleep.",
+    **{
+        (
+            _LEASE,
+            "self._renewed_at = 0.0",
+            change,
+        ): "Without a heartbeat the process is no member, whatever the time is."
+        for change in ("0.0 -> 1.0", "0.0 -> -1.0")
+    },
+    **{
+        (_CIRCUIT, "attempts = 0 if call is None else call.attempts", change): "The number is read for a call only."
+        for change in ("0 -> 1", "0 -> -1")
+    },
     **{(_CIRCUIT, "self.changes += 1", change): _COMPARED for change in ("Add -> Sub", "1 -> 2")},
     (_CIRCUIT, "return left if left > _INSTANT else 0.0", "Gt -> GtE"): (
         "The time left would have to be the tolerance, to the last digit."
