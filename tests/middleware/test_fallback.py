@@ -229,27 +229,6 @@ async def test_only_chosen_errors_are_failures(on: Any, falls_back: bool) -> Non
     assert by(await answer_of(node)) == ("value" if falls_back else None)
 
 
-async def test_a_message_may_be_a_failure_too() -> None:
-    """Some tools report failures as messages. If no alternative succeeds, that message is the result."""
-    recorder, failures = Recorder(), list[Any]()
-
-    def busy(message: ToolMessage) -> bool:
-        return message.content == "busy"
-
-    async def no_help(request: Any, failure: Any) -> str:
-        failures.append(failure)
-        raise ValueError
-
-    tools = [recorder.tool("search", returns="busy"), recorder.tool("second", returns="busy")]
-    helped = ToolNode(tools, middleware=[Fallback({"search": ["second", Value("v")]}, on_message=busy)])
-    not_helped = ToolNode(tools, middleware=[Fallback({"search": ["second", no_help]}, on_message=busy)])
-
-    assert (await answer_of(helped)).content == "v"
-    message = await answer_of(not_helped)
-    assert (message.content, by(message)) == ("busy", None)
-    assert [failure.content for failure in failures] == ["busy"]
-
-
 async def test_another_tool_is_held_to_its_own_policy(recorder: Recorder) -> None:
     """The alternative runs under its own limit and timeout, not those of the failed tool."""
     policies = {"other": CallPolicy(timeout=3, limit=Limit(concurrency=1))}

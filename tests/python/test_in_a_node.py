@@ -9,7 +9,7 @@ import pytest
 
 from callboard import CallPolicy, ChildSpec, ToolNode, create_react_agent, running
 from callboard.testing import ScriptedModel, calls, tool_call
-from callboard_actors.process import Confine, Processes
+from callboard_actors.process import Confine
 from callboard_actors.python import Python, python_tool
 from tests.process._processes import descendants
 
@@ -165,12 +165,8 @@ def test_a_tool_is_refused_where_its_code_cannot_be_confined(
 
 def test_what_cannot_work_is_refused_when_it_is_said() -> None:
     """The error is raised when the tool is made, not by the model's first call."""
-    with pytest.raises(ValueError, match=r"more than one of confine=\.\.\., runs_in=\.\.\. and unrestricted=True"):
+    with pytest.raises(ValueError, match=r"both confine=\.\.\. and unrestricted=True"):
         python_tool(confine=Confine(), unrestricted=True)
-    with pytest.raises(ValueError, match="preload in yours"):
-        python_tool(runs_in=Processes(workers=1), preload=["json"])
-    with pytest.raises(ValueError, match=r"memory=1000\) is for the pool that it makes"):
-        python_tool(runs_in=Processes(workers=1), memory=1000)
     with pytest.raises(TypeError, match=r"preload='json'.* is one string"):
         python_tool(preload="json")
     with pytest.raises(ValueError, match="'no_such_package' is not installed"):

@@ -196,10 +196,7 @@ MISTAKES: dict[str, tuple[Make, str] | tuple[Make, str, type[Exception]]] = {
     "an async condition": (lambda: Retry(on=aquery), r"Retry\(on=...\)"),
     "an async condition of messages": (lambda: Retry(on_message=aquery), r"Retry\(on_message=...\)"),
     "a text for a condition": (lambda: CircuitBreaker(on_message="x"), r"CircuitBreaker\(on_message=...\)"),
-    "an async condition of a fallback": (
-        lambda: Fallback({"a": "b"}, on_message=aquery),
-        r"Fallback\(on_message=...\)",
-    ),
+    "an async condition of a fallback": (lambda: Fallback({"a": "b"}, on=aquery), r"Fallback\(on=...\)"),
     "attempts as text": (lambda: Retry("3"), r"Retry\(attempts=...\) is a whole number, got '3'"),
     "half an attempt": (lambda: Retry(2.5), r"Retry\(attempts=...\) is a whole number, got 2.5"),
     "a factor as text": (lambda: Retry(factor="3"), r"Retry\(factor=...\) is a number, got '3'"),

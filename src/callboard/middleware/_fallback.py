@@ -34,7 +34,7 @@ _THREADS = 256
 _NOT_SAID = "the reply of another model is cached as if the model had given it"
 
 Failure = Exception | ToolMessage
-"""Failure for which an alternative is needed: an error, or a message that counts as a failure."""
+"""Failure of a call or of an alternative: an error, or the error message of another tool."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class OtherTool:
     tool: BaseTool | None = None
     """Tool to call, or `None` for the node's tool of this name."""
 
-    async def answer(self, request: ToolCallRequest, call_next: CallNext, failure: Failure) -> Output:
+    async def answer(self, request: ToolCallRequest, call_next: CallNext, failure: Exception) -> Output:
         call = cast("ToolCall", {**request.tool_call, "name": self.name})
         return await call_next(request.override(tool_call=call, tool=self.found(request)))
 
@@ -86,9 +86,9 @@ class Function:
     """Alternative for a failed tool: a function, called with the request and the failure."""
 
     name: str
-    fn: Callable[[ToolCallRequest, Failure], Awaitable[object]]
+    fn: Callable[[ToolCallRequest, Exception], Awaitable[object]]
 
-    async def answer(self, request: ToolCallRequest, call_next: CallNext, failure: Failure) -> Output:
+    async def answer(self, request: ToolCallRequest, call_next: CallNext, failure: Exception) -> Output:
         output = await self.fn(request, failure)
         if inspect.isawaitable(output):  # a plain function may wrap an async one and return its coroutine
             output = await output
@@ -196,7 +196,6 @@ class Fallback(Middleware):
         instead_of: for each tool name, one alternative or a list of them.
         models: chat models, or names for langchain's `init_chat_model`, that answer if a model request fails.
         on: errors that count as failures: exception types, or a predicate of the error.
-        on_message: predicate of a message that counts as a failure; by default no message does.
 
     Raises:
         ValueError: if a list is empty, or a tool is its own alternative.
@@ -220,9 +219,8 @@ class Fallback(Middleware):
         *,
         models: "Sequence[str | BaseChatModel]" = (),
         on: When = Exception,
-        on_message: Callable[[ToolMessage], bool] | None = None,
     ) -> None:
-        self._failures = Failures("Fallback", on, on_message)
+        self._failures = Failures("Fallback", on, None)
         self._models = other_models(models)
         if self._models:
             instead_of = {} if instead_of is None else instead_of
@@ -259,7 +257,7 @@ class Fallback(Middleware):
             if isinstance(other, OtherTool):
                 other.found(request)  # report an unknown tool name with the first call, not with the first failure
         try:
-            output = await call_next(request)
+            return await call_next(request)
         except Exception as error:
             if not self._is_failure(error):
                 raise
@@ -267,9 +265,6 @@ class Fallback(Middleware):
             if instead is None:
                 raise
             return instead
-        if not self._failures.has_message(output):
-            return output
-        return await self._instead(request, call_next, cast("ToolMessage", output)) or output
 
     async def _around_request(self, request: Any, call_next: Callable[[Any], Awaitable[T]]) -> T:
         """Send a model request; if it fails, send it to the other models, until one replies or no time is left."""
@@ -292,7 +287,7 @@ class Fallback(Middleware):
                     self._failed_too(name, error, another)
             raise
 
-    async def _instead(self, request: ToolCallRequest, call_next: CallNext, failure: Failure) -> Output | None:
+    async def _instead(self, request: ToolCallRequest, call_next: CallNext, failure: Exception) -> Output | None:
         """Return the output of the first alternative that succeeds, or `None` if none does."""
         for other in self._alternatives[request.tool_call["name"]]:
             # Checked before each one: an alternative may use up the time of the next.
@@ -307,23 +302,19 @@ class Fallback(Middleware):
                     raise
                 self._failed_too(other.name, failure, error)
             else:
-                if not isinstance(other, OtherTool) or self._is_answer(output):
+                if isinstance(other, OtherTool) and isinstance(output, ToolMessage) and output.status == "error":
+                    self._failed_too(other.name, failure, output)
+                else:
                     return signed(output, request.tool_call, other.name)
-                self._failed_too(other.name, failure, cast("ToolMessage", output))
         return None
 
-    def _failed_too(self, name: str, failure: Failure, another: Failure) -> None:
+    def _failed_too(self, name: str, failure: Exception, another: Failure) -> None:
         note("fallback_failed", to=name, error=_kind(another))
-        if isinstance(failure, Exception):
-            what = repr(another) if isinstance(another, Exception) else "it answered with an error message"
-            failure.add_note(f"The fallback {name!r} failed too: {what}")
+        what = repr(another) if isinstance(another, Exception) else "it answered with an error message"
+        failure.add_note(f"The fallback {name!r} failed too: {what}")
 
     def _is_failure(self, error: Exception) -> bool:
         return not (is_control_flow(error) or isinstance(error, ToolInvocationError)) and self._failures.has(error)
-
-    def _is_answer(self, output: Output) -> bool:
-        is_error = isinstance(output, ToolMessage) and output.status == "error"
-        return not is_error and not self._failures.has_message(output)
 
 
 def _kind(failure: Failure) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 
-from callboard import CallContext, ChildSpec, Engine, child
+from callboard import CallContext, ChildSpec, child
 from callboard.extend import Body, EngineError, Seat
 from callboard_actors.process import Confine, Processes
 from callboard_actors.python._interpreter import Interpreter
@@ -76,7 +76,6 @@ def python_tool(
     python: Python | None = None,
     *,
     confine: Confine | None = None,
-    runs_in: Engine | None = None,
     unrestricted: bool = False,
     preload: Sequence[str] = (),
     memory: int | None = _MEMORY,
@@ -94,7 +93,6 @@ def python_tool(
     Args:
         python: interpreter with other options, such as `Python(timeout=5)`.
         confine: additional permissions, as a `callboard_actors.process.Confine`.
-        runs_in: a pool of your own instead, which decides about the permissions of the code.
         unrestricted: whether the code may do everything that this user may.
         preload: modules that workers load at their start, so that the first call is fast.
         memory: bytes of address space for each interpreter.
@@ -102,23 +100,26 @@ def python_tool(
         cap: largest number of interpreters; the least recently used one ends first.
 
     Raises:
-        ValueError: for more than one of `confine`, `runs_in` and `unrestricted`, or your own pool with options for a
-            new one.
+        ValueError: for both `confine` and `unrestricted`.
         TypeError: for a `python` that is no `Python`.
         NotImplementedError: if the code has to be confined, and the system is not Linux.
     """
     if not (python is None or isinstance(python, Python)):
         raise TypeError(f"python_tool takes a Python, such as python_tool(Python(timeout=5)); got {python!r}")
-    _check_place(confine, runs_in, unrestricted)
-    _check_pool(runs_in, preload, memory)
+    if confine is not None and unrestricted:
+        raise ValueError(
+            "python_tool(...) is given both confine=... and unrestricted=True, which say what the code may do; "
+            "give one of them, or none to have it confined"
+        )
+    if isinstance(preload, str):
+        raise TypeError(f"python_tool(preload={preload!r}) is one string; give a list of names of modules")
     python = Python() if python is None else python
-    if runs_in is None and not unrestricted:
+    if not unrestricted:
         _check_system()
         confine = Confine() if confine is None else confine
-    if runs_in is None:
-        modules = [Python.__module__, Interpreter.__module__, *preload]
-        most = python._timeout + python._grace
-        runs_in = BoundedPool(most, workers=1, preload=modules, memory=memory, grace=1.0, confine=confine)
+    modules = [Python.__module__, Interpreter.__module__, *preload]
+    most = python._timeout + python._grace
+    pool = BoundedPool(most, workers=1, preload=modules, memory=memory, grace=1.0, confine=confine)
     return child(
         python,
         key=by_thread,
@@ -127,16 +128,8 @@ def python_tool(
         poison=1,
         intensity=_INTENSITY,
         stop_timeout=python._grace,
-        runs_in=runs_in,
+        runs_in=pool,
     )
-
-
-def _check_place(confine: Confine | None, runs_in: Engine | None, unrestricted: bool) -> None:
-    if (confine is not None) + (runs_in is not None) + unrestricted > 1:
-        raise ValueError(
-            "python_tool(...) is given more than one of confine=..., runs_in=... and unrestricted=True, which say what "
-            "the code may do; give one of them, or none to have it confined"
-        )
 
 
 def _check_system() -> None:
@@ -145,12 +138,3 @@ def _check_system() -> None:
             f"python_tool needs Linux, which confines the code, and this is {sys.platform}; run the program in a Linux "
             "container or within WSL, or give unrestricted=True and memory=None"
         )
-
-
-def _check_pool(runs_in: Engine | None, preload: Sequence[str], memory: int | None) -> None:
-    if isinstance(preload, str):
-        raise TypeError(f"python_tool(preload={preload!r}) is one string; give a list of names of modules")
-    if runs_in is not None and preload:
-        raise ValueError("python_tool(preload=...) is for the pool that it makes; preload in yours")
-    if runs_in is not None and memory != _MEMORY:
-        raise ValueError(f"python_tool(memory={memory}) is for the pool that it makes; say it where yours is made")
