@@ -1,9 +1,11 @@
-"""Threads that an earlier version of callboard has written, and an agent that can continue them.
+"""Threads in the stored format of 0.1.0, and an agent that can continue them.
 
 python -c "from tests.agent._older_threads import write; write()"
 
-writes `older_threads.sql` again with the installed version. Use it only with a version that is older than the last
-change of the stored format.
+writes `stored_threads.sql` again with the installed version. Use it only after a deliberate change of the stored
+format, and keep the former file with its tests: threads are stored for longer than a version.
+
+The stored approval names the function of its tool, `pay` of this module, so this module keeps its name.
 """
 
 import os
@@ -25,7 +27,7 @@ from callboard import CallPolicy, ToolNode, create_react_agent
 from callboard.middleware import RequireApproval
 from callboard.testing import ScriptedModel, calls, tool_call
 
-DUMP = Path(__file__).with_name("older_threads.sql")
+DUMP = Path(__file__).with_name("stored_threads.sql")
 
 ASKED = {
     "done": calls(tool_call("quick", "d1", name="d1")),

@@ -1,4 +1,4 @@
-"""Promise 10: this version reads databases of an earlier version, and the earlier version reads those of this one."""
+"""Promise 10: stored threads stay readable. A database of the format of 0.1.0 is kept, so that a change is noticed."""
 
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -30,7 +30,7 @@ KINDS = {"amend", "task", "asked", "claim", "failed", "hold", "leave", "step"}
 
 @pytest.fixture
 async def saver(tmp_path: Path) -> AsyncIterator[SqliteSaver]:
-    """A database with threads that were written before calls had typed records."""
+    """A copy of the stored database."""
     with closing(load(tmp_path / "db")) as connection:
         yield SqliteSaver(connection)
 
@@ -42,7 +42,7 @@ async def answered(agent: Any, thread: str, answer: object) -> Any:
 
 
 async def test_what_had_finished_stays_finished_and_what_was_asked_is_answered(saver: SqliteSaver) -> None:
-    """Half of the answers were given to the earlier version; the others are given to this version."""
+    """Half of the answers were given to the run that wrote the thread; the others are given to this one."""
     result = await answered(agent_of(saver), "waits", "two")
 
     assert shape(result) == ["human:waits", "ai:", "tool:w1 is done", "tool:w2: one, two", "ai:done"]
@@ -59,7 +59,7 @@ async def test_a_call_that_raised_runs_again_and_its_neighbour_does_not(saver: S
 
 
 async def test_a_call_that_was_begun_is_asked_about_and_keeps_its_approval(saver: SqliteSaver) -> None:
-    """The earlier version was killed in the body; an approval that a person gave is not requested again."""
+    """The run that wrote the thread was killed in the body; an approval that a person gave is not requested again."""
     agent = agent_of(saver)
     waiting = await agent.ainvoke(None, config("killed"))
     result = await answered(agent, "killed", {"type": "accept"})
@@ -76,8 +76,8 @@ async def test_calls_that_were_sent_go_on(saver: SqliteSaver) -> None:
     assert shape(result)[2:] == ["tool:sent", "ai:done", "tool:s2: one, two", "ai:done"]
 
 
-async def test_every_place_of_an_older_thread_can_be_shown(saver: SqliteSaver) -> None:
-    """The history is built from the entries of the earlier version."""
+async def test_every_place_of_a_stored_thread_can_be_shown(saver: SqliteSaver) -> None:
+    """The history is built from the stored entries."""
     places = [place async for place in agent_of(saver).aget_state_history(config("done"))]
 
     turn = [("__start__",), ("agent",), ("tools",), ("agent",), ()]
@@ -104,7 +104,7 @@ async def test_a_ledger_that_was_handed_out_is_taken_back() -> None:
 
 
 def test_each_entry_that_was_written_is_written_again_as_it_was(tmp_path: Path) -> None:
-    """The entries are equal in both versions, so the earlier version can read those of this version."""
+    """The stored form is the same, so versions with this format can read each other's threads."""
     serde = JsonPlusSerializer()
     with closing(load(tmp_path / "db")) as connection:
         writes = [write for found in SqliteSaver(connection).list(None) for write in found.pending_writes or ()]
