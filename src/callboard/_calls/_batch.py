@@ -76,7 +76,8 @@ class Batch(Generic[T]):
             async with loop.nursery() as nursery:
                 self._nursery = nursery
                 before = current_block.get()
-                current_block.set(block)  # for the tasks of the calls, which copy the context
+                if block is not None:
+                    current_block.set(block)  # for the tasks of the calls, which copy the context
                 try:
                     for number, call in enumerate(self.calls, 1):
                         if nursery.cancel_called:
@@ -99,7 +100,7 @@ class Batch(Generic[T]):
             self._pulse.end()
             self.calls = ()  # the calls refer to their batch: a reference cycle
             self._next.clear()
-            ended, block = None if block is None else ref(block), None  # now only contexts of tasks may refer to it
+            ended, block = None if block is None else ref(block), None  # from now on, only contexts refer to it
         if self._failed:
             self._raise_failures(count)
         if self._stopped_with is not None:
