@@ -4,8 +4,8 @@ A request has the agent's prompt and tools. Sync runs use sync methods, async ru
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -238,7 +238,8 @@ def messages_of(state: Any) -> list[BaseMessage]:
     return list(read("messages") or () if found is None else found)
 
 
-_lent: ContextVar[BaseChatModel | None] = ContextVar("callboard_agent_model", default=None)
+lent_model: ContextVar[BaseChatModel | None] = ContextVar("callboard_agent_model", default=None)
+"""Model that `agent_model` returns to the calls of a batch."""
 
 
 def agent_model() -> BaseChatModel | None:
@@ -248,17 +249,7 @@ def agent_model() -> BaseChatModel | None:
     process of an engine. Returns `None` also if the agent chooses its model for each step. The same holds for a model
     that is not a chat model with bound tools and settings.
     """
-    return _lent.get()
-
-
-@contextmanager
-def lending(model: BaseChatModel | None) -> Generator[None]:
-    """Set the result of `agent_model()` for all tool calls that run in the `with` block."""
-    before = _lent.set(model)
-    try:
-        yield
-    finally:
-        _lent.reset(before)
+    return lent_model.get()
 
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from langgraph.types import Interrupt, Send
 from callboard._langgraph._call_scope import with_sent_writes
 from callboard._langgraph._node_scope import NodePlace
 from callboard._loops._deadline import DEFAULT_GRACE
-from callboard.agent._model import lending
+from callboard.agent._model import lent_model
 from callboard.agent._run_context import RunContext, meets
 from callboard.agent._tools_step import answer_open_calls, run_calls, run_sent_calls
 from callboard.conversations._channels import MESSAGES, State, goto_of
@@ -70,8 +70,6 @@ def transitions(thread: Thread, ran: Sequence[Ran], before: State | None, *, by_
 
 def distinct(targets: Sequence[Target], known: Sequence[str]) -> tuple[Target, ...]:
     """Return the targets of edges without repeated nodes and without nodes that are not in `known`; keep all sends."""
-    if len(targets) == 1 and isinstance(targets[0], str):
-        return (targets[0],) if targets[0] in known else ()
     nodes, sends = parted(targets)
     return (*dict.fromkeys(filter(known.__contains__, nodes)), *sends)
 
@@ -222,8 +220,12 @@ class Run:
             targets = self._checked(gotos, thread.state.with_writes(thread.written(order)))
         before = thread.state.with_writes([]) if thread.sends else None
         written = thread.apply_outputs(order)
-        edges = transitions(thread, ran, before, by_call=self.context.by_call)
-        following = distinct([*edges, *targets], self._plan.flow.nodes)
+        if len(ran) == 1 and before is None and not targets:  # nearly all steps
+            edge = self._plan.flow.following(ran[0].node, thread.state)
+            following: tuple[Target, ...] = (edge,) if edge in self._plan.flow.nodes else ()
+        else:
+            edges = transitions(thread, ran, before, by_call=self.context.by_call)
+            following = distinct([*edges, *targets], self._plan.flow.nodes)
         # The claims of the calls follow at once, or the last checkpoint. A reader of the stream may ask for the place.
         later = following == (TOOLS,) or not (following or self.tell.is_heard)
         await thread.stepped(order, following, later=later)
@@ -246,8 +248,11 @@ class Run:
         return self._node(task, None, ends_step=ends_step)
 
     async def _calls(self, work: Awaitable[list[str]], *, is_sent: bool = False) -> Sequence[Ran]:
-        with lending(self._plan.chat_model):
+        token = lent_model.set(self._plan.chat_model)
+        try:
             return [Ran(TOOLS, await work, is_sent)]
+        finally:
+            lent_model.reset(token)
 
     async def _node(self, node: str, send: Sent | None, *, ends_step: bool) -> Sequence[Ran]:
         """Run a node with the state, or with the input of a `Send`; store its output in the thread."""

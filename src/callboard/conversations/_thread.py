@@ -173,7 +173,10 @@ class Thread:
         """Record the end of the step; `order` are its tasks, `following` the next nodes and sends."""
         # With `later`, it may be stored with the claims of the next step's calls, or with the last checkpoint.
         self.step += _STEPS["loop"]
-        self._go_to(*parted(following))
+        if len(following) == 1 and isinstance(following[0], str):
+            self._go_to((following[0],), ())
+        else:
+            self._go_to(*parted(following))
 
     def _go_to(self, nodes: Sequence[str], sends: Sequence[Send]) -> None:
         """Set the nodes and the LangGraph sends of the next step, and remove all records of tasks."""

@@ -7,7 +7,7 @@ callback handlers, and starts an asyncio task. Without handlers, none of this ha
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from types import CodeType, FunctionType
-from typing import Any, cast
+from typing import Any
 
 from anyio.lowlevel import checkpoint
 from langchain_core.callbacks import AsyncCallbackManager, AsyncCallbackManagerForLLMRun
@@ -111,16 +111,12 @@ async def request(
     """Send a request to a model, and return its reply; `manager` comes from `manager_of_request`."""
     await checkpoint()  # as in `ainvoke`: a run that is being cancelled sends no request
     run = manager_of_run(AsyncCallbackManagerForLLMRun, manager, uuid7())
-    result = await model._agenerate_with_cache(_normalized(messages), run_manager=run, **options)
+    whole: Any = [*messages]
+    # Nearly all conversations consist of texts. Others are converted as in `ainvoke`, which looks at each message.
+    if not _KINDS.issuperset(map(type, whole)) or {*map(type, map(_content_of, whole))} != {str}:
+        whole = _normalize_messages(convert_to_messages(whole))
+    result = await model._agenerate_with_cache(whole, run_manager=run, **options)
     return result.generations[0].message
-
-
-def _normalized(messages: Sequence[MessageLikeRepresentation]) -> list[BaseMessage]:
-    """Return the messages in the form in which `ainvoke` passes them to the model."""
-    # Nearly all conversations need no change: their contents are texts. LangChain's functions look at each message.
-    if _KINDS.issuperset(map(type, messages)) and {*map(type, map(_content_of, messages))} == {str}:
-        return cast("list[BaseMessage]", [*messages])
-    return _normalize_messages(convert_to_messages(messages))
 
 
 _KINDS = frozenset((AIMessage, HumanMessage, SystemMessage, ToolMessage))
