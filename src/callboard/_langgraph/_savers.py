@@ -73,7 +73,7 @@ class AwaitedSaver:
         return await stored(saver, partial(self.call, name, work, awork))
 
     def _prefers_sync(self, name: str) -> bool:
-        kind: Any = type(self._saver)
+        kind: Any = type(self._saver)  # mypy takes a `type[Any]` for unhashable
         # Nearer in the MRO than the async method: the class implements the sync one itself.
         return not self._lacks_sync and (self._from_sync or _depth(kind, name) < _depth(kind, f"a{name}"))
 
