@@ -8,7 +8,7 @@ cosmic-ray does the same, but rewrites the files of the checkout, and starts an 
 imports of this project that takes longer than the tests of a decision module.
 
 The goal is 95 % for each decision module. A long run is divided with `--lines`. Last scores, without equivalent
-mutants, with `-m "not exhaustive and not real_clock"` and these tests:
+mutants, with `-m "not exhaustive"` and these tests:
 
 - `callboard.actors._mailbox`: 244 of 245, 3 of them hung.
   `tests/actors/test_mailbox.py tests/actors/test_deadlocks.py`
