@@ -266,7 +266,9 @@ def _has_plain_connection(saver: Any) -> bool:
     module = sys.modules.get("langgraph.checkpoint.sqlite.aio")
     if module is None or type(saver) is not module.AsyncSqliteSaver:
         return False
-    return type(saver.conn) is module.aiosqlite.Connection  # a user's class may do more in its methods
+    kind = module.aiosqlite.Connection
+    # A user's class may do more in its methods. Other releases of aiosqlite may not have the names that `_OneJob` uses.
+    return type(saver.conn) is kind and hasattr(kind, "_execute") and hasattr(kind, "_conn")
 
 
 def reading_objects(saver: Any) -> Any:
