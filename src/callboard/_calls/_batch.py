@@ -57,7 +57,7 @@ class Batch(Generic[T]):
         return self._has_ended or (self._nursery is not None and self._nursery.cancel_called)
 
     async def run(self) -> None:
-        """Run every call to its end, then raise the error of a failed call, or else that of `stop`."""
+        """Run all calls until they end; then raise the error of a failed call, or the error given to `stop`, if any."""
         count = len(self.calls)
         loop = self.calls[0].loop if count else current_loop()
         # A cancelled caller starts no call. Its deadline was read when the calls were made, just before; a cancellation

@@ -155,7 +155,7 @@ class Attempt:
         raise CallTimeoutError(self._call["name"], owner.id, seconds, held=held, idle=is_idle) from cause
 
     def suspend_timeouts(self) -> Turn | None:
-        """Suspend the timeouts, if any, until an engine starts the tool's function; return a `Turn` to restart them."""
+        """Suspend any timeouts until an engine starts the tool's function; return a `Turn`, which restarts them."""
         return None if self.clock is None else Turn(self.clock)
 
     async def run_in_thread(self, fn: Callable[[], T]) -> T:

@@ -78,7 +78,7 @@ class Operation:
         return self
 
     def runs(self, batch: Stoppable) -> None:
-        """Let a drain stop this batch, which is the whole operation; raise `DrainingError` after a drain's cancel."""
+        """Let a drain stop the operation's batch; raise `DrainingError` if a drain already stopped the operation."""
         self._batch = batch
         if self._is_stopped:
             raise self.ended_by_drain()
@@ -217,7 +217,7 @@ class InFlight:
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """Run a `with` block in which the object may be drained; after it, undo the refusal of new operations."""
+        """Run a `with` block that may drain the object; then accept or refuse new operations as before the block."""
         was_draining = self.is_draining
         try:
             yield

@@ -74,7 +74,7 @@ class Holder(Protocol):
 
 
 class LoanTurn:
-    """Request to borrow a permit from an enclosing call, made by one attempt of a call; and whether it was granted."""
+    """Request for a loan: a nested attempt asks for a permit of an enclosing one. Records whether it was granted."""
 
     __slots__ = ("borrower", "is_granted", "wake")
 

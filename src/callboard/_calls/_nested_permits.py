@@ -101,7 +101,7 @@ def _stuck(attempt: Holder) -> set[Holder]:
 
 
 def _chain(attempt: Holder, around: Collection[Holder], stuck: Collection[Holder]) -> list[Holder]:
-    """Return a cycle of attempts for an error text, each waiting for the next; it begins and ends with `attempt`."""
+    """Return, for an error text, a list of attempts, each of which waits for the next; it ends with `attempt` again."""
     chain, here = [attempt], attempt
     while here.waits_for is not None:
         holders, _ = here.waits_for.may_end_by()

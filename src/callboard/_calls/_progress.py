@@ -94,7 +94,7 @@ _lock = threading.Lock()
 
 
 class Host(Protocol):
-    """Protocol of a batch, as its calls and `Throttle` see it: `closed` and `start_beside`."""
+    """Protocol of a batch, reduced to the members that `Throttle` and the batch's calls need."""
 
     @property
     def closed(self) -> bool:

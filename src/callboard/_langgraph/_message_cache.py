@@ -54,7 +54,7 @@ _extra_of = attrgetter("__pydantic_extra__")
 
 
 def dumped(value: Any, theirs: Dumps, pack: Callable[[Any], bytes] | None = None) -> tuple[str, bytes]:
-    """Return the format and the bytes with which LangGraph stores a value; its function `theirs` is the fallback."""
+    """Return the format and bytes in which LangGraph stores a value; LangGraph's function `theirs` is the fallback."""
     if value is None or isinstance(value, (bytes, bytearray)):
         return theirs(value)
     try:
@@ -323,7 +323,7 @@ class StoredConversations:
         return StoredConversation(self, place)
 
     def stored(self, place: Hashable) -> dict[Any, _Stored]:
-        """Return the cached conversations of one location in the database, each by the id of its first message."""
+        """Return the conversations cached for one database location, in a dict by the id of the first message."""
         with self._lock:
             if place not in self._places:
                 return {}

@@ -147,7 +147,7 @@ async def acreate_tables(saver: Any) -> None:
 
 
 class _OneJob:
-    """Connection of an `AsyncSqliteSaver` that runs the statements of a change and its commit in one job of its thread.
+    """SQLite connection that makes a whole change, with the commit, in one job of its thread; for `AsyncSqliteSaver`.
 
     With its own connection, the saver waits for four jobs of this thread. It still packs the values and holds its lock,
     and like it, this connection rolls nothing back: a transaction that the user has begun there ends with the commit.
@@ -214,7 +214,7 @@ def keeps_values(saver: object) -> bool:
 
 
 def gone_values(thread_id: str, namespace: str, checkpoint: Checkpoint, versions: ChannelVersions) -> list[Value]:
-    """Return the database keys of outdated values: of channels whose new version has no value in the checkpoint."""
+    """Return the database keys of removed values: one for each changed channel without a value in the checkpoint."""
     gone = [name for name in versions if name not in checkpoint["channel_values"]]
     return [(thread_id, namespace, name, str(checkpoint["channel_versions"][name])) for name in gone]
 
@@ -253,7 +253,7 @@ def with_serde(saver: Any, serde: Any) -> Any:
 
 
 def for_storing(saver: Any, serde: Any) -> Any:
-    """Return a saver like `with_serde`, for one of the methods `put`, `put_writes`, `aput` and `aput_writes`."""
+    """Return a saver with the serializer `serde`, only for calls of `put`, `put_writes`, `aput` and `aput_writes`."""
     copied = with_serde(saver, serde)
     if _has_plain_connection(saver):
         copied = copy.copy(saver) if copied is saver else copied
@@ -262,7 +262,7 @@ def for_storing(saver: Any, serde: Any) -> Any:
 
 
 def _has_plain_connection(saver: Any) -> bool:
-    """Return whether a saver is LangGraph's `AsyncSqliteSaver`, and its connection aiosqlite's own."""
+    """Return whether a saver is LangGraph's `AsyncSqliteSaver`, with a connection of aiosqlite's own class."""
     module = sys.modules.get("langgraph.checkpoint.sqlite.aio")
     if module is None or type(saver) is not module.AsyncSqliteSaver:
         return False

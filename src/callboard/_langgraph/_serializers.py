@@ -231,7 +231,7 @@ def can_be_outlined(serde: object) -> bool:
 
 
 def remembering(serde: Any, memory: MessageMemory, conversation: StoredConversation | None = None) -> Any:
-    """Return a copy of a serializer with caches of messages and conversations; return a user's own one unchanged."""
+    """Return a serializer's copy with caches of messages and conversations; return a user's serializer as it is."""
     if isinstance(serde, StrictSerializer):
         other = copy.copy(serde)
         other.memory, other.conversation = memory, conversation

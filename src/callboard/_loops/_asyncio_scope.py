@@ -210,7 +210,7 @@ class AsyncioScope:
 
     @contextmanager
     def shield(self) -> Generator[None]:
-        """Hold cancellations of the task back while a `with` block runs, and deliver them at the end of the block."""
+        """Delay cancellations of the task while a `with` block runs, and deliver them at the end of the block."""
         root = self._root()
         root._shields += 1
         try:

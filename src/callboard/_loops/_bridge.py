@@ -269,7 +269,7 @@ def stands_still(loop: object) -> bool:
 
 
 def _loops_here() -> list[object]:
-    """Return a list with asyncio's and callboard's object for the running loop of this thread; empty without a loop."""
+    """Return the objects by which asyncio and callboard represent this thread's running loop, if any, as a list."""
     found: list[object] = []
     for which in (asyncio.get_running_loop, current_loop):
         with suppress(RuntimeError):

@@ -110,7 +110,7 @@ class EventLoop(Protocol):
         ...
 
     def is_current(self) -> bool:
-        """Return whether the caller runs in a task of this loop; false if trio runs the task in the loop's thread."""
+        """Return whether the caller runs in a task of this loop, and not of another loop in the same thread."""
         ...
 
     def deadline(self) -> float:

@@ -91,7 +91,7 @@ async def shielded(work: Callable[[], Awaitable[T]]) -> T:
 
 
 async def shielded_thread(fn: Callable[[], T]) -> T:
-    """Run the function `fn` in a daemon thread, otherwise like `shielded`; after `CutOffError`, the thread goes on."""
+    """Run `fn` in a daemon thread, shielded from cancellation; the thread continues even after a `CutOffError`."""
     loop, ended = current_loop(), Event()
     results: list[T] = []
     errors: list[BaseException] = []

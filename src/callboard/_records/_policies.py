@@ -142,7 +142,7 @@ class PermitRequest:
 
 
 class Permit(Protocol):
-    """Permission of a shared limit for one attempt, from request to release. The methods never wait."""
+    """Permit that one attempt requests from a shared limit, holds, and releases. The methods never wait."""
 
     failure: str | Exception | None
     """Reason for a refused permit, as a text or as an error to raise; `None` if the permit was granted. Set by the

@@ -123,7 +123,7 @@ class HandlerCall:
 
 
 def by_reference(plan: Plan) -> Plan:
-    """Return a tool's plan (data for running it), in which the call policy applies after the death of an actor."""
+    """Return a plan (data to run a tool); if the tool calls an actor, its policy then also covers the actor's death."""
     if (asked := asked_by(plan.fn)) is None:
         return plan
     ask = HandlerCall(*asked, plan.tool.name, frozenset(plan.tool.args) - plan.injected.forbidden)
@@ -163,7 +163,7 @@ def _policy_at_handler(kind: type[Actor], handler: Handler) -> CallPolicy | None
 
 
 class Toolkit(Protocol):
-    """Object that contains tools and is no tool itself, such as an open MCP server."""
+    """Object, such as an open MCP server, that contains tools but is not a tool itself."""
 
     def get_tools(self) -> Sequence[BaseTool]:
         """Return the tools that the toolkit has now."""
@@ -226,7 +226,7 @@ class LostState:
         self._note(conversation, cell, cell.state_since)
 
     def is_told(self, conversation: Hashable, cell: Cell) -> None:
-        """Record that the model already knows that an actor lost its state, so that no later notice repeats this."""
+        """Record that an error tells the model of an actor's lost state, so that no later notice repeats it."""
         self._note(conversation, cell, _TOLD)
 
     def _note(self, conversation: Hashable, cell: Cell, state: int) -> None:

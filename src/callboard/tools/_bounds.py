@@ -39,7 +39,7 @@ class Refusal(NamedTuple):
 def admission(
     calls: Sequence[ToolCall], reply: Sequence[ToolCall], known: Collection[str], max_calls: int | None
 ) -> Steps[tuple[Sequence[ToolCall], Mapping[int, Refusal]]]:
-    """Return a batch's calls, and a dict that maps the index of each call above a limit to its refusal."""
+    """Return a batch's calls, and the refusals of those calls that exceed a limit, in a dict by the call's index."""
     surplus: set[int] = set()
     if max_calls is not None and len(reply) > max_calls:
         # By identity: the model may write equal calls, and only the surplus ones are refused. `calls` has the same

@@ -56,7 +56,7 @@ def own_span() -> Generator[None]:
 def manager_of_run(
     kind: type[Manager], around: AsyncCallbackManager, run_id: UUID, more: Sequence[BaseCallbackHandler] = ()
 ) -> Manager:
-    """Return a LangChain run manager with the handlers of the manager `around`; `more` handle only nested runs."""
+    """Return a LangChain run manager with the handlers of `around`, and for nested runs also the handlers in `more`."""
     return kind(
         run_id=run_id,
         handlers=around.handlers,
@@ -72,7 +72,7 @@ def manager_of_run(
 async def tell(
     handlers: Sequence[BaseCallbackHandler], event: str, ignored: str, /, *args: object, **kwargs: object
 ) -> None:
-    """Call the method `event` of all callback handlers, except handlers whose attribute `ignored` is true."""
+    """Call the method named by `event` on each callback handler, unless its attribute named by `ignored` is true."""
     wanting = [handler for handler in handlers if not getattr(handler, ignored)]
     for handler in wanting:
         if handler.run_inline:
@@ -127,7 +127,7 @@ async def _tell_one(
 
 
 async def _in_thread_as_here(fn: Callable[[], object]) -> None:
-    """Run a function in a worker thread; copy the context variables that it sets back to this task."""
+    """Run a function in a worker thread; then set in this task the context variables that the function has set."""
     there = copy_context()
     await anyio.to_thread.run_sync(partial(there.run, fn))
     for variable, value in there.items():
@@ -186,7 +186,7 @@ def is_traced() -> bool:
 
 @cache
 def _sources() -> tuple[Callable[[], bool], ContextVar[Any], list[Any]]:
-    """Import LangSmith, which is slow, at the first call; return the objects by which LangChain finds tracers."""
+    """Return the objects by which LangChain finds tracers; only the first call imports LangSmith, which is slow."""
     from langchain_core.tracers.context import _configure_hooks, tracing_v2_callback_var
 
     return _langsmith(), tracing_v2_callback_var, _configure_hooks

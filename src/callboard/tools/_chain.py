@@ -210,7 +210,7 @@ class Chain:
     async def rework(
         self, message: ToolMessage, request: Any, failed: Callable[[Exception], ToolMessage]
     ) -> ToolMessage:
-        """Return an error message after all `aerror_message` methods; `failed` makes messages of their errors."""
+        """Return a message after all `aerror_message` methods changed it; `failed` turns their errors into messages."""
         for name, rework in self._reworks:
             try:
                 message = _message_of(name, await rework(message, request), request.tool_call["id"])

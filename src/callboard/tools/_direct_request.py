@@ -1,4 +1,4 @@
-"""Requests to chat models past LangChain's callbacks, if nothing listens to them.
+"""Direct requests to chat models, without LangChain's callbacks, for use when no callback handler listens.
 
 LangChain's `ainvoke` takes five times as long as the rest of a request: it collects data for tracers, looks for
 callback handlers, and starts an asyncio task. Without handlers, none of this has an effect.
@@ -51,7 +51,7 @@ _FOR_TRACERS = ("ls_structured_output_format", "structured_output_format")
 
 
 def _as_read() -> list[tuple[str, FunctionType, CodeType]]:
-    """Return the methods in `_LEFT_OUT` with their code; an empty list if one of them is not as it was read."""
+    """Return the methods named in `_LEFT_OUT`, with their code; an empty list if one of them was changed or wrapped."""
     found: list[tuple[str, FunctionType, CodeType]] = []
     for name, known in _LEFT_OUT.items():
         method = vars(BaseChatModel).get(name)
@@ -70,7 +70,7 @@ _METHODS = _as_read()
 def manager_of_request(
     model: BaseChatModel, options: Mapping[str, Any], config: RunnableConfig
 ) -> AsyncCallbackManager | None:
-    """Return a callback manager for a direct request to the model, which has no handlers.
+    """Return a callback manager without handlers, for a direct request to the model.
 
     Returns `None` if the request has to go through `ainvoke`: something may listen, a method is overridden or wrapped,
     or the model needs asyncio and the event loop is trio's.
@@ -96,7 +96,7 @@ def manager_of_request(
 
 
 def _runs_on_trio(model: BaseChatModel) -> bool:
-    """Return whether a model declares that it runs on trio, and uses no cache or rate limiter: these need asyncio."""
+    """Return whether a model is marked as able to run on trio, and has no cache or rate limiter, which need asyncio."""
     if getattr(type(model), "runs_on_trio", False) is not True or model.rate_limiter is not None:
         return False
     return model.cache is False or (model.cache is None and get_llm_cache() is None)

@@ -153,7 +153,7 @@ def _handled_types(handling: Any) -> tuple[type[Exception], ...]:
 
 
 def _annotated_types(handler: Callable[..., str]) -> tuple[type[Exception], ...]:
-    """Return the exception types in the annotation of an error handler's parameter; `Exception` without annotation."""
+    """Return the exception types in the annotation of an error handler's parameter; `Exception` if it has none."""
     parameters = list(inspect.signature(handler).parameters)
     if len(parameters) == 2 and parameters[0] in ("self", "cls"):
         parameters = parameters[1:]

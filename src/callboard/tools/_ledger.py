@@ -220,7 +220,7 @@ class Ledger:
         self._position, self._in_slot, self.may_be_replayed = position, True, True
 
     def _bare_answers(self, task: GraphTask) -> list[Any]:
-        """Return the answers without a call id that LangGraph's own `ToolNode` has left in the graph's task."""
+        """Return the answers that LangGraph's own `ToolNode` has left in the graph's task; they have no call id."""
         # Without a call id, the answers are clear only if the batch has a single call.
         if not self._is_node or len(self._keys) != 1:
             return []

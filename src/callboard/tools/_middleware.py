@@ -92,7 +92,7 @@ class Middleware:
         return False
 
     def redact_value(self, value: Any, *, thread_id: str = "") -> Any:
-        """Return the arguments of a call without secrets, for observers.
+        """Return a call's arguments as observers may see them, with secrets removed.
 
         If this method fails, observers see no arguments.
         """

@@ -114,7 +114,7 @@ def left_of(
 
 
 def _whole_reply(calls: Sequence[ToolCall], state: Any, messages_key: str) -> Sequence[ToolCall]:
-    """Return all calls of the model's reply that contains the only call in `calls`; else return `calls`."""
+    """If `calls` is a single call from a model's reply, return all calls of this reply; otherwise return `calls`."""
     # LangGraph's `Send` delivers one call of a reply to the node.
     messages = messages_in(state, messages_key)
     if len(calls) != 1 or (place := asked_at(calls[0], messages)) is None:

@@ -357,7 +357,7 @@ def entries_of(node: object) -> Entries | None:
 
 
 def one_call_middleware(node: object) -> Callable[[str], Link] | None:
-    """Return a function that makes middleware of the override of `_run_one` or `_arun_one`; `None` without override."""
+    """Return a function that wraps an override of `_run_one` or `_arun_one` as middleware; `None` without override."""
 
     # `kind` is the form of the input, LangGraph's `input_type`, which the override receives.
     def of_kind(kind: str) -> Link:

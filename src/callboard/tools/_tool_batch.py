@@ -172,7 +172,7 @@ class ToolBatch:
         self.keeps = self._on_finish is not None or self.ledger.is_kept
 
     async def claims(self) -> list[str]:
-        """Return the keys of the calls to be stored as started: new calls that must not run twice and need not wait."""
+        """Return keys of new calls that must not run twice and can start at once; the caller stores them as started."""
         # A call that must wait for a permit is claimed when it gets one. If the process is killed before that, the call
         # has not started, and may run. Calls with answers are claimed at that moment too, together with their answers.
         # The caller stores all these claims together, before any tool function starts.
@@ -343,7 +343,7 @@ class ToolBatch:
         )
 
     def ready(self, tool: BaseTool, config: RunnableConfig) -> "ReadyTool":
-        """Return the `ReadyTool` of a tool, which all calls without callbacks of their own share in this batch."""
+        """Return the `ReadyTool` of a tool; the batch's calls share it, except calls that have their own callbacks."""
         own = self.overrides is not None or config.get("callbacks") is not self.callbacks
         # At each attempt: middleware runs users' code between two, and may replace the tool's methods, as mocks do.
         plan = self.setup.plan(tool)
