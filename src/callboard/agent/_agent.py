@@ -70,7 +70,7 @@ class RunOptions(TypedDict, total=False):
 
 
 class StreamOptions(RunOptions, total=False):
-    """Keyword options that decide the form of a run's result, in addition to `RunOptions`."""
+    """Keyword options in `RunOptions`, and further keyword options that decide the form of a run's result."""
 
     stream_mode: StreamModes | None
     """Stream mode of LangGraph, or several in a list.

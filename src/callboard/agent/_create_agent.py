@@ -157,7 +157,7 @@ class BuiltBodies(NodeBodies):
         return next(replies, None)
 
     def _messages_in(self, output: Any) -> list[list[BaseMessage]]:
-        """Return the message lists in an output of the model's node; a list has a reply, and answers to its calls."""
+        """Return the message lists in an output of the model's node; each has a reply and any results of its calls."""
         return [value for key, value in self.context.plan.schema.writes_of(output) if key == MESSAGES]
 
 

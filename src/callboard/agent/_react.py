@@ -168,7 +168,7 @@ def stored_types_of(given: Iterable[type], schemas: Iterable[Any]) -> frozenset[
 
 
 def _context_schema(given: type[Any] | None, deprecated: dict[str, Any]) -> type[Any] | None:
-    """Return the schema of the runs' context, also from the deprecated option `config_schema`; `None` without one."""
+    """Return the schema of the runs' context: `given`, else the deprecated option `config_schema`, else `None`."""
     if (older := deprecated.pop("config_schema", None)) is not None:
         warnings.warn(
             "`config_schema` is deprecated and will be removed. Please use `context_schema` instead.",
@@ -198,7 +198,7 @@ def _flow_of(node: ToolNode, hooks: Mapping[str, object], response_format: objec
 # LangGraph reads the type hints of a schema anew for each graph, which takes half of the time to make an agent.
 @lru_cache(maxsize=64)
 def _shared_drawing(flow: ReactFlow, schema: type[Any], context_schema: type[Any] | None) -> Builder:
-    """Return a LangGraph builder without tools, shared by all agents that have no hooks and equal nodes and schemas."""
+    """Return a LangGraph builder without tools; agents without hooks share it if their nodes and schemas are equal."""
     return drawing(flow, schema, context_schema, {})
 
 

@@ -53,7 +53,7 @@ def in_order(ran: Sequence[Ran], *, by_call: bool) -> list[Ran]:
 
 
 def transitions(thread: Thread, ran: Sequence[Ran], before: State | None, *, by_call: bool) -> list[Target]:
-    """Return the nodes and sends of the next step, to which the edges of this step's nodes lead."""
+    """Return the targets of the next step (nodes and `Send`s), to which the edges of this step's nodes lead."""
     # `before` is the state before the step if a LangGraph `Send` ran in it. Then the edge of each node is decided from
     # the writes of that node alone.
     flow, targets = thread.schema.flow, list[Target]()
@@ -69,7 +69,7 @@ def transitions(thread: Thread, ran: Sequence[Ran], before: State | None, *, by_
 
 
 def distinct(targets: Sequence[Target], known: Sequence[str]) -> tuple[Target, ...]:
-    """Return the targets of edges without repeated nodes and without nodes that are not in `known`; keep all sends."""
+    """Filter the targets of edges: keep each node in `known` once, drop other nodes, and keep every `Send`."""
     nodes, sends = parted(targets)
     return (*dict.fromkeys(filter(known.__contains__, nodes)), *sends)
 

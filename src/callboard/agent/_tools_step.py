@@ -136,7 +136,7 @@ class CallStep:
         self._writes: dict[str, list[Write]] = {}
 
     def tell_beginning(self) -> None:
-        """Send the start of each call, and the results of calls that have finished before, to the stream's readers."""
+        """Send to the stream's readers the start of each call, and the results of calls that are already finished."""
         tell = self._run.tell
         for key, call in zip(self.tasks, self._requested.calls, strict=True):
             tell.started(self._places[key], self._shown_input(call))
@@ -145,7 +145,7 @@ class CallStep:
                 tell.cached(self._places[key], [self._written_by(key)])
 
     async def settle_unknown(self) -> None:
-        """Decide by their policies what happens to calls that started in a process which died before they ended."""
+        """Apply the policy of each call whose process died before the call ended: fail, run again, or ask a person."""
         run, thread = self._run, self._run.thread
         # Answers that are not taken out below are for the other calls, and the batch gets them.
         self._answers = answers = run.answers_for(self.tasks.values())

@@ -118,7 +118,7 @@ class KeptStates:
 
 
 def _last(waiting: list[tuple[str, ActorState]], task: str | None) -> dict[Name, int]:
-    """Return the index in `waiting` of the last state of each actor that `task` has changed; `None` means any task."""
+    """Return, for each actor that `task` (`None`: any task) has changed, the index of its last state in `waiting`."""
     # Earlier states of these actors are part of the last one and have to be stored with it, also if another call made
     # them. States of calls without an id count as the task's own.
     own = None if task is None else (id_key_in(task), "")

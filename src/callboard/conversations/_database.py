@@ -230,7 +230,7 @@ class LazyStore(BaseStore):
 
 
 def _only_reads(op: Op) -> bool:
-    """Return whether a store operation is a read without filter or query; its arguments cannot cause an error."""
+    """Return whether a store operation reads without filter or query, so that its arguments cannot cause an error."""
     return isinstance(op, (GetOp, ListNamespacesOp)) or (isinstance(op, SearchOp) and not op.filter and not op.query)
 
 

@@ -105,11 +105,11 @@ class ReactFlow:
         return AFTER if self.after else AGENT
 
     def aliases(self, node: str) -> Sequence[str]:
-        """Return LangChain's name of the node that begins a turn, `model`; nothing for other nodes."""
+        """Return LangChain's name `model` for the node that begins a turn, and no name for any other node."""
         return (MODEL,) if node == self.entry else ()
 
     def left_out(self, source: str | None, target: str, calls: Iterable[ToolCall]) -> str | None:
-        """Return `None`: which hooks of `create_react_agent` ask a person is unknown, so none counts as skipped."""
+        """Return `None` (no node was skipped): it is unknown which hooks of `create_react_agent` ask a person."""
         return None
 
     def following(self, node: str, state: State) -> str:
@@ -258,7 +258,7 @@ def check_sends(targets: Iterable[Target], nodes: Sequence[str], messages_key: s
 
 
 def admitted(flow: Flow, source: str | None, targets: Iterable[Target], state: State) -> list[Target]:
-    """Return the targets of a command or an update; an approval replaces each target that would skip the approval."""
+    """Return the targets of a command or update; if a node would skip an approval, the approval takes its place."""
     return [_admitted(flow, source, target, flow.open_calls(state.get(MESSAGES) or [])) for target in targets]
 
 

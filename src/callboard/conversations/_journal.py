@@ -297,7 +297,7 @@ class SavedThread(RecordedThread):
             self._entries.append(state)
 
     async def _flush(self, *, wait: bool, ends_step: bool = False) -> None:
-        """Store all journal entries that are not stored yet; with `ends_step`, no call is left that could end soon."""
+        """Store all journal entries that are not stored yet; `ends_step`: do not pause for entries of other calls."""
         while self._is_flushing:
             if not wait:
                 return  # the task that is writing also writes the new entries
@@ -338,7 +338,7 @@ class SavedThread(RecordedThread):
         self._base, self._commits, self._sending = base, self._commits + 1, []
 
     def _pending(self) -> tuple[Base, list[Change]]:
-        """Return the checkpoint for the next journal entries, and the changes that store these entries on it."""
+        """Return the checkpoint for the next journal entries, and the `Change` objects that store these entries."""
         base, changes = self._base, []
         if base is None:
             # Two runs that begin the same thread write the same id, and then compete for the first entry on it.

@@ -40,12 +40,12 @@ def next_nodes(thread: Thread) -> dict[str, Any]:
 
 
 def _names(thread: Thread, node: str) -> Sequence[str]:
-    """Return the names of a next node that LangGraph's agents use; none for the tools node, which runs by `Send`s."""
+    """Return the names of a next node in LangGraph's agents; no names for the tools node, which `Send`s run."""
     return () if node == TOOLS else (node, *thread.schema.flow.aliases(node))
 
 
 def kept_records(records: Mapping[str, CallRecord]) -> list[Entry]:
-    """Convert the records of an unfinished step's tasks to journal entries for a new checkpoint: results, questions."""
+    """Convert records of an unfinished step's tasks to journal entries (results, questions) for a new checkpoint."""
     finished: list[Entry] = [
         Finished(task, record.output)
         for task, record in records.items()
@@ -134,7 +134,7 @@ def _is_due(found: CheckpointTuple, channel: str) -> bool:
 
 
 def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
-    """Read the writes of a LangGraph task that ran all calls of a reply, and set the record of the open call."""
+    """Read the writes of a LangGraph task that ran all calls of a reply; if just one call is open, set its record."""
     # Such writes do not name their call. With several open calls, it is only known that one of them asks a question.
     calls = open_calls(thread)
     writes = _writes(found, _pulled(thread, found.checkpoint["id"], TOOLS))

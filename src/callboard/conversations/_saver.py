@@ -179,7 +179,7 @@ class Saver:
                 await aforget(saver, gone)
 
     def _storing(self, saver: Any, name: str) -> Any:
-        """Return a copy of the saver for one of its methods; return a saver of an unknown class unchanged."""
+        """Return the copy of a saver for calls of its method `name`; return a saver of an unknown class unchanged."""
         if not is_known(saver):
             return saver
         if name not in self._copies:

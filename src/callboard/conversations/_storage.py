@@ -461,7 +461,7 @@ def commits_in(found: CheckpointTuple) -> int:
 
 
 def is_damaged(found: CheckpointTuple | None, checkpoint_id: str, commits: int) -> bool:
-    """Return whether a checkpoint, or one of the writes with its journal entries, is missing in the database."""
+    """Return whether a checkpoint, or one of its `commits` writes of journal entries, is missing in the database."""
     # `found` is the thread's latest stored checkpoint. `commits` is the number of writes on `checkpoint_id`.
     return found is None or (found.checkpoint["id"] == checkpoint_id and commits_in(found) < commits)
 

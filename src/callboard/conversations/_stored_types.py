@@ -18,7 +18,7 @@ from callboard.conversations._storage import Amended, Entry, Finished, Move
 
 
 def named_types(*annotations: Any) -> set[type]:
-    """Return the types in annotations of state fields whose values LangGraph's serializer stores with a type name."""
+    """Return the types in annotations, but only types whose values LangGraph's serializer stores with a type name."""
     # By id, because annotations need not be hashable. The dict keeps each object alive: many are temporary, and a new
     # object could otherwise get the id of a freed one.
     seen: dict[int, object] = {}

@@ -155,7 +155,7 @@ class Thread:
         return writes
 
     def written(self, order: Iterable[str], *, joined: bool = False) -> list[Write]:
-        """Return the writes of finished tasks to the state; `joined`: consecutive messages of calls as one write."""
+        """Return finished tasks' writes to the state; `joined` combines consecutive tool messages into one write."""
         writes: list[Write] = []
         messages: list[ToolMessage] | None = None
         for task in order:

@@ -302,7 +302,7 @@ class RequireApproval(Middleware):
         self._threads = WorkerThreads("RequireApproval")
 
     def check_tools(self, tools: Collection[str]) -> None:
-        """Raise `ValueError` if the node lacks a tool named in `tools`: its calls would run unapproved."""
+        """Raise `ValueError` if `tools` names a tool that the node lacks; a misspelt name would disable an approval."""
         check_tool_names("RequireApproval(tools=...)", self._rules, tools)
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:

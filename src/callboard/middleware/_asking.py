@@ -1,4 +1,4 @@
-"""Function for a call that changes a document in a shared store and waits; and a check of the option `store`."""
+"""Access of running calls to documents in a shared store, and a check of the option `shared`."""
 
 from typing import TypeVar
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 async def ask(store: SharedDocuments, document: Document, rule: Rule[T], request: ToolCallRequest) -> Done[T] | None:
-    """Change a document of a store with `rule`, wait, and return the result; `None` if the store cannot be reached."""
+    """Apply `rule` to a document of a store and wait for its result; return `None` if the store cannot be reached."""
     answered = wakeup()
     answers: list[Done[T] | Away | Exception] = []
 

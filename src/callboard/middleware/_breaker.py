@@ -132,7 +132,7 @@ class Circuit:
         return self._change(opens_until) if self._fails_too_often() else None
 
     def follow(self, left: float, now: float) -> State | None:
-        """Open the circuit for `left` more seconds, as another process has; return "open" if it was not open before."""
+        """Open the circuit for `left` seconds, because another process opened it; return "open" if this is a change."""
         # With 0, the circuit is open no longer, unless the store never had the document of its opening.
         if self.wait(now) > 0:
             # Without a document that the store once had, 0 only says that it was away when the circuit opened here.

@@ -276,13 +276,13 @@ class Measure:
 
 
 def end_before(text: str, at: int) -> int:
-    """Return an index, at most `at`, to end a text: after a line break nearby, else before a character."""
+    """Return an index, at most `at`, where a text can end: after a nearby line break, else between characters."""
     line = text.rfind("\n", at - at // _NEAR, at)
     return line + 1 if line >= 0 else _between_characters(text, at, -1)
 
 
 def begin_after(text: str, at: int) -> int:
-    """Return an index, at least `at`, to begin a text: after a line break nearby, else before a character."""
+    """Return an index, at least `at`, where a text can begin: after a nearby line break, else between characters."""
     line = text.find("\n", at, at + (len(text) - at) // _NEAR)
     return line + 1 if line >= 0 else _between_characters(text, at, +1)
 
@@ -299,7 +299,7 @@ def _between_characters(text: str, at: int, step: int) -> int:
 
 
 def _belong_together(before: str, after: str) -> bool:
-    """Return whether a code point is a combining mark, or the second one of a surrogate pair."""
+    """Return whether two code points belong together: the second is a combining mark, or both are a surrogate pair."""
     is_pair = "\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff"
     return is_pair or unicodedata.category(after).startswith("M")
 

@@ -114,7 +114,7 @@ class Retry(Middleware):
             self._tell_idle(policies)
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
-        """Run the call until it succeeds, its error must not be retried, or no attempt or time is left."""
+        """Run a call until it succeeds, fails with an error that rules out a retry, or has no attempt or time left."""
         for attempt in range(1, self._attempts):
             try:
                 output = await call_next(request)
@@ -135,7 +135,7 @@ class Retry(Middleware):
         return await call_next(request)
 
     async def awrap_model_call(self, request: R, call_next: Callable[[R], Awaitable[T]]) -> T:
-        """Send a model request until it succeeds, its error must not be retried, or no attempt or time is left.
+        """Send a request until it succeeds, fails with an error that rules out a retry, or has no attempt or time left.
 
         Every failed request is sent again if `on` matches its error: asking a model twice does no harm.
         """

@@ -46,7 +46,7 @@ except ImportError as error:
 
 
 class Supervise(AgentMiddleware[Any, Any, Any]):
-    """LangChain middleware that gives an agent's tool calls timeouts, limits, budgets, callboard middleware and spans.
+    """LangChain middleware that supervises an agent's tool calls: timeouts, limits, budgets, middleware and spans.
 
     Use it as `create_agent(model, tools, middleware=[Supervise(timeout=30.0)])`. The agent, its graph and the execution
     of its tools stay LangChain's, on asyncio. Limits hold for all calls of this object together. In the agent's list,
@@ -226,7 +226,7 @@ class _Setup:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """Functions for tool requests: one runs the tool, and the other one tells whether this takes a worker thread."""
+    """Pair of functions: `body` runs a request's tool; `takes_thread` returns whether `body` needs a worker thread."""
 
     body: Callable[[Attempt, ToolCallRequest], Coroutine[Any, Any, Item]]
     takes_thread: Callable[[ToolCallRequest], bool]

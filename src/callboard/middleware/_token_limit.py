@@ -1,4 +1,4 @@
-"""`TokenLimit`: middleware that limits the tokens that the model requests of an agent use in a time window."""
+"""`TokenLimit`: middleware that limits the number of tokens used by an agent's model requests in a time window."""
 
 import threading
 from collections import deque

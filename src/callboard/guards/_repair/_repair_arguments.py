@@ -158,7 +158,7 @@ def read(text: str) -> Any:
 
 
 def unfenced(text: str) -> str:
-    """Return the content of a Markdown code fence; a text without a fence only loses surrounding white space."""
+    """Return the content of a Markdown code fence, or a text without a fence, stripped of surrounding white space."""
     text = text.strip()
     if not (text.startswith("```") and text.endswith("```")):
         return text

@@ -209,7 +209,7 @@ def _read_v6(written: str) -> ipaddress.IPv6Address:
 
 
 def is_listed(host: str, patterns: Collection[str]) -> bool:
-    """Return whether a list of patterns contains a host, or "*." with a parent domain of this host."""
+    """Return whether `patterns` contains the host itself, or "*." followed by one of the host's parent domains."""
     # Compared by whole labels: "*.example.com" must not match "evil-example.com".
     labels = host.split(".")
     return host in patterns or any(f"*.{'.'.join(labels[n:])}" in patterns for n in range(1, len(labels)))

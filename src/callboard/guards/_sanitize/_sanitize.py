@@ -417,7 +417,7 @@ def _check_rules_for_all(rules: Mapping[str, Rule], tools: Iterable[BaseTool]) -
 
 
 def _heads(rules: Iterable[str]) -> list[str]:
-    """Return the argument name at the beginning of each rule name, such as `files` in `files[].path`, except `*`."""
+    """Return the first part of each rule name, such as `files` for `files[].path`; the part `*` is left out."""
     return [head for name in rules if (head := parts_of(name)[0]) != "*"]
 
 

@@ -20,7 +20,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Turn(Enum):
-    """Instruction to run, for a call that waited for another call's result: for all waiting calls, or for itself."""
+    """Instruction that a waiting call must run: `LEAD` on behalf of all waiting calls, `ALONE` for itself only."""
 
     LEAD = "the leader ended for reasons of its own: run, for all who wait"
     ALONE = "the result cannot be shared: run for yourself"
