@@ -74,7 +74,7 @@ class ActorRow:
 
     @property
     def asks(self) -> int:
-        """Number of all asks of the actors, open and ended."""
+        """Number of all asks (requests) to the actors, open and ended."""
         return self.waiting + self.running + len(self.durations)
 
 
@@ -280,7 +280,7 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         self._count(call, "error" if event.error is None and refused else outcome_of(event.error), event)
 
     def _count(self, call: OpenCall, now: CallPlace | Outcome, event: CallEvent) -> None:
-        """Move a call from the count of its former state to the count of the state `now`."""
+        """Move a call from the count of its former state to the count of its new state, `now`."""
         row, before = self.rows[call.tool], call.counted_as
         call.counted_as = now
         row.longest_wait = max(row.longest_wait, event.queue_wait)

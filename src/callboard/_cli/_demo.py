@@ -68,7 +68,7 @@ def answer_for(item: int) -> Answer:
 
 
 class Service:
-    """HTTP server of the demo. It never answers requests for `/hang`; for the pages `/item/<n>`, see `answer_for()`."""
+    """HTTP server of the demo. `answer_for()` defines its answers for `/item/<n>`; `/hang` gets no answer."""
 
     def __init__(self) -> None:
         self.url = ""

@@ -1,4 +1,4 @@
-"""Command `callboard doctor`: versions, extras, confinement, backends and servers, each with a remedy."""
+"""Command `callboard doctor`: checks versions, extras, confinement, backends and servers, and prints remedies."""
 
 # Other packages are imported inside functions: the command has to report a package that is missing or broken.
 

@@ -37,7 +37,7 @@ class RunOfCalls:
 
 
 def runs_of(part: Part) -> list[RunOfCalls]:
-    """Return the agent runs in one part (one recorder's events) of a recording, by start time; some have no calls."""
+    """Return all agent runs, even without calls, in one part (one recorder's events) of a recording, by start time."""
     known: dict[int | None, RecordedRun] = {run.number: run for run in part.runs}
     batches: dict[int | None, dict[int, list[RecordedCall]]] = {number: {} for number in known}
     for call in part.calls:

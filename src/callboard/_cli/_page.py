@@ -49,7 +49,7 @@ def live_page(title: str) -> str:
 
 
 def page_json(recording: Recording, live: LiveState | None = None) -> str:
-    """Return a recording as JSON data for the HTML page. If `live` is "running", open calls are drawn until now."""
+    """Return a recording as JSON data for the HTML page; if `live` is "running", open calls last until the present."""
     parts = recording.parts
     if live == "running":
         parts = (*parts[:-1], _until_now(parts[-1]))

@@ -1,4 +1,4 @@
-"""Command `callboard run`: sends a message to an agent, shows its calls, and asks its questions."""
+"""Command `callboard run`: sends a message to an agent, shows its calls, and asks the user the agent's questions."""
 
 import copy
 import inspect
@@ -219,7 +219,7 @@ def line_reader(console: Console) -> ReadLine:
 
 
 class Asker:
-    """Dialogue on the terminal that asks the questions of a run one after the other."""
+    """Terminal dialogue that asks the user the questions of a run, one after the other."""
 
     def __init__(self, console: Console, read: ReadLine) -> None:
         self._console = console
@@ -362,7 +362,7 @@ class ThreadRunner:
         return await self.standing(), failure
 
     def cancel(self) -> None:
-        """Cancel the current run, and each later run at its start. Running calls get their grace period to clean up."""
+        """Cancel the current run, and each later run as soon as it starts. Running calls get their time to clean up."""
         self._cancelled = True
         if self._scope is not None:
             self._scope.cancel()

@@ -91,7 +91,7 @@ def _end_now(number: int) -> NoReturn:
 def wait_for(
     portal: BlockingPortal, task: Callable[[], Awaitable[T]], cancel: Callable[[], object], say: Callable[[str], Any]
 ) -> T:
-    """Run an async function in an anyio portal, return its result; on SIGINT or SIGTERM, cancel it, raise `Stopped`."""
+    """Run `task` in an anyio portal, return its result; at SIGINT or SIGTERM, run `cancel`, wait, raise `Stopped`."""
     future = portal.start_task_soon(task)
     try:
         _wait(future)

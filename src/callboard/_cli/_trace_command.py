@@ -61,7 +61,7 @@ class Scale:
 
 
 def bar(call: RecordedCall, end: float, scale: Scale, glyphs: Mapping[str, str]) -> str:
-    """Return the bar of a call as text: queue waits, attempts and times between, with one character for each column."""
+    """Return the bar of a call as text: waits in queues, attempts and gaps between them, one character per column."""
     cells = [" "] * scale.width
     # Later entries overwrite earlier ones: a running attempt hides a wait of a parallel attempt.
     painted = [(call.start, end, glyphs["between"])]
@@ -114,7 +114,7 @@ class Waterfall:
         self._more(len(everything) - len(shown))
 
     def print_summary(self) -> None:
-        """Print a row for each tool and actor, then the number of lost events and the time that recording took."""
+        """Print a row for each tool and actor, then the number of lost events and the time spent on recording."""
         if tools := tool_rows(self._recording.calls()):
             self._console.print()
             self._console.print(rows_table("tool", RECORDED_TOOLS, tools, self._width))

@@ -1,4 +1,4 @@
-"""Loopback HTTP server of `callboard run --web`: shows the command's trace page to browsers with the secret token."""
+"""Loopback HTTP server of `callboard run --web`: shows the command's trace to browsers that send the secret token."""
 
 import logging
 import secrets

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def retry_after(error: BaseException) -> float:
-    """Return the seconds to wait that a server stated in an HTTP error; 0 if the server stated no time.
+    """Return how many seconds to wait before the next request, as stated in an HTTP error; 0 if no time is stated.
 
     Reads a number from `error.retry_after`, or the header `Retry-After` from `error.response.headers`, in seconds or as
     a date (RFC 9110, section 10.2.3).

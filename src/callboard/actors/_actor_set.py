@@ -1,4 +1,4 @@
-"""Actors that belong to an owner, such as a tool node, with their engines; and `keyed`, which runs keyed actors alone.
+"""Actors of an owner, such as a tool node, with their engines; and `keyed`, which runs keyed actors without an owner.
 
 The actors of an owner run while the owner is open, or else during one `async with` block. Engines are opened at first
 use and closed together.

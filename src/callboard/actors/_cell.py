@@ -299,7 +299,7 @@ class Cell:
     def tell_of_life(
         self, phase: ActorPhase, number: int, *, error: BaseException | None = None, asks: tuple[int, ...] | None = None
     ) -> None:
-        """Report an event of an incarnation to observers, such as its start, with the ids of waiting calls (`asks`)."""
+        """Report to observers an event of an incarnation, such as its start, with the ids of waiting calls (`asks`)."""
         observers = current_observers().actors
         if observers:
             event = ActorEvent(
@@ -385,7 +385,7 @@ class Cell:
             return True
 
     def _take_back(self) -> None:
-        """Put messages that were taken, but whose handlers have not begun, back to the front of their queues."""
+        """Put back messages that were taken but whose handlers have not begun; they go to the front of their queues."""
         # Reversed, because each one goes to the front: the order of arrival is kept.
         for message in reversed([one for one in self.mailbox.running if one.is_taken_only]):
             message.state = "waiting"
@@ -473,7 +473,7 @@ def _needs(message: Message) -> Needs:
 
 
 def _refuse_standstill(message: Message, cell: Cell, home: EventLoop | None) -> None:
-    """Raise `RuntimeError` if sync code that blocks an actor's event loop calls the actor: such a call never begins."""
+    """Raise `RuntimeError` if the caller is sync code that blocks the called actor's event loop (a deadlock)."""
     if home is not None and home is not message.loop and stands_still(home):
         raise RuntimeError(
             f"{message.title} would never begin: the event loop of {cell.name} waits for the sync code that asks. "

@@ -33,7 +33,7 @@ _ANY_NUMBER = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Name, class, arguments and key of an actor, picklable, from which a worker makes the actor."""
+    """Picklable description of an actor (name, class, arguments and key), from which a worker makes the actor."""
 
     name: str
     kind: type[Actor]
@@ -166,7 +166,7 @@ async def begin(ident: str, name: str, ticket: str, /, *args: Any, **kwargs: Any
 
 
 async def reply(ident: str, ticket: str) -> Any:
-    """Wait for the deferred reply to `begin` with the same ticket; return the reply's value or raise its error."""
+    """Wait for the reply of the handler that `begin` ran under the id `ticket`; return its value or raise its error."""
     hosted = _found(ident, "reply")
     with marked():
         try:

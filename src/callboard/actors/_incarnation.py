@@ -270,7 +270,7 @@ class Incarnation:
             raise self._crash
 
     async def _begin(self, message: Message) -> None:
-        """Run a message's handler: in a nursery task if it has a group of parallel handlers, else in this task."""
+        """Run a message's handler in this task or, if the handler is in a parallel group, in a nursery task."""
         if message.handler.group is None:
             await self._handle(message)
         else:

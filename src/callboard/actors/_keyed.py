@@ -238,7 +238,7 @@ class KeyedActors:
         return any(one.is_leaving and not one.cell.in_hand() for one in self._alive.values())
 
     def _room_for(self, cell: Cell) -> tuple[Sequence[Cell], str]:
-        """Return the actors of which one must end before the actor of `cell` can start, and why; `(), ""` for none."""
+        """Return the running actors, and why one of them must end before this one can start; `(), ""` if none must."""
         # Any thread may call this.
         alive, cap = list(self._alive.values()), self.spec.cap
         if cap is None or len(alive) < cap or any(one.cell is cell for one in alive):
@@ -476,7 +476,7 @@ class FleetCell(Cell):
 
 
 class _HandedOn(threading.local):
-    """Thread-local variable with the fleet's object for a call, which `ask` and `answer` pass to `_put`."""
+    """Thread-local variable by which `ask` and `answer` pass a call's `Delivery` or `_Served` object to `_put`."""
 
     # No other task runs in the thread between `ask` or `answer` and `_put`.
 
@@ -604,7 +604,7 @@ class FleetActors(KeyedActors):
         return cell.ownership is not None
 
     def _turn_away(self, cell: Cell, reason: str) -> None:
-        """Give an actor's key back to the fleet and send the calls to the next owner; not while the actor is ending."""
+        """Give back an actor's key and send its calls to the next owner; do nothing if the actor still runs here."""
         if cell.key not in self._alive:
             assert isinstance(cell, FleetCell)
             # In this order: the moved calls are posted again, and must not find the old ownership.

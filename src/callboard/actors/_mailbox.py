@@ -272,7 +272,7 @@ class Poison:
         return times if times >= self._limit else None
 
     def has_ended(self, handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, bool]:
-        """Count a crash by this call; return the call's identity, and whether the call is refused from now on."""
+        """Count a call that has ended in a crash; return its identity, and whether it is refused from now on."""
         key = _key(handler, args, kwargs)
         # Removed and inserted again, so that the oldest entry is the first.
         times = self.times.pop(key, 0) + 1
@@ -348,7 +348,7 @@ def room_wanted(chain: Iterable[Message], needs_of: NeedsOf) -> str:
 
 
 def _found(asked: Message, ancestors: frozenset[Message], needs_of: NeedsOf) -> dict[Message, Needs]:
-    """Return a call and all messages for which it waits, directly or not, with their `Needs`; without `ancestors`."""
+    """Return the `Needs` of a call and of all messages for which it waits, directly or not; leave out `ancestors`."""
     found: dict[Message, Needs] = {}
     todo = [asked]
     while todo:
@@ -362,7 +362,7 @@ def _found(asked: Message, ancestors: frozenset[Message], needs_of: NeedsOf) -> 
 
 
 def _go_on(found: Mapping[Message, Needs]) -> set[Message]:
-    """Return the messages in `found` that can end while the handlers that wait for the examined call still wait."""
+    """Return the messages in `found` that can end even if no message outside of `found` ends."""
     free: set[Message] = set()
     while more := {one for one, needs in found.items() if one not in free and needs.are_met(free)}:
         free |= more
@@ -448,7 +448,7 @@ class Mailbox:
         self.running.pop(message, None)
 
     def take_back(self, message: Message) -> None:
-        """Put a message that was taken from the queue back to the front of the queue."""
+        """Move a message that was taken, but has not begun, back to the front of the queue."""
         del self.running[message]
         self.waiting[message] = None
         self.waiting.move_to_end(message, last=False)

@@ -102,7 +102,7 @@ def _named(value: object) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return a value with LangChain and LangGraph objects as dicts, lists and texts, which are readable in a trace."""
+    """Return a value with LangChain and LangGraph objects converted to dicts, lists and texts, readable in a trace."""
     if isinstance(value, ToolMessage):
         return value.content
     if isinstance(value, Command):
@@ -117,7 +117,7 @@ def _plain(value: object) -> object:
 
 
 def repeatable(value: object) -> object:
-    """Return a value with its messages and commands as dicts from which LangChain can make them again."""
+    """Return a value with its messages and commands converted to dicts, from which LangChain can recreate them."""
     told: dict[str, object]
     if isinstance(value, BaseMessage):
         role = "ai" if isinstance(value, AIMessage) else value.type  # the type of a streamed reply is no role

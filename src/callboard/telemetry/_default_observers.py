@@ -20,7 +20,7 @@ _calls, _all = logging.getLogger(LOGGER), logging.getLogger("callboard")
 
 
 def default_observers(kinds: frozenset[str]) -> Observers:
-    """Return the default observers for a batch or run that starts now, without the `kinds` that are active already."""
+    """Return the default observers for a new batch or run, except the kinds in `kinds`, which are active already."""
     # Runs once per batch, and usually finds nothing: only cheap checks here, and imports only on a hit.
     tracing, metering = trace.get_tracer_provider, metrics.get_meter_provider
     # While no provider is set, both functions search the environment, which takes longer than the rest of this one.

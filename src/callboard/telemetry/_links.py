@@ -25,7 +25,7 @@ def mark() -> str | None:
 
 
 def link_to_call(left: str | None) -> list[Link]:
-    """Return a list with at most one link: from a resumed call to the interrupted call's span, or else to its run's."""
+    """Return a list with at most one link: to the interrupted call's span or, if it has none, to its run's span."""
     # A call may be stored as begun together with the model's reply, before it has a span. Its mark has only the run.
     return _links(left, 0) or _links(left, 1)
 

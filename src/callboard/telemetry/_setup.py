@@ -44,7 +44,7 @@ def setup(
     capture: bool | None = None,
     redact: Redactor | bool = True,
 ) -> Telemetry:
-    """Observe every call of the process, and send spans and metrics over OTLP (HTTP); return a handle to end this.
+    """Observe all calls of the process; send spans and metrics over OTLP (HTTP) until the returned handle is shut down.
 
     The providers of an application's own SDK are used unchanged. OpenTelemetry's environment variables apply.
 

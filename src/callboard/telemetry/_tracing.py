@@ -111,7 +111,7 @@ _KINDS = (("openinference.span.kind", "LLM"), ("llm.request.type", "chat"), ("tr
 
 @dataclass(slots=True)
 class _Request:
-    """Model request without an answer so far, and whether another library has made a span for it."""
+    """Model request without an answer so far; `was_seen` is true if another library has made a span for it."""
 
     since: int
     """Start time of the request, in nanoseconds since 1970."""

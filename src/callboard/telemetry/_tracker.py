@@ -1,4 +1,4 @@
-"""State and outcome of each call and run, followed from its events.
+"""State and outcome of each call and run, derived from its events.
 
 Spans, metrics, logs, recordings and the live view all build on this tracker, so they agree about every call.
 """
@@ -116,7 +116,7 @@ class CallTracker(Generic[C, E]):
         raise NotImplementedError
 
     def queued(self, call: C, event: E) -> None:
-        """Handle the event that an attempt of a call joins a queue."""
+        """Handle the start of an attempt's wait in a queue."""
 
     def gave_up(self, call: C, event: E, since: float) -> None:
         """Handle an attempt that left its queue without a permit to run; `since` is the time when it was queued."""

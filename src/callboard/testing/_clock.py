@@ -1,4 +1,4 @@
-"""Virtual clocks, and anyio backends that use them: an hour passes at once, and timers fire in order.
+"""Virtual clocks, and anyio backends that use them: a sleep of an hour ends immediately, and timers fire in order.
 
 `backend()` returns the name and options of a backend, for anyio's pytest plugin or for `anyio.run`. A virtual clock
 jumps to the next deadline whenever every task waits. So a test that would hang fails at once in its `fail_after`,

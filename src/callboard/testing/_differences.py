@@ -91,7 +91,7 @@ def report(path: Path, found: Sequence[str], errors: Sequence[Exception]) -> str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """Options of a comparison. Requests, calls and ends of runs are always compared."""
+    """Options of a comparison. Model requests, tool calls and the ends of runs are always compared."""
 
     order: bool
     """`True` to compare whether calls of a turn waited for each other."""

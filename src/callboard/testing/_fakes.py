@@ -98,7 +98,7 @@ def fake_tools(fakes: Mapping[str, object], *, real: Sequence[str] = ()) -> Gene
 
 
 def _use_fakes() -> None:
-    """Replace the methods by which nodes, and `Supervise` in LangChain's agents, find the function of a tool."""
+    """Patch callboard's nodes and the middleware `Supervise`: they then run fakes instead of the tools' functions."""
     # The classes have no hook for tests, so that a call in production pays nothing.
     _replace(Setup, "plan", _faked_plan)
     if find_spec("langchain") is None:
@@ -128,7 +128,7 @@ def _faked_plan(setup: Setup, tool: BaseTool) -> Plan:
 
 
 def _fake_of(tool: BaseTool) -> Plan | None:
-    """Return a tool's `Plan` (how to call the tool) with the fake as function; `None` if the tool's own must run."""
+    """Return a tool's `Plan` (how to call the tool) with its fake; `None` if the tool must run its own function."""
     for used in reversed(_in_use):
         if used.is_real(tool.name):
             return None

@@ -78,7 +78,7 @@ def _copy(saver: InMemorySaver) -> InMemorySaver:
 
 
 async def kill_at(event: int, agent: Agent, input: Any, config: RunnableConfig | None = None) -> Any:
-    """Run an agent, crash the run at an event, resume it from what was stored, and return the final state.
+    """Run an agent, crash the run at an event, resume it from its stored checkpoints, and return the final state.
 
     Returns `None` if the run ended before the event. The agent's checkpointer is not used. The clean-up of running
     calls still runs, which a crash of a process prevents.

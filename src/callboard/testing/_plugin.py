@@ -60,7 +60,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any]:
 
 @pytest.fixture(params=["asyncio", "trio"])
 def virtual_clock(request: pytest.FixtureRequest) -> "Backend":
-    """Run an async test on asyncio and on trio, on a virtual clock: an hour passes at once.
+    """Run an async test on asyncio and on trio, on a virtual clock: a sleep of an hour ends immediately.
 
     The test needs no other plugin and no mark. With anyio's plugin, let its fixture return this one:
     `@pytest.fixture` above `def anyio_backend(virtual_clock): return virtual_clock`.
@@ -163,7 +163,7 @@ def replay(request: pytest.FixtureRequest, virtual_clock: "Backend") -> "Callabl
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run an async test that uses a clock of this plugin, and look for tasks that a test with `no_orphans` left."""
+    """Run async tests that use a clock of this plugin; with `no_orphans`, check that a test leaves no tasks."""
     __tracebackhide__ = True
     clock = next((name for name in _CLOCKS if name in pyfuncitem.funcargs), None)
     if not iscoroutinefunction(pyfuncitem.obj):

@@ -218,7 +218,7 @@ class Recorder:
             self._events.append(Event(kind=kind, tool=tool, query=query, time=self._elapsed()))
 
     def _elapsed(self) -> float:
-        """Return the seconds since the first event, by the event loop's clock, or the machine's clock in a thread."""
+        """Return the seconds since the first event, by the event loop's clock or, in threads, the machine's clock."""
         # A thread cannot read the loop's clock. The two clocks agree only if the loop's clock is not virtual.
         machine = time.monotonic()
         if self._machine_origin is None:

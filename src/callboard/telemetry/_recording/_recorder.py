@@ -153,7 +153,7 @@ _PATIENCE = 0.004
 
 
 class RecordingWriter:
-    """Observer that writes the tool calls, runs and actor calls begun inside its `with` block to a file of JSON lines.
+    """Observer that writes a file of JSON lines about tool calls, runs and actor calls that begin in its `with` block.
 
     A full or missing disk is logged once, and does not affect calls.
 

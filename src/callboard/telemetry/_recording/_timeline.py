@@ -149,7 +149,7 @@ class ActorChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closing:
-    """Closing line of a recording: numbers of events, lost events and bytes, and the time that recording took."""
+    """Closing line of a recording: numbers of events, lost events and bytes, and the time spent on recording."""
 
     events: int = 0
     lost: int = 0
