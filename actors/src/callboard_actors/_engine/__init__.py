@@ -1,4 +1,4 @@
-"""Code shared by all engines, which run function calls in workers: sends calls, and receives events and results.
+"""Code shared by all engines: it sends function calls to workers, and receives the events and results of the calls.
 
 Start with `_frames.py`, the protocol of a pool with its worker processes, and of an agent with a remote worker.
 A call of a pool takes this way:

@@ -1,4 +1,4 @@
-"""Pickles on the pool's side: encodes calls for workers, and decodes the results and exceptions in their replies."""
+"""Pickling on the pool's side: encodes calls for workers, and decodes workers' replies to results and exceptions."""
 
 import inspect
 import io
@@ -23,7 +23,7 @@ _FUNCTION = "function, which has to be importable by its name,"
 
 
 class _Pickler(pickle.Pickler):
-    """Pickler for calls: stores decorated functions by name; rejects objects that workers cannot find in `__main__`."""
+    """Pickler for calls: stores decorated functions by name; rejects objects of `__main__` that workers cannot find."""
 
     def reducer_override(self, obj: Any) -> Any:
         # Functions and classes are pickled by module and name. So a name that is missing in the worker's main module is
@@ -71,7 +71,7 @@ def packed(
     where: str = _THERE,
     function: str = _FUNCTION,
 ) -> bytes:
-    """Pickle a call with its context variables; raise `TypeError` that names the part that cannot be pickled."""
+    """Pickle a call with its context variables; if this fails, raise a `TypeError` that names the unpicklable part."""
     try:
         return dumps((body.fn, body.args, dict(body.kwargs), variables))
     except Exception as error:

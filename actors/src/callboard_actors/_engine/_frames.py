@@ -1,4 +1,4 @@
-"""Protocol of calls: frames of a header and a payload, between pool and worker process, and between agent and worker.
+"""Protocol of a pool with its worker processes, and of an agent with remote workers: frames of header and payload.
 
 Both ends encode and decode frames here. Received bytes are not trusted: each frame is checked, and none may be longer
 than its receiver allows.
@@ -181,7 +181,7 @@ def receive_frame(sock: socket, files: list[int] | None = None) -> tuple[int, by
 
 
 def receive_exactly(sock: socket, length: int) -> bytearray | None:
-    """Block until `length` bytes have arrived, and return them; return `None` if the other end closes before."""
+    """Block until `length` bytes have arrived, and return them; return `None` if the other end closes earlier."""
     data = bytearray(length)
     view = memoryview(data)
     while view:

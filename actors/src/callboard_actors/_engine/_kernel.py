@@ -28,7 +28,7 @@ LIMITS_MEMORY = sys.platform != "darwin"
 
 
 def signal_when_parent_dies(number: Signals) -> bool:
-    """Let the kernel signal this process when the thread that created it ends; return `False` if unsupported."""
+    """Let the kernel send this process signal `number` when its parent thread ends; return `False` if unsupported."""
     if sys.platform == "linux":
         from callboard_actors._engine._libc import prctl
 
@@ -93,7 +93,7 @@ def signal_group(leader: int, number: Signals) -> None:
 
 
 def reap(among: Iterable[int], first: Callable[[int], None]) -> tuple[int, int] | None:
-    """Reap one ended child without waiting; return its process id and wait status, or `None` if no child has ended."""
+    """Reap an ended child, and call `first` with its id; return id and wait status, `None` without an ended child."""
     with suppress(ChildProcessError):
         if sys.platform == "linux":
             # WNOWAIT leaves the child a zombie, which keeps its id reserved until `waitpid`: `first` can still kill its

@@ -33,7 +33,7 @@ class Backoff:
         return pause
 
     def reset(self) -> None:
-        """Start again with the first pause, after a successful attempt."""
+        """Reset the next pause to the first one; called after a successful attempt."""
         self._next = self._first
 
 
@@ -56,7 +56,7 @@ class LoopResources(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Stop the resources without waiting, after their event loop was closed: no task can wait there any more."""
+        """Stop the resources of a closed event loop. Do not wait: no task can run in that event loop any more."""
         ...
 
 

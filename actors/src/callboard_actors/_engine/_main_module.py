@@ -99,13 +99,13 @@ _copy: _Copy | None = None
 
 
 def expect(source: MainModule | None) -> None:
-    """Register the program's main module, which this process then loads on demand; `None` if it cannot be loaded."""
+    """Register the program's main module, to be loaded on demand; `source` is `None` if the module cannot be loaded."""
     global _copy
     _copy = None if source is None else _Copy(source)
 
 
 def why_no_pool() -> str | None:
-    """Return an error text if this process is loading the main module now, which must not open a pool; else `None`."""
+    """Return an error text if the main module is being loaded now: it must not open a pool. Otherwise return `None`."""
     # A pool that the main module opens at that time would load it again, without end. The attempt is recorded.
     if _copy is None or not _copy.is_loading:
         return None

@@ -25,7 +25,7 @@ class Replies(NamedTuple):
 
 
 def replies(*, is_plain: bool) -> Replies:
-    """Return the functions that encode replies: as JSON if `is_plain`, for untrusted workers, otherwise as pickles."""
+    """Return the functions that encode replies: as JSON if `is_plain` (for untrusted workers), otherwise as pickles."""
     if not is_plain:
         return Replies(returned, raised)
     # Imported only if needed; the zygote of confined workers has loaded it.

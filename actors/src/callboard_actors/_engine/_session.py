@@ -267,7 +267,7 @@ class Connection:
             self.close("its connection was lost")
 
     async def _refuse(self, reason: str) -> None:
-        """Close the connection; if an agent or a remote worker is on the other side, send it the reason before."""
+        """Close the connection; if the other side is an agent or a remote worker, first send the reason to it."""
         if not self._is_own:
             self.send(frame(Kind.REFUSE, 0, reason.encode()[:1000]))
             with anyio.move_on_after(0.5):

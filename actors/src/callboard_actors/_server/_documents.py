@@ -1,4 +1,4 @@
-"""Store, background client and connection interface for documents (circuit breakers, cached results) on a server.
+"""Documents (circuit breakers, cached results) on a server: their store, background client and connection interface.
 
 The client applies rules to documents in rounds of two round trips. A round first reads all documents with pending
 changes, then writes the new texts. A document that another process changed in between is read and tried again.
@@ -130,7 +130,7 @@ class ChangeGroup:
         return written if is_change else None
 
     def answer(self) -> None:
-        """Report the result of each rule (function) to its caller, after the server has stored a changed text."""
+        """Report the result of each rule (function) to its caller; called when the new text, if any, is stored."""
         for change, says in self._says:
             change.answer(says)
 
@@ -240,7 +240,7 @@ class DocumentsClient(BackgroundClient[DocumentsTransport]):
             self._changes.extendleft(reversed([one for one in undone if not one.is_over]))
 
     async def _round(self, line: DocumentsTransport, wanted: list[ChangeGroup]) -> list[PendingChange]:
-        """Apply changes to documents; return the changes to repeat, as another process has changed their documents."""
+        """Apply changes to documents; return the changes to repeat: another process has changed their documents."""
         found = await line.read([group.document for group in wanted])
         swaps: dict[ChangeGroup, Swap] = {}
         for group, stored in zip(wanted, found, strict=True):
@@ -294,7 +294,7 @@ T = TypeVar("T")
 
 
 class DocumentStore(ClientStore[DocumentsClient]):
-    """Store of documents that many processes share on a server. `RedisDocuments` documents the options."""
+    """Store of documents that many processes share on a server; see `RedisDocuments` for the options."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Store, background client and connection interface for limits that many processes share on a server.
+"""Limits that many processes share on a server: their store, background client and connection interface.
 
 `Gate` is the state of one limit, or of one key of a limit, in this process: permits, and changes for the server. It
 decides, and never waits. All of it runs in the client's thread, except `Gate.is_safe` and parts of `LocalPermit`.
@@ -608,7 +608,7 @@ _MOST: Final = 1_000_000
 
 
 class LimitStore(ClientStore[LimitsClient]):
-    """Store of limits that many processes share on a server. `RedisLimits` documents the options."""
+    """Store of limits that many processes share on a server; see `RedisLimits` for the options."""
 
     def __init__(
         self,

@@ -128,7 +128,7 @@ def own_headers(
 
 
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return headers with names in lower case; raise an error for headers that are invalid, or set by the client."""
+    """Return headers with lower-case names; raise an error for invalid headers, or those that `HttpClient` sets."""
     lower = {name.lower(): value for name, value in headers.items()}
     for name, value in lower.items():
         if not isinstance(cast("object", value), str):

@@ -227,7 +227,7 @@ async def _close(streams: Iterable[AsyncNetworkStream]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolOptions:
-    """Options of a connection pool: the TLS context, and the URL of a proxy, or `None` for direct connections."""
+    """Options of a connection pool: TLS context, number of connections, and proxy URL (`None` without a proxy)."""
 
     tls: ssl.SSLContext | None
     connections: int
@@ -291,7 +291,7 @@ class Allowance(anyio.ContextManagerMixin):
         return self._scope.deadline - self._begin
 
     def renew(self) -> None:
-        """Compute the deadline again from the remaining time of the tool call, which each received piece may extend."""
+        """Compute the deadline again, because a received piece of a response may have extended the tool call's time."""
         if self._reserve is not None:
             self._scope.deadline = math.inf  # otherwise `remaining()` would see this scope's own deadline
             self._scope.deadline = self._end()

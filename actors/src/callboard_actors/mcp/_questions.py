@@ -565,7 +565,7 @@ class Questions:
         return left[0] if len({call.conversation for call in left}) == 1 else None
 
     async def _narrowed(self, suffice: Callable[[list[HeldCall]], bool]) -> list[HeldCall]:
-        """Return the running calls that may have caused a server's request."""
+        """Wait until few calls can have caused the server's request, or `suffice` accepts these calls; return them."""
         # Over stdio the protocol does not name the call. But the call that asks cannot end before the answer, while
         # others do, so waiting narrows the choice.
         candidates = list(self._under_way.values())

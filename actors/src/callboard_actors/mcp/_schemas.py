@@ -246,7 +246,7 @@ class OutputSchemas:
         self._judges = {name: one for name, one in self._judges.items() if self._schemas.get(name) == before[name]}
 
     def judge_for(self, session: ClientSession) -> None:
-        """Make an SDK session validate structured results with this object, and not with the session's own method."""
+        """Replace a method of an SDK session, so that this object validates the structured results of tools."""
         session.validate_tool_result = self._judge  # type: ignore[method-assign]
 
     async def _judge(self, name: str, result: types.CallToolResult) -> None:

@@ -48,7 +48,7 @@ class SeenSessions:
         return before is not None and before != session
 
     def note(self, conversation: Hashable, session: int | None) -> None:
-        """Record the session that a conversation uses now; `None` if the model was told already of a lost session."""
+        """Record a conversation's current session; `None` means that the model already knows of a lost session."""
         self._seen[conversation] = session
         self._seen.move_to_end(conversation)
         if len(self._seen) > _KEPT:

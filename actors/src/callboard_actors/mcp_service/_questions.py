@@ -1,4 +1,4 @@
-"""Questions of a call to the client's user as MCP forms, calls that wait for answers, and progress reports."""
+"""MCP forms by which a call asks the client's user, storage of calls that wait for answers, and progress reports."""
 
 import json
 import math
@@ -57,7 +57,7 @@ class FormQuestion:
         return [_form(_described(action), _schema_for(action)) for action in self.approval.actions]
 
     def answer(self, filled: Sequence[types.ElicitResult]) -> object:
-        """Return the value that resumes the interrupted run, made from the filled-in forms."""
+        """Convert the filled-in forms to the value with which the interrupted run is resumed."""
         if self.passed_on is not None:
             return McpAnswer(action=filled[0].action, content=cast("dict[str, Any] | None", filled[0].content))
         if self.approval is None:

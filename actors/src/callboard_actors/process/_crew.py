@@ -149,7 +149,7 @@ class ZygoteProxy:
         self._lose_all()
 
     def _lose_all(self) -> None:
-        """Mark all workers as ended after the zygote's death, and kill the processes that the workers have started."""
+        """Handle the zygote's death: mark all workers as ended, and kill the processes that they have started."""
         # The kernel kills workers together with their zygote, but not their children. Inside bubblewrap, the kernel
         # kills all processes.
         self._gone = True

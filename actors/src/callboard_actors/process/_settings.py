@@ -17,7 +17,7 @@ _CONFINED_FILES = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolOptions:
-    """Validated options of a pool; `Processes` documents each of them."""
+    """Validated options of a pool; see `Processes` for the meaning of each option."""
 
     workers: int
     start: Literal["fork", "spawn"]

@@ -60,7 +60,7 @@ class UnloadableError(Exception):
 
 
 async def until_loaded(reader: FrameReader, settings: Settings) -> None:
-    """Wait until a zygote or a new interpreter has loaded its modules; raise `ConnectionError` if it ended before."""
+    """Wait until a zygote or a new interpreter has loaded its modules; raise `ConnectionError` if it ends earlier."""
     loading = None
     try:
         while (found := await reader.next())[0].kind is Kind.TOLD:

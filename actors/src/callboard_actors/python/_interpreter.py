@@ -193,7 +193,7 @@ class TimeLimit:
 
 
 class _NothingError(BaseException):
-    """Error that replaces an interruption which arrives after the interrupted code; it is raised and caught at once."""
+    """Error that replaces a late interruption, whose code has already ended; it is raised and caught at once."""
 
 
 def _raise_in(thread: int, error: type[BaseException]) -> None:
@@ -291,7 +291,7 @@ class Kept:
 
 
 class Capture:
-    """Capture of file descriptors 1 and 2, `sys.stdout` and `sys.stderr`, while a cell runs.
+    """Capture of a running cell's output, on file descriptors 1 and 2 as well as on `sys.stdout` and `sys.stderr`.
 
     They belong to the whole process, so a process can have one interpreter only. The output of a thread that a cell has
     left behind belongs to the cell that runs at that time. Between two cells it belongs to no cell, and goes where the
@@ -474,7 +474,7 @@ class Interpreter:
         os.environ.setdefault("MPLBACKEND", "Agg")
 
     def close(self) -> None:
-        """Close the event loop, with tasks that cells have left running, and end the capture of their output."""
+        """Cancel the tasks that cells have left running, close the cells' event loop, and end the capture of output."""
         if self._runner is not None:
             self._runner.close()
         self._capture.close()

@@ -47,7 +47,7 @@ def dumps(value: object) -> bytes:
 
 
 def packed(body: Body) -> bytes:
-    """Pickle a function with its arguments; raise `TypeError` that names the part that cannot be pickled."""
+    """Pickle a function with its arguments; if this fails, raise a `TypeError` that names the unpicklable part."""
     return _codec.packed(body, {}, dumps, "on Ray", "function")
 
 

@@ -258,7 +258,7 @@ class HostProxy:
             raise
 
     async def _hello(self, patience: float | None) -> dict[str, str]:
-        """Wait until the Ray actor answers; raise `NoRoomError` if the cluster has no room for `patience` seconds."""
+        """Wait until the Ray actor answers; raise `NoRoomError` if the cluster has no room after `patience` seconds."""
         bell = Bell()
         future = bell.watch(self._actor.hello.remote())
         since = anyio.current_time()
@@ -348,7 +348,7 @@ class HostProxy:
             self._bells.discard(bell)
 
     async def _until_done(self, future: Future[Any], bell: Bell) -> None:
-        """Wait until Ray has resolved `future`; raise `_LostError` if the Ray actor is lost before."""
+        """Wait until Ray has resolved `future`; raise `_LostError` if the Ray actor is lost meanwhile."""
         # Raise `_LostError` if the Ray actor is lost, because Ray may never resolve the future then.
         while not future.done():
             if self._reason is not None:

@@ -146,7 +146,7 @@ class RemoteWorkers:
                 one.told.set()
 
     def seats_from(self) -> list[Link]:
-        """Return the links of the connected workers, least loaded first, to ask them for a dedicated process."""
+        """Return the links of the connected workers in the order to request a dedicated process: least loaded first."""
         return sorted((link for link in self.links if link.is_up), key=lambda link: (link.load, random.random()))  # noqa: S311
 
     async def dismiss(self) -> None:

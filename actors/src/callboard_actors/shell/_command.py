@@ -227,7 +227,7 @@ class _Course(ContextManagerMixin):
 
     @contextmanager
     def __contextmanager__(self) -> Generator[Self]:
-        """Let the end of a child process, or SIGTERM, wake `poll` in the `with` block; SIGTERM ends the command."""
+        """Let `poll` in the `with` block return at SIGTERM or the end of a child process; SIGTERM ends the command."""
         # The pool kills the worker after the grace.
         former = signal.signal(signal.SIGTERM, self._ask)
         # A handler, because an ignored signal writes no byte.

@@ -121,7 +121,7 @@ def told_as_lost(failure: EngineError) -> str:
 
 
 def with_output(sentence: str, output: str) -> str:
-    """Return a sentence about a command and the command's output as one text for a model."""
+    """Join a sentence about a command and the output of the command into one text for a model."""
     sentence = sentence[:1].upper() + sentence[1:]
     return f"{sentence}\n{output}" if output.strip() else f"{sentence} No output."
 
@@ -202,7 +202,7 @@ def argv_of(command: str, programs: Mapping[str, str]) -> list[str]:
 
 
 def _first_of_shell(command: str) -> str | None:
-    """Return the first character of a command that a shell would interpret; `None` if there is none."""
+    """Return the first character that a shell would interpret in a command; `None` if there is no such character."""
     quote = ""
     is_begin = True
     at = 0

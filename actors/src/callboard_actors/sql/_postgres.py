@@ -54,7 +54,7 @@ class Column:
         return self.type not in _SHORT and self.type != _NUMERIC
 
     def cut(self, name: str, most: int) -> str:
-        """Return SQL for the column `name`; if it can be cut, its first `most` characters or bytes, and its length."""
+        """Return SQL for the column `name`: its value or, if it can be cut, its first `most` units and its length."""
         if not self.is_cut:
             return name
         if self.type == BYTES:
@@ -106,7 +106,7 @@ class Query:
         return _SENT.sub(numbered, self.text)
 
     def within(self, columns: Sequence[Column], caps: Caps) -> "Query":
-        """Return a query that gives the same rows, with long values cut by the server."""
+        """Return a query for the same rows, but at most one more than `caps.rows`; the server cuts long values."""
         names = ", ".join(f"c{number}" for number in range(len(columns)))
         items = ", ".join(column.cut(f"c{number}", caps.value) for number, column in enumerate(columns))
         inner = self.text.rstrip().rstrip(";")

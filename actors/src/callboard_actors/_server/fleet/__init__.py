@@ -1,4 +1,4 @@
-"""Fleets: groups of processes in which one process owns each actor key; code for both Redis and PostgreSQL.
+"""Fleets: groups of processes in which each actor key has one owner process; code for both Redis and PostgreSQL.
 
 Start with `_lease.py`, which argues that two owners of a key never both write. `_client.py` renews the lease in a
 thread, and has the protocol that Redis and PostgreSQL implement. `_member.py` has the object that users create, and

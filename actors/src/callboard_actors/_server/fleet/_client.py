@@ -308,7 +308,7 @@ class FleetClient(BackgroundClient[FleetTransport]):
         self._line = self._broken = None
 
     async def hang_up(self, line: FleetTransport) -> None:
-        """Close the connection after its running requests have ended."""
+        """Wait until no request is running, then close the connection."""
         # All slots acquired means that no request is running: on a closed Redis client, it would open a new connection.
         for _ in range(_AT_ONCE):
             await self._room.acquire()

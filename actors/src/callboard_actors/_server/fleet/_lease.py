@@ -1,4 +1,4 @@
-"""Lease of one fleet member, and the proof that two owners of a key never both write for it.
+"""Lease of one fleet member, and a proof that two members never write as owners of one key at the same time.
 
 Let L be the lease, S = SAFE * L and C = CLEAN_UP * L. `t` is the owner's clock when it sends a heartbeat.
 
@@ -82,7 +82,7 @@ class Lease:
         self._is_member = False
 
     def is_safe(self, era: int) -> bool:
-        """Return whether this member certainly still owns the keys that it acquired after `era` losses of all keys."""
+        """Return whether this member certainly still owns its keys of `era`; each loss of all keys begins a new era."""
         # Three reads without a lock, in any thread. The era is read last: a late answer to a heartbeat loses all keys
         # and then renews the lease for a new era, and an old era that was compared before that would be taken for safe.
         return self._is_member and self.safe_for() > 0 and era == self.era
@@ -101,7 +101,7 @@ class Lease:
         self.era += 1
 
     def renew(self, said_at: float, *, was_member: bool) -> bool:
-        """Renew the lease after the answer to a heartbeat; return whether this member has kept its keys."""
+        """Renew the lease from `said_at`, when its heartbeat was sent; return whether this member has kept its keys."""
         # A first heartbeat has no keys to lose. Later, both sides must agree that the lease never ended.
         keeps = not self._is_member or (was_member and self.safe_for() > 0)
         if not keeps:

@@ -76,7 +76,7 @@ class Answers:
             self._cancels[message.ask] = cancel
 
     async def _send_back(self, message: Message, asked: AskContents) -> None:
-        """Tell the sender of an ask, which did not begin in this process, to find the key's owner again."""
+        """Tell the sender of an ask to find the key's owner again, because the ask did not begin in this process."""
         # "moved" is sent before the key is freed. An asker that finds the key without this owner treats an ask that may
         # have begun as unknown. An asker that repeats too early still finds this owner, and gets "moved" again.
         self._router.tell(message.sender, "moved", message.ask, ends=True)
@@ -291,7 +291,7 @@ class FleetStore(ServerStore):
 
     @property
     def clean_up(self) -> float:
-        """Seconds for which the code of a key's actor may run on after the owner has given up the key."""
+        """Seconds for which code of a key's actor may continue to run when the owner has given up the key."""
         return self._lease * CLEAN_UP
 
     def admit(self, host: FleetHost, /) -> Member:

@@ -31,7 +31,7 @@ State = Literal["queued", "sent", "here", "taken", "done"]
 
 
 class RoutedAsk:
-    """Ask (call of a keyed actor) to be sent to the key's owner; created in the task that waits for the result.
+    """Call of a keyed actor (an ask) to be sent to the key's owner; created in the task that waits for the result.
 
     Its state belongs to the client's thread.
     """
@@ -288,7 +288,7 @@ class Router:
             self._unanswered.pop((gate, token), None)
 
     async def free(self, gate: str, token: int) -> None:
-        """Give up a key at the server, after the replies to all asks that began in this process were sent."""
+        """Wait until the server has the replies to all asks of a key that have begun here, then give up the key."""
         # An asker that finds its key without this owner counts an ask without a reply as unknown.
         while (gate, token) in self._unanswered:
             await asyncio.sleep(_LOOK)

@@ -80,7 +80,7 @@ def rule(path: str, rights: int) -> Rule:
 
 
 def restrict(rules: Iterable[Rule], at_version: int, *, network: bool) -> None:
-    """Permanently refuse this process and its descendants all files without a rule, and TCP without `network`."""
+    """Restrict this process and its descendants for ever to files with a rule, and forbid TCP unless `network`."""
     ruleset = _attributes(at_version, network=network)
     fd = syscall(_NAME, _CREATE_RULESET, ruleset, ctypes.c_size_t(len(ruleset)), ctypes.c_uint(0))
     try:

@@ -28,12 +28,12 @@ _RESOLVER: Final = ("/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/et
 
 
 def always_readable(modules: Iterable[str | os.PathLike[str]], *, network: bool) -> set[str]:
-    """Return the existing paths that every confined worker may read, and the folders `modules`; links are resolved."""
+    """Return the existing paths that confined workers may read, including `modules`; resolve symbolic links."""
     return {os.path.realpath(path) for path in ways_to_readable(modules, network=network)}
 
 
 def ways_to_readable(modules: Iterable[str | os.PathLike[str]], *, network: bool) -> list[str]:
-    """Return the existing paths that every confined worker may read, as programs open them: links are not resolved."""
+    """Return the existing paths that confined workers may read, including `modules`; do not resolve symbolic links."""
     # Without `sys.path`: the script's folder, `PYTHONPATH` and editable installations contain a program's own files,
     # which may be secrets.
     found = [*_SYSTEM, *_of_the_interpreter(), *_site_packages(), *_loaded_libraries(), *_own_packages()]
