@@ -559,7 +559,7 @@ class SharedPermit:
 
     @property
     def starts(self) -> None:
-        """Always `None`: the store counts the starts, and no limit of this process does."""
+        """Always `None`, because no rate limit of this process counts the call's starts: the server does."""
         return
 
     @property
@@ -617,7 +617,7 @@ AnyGate = Gate | SharedPermit
 
 
 class Seeing:
-    """Limiter with the function that creates the `CallContext` (state, config) for its key functions."""
+    """Pair of a limiter and a function. The limiter's key functions get the `CallContext` that this function makes."""
 
     __slots__ = ("_context", "_limiter")
 

@@ -71,7 +71,7 @@ def is_interrupt_id(key: str) -> bool:
 
 
 class GraphNames:
-    """Mapping from namespaces of graphs that run inside calls to the namespaces that LangGraph gives to them.
+    """Mapping of namespaces, for graphs that run inside calls: from callboard's namespace to LangGraph's.
 
     LangGraph knows only the task, not its calls: the first graph in a task has the task's namespace, further graphs
     have numbers. callboard stores graphs in namespaces below those of their calls. `task` is the task's namespace.

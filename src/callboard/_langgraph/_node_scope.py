@@ -127,7 +127,7 @@ def with_stream(config: RunnableConfig, put: Callable[[Any], None], modes: froze
 
 
 def wants_message_events(config: RunnableConfig) -> bool:
-    """Return whether the stream mode "messages" must yield message events: LangGraph's v3 `stream_events` sets this."""
+    """Return whether the stream mode "messages" must yield events of messages in place of chunks, as a config says."""
     return bool(config.get(CONF, {}).get(CONFIG_KEY_STREAM_MESSAGES_V2))
 
 

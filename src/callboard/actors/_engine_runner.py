@@ -303,7 +303,7 @@ class EngineRunner:
             self._lose_if_quiet()
 
     async def _begun(self, message: Message) -> None:
-        """Run a deferred handler; wait for its reply in a separate task, so that the next message can begin."""
+        """Begin a handler that replies later; another task waits for the reply, so that the next message can begin."""
         assert self._deferred is not None
         ticket = uuid4().hex
         # Cancelled here, the handler has not returned, and the worker drops the ticket.

@@ -226,7 +226,7 @@ class Message:
 
     @property
     def is_awaited_here(self) -> bool:
-        """Return whether a running handler of the message's own actor awaits it, directly or through other actors."""
+        """Return whether a running handler of the receiving actor awaits this message, directly or through others."""
         return any(one.target is self.target for one in self.ancestors())
 
     @property

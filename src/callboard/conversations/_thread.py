@@ -388,7 +388,7 @@ class RecordedThread(Thread):
             self._go_to(entry.next, entry.sends)
 
     def _stamp(self, steps: int) -> Stamp:
-        """Return a new id and the current time for a position that is `steps` steps after the current one."""
+        """Return a new checkpoint id and the current time, for a checkpoint `steps` steps after the latest one."""
         return Stamp(new_id(self.step + steps), now())
 
 

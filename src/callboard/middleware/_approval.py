@@ -57,7 +57,7 @@ def digest_of(tool: BaseTool, args: Mapping[str, Any]) -> str:
 
 
 def runs_in(tool: BaseTool) -> str:
-    """Return the names of a tool's class and of its function as one text, which is the same in every process."""
+    """Return the code in which a tool runs: the names of its class and function, the same text in every process."""
     # The tool's name alone would not do: middleware may replace a tool by another tool of the same name.
     found = getattr(tool, "coroutine", None) or getattr(tool, "func", None)
     return " ".join(place_of(one) for one in (type(tool), found) if one is not None)

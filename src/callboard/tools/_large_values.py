@@ -101,7 +101,7 @@ def takes_long(value: object) -> bool:
 
 
 def write_in_portions(value: object) -> Steps[str]:
-    """Return a value as JSON text, or else as `str(value)`; a generator that yields regularly for other tasks."""
+    """Return a value as JSON text, or else as `str(value)`. The generator yields only to let other tasks run."""
     try:
         try:
             return (yield from _written(value, _JSON))

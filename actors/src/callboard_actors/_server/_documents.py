@@ -64,7 +64,7 @@ class DocumentsTransport(Connection, Protocol):
     """
 
     async def read(self, documents: Sequence[Document]) -> Sequence[StoredDocument]:
-        """Read documents and the values of their marks (counters at the server); create marks that do not exist."""
+        """Read documents, and the counters (marks) that their rules use; create counters that do not exist."""
         ...
 
     async def write(self, swaps: Sequence[Swap]) -> Sequence[bool]:

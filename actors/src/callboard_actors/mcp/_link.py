@@ -186,7 +186,7 @@ async def watched(transport: AbstractAsyncContextManager[Any], link: Link) -> As
 
 
 class _Asked:
-    """Counter of a server's requests without an answer of the SDK; while it is too high, no messages are read.
+    """Counter of requests that a server has sent and the SDK has not answered; if it is high, no messages are read.
 
     A server may send requests faster than they are answered, so reading pauses. The pause is bounded, because a request
     may wait for a person, or never be answered because the server has withdrawn it.

@@ -193,7 +193,7 @@ class TimeLimit:
 
 
 class _NothingError(BaseException):
-    """Error that replaces a late interruption, whose code has already ended; it is raised and caught at once."""
+    """Harmless error, raised and caught in place of an interruption that came after the end of its code."""
 
 
 def _raise_in(thread: int, error: type[BaseException]) -> None:

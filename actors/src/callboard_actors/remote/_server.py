@@ -63,7 +63,7 @@ _REASON: Final = 10_000
 
 
 def ended(known: str, reason: str, *, recurs: bool = False) -> Reply:
-    """Return the reply for a call without outcome; `known` is "unavailable" if the call's function did not begin."""
+    """Return the reply for a call that ended without a result: `known` says whether its function has begun."""
     return Kind.ENDED, as_json({"ended": known, "reason": reason[:_REASON], "recurs": recurs})
 
 

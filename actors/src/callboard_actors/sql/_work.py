@@ -50,7 +50,7 @@ class Job:
 
     @contextmanager
     def stoppable(self, cancel: Callable[[], object], cut: Callable[[], object] | None = None) -> Generator[None]:
-        """During the `with` block, let other threads stop the block's database statement by `stop()` or `cut()`."""
+        """Let other threads stop the statement of the `with` block: `stop()` calls `cancel`, `cut()` calls `cut`."""
         with self._lock:
             if self.stopped is not None:
                 raise InterruptedError("it was stopped before it began")

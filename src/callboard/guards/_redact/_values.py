@@ -135,7 +135,7 @@ class _Walk:
         return kind(items)
 
     def _fields(self, items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-        """Return the fields of an object in which strings were replaced, with their new values."""
+        """Replace strings in an object's fields; return the changed fields only, each with its new value."""
         pairs = ((name, old, self._named(name, old)) for name, old in items)
         return {name: new for name, old, new in pairs if new is not old}
 
