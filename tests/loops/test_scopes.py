@@ -2,10 +2,8 @@
 
 import asyncio
 import math
-import sys
 import time
 from functools import partial
-from typing import Any
 
 import anyio
 import pytest
@@ -65,39 +63,6 @@ async def test_a_child_that_other_code_cancels_before_it_begins_holds_nobody_up(
             else:
                 start_and_cancel(nursery)
     assert begun[0] == "other"
-
-
-@pytest.mark.backends("asyncio")
-@pytest.mark.parametrize("own_factory", [False, True])
-async def test_a_child_runs_up_to_its_first_wait_when_it_is_started(own_factory: bool) -> None:
-    """From Python 3.12 on, and only if the program has no factory of tasks of its own."""
-    loop, made, found = asyncio.get_running_loop(), list[str](), list[str]()
-
-    def factory(loop: asyncio.AbstractEventLoop, coro: Any, **more: Any) -> "asyncio.Task[Any]":
-        made.append("task")
-        return asyncio.Task(coro, loop=loop, **more)
-
-    async def child(name: str, scope: Scope) -> None:
-        with scope:
-            assert asyncio.current_task() is scope.task  # type: ignore[attr-defined]
-            found.append(name)
-            await anyio.sleep(1)
-            found.append(f"{name} ends")
-
-    usual = loop.get_task_factory()
-    if own_factory:
-        loop.set_task_factory(factory)
-    with anyio.fail_after(WAIT):
-        async with current_loop().nursery() as nursery:
-            for name in "ab":
-                nursery.start(partial(child, name), 1.0)
-            found.append("started")
-    loop.set_task_factory(usual)
-
-    at_once = not made and sys.version_info >= (3, 12)
-    assert found[:3] == (["a", "b", "started"] if at_once else ["started", "a", "b"])
-    assert sorted(found[3:]) == ["a ends", "b ends"]
-    assert len(made) == 2 * own_factory
 
 
 async def test_a_bug_in_a_child_reaches_the_owner_after_all_children() -> None:

@@ -298,11 +298,7 @@ async def test_a_call_id_that_the_model_uses_again_in_a_later_turn_is_a_new_call
 
 @pytest.mark.backends("asyncio")
 async def test_a_call_whose_task_other_code_cancels_before_it_begins_is_an_error_and_never_nothing() -> None:
-    """A tool may cancel all tasks that it finds; asyncio never runs the first line of those that have not begun.
-
-    From Python 3.12 on, a child runs up to its first wait at once, unless the program has its own factory of tasks.
-    """
-    asyncio.get_running_loop().set_task_factory(lambda loop, coro, **more: asyncio.Task(coro, loop=loop, **more))
+    """A tool may cancel all tasks that it finds; asyncio never runs the first line of those that have not begun."""
     before = asyncio.all_tasks()
 
     async def cancels_others() -> str:

@@ -6,15 +6,14 @@ and a plain `finally: await client.aclose()`, which is what tools contain, would
 
 import asyncio
 import math
-import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import Context, copy_context
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import sniffio
 from anyio import CancelScope
@@ -41,12 +40,7 @@ class AsyncioNursery:
     """Group of native asyncio tasks. Its block ends after all tasks have ended, even if its owner is cancelled."""
 
     def __init__(self) -> None:
-        loop = self._loop = asyncio.get_running_loop()
-        self._new_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]] = loop.create_task
-        if sys.version_info >= (3, 12) and loop.get_task_factory() is None:
-            # A child runs up to its first wait within `start`; one that never waits costs no turn of the loop. The
-            # order is the same: a child that has not begun when a child before it fails does not begin either.
-            self._new_task = partial(asyncio.Task, loop=loop, eager_start=True)
+        self._loop = asyncio.get_running_loop()
         # One bound method of each for all children: a batch may have thousands.
         self._on_exit, self._on_end = self._left, self._ended
         # A scope can cancel its task only after the child has entered the scope, see `cancel`.
@@ -58,7 +52,7 @@ class AsyncioNursery:
     def start(self, child: ChildFn, grace: float) -> None:
         scope = AsyncioScope(math.inf, grace)
         scope.on_exit = self._on_exit
-        task = self._new_task(child(scope))
+        task = self._loop.create_task(child(scope))
         if task.done():  # an eager task may have ended already
             self._ended(task)
             return
