@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
 
 from callboard import CallPolicy, Drained, DrainingError, Limit, ToolNode, UnknownCall, create_react_agent
-from callboard.testing import Recorder, ScriptedModel, calls
+from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from tests.helpers import make
 
 from ._runs import CONFIG, GO, WAIT, Fallen, until
 
@@ -223,6 +224,43 @@ async def test_two_drains_at_once_both_wait_and_both_report() -> None:
 
 
 @pytest.mark.real_clock
+@pytest.mark.parametrize("on_error", ["finish", "cancel"])
+async def test_the_unknown_calls_of_a_drain_are_in_each_report(on_error: Any) -> None:
+    """Also if a second drain hurries the first one, and if the run ends with the error of a failed call."""
+
+    async def pay(clean_up: float) -> str:
+        """Pay, with a clean-up of so many seconds."""
+        try:
+            await anyio.sleep(WAIT)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(clean_up)
+        return "paid"
+
+    async def fail() -> str:
+        """Fail, after the other calls have begun."""
+        raise ValueError("no such account")
+
+    node = ToolNode([make(pay), make(fail)], handle_tool_errors=False, on_error=on_error)
+    asked = [tool_call("pay", "quick", clean_up=0), tool_call("pay", "slow", clean_up=1)]
+    if on_error == "finish":
+        asked.append(tool_call("fail", "failed"))
+    reports: list[Drained] = []
+
+    async def drain(after: float) -> None:
+        await anyio.sleep(after)
+        reports.append(await node.drain(timeout=0))
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(drain, 0.1)
+            group.start_soon(drain, 0.5)
+            with pytest.raises(ValueError if on_error == "finish" else DrainingError):
+                await node.ainvoke(asked)
+
+    assert [(one.ended, [call.call_id for call in one.unknown]) for one in reports] == [(1, ["quick", "slow"])] * 2
+
+
 async def test_a_run_that_sync_code_has_started_is_waited_for_and_ended_too() -> None:
     """The run is in another event loop, which the drain has to reach."""
     recorder = Recorder()

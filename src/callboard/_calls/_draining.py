@@ -93,7 +93,10 @@ class Operation:
                 swallowed = self._scope.__exit__(kind, error, traceback) and error is not None
         finally:
             operations.reset(self._token)
-            was_ended = swallowed or (self._is_stopped and isinstance(error, DrainingError))
+            # With the error of a failed call, too, if other calls of the batch were cancelled with an unknown outcome.
+            was_ended = swallowed or (
+                self._is_stopped and (isinstance(error, DrainingError) or bool(error and self.unknown()))
+            )
             self.whole.left(self, was_ended=was_ended)
         return swallowed
 
@@ -112,7 +115,8 @@ class Operation:
 
     def end(self) -> None:
         """Cancel the operation, with its time for clean-up; call this in the thread of the operation's event loop."""
-        if not self.is_over:
+        # Once: at a second drain, calls that have ended their clean-up no longer run, and would not be reported.
+        if not self.is_over and not self._is_stopped:
             # Collected before the cancellation: afterwards the batches no longer list their calls. An idempotent call
             # is not at stake, because it can be repeated.
             live = [call for batch in self.batches for call in batch.calls]
